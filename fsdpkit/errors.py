@@ -1,0 +1,60 @@
+"""The one exception hierarchy, and what each kind of failure exits with.
+
+An error is written for the person who reads it: what was wrong, where, what to do. The exit codes
+follow sysexits.h where it has a word for the case, so a script can tell "you typed something
+wrong" from "the cluster said no" without reading the text.
+"""
+
+from __future__ import annotations
+
+
+class FsdpkitError(Exception):
+    """Base of all errors that fsdpkit raises on purpose; `exit_code` is the process's status."""
+
+    exit_code = 70  # EX_SOFTWARE: only for kinds that name none of their own
+
+
+class UsageError(FsdpkitError):
+    """The command line or a Python call asks for something that does not exist or fit."""
+
+    exit_code = 2
+
+
+class ConfigError(FsdpkitError):
+    """A job, site or template file, or a `--set`, is wrong; names file, key and remedy."""
+
+    exit_code = 65  # EX_DATAERR
+
+
+class NotFoundError(FsdpkitError):
+    """An unknown job, site, template or run, or a script that does not exist."""
+
+    exit_code = 66  # EX_NOINPUT
+
+
+class RenderError(FsdpkitError):
+    """A template cannot be trusted or does not render."""
+
+    exit_code = 65
+
+
+class SchedulerError(FsdpkitError):
+    """Slurm (or the local cluster) refused, or could not be asked."""
+
+    exit_code = 69  # EX_UNAVAILABLE
+
+
+class StorageError(FsdpkitError):
+    """The run directory cannot be made, written or read."""
+
+    exit_code = 74  # EX_IOERR
+
+
+class NodeError(FsdpkitError):
+    """A node failed its check before training; nothing was started on it."""
+
+    exit_code = 78  # EX_CONFIG
+
+
+STOPPED_EARLY = 75
+"""Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

@@ -1,0 +1,129 @@
+"""Where everything lies in a run directory. The only module that spells these names.
+
+    <runs>/<run id>/
+        run.json                    the record: what was asked, what Slurm answered
+        job.json                    the resolved job, as the trainer reads it
+        job.sbatch                  the script, byte for byte as sbatch got it
+        submitit/                   submitit's folder: pickles, results, the nodes' own logs
+        slurm-<job id>.log          the batch shell's output, all attempts
+        task-<k>/                   only in arrays: what follows, once for each array task
+        attempt-<n>/                one start of the job by Slurm (SLURM_RESTART_COUNT = n)
+            node-<i>.events.jsonl   what the agent on node i saw and did
+            node-<i>.samples.jsonl  the machine, every few seconds
+            rank-<r>.out .err       a rank's output
+            rank-<r>.error.json     torchelastic's error file
+            failures/               one file a failure, named so that the first sorts first
+        metrics.jsonl               one line a logged step, written by rank 0
+        checkpoints/step-<s>/       complete when its name has no leading dot
+        stop-requested              touched when the job should save and stop
+
+The directory lies on NFS, GPFS or Lustre and has many writers: every file has exactly one of them,
+which appends whole lines or writes a temporary name and renames it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The directory of one attempt (`attempt-<n>`)."""
+
+    dir: Path
+
+    def node_events(self, node: int) -> Path:
+        return self.dir / f"node-{node}.events.jsonl"
+
+    def node_samples(self, node: int) -> Path:
+        return self.dir / f"node-{node}.samples.jsonl"
+
+    def rank_stdout(self, rank: int) -> Path:
+        return self.dir / f"rank-{rank}.out"
+
+    def rank_stderr(self, rank: int) -> Path:
+        return self.dir / f"rank-{rank}.err"
+
+    def rank_error(self, rank: int) -> Path:
+        return self.dir / f"rank-{rank}.error.json"
+
+    @property
+    def failures(self) -> Path:
+        return self.dir / "failures"
+
+
+@dataclass(frozen=True)
+class TaskPaths:
+    """The directory of one training job: the run itself, or one task of an array."""
+
+    dir: Path
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.dir / f"attempt-{number}")
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts that have started, in order."""
+        names = (p.name.removeprefix("attempt-") for p in self.dir.glob("attempt-*"))
+        return sorted(int(n) for n in names if n.isdigit())
+
+    @property
+    def metrics(self) -> Path:
+        return self.dir / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.dir / "checkpoints"
+
+    @property
+    def stop_requested(self) -> Path:
+        return self.dir / "stop-requested"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The directory of a run."""
+
+    dir: Path
+
+    @property
+    def record(self) -> Path:
+        return self.dir / "run.json"
+
+    @property
+    def job(self) -> Path:
+        return self.dir / "job.json"
+
+    @property
+    def script(self) -> Path:
+        return self.dir / "job.sbatch"
+
+    @property
+    def submitit(self) -> Path:
+        return self.dir / "submitit"
+
+    def task(self, array_task: int | None = None) -> TaskPaths:
+        return TaskPaths(self.dir if array_task is None else self.dir / f"task-{array_task}")
+
+    def array_tasks(self) -> list[int]:
+        """Array tasks that have started, in order."""
+        names = (p.name.removeprefix("task-") for p in self.dir.glob("task-*"))
+        return sorted(int(n) for n in names if n.isdigit())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`, never leaving a half-written file under that name.
+
+    Raises OSError; the old content then still stands.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
