@@ -10,8 +10,9 @@
         attempt-<n>/                one start of the job by Slurm (SLURM_RESTART_COUNT = n)
             node-<i>.events.jsonl   what the agent on node i saw and did
             node-<i>.samples.jsonl  the machine, every few seconds
-            rank-<r>.out .err       a rank's output
+            rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
+            node-<i>.software.json  versions, compared between nodes before training
             failures/               one file a failure, named so that the first sorts first
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot
@@ -23,9 +24,11 @@ which appends whole lines or writes a temporary name and renames it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,10 @@ class AttemptPaths:
     def node_samples(self, node: int) -> Path:
         return self.dir / f"node-{node}.samples.jsonl"
 
-    def rank_stdout(self, rank: int) -> Path:
-        return self.dir / f"rank-{rank}.out"
-
-    def rank_stderr(self, rank: int) -> Path:
-        return self.dir / f"rank-{rank}.err"
-
-    def rank_error(self, rank: int) -> Path:
-        return self.dir / f"rank-{rank}.error.json"
+    def rank_file(self, rank: int, kind: Literal["out", "err", "error.json"], restart: int) -> Path:
+        """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
+        again = f".restart-{restart}" if restart else ""
+        return self.dir / f"rank-{rank}{again}.{kind}"
 
     @property
     def failures(self) -> Path:
@@ -110,6 +109,17 @@ class RunPaths:
         """Array tasks that have started, in order."""
         names = (p.name.removeprefix("task-") for p in self.dir.glob("task-*"))
         return sorted(int(n) for n in names if n.isdigit())
+
+
+SUBMISSION_PICKLE = "submission.pkl"
+"""What submitit unpickles on each node; written once, before sbatch is called."""
+
+
+def name_submission(path: Path) -> None:
+    """Give the submission's pickle the name that submitit derives from the job id."""
+    # The submitter, or another node of this job, may have been first.
+    with contextlib.suppress(FileExistsError):
+        path.symlink_to(SUBMISSION_PICKLE)
 
 
 def write_atomically(path: Path, text: str) -> None:

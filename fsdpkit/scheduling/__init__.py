@@ -1,0 +1,1 @@
+"""Submitting through submitit, asking Slurm what became of a job, and the local cluster."""

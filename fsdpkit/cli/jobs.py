@@ -1,0 +1,54 @@
+"""`fsdpkit jobs`."""
+
+from __future__ import annotations
+
+import click
+
+from fsdpkit.cli.options import complete, table
+
+
+@click.command("jobs")
+@click.argument("name", required=False, shell_complete=complete("job"))
+def command(name: str | None) -> int:
+    """List the jobs and where each was found, or show one with every value and its origin.
+
+    \b
+      fsdpkit jobs
+      fsdpkit jobs t5
+    """
+    from fsdpkit.config import assets
+    from fsdpkit.config.job import load_job
+
+    if name is not None:
+        _show(name)
+        return 0
+    rows = []
+    for known, places in assets.available("job").items():
+        spec = load_job(known).spec
+        shape = f"{spec.resources.nodes} x {spec.resources.gpus}"
+        found = ", ".join(layer.name for layer, _ in places)
+        rows.append([known, shape, found, spec.description])
+    table(["JOB", "NODES x GPUS", "FOUND IN", "WHAT IT DOES"], rows)
+    return 0
+
+
+def _show(name: str) -> None:
+    import msgspec
+
+    from fsdpkit.config.job import load_job
+
+    job = load_job(name)
+    for path in job.files:
+        click.echo(f"# {path}")
+    click.echo(f"# entry: {job.entry}\n")
+    rows = []
+
+    def walk(value: object, key: str) -> None:
+        if isinstance(value, dict) and value:
+            for name, below in value.items():
+                walk(below, f"{key}.{name}" if key else str(name))
+        elif value is not None:
+            rows.append([key, str(value), job.origin(key)])
+
+    walk(msgspec.to_builtins(job.spec), "")
+    table(["KEY", "VALUE", "FROM"], rows)

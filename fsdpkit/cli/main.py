@@ -1,0 +1,88 @@
+"""The entry point: finds the command, turns errors into a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from fsdpkit import __version__
+from fsdpkit.errors import FsdpkitError
+
+# Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
+COMMANDS = {
+    "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
+    "status": "Show what became of runs.",
+    "logs": "Print or follow a rank's output.",
+    "cancel": "End a run.",
+    "jobs": "List jobs, or show one.",
+    "sites": "List cluster profiles, or show one.",
+    "templates": "List templates, or show one.",
+    "completion": "Print the completion script of your shell.",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"fsdpkit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from fsdpkit.config.assets import nearest
+
+            ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fsdpkit")
+def fsdpkit() -> None:
+    """Multi-node PyTorch FSDP runs on Slurm.
+
+    \b
+      fsdpkit submit --nodes 2 --gpus 4
+      fsdpkit status
+
+    Exit status: 0 done, 2 wrong usage, 65 a file or template is wrong, 66 not found, 69 the
+    scheduler refused or did not answer, 74 a directory cannot be read or written; `submit --wait`
+    exits with the job's own status.
+    """
+
+
+def main() -> None:
+    """Run, and exit. Errors of ours end with their own code and one message on standard error."""
+    try:
+        status = fsdpkit(prog_name="fsdpkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fsdpkit: interrupted", err=True)
+        status = 130
+    except FsdpkitError as error:
+        click.echo(f"fsdpkit: {error}", err=True)
+        status = error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has gone; keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"fsdpkit: {where}{error.strerror or error}", err=True)
+        status = 74
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,55 @@
+"""Options and completions that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fsdpkit.config import assets
+
+
+def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completion by the names of all jobs, sites or templates."""
+
+    def names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in assets.available(kind) if name.startswith(incomplete)]
+
+    return names
+
+
+def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from fsdpkit.runs.store import all_runs, runs_dir
+
+    names = [p.name for p in all_runs(runs_dir(ctx.params.get("runs")))]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--runs",
+        type=click.Path(file_okay=False),
+        help="Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",
+    )(function)
+
+
+def table(columns: list[str], rows: list[list[str]]) -> None:
+    """A table for a person; plain columns where nobody looks at a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
+        for row in [columns, *rows]:
+            click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
+        return
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        # Names must stay whole to be copied; only the last column, free text, may wrap.
+        made.add_column(column, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    console.print(made)

@@ -1,0 +1,151 @@
+"""`fsdpkit submit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete, complete_run, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.rendering.script import Plan
+    from fsdpkit.scheduling.run import Run
+
+
+@click.command("submit")
+@click.argument("job", required=False, shell_complete=complete("job"))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- TRAINER ARGS...]")
+@click.option("--nodes", type=click.IntRange(1, 10_000), help="Nodes.")
+@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node.")
+@click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
+@click.option("--account", help="Account (project) to charge.")
+@click.option("--partition", help="Partition (default: the first that fits).")
+@click.option("--time", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job file.")
+@click.option("--array", metavar="SPEC", help="Array tasks, as in sbatch: 0-15, 1,3, 0-99%10.")
+@click.option(
+    "--after", metavar="RUN", help="Start when RUN succeeded.", shell_complete=complete_run
+)
+@runs_option
+@click.option("--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@click.option("--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's own status.")
+@click.option("--follow", is_flag=True, help="Print rank 0's output until the end; implies --wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def command(
+    job: str | None,
+    args: tuple[str, ...],
+    nodes: int | None,
+    gpus: int | None,
+    cluster: str | None,
+    account: str | None,
+    partition: str | None,
+    time: str | None,
+    sets: tuple[str, ...],
+    array: str | None,
+    after: str | None,
+    runs: str | None,
+    dry_run: bool,
+    check: bool,
+    wait: bool,
+    follow: bool,
+    as_json: bool,
+) -> int:
+    """Submit JOB: a name (`fsdpkit jobs`), a .toml file, or a training script.
+
+    \b
+      fsdpkit submit --nodes 2 --gpus 4
+      fsdpkit submit --nodes 2 --gpus 4 --set training.steps=500 --follow
+      fsdpkit submit my_train.py --nodes 1 --gpus 4 -- --lr 1e-4
+
+    Standard output is the run's id, then how to follow it.
+    """
+    from fsdpkit.scheduling import submission
+
+    if dry_run and check:
+        raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
+    request = submission.Request(
+        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args
+    )
+    plan, why = submission.plan(request)
+    _say_where(plan, why)
+    if dry_run:
+        script = submission.script_of(plan, runs)
+        sys.stdout.write(script)
+        if sys.stderr.isatty() or sys.stdout.isatty():
+            click.echo("fsdpkit: RUN-ID stands for the id that a submission makes.", err=True)
+        return 0
+    if check:
+        click.echo(submission.check(plan, runs))
+        return 0
+    if left_out := submission.leaked_variables():
+        click.echo(
+            f"fsdpkit: inside an allocation: {len(left_out)} of its variables are kept out of the "
+            f"new job ({', '.join(left_out[:3])}, …)",
+            err=True,
+        )
+    run = submission.submit_plan(plan, runs)
+    _report(run, as_json)
+    if follow:
+        _follow(run)
+    if wait or follow:
+        return _outcome(run)
+    return 0
+
+
+def _say_where(plan: Plan, why: str) -> None:
+    if plan.site.profile.kind == "local":
+        reason = "" if why == "as asked" else f"{why}: "
+        click.echo(f"fsdpkit: {reason}running on the local cluster, this machine alone", err=True)
+    for warning in plan.placement.warnings:
+        click.echo(f"fsdpkit: {warning}", err=True)
+
+
+def _report(run: Run, as_json: bool) -> None:
+    if as_json:
+        record = run.record
+        answer = {
+            "run": run.id,
+            "job_id": run.job_id,
+            "cluster": record.cluster or record.site,
+            "dir": str(run.dir),
+        }
+        click.echo(json.dumps(answer))
+        return
+    import shlex
+
+    click.echo(run.id)
+    click.echo(f"job {run.job_id}, in {run.dir}")
+    where = shlex.quote(str(run.dir))
+    click.echo(f"  fsdpkit logs {where} --follow")
+    click.echo(f"  fsdpkit status {where}")
+
+
+def _follow(run: Run) -> None:
+    for line in run.follow(array_task=run.record.array[0] if run.record.array else None):
+        click.echo(line, nl=False)
+
+
+def _outcome(run: Run) -> int:
+    state = run.wait()
+    click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
+    if not state.succeeded:
+        for line in failure_lines(run):
+            click.echo(f"fsdpkit: {line}", err=True)
+    return state.exit_status
+
+
+def failure_lines(run: Run) -> list[str]:
+    """The first recorded failure of the newest attempt, and where to read more."""
+    from fsdpkit.errors import NotFoundError
+
+    try:
+        task = run.record.array[0] if run.record.array else None
+        recorded = sorted(run.newest_attempt(task).failures.glob("*"))
+        lines = [f"first failure: {recorded[0].read_text().strip()}"] if recorded else []
+    except (NotFoundError, OSError):
+        lines = []
+    return [*lines, *(f"start-up log: {path}" for path in run.batch_logs()[:1])]

@@ -1,0 +1,230 @@
+"""A job: what to run. `jobs/*.toml` and the command line become one immutable `JobSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from fsdpkit.config import assets
+from fsdpkit.config.loading import Layered, build, overrides, read_toml
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.units import parse_memory_mb, parse_time_s
+from fsdpkit.errors import NotFoundError, UsageError
+
+JOB_SCHEMA = "fsdpkit.job/1"
+DEFAULT_JOB = "t5"
+
+# A job name also becomes a directory's name: no slash, no leading dot or dash.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Scalar = bool | int | float | str
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to ask of Slurm. Unset means: the site's answer, or nothing is asked."""
+
+    nodes: Annotated[int, Meta(ge=1, le=10_000, description="Nodes.")]
+    gpus: Annotated[int, Meta(ge=1, le=64, description="GPUs per node, and so ranks per node.")]
+    time: Annotated[str, Meta(description="Time limit, in any of Slurm's six forms.")]
+    cpus_per_gpu: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="CPU cores per GPU; unset: the node's share."),
+    ] = None
+    memory: Annotated[str | None, Meta(description="Memory per node, such as 480G.")] = None
+    account: Annotated[str | None, Meta(description="Account (project) to charge.")] = None
+    partition: Annotated[str | None, Meta(description="Partition; unset: one that fits.")] = None
+    qos: Annotated[str | None, Meta(description="Quality of service.")] = None
+    constraint: Annotated[str | None, Meta(description="Node features, as in sbatch.")] = None
+    reservation: Annotated[str | None, Meta(description="Reservation.")] = None
+    nodelist: Annotated[str | None, Meta(description="Nodes that must be in the job.")] = None
+    exclude: Annotated[str | None, Meta(description="Nodes that must not be in the job.")] = None
+    exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
+
+    def __post_init__(self) -> None:
+        parse_time_s(self.time)
+        if self.memory is not None:
+            parse_memory_mb(self.memory)
+
+    @property
+    def time_s(self) -> int:
+        return parse_time_s(self.time)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The software the job finds. Unset keys take the site's; without any, the environment that
+    `fsdpkit submit` itself runs in is activated in the job."""
+
+    modules: Annotated[
+        list[str] | None, Meta(description="Modules to load, instead of the site's.")
+    ] = None
+    conda: Annotated[str | None, Meta(description="Conda environment: its name or path.")] = None
+    venv: Annotated[str | None, Meta(description="Directory of a Python virtual environment.")] = (
+        None
+    )
+    container: Annotated[
+        str | None, Meta(description="Container image; the site says which engine runs it.")
+    ] = None
+    variables: Annotated[
+        dict[VariableName, str], Meta(description="Environment variables for every rank.")
+    ] = {}
+
+    def __post_init__(self) -> None:
+        if self.conda and self.venv:
+            raise ValueError("conda and venv are both set; keep the one that has torch")
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to run, with which arguments and resources."""
+
+    schema: Annotated[Literal["fsdpkit.job/1"], Meta(description="Format of this file.")]
+    name: Annotated[Name, Meta(description="Name of the job, seen in squeue.")]
+    entry: Annotated[str, Meta(min_length=1, description="The training script, a Python file.")]
+    resources: Annotated[Resources, Meta(description="What to ask of Slurm.")]
+    description: Annotated[str, Meta(description="One sentence for `fsdpkit jobs`.")] = ""
+    template: Annotated[str, Meta(description="Template that makes the script.")] = "torchrun"
+    args: Annotated[
+        list[str],
+        Meta(
+            description="Arguments of the script; {array_task} stands for the array task's number."
+        ),
+    ] = []
+    environment: Annotated[Environment, Meta(description="The software the job finds.")] = (
+        Environment()
+    )
+    parameters: Annotated[
+        dict[str, Scalar], Meta(description="Parameters of the template, by name.")
+    ] = {}
+    training: Annotated[
+        TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
+    ] = UNSET
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job with the origin of every value, and the files it was read from."""
+
+    spec: JobSpec
+    layered: Layered
+    files: tuple[Path, ...]
+    entry: Path
+
+    def origin(self, key: str) -> str:
+        return self.layered.origin(key)
+
+
+def load_job(
+    job: str | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    args: Sequence[str] = (),
+) -> LoadedJob:
+    """The job named `job` (a TOML file, a Python script, or a name; default the T5 job).
+
+    options: dotted keys with typed values from command-line flags. sets: `KEY=VALUE` texts.
+    args: appended to the script's arguments. Raises NotFoundError or ConfigError.
+    """
+    layered = Layered()
+    files = _lay_files(layered, job or DEFAULT_JOB)
+    command_line: dict[str, Any] = {}
+    for key, value in (options or {}).items():
+        table = command_line
+        *parents, leaf = key.split(".")
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[leaf] = value
+    layered.overlay(overrides(JobSpec, sets), "--set")
+    layered.overlay(command_line, "command line")
+    if args:
+        layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
+    what = f"job {job or DEFAULT_JOB}"
+    spec = build(JobSpec, layered, what)
+    return LoadedJob(spec, layered, tuple(files), _find_entry(spec.entry, layered, files, what))
+
+
+def _lay_files(layered: Layered, job: str) -> list[Path]:
+    path = Path(job)
+    if path.suffix == ".py":
+        layered.overlay(_for_script(path), "built in")
+    defaults = assets.defaults_files()
+    for layer, file in defaults:
+        layered.overlay(read_toml(file), f"{layer.name} {file.name}")
+    if path.suffix == ".py":
+        return [file for _, file in defaults]
+    if path.suffix == ".toml" or "/" in job:
+        if not path.is_file():
+            raise NotFoundError(f"there is no job file {job}")
+        layered.overlay(read_toml(path), str(path))
+        return [*(file for _, file in defaults), path.resolve()]
+    found = assets.find("job", job)
+    for layer, file in found:
+        layered.overlay(read_toml(file), f"{layer.name} jobs/{file.name}")
+    return [file for _, file in [*defaults, *found]]
+
+
+def _for_script(path: Path) -> dict[str, Any]:
+    """The job of a bare training script: one node, one GPU, an hour, unless told otherwise."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no script {path}")
+    stem = "".join(c if c.isalnum() or c in "._+-" else "-" for c in path.stem).lstrip("._+-")
+    return {
+        "schema": JOB_SCHEMA,
+        "name": stem[:64] or "job",
+        "entry": str(path.resolve()),
+        "resources": {"nodes": 1, "gpus": 1, "time": "01:00:00"},
+    }
+
+
+def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:
+    """The script as an absolute path: beside the job file, in the current directory, packaged."""
+    origin = layered.origin("entry")
+    bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
+    if origin not in ("command line", "--set"):
+        bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
+    for base in bases:
+        candidate = (base / entry).resolve()
+        if candidate.is_file():
+            return candidate
+    raise NotFoundError(
+        f"{what}: entry ({origin}): there is no script {entry!r}; "
+        f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
+    )
+
+
+def parse_array(text: str, *, largest_task: int = 1_000_000) -> tuple[list[int], int | None]:
+    """The tasks of a Slurm array specification such as `0-15:5%2`, and how many run at once.
+
+    Raises UsageError for anything else, duplicates, or more than `largest_task`.
+    """
+    body, percent, at_once = text.partition("%")
+    tasks: list[int] = []
+    try:
+        if percent and int(at_once) < 1:
+            raise ValueError
+        for part in body.split(","):
+            span, _, step = part.partition(":")
+            first, dash, last = span.partition("-")
+            numbers = [first, *([last] if dash else []), *([step] if step else [])]
+            if not all(n.isascii() and n.isdigit() for n in numbers) or (step and not dash):
+                raise ValueError
+            low, high, by = int(first), int(last or first), int(step or 1)
+            if high < low or by < 1 or high > largest_task:
+                raise ValueError
+            tasks.extend(range(low, high + 1, by))
+    except ValueError:
+        raise UsageError(
+            f"--array {text!r}: write tasks as in sbatch, e.g. 0-15, 1,3,5, 0-15:5 or 0-99%10; "
+            f"no task may be above {largest_task}"
+        ) from None
+    if len(set(tasks)) != len(tasks):
+        raise UsageError(f"--array {text!r}: a task is named twice")
+    return tasks, int(at_once) if percent else None

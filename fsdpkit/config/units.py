@@ -1,0 +1,71 @@
+"""Slurm's spellings of time and memory, read into numbers and written back."""
+
+from __future__ import annotations
+
+import re
+
+_TIME_FORMS = (
+    # sbatch(1) --time: the six accepted forms, most specific first.
+    re.compile(r"(?P<d>\d+)-(?P<h>\d+):(?P<m>\d+):(?P<s>\d+)"),
+    re.compile(r"(?P<d>\d+)-(?P<h>\d+):(?P<m>\d+)"),
+    re.compile(r"(?P<d>\d+)-(?P<h>\d+)"),
+    re.compile(r"(?P<h>\d+):(?P<m>\d+):(?P<s>\d+)"),
+    re.compile(r"(?P<m>\d+):(?P<s>\d+)"),
+    re.compile(r"(?P<m>\d+)"),
+)
+TIME_FORMS_TEXT = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_LONGEST_S = 365 * 86400
+
+_MEMORY = re.compile(r"(?P<n>\d+)(?P<unit>[KMGT]?)(?:i?B)?", re.IGNORECASE)
+_MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+def parse_time_s(text: str) -> int:
+    """Seconds of a Slurm time such as `30` (minutes), `24:00:00` or `1-12`.
+
+    Raises ValueError, with the accepted forms, for anything else, for zero, for UNLIMITED (such a
+    job never starts before a maintenance window) and for more than a year.
+    """
+    # [0-9] in effect: \d also matches other scripts' digits, which Slurm does not.
+    match = next((m for f in _TIME_FORMS if (m := f.fullmatch(text))), None)
+    if match is None or not text.isascii():
+        hint = " (a job without a limit is not scheduled before a maintenance window)"
+        unlimited = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
+        raise ValueError(
+            f"{text!r} is not a time limit{hint if unlimited else ''}; write {TIME_FORMS_TEXT}"
+        )
+    parts = {unit: int(value) for unit, value in match.groupdict().items()}
+    seconds = (
+        parts.get("d", 0) * 86400
+        + parts.get("h", 0) * 3600
+        + parts.get("m", 0) * 60
+        + parts.get("s", 0)
+    )
+    if seconds == 0:
+        raise ValueError(f"{text!r} is a time limit of zero; write {TIME_FORMS_TEXT}")
+    if seconds > _LONGEST_S:
+        raise ValueError(f"{text!r} is longer than a year; write {TIME_FORMS_TEXT}")
+    return seconds
+
+
+def format_time(seconds: int) -> str:
+    """`D-HH:MM:SS`, or `HH:MM:SS` below a day: the form Slurm itself prints."""
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def parse_memory_mb(text: str) -> int:
+    """Megabytes (2**20 bytes) of a Slurm memory size such as `480G`; a bare number is megabytes.
+
+    Raises ValueError for anything else and for less than a megabyte.
+    """
+    match = _MEMORY.fullmatch(text)
+    megabytes = int(int(match["n"]) * _MEMORY_MB[match["unit"].upper() or "M"]) if match else 0
+    if not match or not text.isascii() or megabytes < 1:
+        raise ValueError(f"{text!r} is not a memory size; write a whole number and K, M, G or T")
+    return megabytes
+
+
+def format_gb(megabytes: float) -> str:
+    return f"{megabytes / 1024:.1f} GB"

@@ -1,0 +1,44 @@
+"""The process that runs once on each node: `python -m fsdpkit.launching.agent -- torchrun …`.
+
+It goes through submitit's own job runner, so that submitit's `Job` finds a result for each node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+
+import psutil
+from submitit.core.submission import process_job
+
+from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
+from fsdpkit.launching.node import TrainingEnded
+
+
+def main() -> int:
+    """The exit status of this node's task: 0, or that of the first failure on this node."""
+    logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what it says, we say with the cause
+    FsdpkitJobEnvironment().prepare_results()
+    try:
+        process_job(os.environ["SUBMITIT_FOLDER"])
+    except TrainingEnded as error:
+        print(f"fsdpkit: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    finally:
+        _end_descendants()
+    return 0
+
+
+def _end_descendants() -> None:
+    """End what ranks left behind: only processes below this one, by their ids."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

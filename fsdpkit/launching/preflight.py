@@ -1,0 +1,180 @@
+"""What is checked on every node in the seconds before torchrun starts.
+
+Each check returns what it found or raises NodeError with the remedy; the agent adds the node's
+name and writes everything down, so that a failed start says which node and why.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import importlib.util
+import ipaddress
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fsdpkit.errors import NodeError
+from fsdpkit.runs.layout import AttemptPaths, write_atomically
+
+Check = Callable[[Mapping[str, str]], Any]
+
+
+def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
+    """All checks in order: {check: finding}. Raises NodeError at the first that fails."""
+    return {name: check(environ) for name, check in CHECKS.items()}
+
+
+def check_software(environ: Mapping[str, str]) -> dict[str, str]:
+    """Python and torch are there; their versions, to be compared between nodes."""
+    if importlib.util.find_spec("torch") is None:
+        raise NodeError(
+            f"torch is not installed for {sys.executable} on this node; does every node see the "
+            "environment that the job activates?"
+        )
+    return {
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "fsdpkit": importlib.metadata.version("fsdpkit"),
+    }
+
+
+def check_head(environ: Mapping[str, str]) -> str | None:
+    """The head node's name or address resolves to one that this node can use; None on one node."""
+    host = environ.get("RDZV_HOST")
+    if host is None:
+        return None
+    try:
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise NodeError(
+            f"the head node's name {host!r} does not resolve on this node ({error.strerror}); set "
+            'rendezvous.address = "ip" or the right prefix and suffix in the site profile'
+        ) from error
+    addresses = sorted({str(answer[4][0]).split("%")[0] for answer in answers})
+    if environ.get("FSDPKIT_ALLOW_LOOPBACK") == "1":
+        return addresses[0]
+    useless = [a for a in addresses if _not_reachable_from_elsewhere(a)]
+    if useless:
+        raise NodeError(
+            f"the head node {host!r} resolves to {', '.join(useless)} on this node, which "
+            "other nodes cannot reach; correct /etc/hosts or the name service"
+        )
+    return addresses[0]
+
+
+def _not_reachable_from_elsewhere(address: str) -> bool:
+    ip = ipaddress.ip_address(address)
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified
+
+
+def check_port(environ: Mapping[str, str]) -> int | None:
+    """On the head node: nothing listens on the rendezvous port. None elsewhere."""
+    if "RDZV_PORT" not in environ or environ.get("SLURM_NODEID") != "0":
+        return None
+    port = int(environ["RDZV_PORT"])
+    with socket.socket() as probe:
+        # As the store will bind: a connection that is still closing is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise NodeError(
+                f"port {port} is taken on the head node ({error.strerror}) although it was free a "
+                "moment ago; submit again, or move rendezvous.port_base in the site profile"
+            ) from error
+    return port
+
+
+def check_gpus(environ: Mapping[str, str]) -> int | None:
+    """As many GPUs as ranks, by NVML or by what Slurm bound. None if ranks run on CPU cores."""
+    if environ.get("FSDPKIT_DEVICE") == "cpu":
+        return None
+    wanted = int(environ["FSDPKIT_RANKS_PER_NODE"])
+    found, source = _visible_gpus(environ)
+    if found is not None and found < wanted:
+        raise NodeError(
+            f"{wanted} GPUs were asked for on each node, {source} shows {found} here; exclude this "
+            f"node with --set resources.exclude={environ.get('SLURMD_NODENAME', '…')} and tell the "
+            "centre"
+        )
+    return found
+
+
+def _visible_gpus(environ: Mapping[str, str]) -> tuple[int | None, str]:
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if name in environ:
+            listed = [d for d in environ[name].split(",") if d.strip() not in ("", "NoDevFiles")]
+            return len(listed), name
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount()), "NVML"
+    except Exception:  # the extra is not installed, or there is no driver: nobody can say
+        return None, "nothing"
+
+
+def check_run_directory(environ: Mapping[str, str]) -> float:
+    """The run directory is the one the batch shell made, writable here; free space in GB."""
+    attempt = Path(environ["FSDPKIT_ATTEMPT_DIR"])
+    # What the head node made a moment ago may take a network file system some seconds to show.
+    deadline = time.monotonic() + 30
+    while not attempt.is_dir():
+        if time.monotonic() > deadline:
+            raise NodeError(
+                f"{attempt} does not exist on this node, though the head node made it: the run "
+                "directory must lie on a file system that all nodes share; choose one with --runs"
+            )
+        time.sleep(0.2)
+    trial = attempt / f".write-check-{environ.get('SLURM_NODEID', '0')}-{os.getpid()}"
+    try:
+        trial.write_bytes(b"fsdpkit\n")
+        trial.unlink()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "the file system or your quota is full" if full else "check its permissions"
+        raise NodeError(f"{attempt} is not writable here ({error.strerror}): {remedy}") from error
+    free_gb = psutil.disk_usage(str(attempt)).free / 2**30
+    wanted_gb = float(environ.get("FSDPKIT_MIN_FREE_GB", "0"))
+    if free_gb < wanted_gb:
+        raise NodeError(
+            f"only {free_gb:.1f} GB are free in {attempt}, {wanted_gb:g} GB are wanted (template "
+            "parameter min_free_gb)"
+        )
+    return round(free_gb, 1)
+
+
+CHECKS: dict[str, Check] = {
+    "run_directory_free_gb": check_run_directory,
+    "software": check_software,
+    "head_address": check_head,
+    "port": check_port,
+    "gpus": check_gpus,
+}
+
+
+def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping[str, str]) -> None:
+    """Publish this node's versions and compare them with those of the nodes that were faster.
+
+    Whoever comes last sees all others, so a difference is noticed without anybody waiting. Raises
+    NodeError naming both nodes and what differs.
+    """
+    own = attempt.dir / f"node-{node}.software.json"
+    write_atomically(own, json.dumps({"node": name, **software}))
+    for path in sorted(attempt.dir.glob("node-*.software.json")):
+        other = json.loads(path.read_text())
+        for key, version in software.items():
+            if other.get(key) != version:
+                raise NodeError(
+                    f"{key} is {version} on {name} but {other.get(key)} on {other['node']}: all "
+                    "nodes must see the same environment"
+                )

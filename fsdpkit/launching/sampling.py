@@ -1,0 +1,102 @@
+"""Samples of the machine while ranks train: CPU, memory, our processes, network, GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fsdpkit.runs.events import JsonLines
+
+
+@contextlib.contextmanager
+def sampling(path: Path, interval_s: float) -> Iterator[None]:
+    """Write a sample to `path` now and every `interval_s` seconds until the block ends.
+
+    A sample that cannot be taken or written is left out: watching must never end a training.
+    """
+    stop = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            sampler, lines = Sampler(), JsonLines(path)
+            while True:
+                with contextlib.suppress(psutil.Error, OSError):
+                    lines.write(**sampler.sample())
+                if stop.wait(interval_s):
+                    break
+            lines.close()
+
+    thread = threading.Thread(target=watch, name="fsdpkit-sampling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=5)
+
+
+class Sampler:
+    """Takes samples of this node and of the process tree below this process."""
+
+    def __init__(self) -> None:
+        self._me = psutil.Process()
+        self._gpus = _nvml_handles()
+        psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
+
+    def sample(self) -> dict[str, Any]:
+        """CPU in percent of all cores, memory and network in bytes, GPUs one entry each."""
+        memory = psutil.virtual_memory()
+        network = psutil.net_io_counters()
+        processes = [self._me, *self._me.children(recursive=True)]
+        rss_bytes = 0
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rss_bytes += process.memory_info().rss
+        sample: dict[str, Any] = {
+            "cpu_percent": psutil.cpu_percent(),
+            "load_1min": psutil.getloadavg()[0],
+            "memory_used_bytes": memory.total - memory.available,
+            "memory_total_bytes": memory.total,
+            "processes": len(processes),
+            "processes_rss_bytes": rss_bytes,
+        }
+        if network is not None:
+            sample["network_sent_bytes"] = network.bytes_sent
+            sample["network_received_bytes"] = network.bytes_recv
+        if self._gpus:
+            sample["gpus"] = [_gpu_sample(handle) for handle in self._gpus]
+        return sample
+
+
+def _nvml_handles() -> list[Any]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    except Exception:  # the extra is not installed, or there is no driver
+        return []
+
+
+def _gpu_sample(handle: Any) -> dict[str, Any]:
+    import pynvml
+
+    readings: dict[str, Any] = {}
+    # Not every GPU answers every question; what it does not answer is left out.
+    with contextlib.suppress(pynvml.NVMLError):
+        readings["utilization_percent"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    with contextlib.suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        readings |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
+    with contextlib.suppress(pynvml.NVMLError):
+        readings["temperature_c"] = pynvml.nvmlDeviceGetTemperature(
+            handle, pynvml.NVML_TEMPERATURE_GPU
+        )
+    with contextlib.suppress(pynvml.NVMLError):
+        readings["power_w"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return readings

@@ -1,0 +1,207 @@
+"""The script of a submission: what goes to the template, what comes back.
+
+`Plan` is everything decided before anything is written or queued; `render` is a pure function of
+it and a run directory, so the dry run and the submission cannot differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.placement import Placement
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.template import Template, parameter_values
+from fsdpkit.config.units import format_time
+from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.rendering.directives import Directive, resource_directives
+from fsdpkit.rendering.environment import render_template
+
+RUN_ID_PLACEHOLDER = "RUN-ID"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be submitted, decided and checked."""
+
+    job: LoadedJob
+    site: LoadedSite
+    template: Template
+    placement: Placement
+    work_dir: Path
+    array: str | None = None
+    after: tuple[str, str] | None = None
+    """The run this one waits for and its Slurm job id, as (run id, job id)."""
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """sha256 of template, site and job, as the script's header and the record name them."""
+        return {
+            "template": self.template.sha256,
+            "site": _digest(self.site.profile),
+            "job": _digest(self.job.spec),
+        }
+
+
+def _digest(value: msgspec.Struct) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+
+
+def render(plan: Plan, run_dir: Path) -> str:
+    """The sbatch script. Raises RenderError, ConfigError or UsageError."""
+    _check_run_dir(run_dir)
+    return render_template(plan.template, _context(plan, run_dir))
+
+
+def _check_run_dir(run_dir: Path) -> None:
+    if "\\" in str(run_dir):
+        raise UsageError(
+            f"the run directory {run_dir} holds a backslash, which makes Slurm ignore the job id "
+            "in the log's name; choose another with --runs"
+        )
+
+
+def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
+    """Plain data for the template: see templates/torchrun/README.md for the names."""
+    spec, profile = plan.job.spec, plan.site.profile
+    resources = spec.resources
+    parameters = parameter_values(
+        plan.template.manifest,
+        (f"site {plan.site.id}", profile.parameters),
+        (f"job {spec.name}", spec.parameters),
+    )
+    if resources.time_s <= profile.policy.warning_s + 60:
+        # Slurm may deliver the warning a minute early (sbatch(1), --signal).
+        raise UsageError(
+            f"--time {resources.time} leaves no time to train: the warning before the end comes "
+            f"{profile.policy.warning_s} s early, Slurm may add 60 s; ask for more than "
+            f"{format_time(profile.policy.warning_s + 60)}"
+        )
+    return {
+        "version": fsdpkit.__version__,
+        "run": {"id": run_dir.name, "dir": str(run_dir)},
+        "template": {
+            "name": plan.template.manifest.name,
+            "version": plan.template.manifest.version,
+        },
+        "digests": {name: digest[:12] for name, digest in plan.digests.items()},
+        "job": {
+            "name": spec.name,
+            "entry": str(plan.job.entry),
+            "args": _entry_args(plan, run_dir),
+        },
+        "site": msgspec.to_builtins(profile) | {"id": plan.site.id},
+        "nodes": resources.nodes,
+        "gpus": resources.gpus,
+        "array": plan.array is not None,
+        "origins": _origins(plan),
+        "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
+        "environment": _environment(plan),
+        "container": _container(plan, run_dir),
+        "device": "cpu" if plan.placement.node_type.vendor == "none" else "gpu",
+        "parameters": parameters,
+    }
+
+
+def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
+    """The trainer's arguments: its settings' file, where the job has settings, then the job's."""
+    settings = (
+        [] if plan.job.spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
+    )
+    return [*settings, *plan.job.spec.args]
+
+
+def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
+    policy = plan.site.profile.policy
+    log = "slurm-%A_%a.log" if plan.array else "slurm-%j.log"
+    directives = [
+        Directive("job-name", plan.job.spec.name),
+        Directive("comment", f"fsdpkit:{run_dir.name}"),
+        *resource_directives(plan.job.spec.resources, plan.placement, plan.site.profile),
+        Directive("chdir", str(plan.work_dir)),
+        # A percent sign in a path would start one of Slurm's file name patterns.
+        Directive("output", f"{str(run_dir).replace('%', '%%')}/{log}"),
+        Directive("open-mode", "append"),
+        Directive("signal", f"B:USR1@{policy.warning_s}"),
+    ]
+    if policy.requeue is not None:
+        directives.append(Directive("requeue" if policy.requeue else "no-requeue", None))
+    if plan.array:
+        directives.append(Directive("array", plan.array))
+    if plan.after:
+        directives.append(Directive("dependency", f"afterok:{plan.after[1]}"))
+        directives.append(Directive("kill-on-invalid-dep", "yes"))
+    return directives
+
+
+def _origins(plan: Plan) -> list[str]:
+    """One line a resource for the script's header: what, and where it was set."""
+    resources = msgspec.to_builtins(plan.job.spec.resources)
+    lines = [
+        f"{key} = {value} ({plan.job.origin(f'resources.{key}')})"
+        for key, value in resources.items()
+        if value not in (None, False)
+    ]
+    placement = plan.placement
+    lines.append(f"cpus-per-task = {placement.cpus_per_task} ({placement.cpus_reason})")
+    if placement.select and not plan.job.spec.resources.partition:
+        chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
+        lines.append(f"{chosen} (site: the first that fits)")
+    return lines
+
+
+def _environment(plan: Plan) -> dict[str, Any]:
+    """Modules, Python and variables, the job's answers over the site's."""
+    site, job = plan.site.profile.environment, plan.job.spec.environment
+    if job.conda:
+        python = {"kind": "conda", "path": job.conda}
+    elif job.venv:
+        python = {"kind": "venv", "path": str(Path(job.venv).expanduser().absolute())}
+    elif job.container:
+        python = {"kind": "container", "path": ""}
+    else:
+        python = _own_environment(os.environ)
+    return {
+        "purge": site.purge_modules,
+        "use": site.use_modules,
+        "modules": site.modules if job.modules is None else job.modules,
+        "python": python,
+        "variables": {**site.variables, **plan.site.profile.network.env, **job.variables},
+        "unset": site.unset,
+    }
+
+
+def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
+    prefix = Path(sys.prefix)
+    if (prefix / "conda-meta").is_dir():
+        root = environ.get("CONDA_EXE", "")
+        return {"kind": "conda", "path": str(prefix), "conda": root}
+    if (prefix / "bin" / "activate").is_file():
+        return {"kind": "venv", "path": str(prefix)}
+    return {"kind": "prefix", "path": str(Path(sys.executable).parent)}
+
+
+def _container(plan: Plan, run_dir: Path) -> list[str]:
+    """The words in front of the task's shell that run it in a container; none: no container."""
+    image = plan.job.spec.environment.container
+    if image is None:
+        return []
+    engine = plan.site.profile.container.engine
+    if engine is None:
+        raise ConfigError(
+            f"job {plan.job.spec.name}: environment.container is set, but the profile of "
+            f"{plan.site.profile.title} names no container engine ([container] engine)"
+        )
+    if "," in str(run_dir) or ":" in str(run_dir):
+        raise UsageError(f"{engine} cannot bind a run directory with ',' or ':' in it: {run_dir}")
+    return [engine, "exec", *plan.site.profile.container.arguments, f"--bind={run_dir}", image]

@@ -1,0 +1,105 @@
+"""The local cluster's client: the same questions as Slurm's, answered from this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from fsdpkit.config.job import Resources, parse_array
+from fsdpkit.config.units import format_gb, parse_memory_mb
+from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.rendering.directives import DirectiveError, read_directives
+from fsdpkit.scheduling.local import store
+from fsdpkit.scheduling.slurm import Submitted, scrubbed
+from fsdpkit.scheduling.states import JobState
+
+RANK_MB = 350
+"""Resident memory of one rank before its model: Python with torch and gloo, measured on CPU."""
+
+
+def check_fits(resources: Resources) -> None:
+    """Refuse what this machine's memory cannot hold. Raises UsageError."""
+    available_mb = psutil.virtual_memory().available / 2**20
+    if resources.memory is not None:
+        need_mb, why = resources.nodes * parse_memory_mb(resources.memory), "as --set memory asks"
+    else:
+        need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
+    if resources.nodes > 250:
+        raise UsageError("the local cluster has at most 250 nodes")
+    if need_mb > available_mb:
+        raise UsageError(
+            f"{resources.nodes} nodes x {resources.gpus} processes need {format_gb(need_mb)} "
+            f"({why}), but this machine has {format_gb(available_mb)} free: ask for fewer with "
+            "--nodes and --gpus"
+        )
+
+
+class LocalClient:
+    """Submits to, asks and cancels on this machine."""
+
+    def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
+        """Start `script` detached from this terminal. Raises SchedulerError or StorageError."""
+        try:
+            options = dict(read_directives(script.read_text(encoding="utf-8")))
+        except (OSError, DirectiveError) as error:
+            raise SchedulerError(f"the local cluster cannot read {script}: {error}") from error
+        tasks = parse_array(array)[0] if (array := options.get("array")) else None
+        after = (options.get("dependency") or "").removeprefix("afterok:") or None
+        if after and store.find(after) is None:
+            raise SchedulerError(f"the local cluster knows no job {after} to wait for")
+        job = store.create()
+        description = {"script": str(script), "options": options, "tasks": tasks, "after": after}
+        (job.dir / "job.json").write_text(json.dumps(description))
+        for task in tasks or [None]:
+            job.save_state(JobState("PENDING", "local", reason="Starting"), task)
+        with open(job.dir / "supervisor.log", "ab") as log:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "fsdpkit.scheduling.local.supervisor", str(job.dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=scrubbed(os.environ)[0],
+                cwd="/",
+            )
+        job.save_supervisor(supervisor.pid)
+        return Submitted(job.id, None)
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        """The state of each job or array task (`12_3`) that this machine knows."""
+        found = {}
+        for job_id in job_ids:
+            base, _, task = job_id.partition("_")
+            job = store.find(base)
+            state = job.state(int(task) if task else None) if job else None
+            if state is not None:
+                found[job_id] = state
+        return found
+
+    def find_by_comment(self, comment: str) -> str | None:
+        """The newest job with this comment."""
+        for directory in sorted(store.top().glob("[0-9]*"), key=lambda p: -int(p.name)):
+            try:
+                if store.LocalJob(directory).description["options"].get("comment") == comment:
+                    return directory.name
+            except (OSError, ValueError, KeyError):
+                continue
+        return None
+
+    def cancel(self, job_id: str) -> None:
+        """Ask the job's supervisor to end it. Raises SchedulerError."""
+        job = store.find(job_id.split("_")[0])
+        if job is None:
+            raise SchedulerError(f"the local cluster knows no job {job_id}")
+        job.cancel_requested.touch()
+
+    def test(self, script: Path) -> str:
+        """A local job needs nobody's leave."""
+        read_directives(script.read_text(encoding="utf-8"))
+        return "the local cluster would start this job now"

@@ -1,0 +1,94 @@
+"""Local jobs on disk: `$XDG_STATE_HOME/fsdpkit/local/<job id>/`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.scheduling.states import JobState
+
+
+def top() -> Path:
+    if explicit := os.environ.get("FSDPKIT_STATE_DIR"):
+        return Path(explicit) / "local"
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "fsdpkit" / "local"
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """One job's directory."""
+
+    dir: Path
+
+    @property
+    def id(self) -> str:
+        return self.dir.name
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the client wrote: script, working directory, environment, array tasks."""
+        return dict(json.loads((self.dir / "job.json").read_text()))
+
+    @property
+    def cancel_requested(self) -> Path:
+        return self.dir / "cancel"
+
+    def save_state(self, state: JobState, task: int | None = None) -> None:
+        write_atomically(self._state_file(task), json.dumps(asdict(state)))
+
+    def state(self, task: int | None = None) -> JobState | None:
+        try:
+            state = JobState(**json.loads(self._state_file(task).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        if state.phase in ("pending", "running") and not self._supervisor_alive():
+            return JobState("NODE_FAIL", "local", reason="the job's supervisor was ended")
+        return state
+
+    def _state_file(self, task: int | None) -> Path:
+        return self.dir / ("state.json" if task is None else f"state-{task}.json")
+
+    def save_supervisor(self, pid: int) -> None:
+        created = psutil.Process(pid).create_time()
+        write_atomically(self.dir / "supervisor.json", json.dumps([pid, created]))
+
+    def _supervisor_alive(self) -> bool:
+        try:
+            pid, created = json.loads((self.dir / "supervisor.json").read_text())
+            process = psutil.Process(pid)
+            # The same id may by now be another process.
+            return abs(process.create_time() - created) < 1 and process.status() != "zombie"
+        except FileNotFoundError:
+            return True  # it is being started
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return False
+
+
+def create() -> LocalJob:
+    """A directory for a new job; its name is the job's id. Raises StorageError."""
+    directory = top()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        taken = [int(p.name) for p in directory.iterdir() if p.name.isdigit()]
+        number = max(taken, default=0) + 1
+        while True:
+            try:
+                (directory / str(number)).mkdir()
+                return LocalJob(directory / str(number))
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+
+
+def find(job_id: str) -> LocalJob | None:
+    directory = top() / job_id
+    return LocalJob(directory) if job_id.isdigit() and directory.is_dir() else None

@@ -1,0 +1,279 @@
+"""The Slurm client: runs sbatch, squeue, sacct, scontrol and scancel, reads their plain text.
+
+Every command is an argument list (no shell), has a time limit, and gets an environment without
+what a surrounding allocation left in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.states import JobState, parse_sacct, parse_scontrol, parse_squeue
+
+SQUEUE_FORMAT = "%i|%T|%r|%N"
+SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList"
+_QUERY_TIMEOUT_S = 20.0
+
+# Variables by which a person points the commands at a cluster; all other SLURM_* describe a job.
+_KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT", "SLURM_CONF_SERVER"}
+_RANK = {
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "OMP_NUM_THREADS",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "SUBMITIT_EXECUTOR",
+    "SUBMITIT_FOLDER",
+}
+_PREFIXES = (
+    "SLURM_",
+    "SRUN_",
+    "SBATCH_",
+    "SLURMD_",
+    "TORCHELASTIC_",
+    "PMI_",
+    "PMIX_",
+    "FSDPKIT_JOB_",
+)
+
+
+def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """`environ` without a surrounding allocation's variables, and the names taken out.
+
+    Inside an allocation the rank variables and the job's own FSDPKIT_* go too; outside, a person's
+    OMP_NUM_THREADS and the like stay, for they are a choice.
+    """
+    inside = "SLURM_JOB_ID" in environ
+    job_own = {
+        "FSDPKIT_RUN_DIR",
+        "FSDPKIT_TASK_DIR",
+        "FSDPKIT_ATTEMPT_DIR",
+        "FSDPKIT_NODES",
+        "FSDPKIT_RANKS_PER_NODE",
+        "FSDPKIT_DEVICE",
+    }
+
+    def leaks(name: str) -> bool:
+        if name in _KEPT:
+            return False
+        return name.startswith(_PREFIXES) or name in job_own or (inside and name in _RANK)
+
+    removed = sorted(name for name in environ if leaks(name))
+    return {k: v for k, v in environ.items() if not leaks(k)}, removed
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """sbatch's answer."""
+
+    job_id: str
+    cluster: str | None
+
+
+def parse_sbatch(text: str) -> Submitted | None:
+    """The job in sbatch's output: `--parsable`'s last such line, or a wrapper's usual sentence.
+
+    Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it.
+    """
+    for line in reversed(text.splitlines()):
+        if match := re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip()):
+            return Submitted(match[1], match[2])
+    sentence = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?\s*")
+    for line in reversed(text.splitlines()):
+        if match := sentence.fullmatch(line.strip()):
+            return Submitted(match[1], match[2])
+    return None
+
+
+_REMEDIES = [
+    (
+        r"[Ii]nvalid account|account/partition combination",
+        "This account may not use this partition. List yours: "
+        "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
+    ),
+    (r"[Ii]nvalid partition", "List the partitions: sinfo -s; choose one with --partition."),
+    (r"[Ii]nvalid qos", "List yours: sacctmgr -nP show assoc user=$USER format=account,qos"),
+    (
+        r"time limit|TimeLimit|[Rr]equested time",
+        "Ask for less with --time; limits: sinfo -o '%P %l'.",
+    ),
+    (
+        r"node configuration is not available",
+        "No node has this many GPUs, cores or this much memory: sinfo -o '%P %G %c %m'.",
+    ),
+    (
+        r"More processors requested|Node count specification",
+        "Ask for fewer nodes; limits: scontrol show partition.",
+    ),
+    (
+        r"[Ii]nvalid wckey",
+        "The site enforces wckeys; fsdpkit sets none unless SBATCH_WCKEY is in use.",
+    ),
+    (
+        r"[Jj]ob violates accounting/QOS policy|QOSMax|AssocMax|AssocGrp",
+        "A limit of your account or QOS is reached: sacctmgr show assoc user=$USER.",
+    ),
+    (
+        r"[Uu]nable to contact slurm controller|Connection refused|connection failure",
+        "slurmctld does not answer: try again in a minute, or ask the centre.",
+    ),
+    (r"[Ii]nvalid feature|[Ii]nvalid constraint", "List node features: sinfo -o '%P %f'."),
+    (r"[Ii]nvalid generic resource|gres", "List the GPUs that Slurm knows: sinfo -o '%P %G'."),
+    (r"[Ii]nvalid job array", "The array is larger than MaxArraySize: scontrol show config."),
+    (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
+]
+
+
+def remedy_for(stderr: str) -> str | None:
+    """What to do about a refusal, where its cause is known."""
+    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, stderr)), None)
+
+
+@dataclass(frozen=True)
+class SlurmClient:
+    """Asks one cluster (`sbatch -M cluster` where it has a name)."""
+
+    cluster: str | None = None
+    submit_timeout_s: float = 120.0
+
+    def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
+        """Hand `script` to sbatch. Raises SchedulerError with sbatch's words and the remedy.
+
+        On a time-out nobody knows whether Slurm took the job: raises SubmissionUnconfirmed.
+        """
+        argv = ["sbatch", "--parsable", *self._cluster_flag(), *extra, str(script)]
+        try:
+            done = self._run(argv, self.submit_timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise SubmissionUnconfirmed(
+                f"sbatch has not answered within {self.submit_timeout_s:.0f} s"
+            ) from error
+        if done.returncode != 0:
+            raise SchedulerError(_refusal("sbatch", done))
+        submitted = parse_sbatch(done.stdout)
+        if submitted is None:
+            raise SubmissionUnconfirmed(
+                f"sbatch answered without a job id: {done.stdout.strip()!r}"
+            )
+        return Submitted(submitted.job_id, submitted.cluster or self.cluster)
+
+    def test(self, script: Path) -> str:
+        """`sbatch --test-only`: Slurm's estimate in its own words. Raises SchedulerError."""
+        argv = ["sbatch", "--test-only", *self._cluster_flag(), str(script)]
+        try:
+            done = self._run(argv, self.submit_timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(
+                f"sbatch --test-only has not answered within {self.submit_timeout_s:.0f} s"
+            ) from error
+        if done.returncode != 0:
+            raise SchedulerError(_refusal("sbatch --test-only", done))
+        return (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: ")
+
+    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+        """The state of each job (array tasks as `12_3`): squeue, then sacct, then scontrol.
+
+        A job that no source knows is absent. Never raises: a source that does not answer is
+        passed over, and what nobody answered for stays unknown.
+        """
+        wanted = list(dict.fromkeys(job_ids))
+        if not wanted:
+            return {}
+        parents = ",".join(dict.fromkeys(j.split("_")[0] for j in wanted))
+        found: dict[str, JobState] = {}
+        sources = (
+            (parse_squeue, ["squeue", "-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]),
+            (parse_sacct, ["sacct", "-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", parents]),
+        )
+        for parse, argv in sources:
+            answer = self._ask([argv[0], *self._cluster_flag(), *argv[1:]])
+            for job_id, state in parse(answer or "").items():
+                # squeue knows a job sooner; once it ended, only the others know its exit code.
+                known = found.get(job_id)
+                if known is None or known.phase == state.phase == "ended":
+                    found[job_id] = state
+        lacking = [j for j in wanted if j not in found or _lacks_exit_code(found[j])]
+        for parent in dict.fromkeys(j.split("_")[0] for j in lacking):
+            argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", parent]
+            found |= parse_scontrol(self._ask(argv) or "")
+        return {j: found[j] for j in wanted if j in found}
+
+    def find_by_comment(self, comment: str) -> str | None:
+        """The id of the queued or recent job with this comment; for a submission cut short."""
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", "%F|%k"]
+        for line in (self._ask(argv) or "").splitlines():
+            job_id, _, found = line.partition("|")
+            if found.strip() == comment:
+                return job_id.strip()
+        return None
+
+    def cancel(self, job_id: str) -> None:
+        """scancel. Raises SchedulerError."""
+        try:
+            done = self._run(["scancel", *self._cluster_flag(), job_id], _QUERY_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(f"scancel {job_id} has not answered") from error
+        if done.returncode != 0:
+            raise SchedulerError(_refusal("scancel", done))
+
+    def _cluster_flag(self) -> list[str]:
+        return ["-M", self.cluster] if self.cluster else []
+
+    def _ask(self, argv: list[str]) -> str | None:
+        try:
+            done = self._run(argv, _QUERY_TIMEOUT_S)
+        except (SchedulerError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def _run(self, argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                argv,
+                env=scrubbed(os.environ)[0],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise SchedulerError(
+                f"there is no {argv[0]} on PATH: is this a login node? "
+                "Without Slurm, use --cluster local"
+            ) from error
+        except OSError as error:
+            raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from error
+
+
+class SubmissionUnconfirmed(SchedulerError):
+    """sbatch was called, and whether Slurm took the job is not known."""
+
+
+def _lacks_exit_code(state: JobState) -> bool:
+    return state.phase == "ended" and state.exit_code is None
+
+
+def _refusal(command: str, done: subprocess.CompletedProcess[str]) -> str:
+    words = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+    remedy = remedy_for(words)
+    return f"{command} refused: {words}" + (f"\n{remedy}" if remedy else "")

@@ -1,0 +1,221 @@
+"""A submission from the person's words to the cluster's answer; the whole path on one page.
+
+plan(): decide and check, write nothing. script_of(): the text. submit(): make the run, call sbatch,
+record the answer. At every moment at most one of two things is true of a run directory: it was
+never handed to sbatch and is removed, or it holds all that the job needs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.job import load_job, parse_array
+from fsdpkit.config.placement import place
+from fsdpkit.config.site import choose_site
+from fsdpkit.config.template import load_template
+from fsdpkit.config.training import problems
+from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
+from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
+from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.record import RunRecord, now_s, save
+from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.run import Run, client_for
+from fsdpkit.scheduling.slurm import SubmissionUnconfirmed, scrubbed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for, unchecked. None and empty: not said."""
+
+    job: str | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    cluster: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    sets: Sequence[str] = ()
+    array: str | None = None
+    after: str | None = None
+    runs: str | os.PathLike[str] | None = None
+    args: Sequence[str] = ()
+
+
+def plan(request: Request) -> tuple[Plan, str]:
+    """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, asks nobody."""
+    site, why = choose_site(request.cluster)
+    options: dict[str, Any] = {
+        f"resources.{key}": getattr(request, key)
+        for key in ("nodes", "gpus", "account", "partition", "time")
+        if getattr(request, key) is not None
+    }
+    job = load_job(request.job, options=options, sets=request.sets, args=request.args)
+    resources = job.spec.resources
+    if job.spec.training is not msgspec.UNSET:
+        wrong = problems(job.spec.training, resources.ranks, resources.gpus)
+        if wrong:
+            raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    placement = place(resources, site)
+    if site.profile.kind == "local":
+        from fsdpkit.scheduling.local.client import check_fits
+
+        check_fits(resources)
+    if request.array is not None:
+        parse_array(request.array)
+    after = None
+    if request.after is not None:
+        first = Run.open(request.after, runs=request.runs)
+        if first.record.job_id is None:
+            raise UsageError(f"--after {request.after}: that run was never confirmed as submitted")
+        after = (first.id, first.record.job_id)
+    template = load_template(job.spec.template)
+    work_dir = Path.cwd()
+    return Plan(job, site, template, placement, work_dir, request.array, after), why
+
+
+def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
+    """The script as a submission would hand it to sbatch, its run id a placeholder."""
+    return render(plan, runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}")
+
+
+def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
+    """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
+        path = Path(directory) / "job.sbatch"
+        path.write_text(script_of(plan, runs), encoding="utf-8")
+        return client_for(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+
+
+def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
+    """Make the run directory, submit, record the answer.
+
+    Raises StorageError or SchedulerError; then no run is left behind, except after
+    SubmissionUnconfirmed, when Slurm may have the job and `fsdpkit status` will find out.
+    """
+    directory = _new_run_dir(runs_dir(runs), plan.job.spec.name)
+    paths = RunPaths(directory)
+    try:
+        script = render(plan, directory)
+        record = _record(plan, directory)
+        _write_inputs(paths, plan, record)
+        job_id, cluster = _call_scheduler(plan, paths, script)
+    except SubmissionUnconfirmed as error:
+        raise SubmissionUnconfirmed(
+            f"{error}; whether the job was accepted is not known. The run is kept: "
+            f"fsdpkit status {directory} looks for it in Slurm"
+        ) from error
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
+    save(paths, record)
+    return Run(directory, record)
+
+
+def _new_run_dir(top: Path, name: str) -> Path:
+    """A directory for this run alone: name, time, and a tail in case two are made that second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = top / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except OSError as error:
+        raise StorageError(
+            f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
+            "with --runs"
+        ) from error
+    return directory
+
+
+def _record(plan: Plan, directory: Path) -> RunRecord:
+    resources = plan.job.spec.resources
+    return RunRecord(
+        id=directory.name,
+        state="submitting",
+        created_s=now_s(),
+        name=plan.job.spec.name,
+        site=plan.site.id,
+        kind=plan.site.profile.kind,
+        cluster=plan.site.profile.slurm_clusters,
+        nodes=resources.nodes,
+        ranks_per_node=resources.gpus,
+        array=parse_array(plan.array)[0] if plan.array else None,
+        work_dir=str(plan.work_dir),
+        command=sys.argv,
+        version=fsdpkit.__version__,
+        template=f"{plan.template.manifest.name} {plan.template.manifest.version}",
+        digests=plan.digests,
+    )
+
+
+def _write_inputs(paths: RunPaths, plan: Plan, record: RunRecord) -> None:
+    job_json = msgspec.json.format(msgspec.json.encode(plan.job.spec), indent=2).decode()
+    try:
+        write_atomically(paths.job, job_json + "\n")
+    except OSError as error:
+        raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
+    save(paths, record)
+
+
+def _call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
+    """Through submitit's executor; the job's id and, where sbatch named one, the cluster."""
+    from fsdpkit.launching.node import LaunchNode
+    from fsdpkit.scheduling.executor import FsdpkitExecutor
+
+    profile = plan.site.profile
+    executor = FsdpkitExecutor(
+        paths.submitit,
+        script=script,
+        script_path=paths.script,
+        nodes=plan.job.spec.resources.nodes,
+        client=client_for(profile.kind, profile.slurm_clusters),
+    )
+    executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
+    submitted = executor.submitted
+    if submitted is None:
+        raise SchedulerError("submitit returned without a submission")
+    return submitted.job_id, submitted.cluster
+
+
+def leaked_variables() -> list[str]:
+    """Names of a surrounding allocation's variables that a submission leaves out."""
+    return scrubbed(os.environ)[1]
+
+
+def submit(
+    job: str | None = None,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    cluster: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    time: str | None = None,
+    sets: Sequence[str] = (),
+    array: str | None = None,
+    after: str | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    args: Sequence[str] = (),
+) -> Run:
+    """Submit a job as `fsdpkit submit` does; `gpus` is per node. Raises FsdpkitError.
+
+    >>> run = submit(nodes=2, gpus=4, sets=["training.steps=200"])    # doctest: +SKIP
+    >>> run.wait().succeeded                                          # doctest: +SKIP
+    True
+    """
+    request = Request(
+        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args
+    )
+    return submit_plan(plan(request)[0], runs)

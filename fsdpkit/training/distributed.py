@@ -1,0 +1,128 @@
+"""Ranks: who am I, how do I reach the others, and how do we leave together.
+
+Everything comes from the variables that torchrun sets. Slurm's own (`SLURM_PROCID` and the like)
+describe the step that runs torchrun, not its ranks, and are never read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import fsdpkit
+from fsdpkit.errors import FsdpkitError, UsageError
+
+TORCHRUN_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among `world_size` ranks, and the device it computes on."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """True on the one rank that prints and writes the run's records."""
+        return self.rank == 0
+
+    def say(self, text: str) -> None:
+        """Print a line, once for all ranks."""
+        if self.is_first:
+            print(text, flush=True)
+
+
+@contextmanager
+def process_group(timeout_s: int = 600) -> Iterator[Ranks]:
+    """The default process group: NCCL between GPUs and gloo between hosts, or gloo alone.
+
+    The device is chosen before anything is built, so that no rank lands on GPU 0 by accident. At
+    the end all ranks wait for each other before they let go: a rank that leaves while its peers
+    still talk to it makes them abort. After an exception nobody waits, because the others may
+    never come; torchrun ends them.
+
+    Raises UsageError when torchrun's variables are missing, FsdpkitError when ranks run different
+    versions or there is no GPU for a rank.
+    """
+    missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)} not set: start this script with torchrun, for instance "
+            f"torchrun --standalone --nproc-per-node 2 {sys.argv[0]}"
+        )
+    rank, local_rank, world_size, local_world_size = (
+        int(os.environ[name]) for name in TORCHRUN_VARIABLES[:4]
+    )
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise FsdpkitError(
+                f"local rank {local_rank} has no GPU: {torch.cuda.device_count()} are visible "
+                f"here for {local_world_size} ranks. Ask for as many GPUs as ranks per node."
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        backend = (
+            "cpu:gloo,cuda:nccl"  # gloo too: offloaded shards and checkpoints live on the host
+        )
+    else:
+        device, backend = torch.device("cpu"), "gloo"
+
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    ranks = Ranks(rank, local_rank, world_size, local_world_size, device)
+    check_same_everywhere(
+        "software version",
+        f"python {sys.version_info[0]}.{sys.version_info[1]}, torch {torch.__version__}, "
+        f"fsdpkit {fsdpkit.__version__}",
+    )
+    yield ranks
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def check_same_everywhere(what: str, value: str) -> None:
+    """Raise FsdpkitError on every rank unless all ranks hold the same `value`; a collective."""
+    values: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    if len(set(values)) > 1:
+        shown = "; ".join(
+            f"{v} on rank{'s' if values.count(v) > 1 else ''} "
+            + ", ".join(str(r) for r, other in enumerate(values) if other == v)
+            for v in dict.fromkeys(values)
+        )
+        raise FsdpkitError(f"The ranks differ in their {what}: {shown}.")
+
+
+def sum_over_ranks(*values: float | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Each value summed over all ranks: float64 [len(values)] on `device`, the host not waiting."""
+    total = torch.stack(
+        [torch.as_tensor(v, dtype=torch.float64).to(device, non_blocking=True) for v in values]
+    )
+    dist.all_reduce(total)
+    return total
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Restart torch's random numbers (dropout) as a function of seed, step and rank.
+
+    Done at the start of each step, so that a resumed run has no generator state to restore.
+    """
+    torch.manual_seed(zlib.crc32(f"{seed} {step} {rank}".encode()))

@@ -1,0 +1,81 @@
+"""The cluster from a shell: ``python -m tests.slurm_cluster up --root /tmp/slurm`` and then sbatch.
+
+What it brings up stays until ``down``, also after a crash or a lost connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from .cluster import SlurmCluster
+from .machines import SWITCH, ClusterError
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        return int(arguments.action(arguments))
+    except (ClusterError, ValueError) as error:
+        print(f"slurm_cluster: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.slurm_cluster", description=__doc__)
+    actions = parser.add_subparsers(required=True)
+    up = actions.add_parser("up", help="bring a cluster up and leave it running")
+    up.set_defaults(action=_up)
+    up.add_argument("--nodes", type=int, default=3)
+    up.add_argument("--cpus", type=int, default=8, help="that each node claims")
+    up.add_argument("--gpus", type=int, default=4, help="fake ones, that each node claims")
+    up.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct fails")
+    up.add_argument("--extra-conf", type=Path, metavar="FILE", help="lines for slurm.conf")
+    down = actions.add_parser("down", help="take it down, or clean up after a crash")
+    down.set_defaults(action=_down)
+    status = actions.add_parser("status", help="say what runs; exit status 1 when it is down")
+    status.set_defaults(action=_status)
+    for action in (up, down, status):
+        action.add_argument("--root", type=Path, required=True, help="directory for all its files")
+    return parser
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    extra_conf = arguments.extra_conf.read_text() if arguments.extra_conf else ""
+    started = time.monotonic()
+    cluster = SlurmCluster(
+        arguments.root,
+        nodes=arguments.nodes,
+        cpus=arguments.cpus,
+        gpus=arguments.gpus,
+        accounting=not arguments.no_accounting,
+        extra_conf=extra_conf,
+    ).up()
+    print(f"# {arguments.nodes} nodes up in {time.monotonic() - started:.1f} s; down again with:")
+    print(f"#   python -m tests.slurm_cluster down --root {shlex.quote(str(cluster.root))}")
+    print(f"export SLURM_CONF={shlex.quote(str(cluster.conf))}")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    SlurmCluster.attach(arguments.root).down()
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    cluster = SlurmCluster.attach(arguments.root)
+    if not cluster.network.running(SWITCH):
+        print(f"no cluster runs in {arguments.root}")
+        return 1
+    for node, state in cluster.nodes().items():
+        power = "" if cluster.network.running(node) else "  (powered off)"
+        print(f"{node}  {state}{power}")
+    print(f"export SLURM_CONF={shlex.quote(str(cluster.conf))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
