@@ -269,14 +269,14 @@ def read_settings() -> TrainingSettings:
     table = {}
     if arguments.job:
         try:
-            table = json.loads(arguments.job.read_text(encoding="utf-8"))["training"]
+            table = dict(json.loads(arguments.job.read_text(encoding="utf-8"))["training"])
         except FileNotFoundError:
             raise NotFoundError(f"{arguments.job}: no such file (--job).") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f'{arguments.job}: not a JSON object with a key "training": {error!r}.'
             ) from None
-    return load_settings(table, arguments.sets, where=str(arguments.job or "[training]"))
+    return load_settings(table, arguments.sets, origin=str(arguments.job or "[training]"))
 
 
 def describe(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config import assets
-from fsdpkit.config.loading import Layered, build, overrides, read_toml
+from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 from fsdpkit.errors import NotFoundError, UsageError
@@ -46,9 +46,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
 
     def __post_init__(self) -> None:
-        parse_time_s(self.time)
-        if self.memory is not None:
-            parse_memory_mb(self.memory)
+        parsed("time", parse_time_s, self.time)
+        parsed("memory", parse_memory_mb, self.memory)
 
     @property
     def time_s(self) -> int:

@@ -6,16 +6,24 @@ the script's header can say where it came from.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from fsdpkit.config.assets import nearest
+from fsdpkit.config.explain import (
+    alternatives,
+    explain,
+    fields_of,
+    is_optional,
+    no_such_key,
+    struct_in,
+    why,
+)
 from fsdpkit.errors import ConfigError
 
 try:
@@ -26,9 +34,12 @@ except ModuleNotFoundError:  # Python 3.10
 T = TypeVar("T", bound=msgspec.Struct)
 _MAX_FILE_BYTES = 1_000_000
 _MAX_STRING = 4096
-# Everything below the space and DEL; a line break in a value would be a new line of the script.
-# The line separators U+0085, U+2028 and U+2029 end a line for many tools.
-_CONTROL = re.compile("[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
+_MAX_DEPTH = 16
+
+CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What no value may hold: a line break would be a new line of the script, and the line separators
+U+0085, U+2028 and U+2029 are one to many tools; a lone surrogate (a file name that is no UTF-8)
+cannot be written."""
 
 
 @dataclass
@@ -50,10 +61,22 @@ class Layered:
             key = key.rpartition(".")[0]
         return "default"
 
+    def source(self, key: str) -> str:
+        """Which file a person must open to correct `key`, even if the key is not in it."""
+        table = re.sub(r"\[\d+\]", "", key)
+        while (found := self.origin(table)) == "default" and table:
+            below = [o for k, o in self.origins.items() if k.startswith(f"{table}.")]
+            if below:
+                return below[-1]
+            table = table.rpartition(".")[0]
+        return found if found != "default" else next(reversed(self.origins.values()), "default")
+
 
 def _merge(
     into: dict[str, Any], values: Mapping[str, Any], origin: str, path: str, origins: dict[str, str]
 ) -> None:
+    if path.count(".") > _MAX_DEPTH:
+        raise ConfigError(f"{path[:80]}… ({origin}): tables in tables, {_MAX_DEPTH} deep")
     for key, value in values.items():
         dotted = f"{path}.{key}" if path else key
         if isinstance(value, Mapping):
@@ -76,8 +99,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: lists in lists, too deep to read") from error
 
 
 def build(kind: type[T], layered: Layered, what: str) -> T:
@@ -85,25 +110,89 @@ def build(kind: type[T], layered: Layered, what: str) -> T:
 
     Raises ConfigError with the origin, the key, what is allowed and the nearest spelling.
     """
-    _refuse_control_characters(layered.values, layered, "", what)
+    _check_schema(kind, layered, what)
+    _check_strings(layered.values, layered, "", what)
     try:
         return msgspec.convert(layered.values, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(kind, str(error), layered, what)) from error
+        key, reason = explain(kind, str(error), layered.values)
+        raise ConfigError(f"{what}: {key} ({layered.source(key)}): {reason}") from error
+
+
+def parsed(key: str, parse: Callable[[str], Any], text: str | None) -> None:
+    """In a `__post_init__`: refuse a `text` that `parse` refuses, naming its key."""
+    if text is not None:
+        try:
+            parse(text)
+        except (ValueError, re.error) as error:
+            reason = f"is no regular expression: {error}" if isinstance(error, re.error) else error
+            raise ValueError(f"{key}: {reason}") from error
+
+
+def _check_schema(kind: type[msgspec.Struct], layered: Layered, what: str) -> None:
+    """A file of another kind or of a newer fsdpkit is told so before its keys are found strange."""
+    given, annotation = layered.values.get("schema"), fields_of(kind).get("schema")
+    if annotation is None or not isinstance(given, str):
+        return
+    wanted = next(iter(get_args(alternatives(annotation)[0])))
+    name, _, version = wanted.rpartition("/")
+    given_name, _, given_version = given.rpartition("/")
+    if given == wanted or (given_name != name and not given_name.startswith("fsdpkit.")):
+        return
+    where = f"{what}: schema ({layered.source('schema')}): {given!r}"
+    if given_name != name:
+        raise ConfigError(f"{where} is another kind of file; this one must be {wanted!r}")
+    if given_version.isdigit() and int(given_version[:9]) > int(version):
+        raise ConfigError(
+            f"{where} was written for a newer fsdpkit; this one reads {wanted!r}: update fsdpkit"
+        )
+    raise ConfigError(f"{where} is not a version that this fsdpkit reads; write {wanted!r}")
+
+
+def _check_strings(value: object, layered: Layered, path: str, what: str) -> None:
+    """No text, name or number that cannot stand in a script, wherever in the file it is."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            dotted = f"{path}.{key}" if path else str(key)
+            _check_text(str(key), layered, path, what)
+            _check_strings(below, layered, dotted, what)
+    elif isinstance(value, list):
+        for below in value:
+            _check_strings(below, layered, path, what)
+    elif isinstance(value, str):
+        _check_text(value, layered, path, what)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{what}: {path} ({layered.source(path)}): {value} is not a number")
+
+
+def _check_text(text: str, layered: Layered, path: str, what: str) -> None:
+    where = f"{what}: {path or 'the file'} ({layered.source(path)})"
+    if found := CONTROL_CHARACTER.search(text):
+        raise ConfigError(
+            f"{where}: holds the control character {found.group()!r}; "
+            "a line break there would be a new line of the script"
+        )
+    if len(text) > _MAX_STRING:
+        raise ConfigError(f"{where}: {len(text)} characters; at most {_MAX_STRING} are allowed")
 
 
 def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[str, Any]:
     """`--set a.b=c` texts as nested tables, each value read as the type its key has.
 
-    Lists, tables and free-form values are read as TOML. Raises ConfigError.
+    Lists, tables and free-form values are read as TOML; nothing after the `=` unsets a key that may
+    be unset. Raises ConfigError.
     """
     result: dict[str, Any] = {}
     for assignment in assignments:
+        if found := CONTROL_CHARACTER.search(assignment):
+            raise ConfigError(
+                f"--set {assignment[:60]!r}: holds the control character {found.group()!r}"
+            )
         key, equals, text = assignment.partition("=")
         key = key.strip()
         if not equals or not key:
             raise ConfigError(
-                f"--set {assignment!r}: write --set KEY=VALUE, e.g. training.steps=50"
+                f"--set {assignment[:60]!r}: write --set KEY=VALUE, e.g. training.steps=50"
             )
         parts = key.split(".")
         value = _read_value(_type_at(kind, parts, key), text, key)
@@ -116,151 +205,46 @@ def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[st
     return result
 
 
-def keys_of(kind: type[msgspec.Struct]) -> list[str]:
-    return [f.encode_name for f in msgspec.structs.fields(kind)]
-
-
-def _strip(annotation: Any) -> list[Any]:
-    """The alternatives of a type, without Annotated and None."""
-    args = get_args(annotation)
-    if hasattr(annotation, "__metadata__"):
-        return _strip(args[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [t for a in args for t in _strip(a) if t is not type(None)]
-    return [annotation]
-
-
-def _is_struct(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
-
-
 def _type_at(kind: Any, parts: list[str], key: str) -> Any:
     """The annotation of a dotted key; Any below a free-form table."""
     here: Any = kind
     for depth, part in enumerate(parts):
-        struct = next((t for t in _strip(here) if _is_struct(t)), None)
-        if struct is None:
-            table = next((t for t in _strip(here) if (get_origin(t) or t) is dict), None)
-            if table is None and here is not Any:
-                where = ".".join(parts[:depth])
-                raise ConfigError(f"--set {key}: {where!r} is a single value, it has no keys")
-            here = get_args(table)[1] if table is not None and get_args(table) else Any
-            continue
-        fields = {f.encode_name: f.type for f in msgspec.structs.fields(struct)}
-        if part not in fields:
-            where = f" in [{'.'.join(parts[:depth])}]" if depth else ""
-            raise ConfigError(
-                f"--set {key}: there is no key {part!r}{where}."
-                f"{nearest(part, fields)} Known: {', '.join(fields)}."
-            )
-        here = fields[part]
+        table = ".".join(parts[:depth])
+        struct = struct_in(here)
+        if struct is not None:
+            known = fields_of(struct)
+            if part not in known:
+                raise ConfigError(f"--set {key}: {no_such_key(part, table, known)}")
+            here = known[part]
+        elif here is not Any:
+            free = next((t for t in alternatives(here) if (get_origin(t) or t) is dict), None)
+            if free is None:
+                raise ConfigError(f"--set {key}: {table!r} is a single value, it has no keys")
+            here = (get_args(free) or (str, Any))[1]
     return here
 
 
 def _read_value(annotation: Any, text: str, key: str) -> Any:
-    alternatives = _strip(annotation)
-    scalar = all(t in (int, float, bool, str) or get_origin(t) is Literal for t in alternatives)
-    if any(_is_struct(t) for t in alternatives):
-        known = ", ".join(
-            f"{key}.{name}" for t in alternatives if _is_struct(t) for name in keys_of(t)
-        )
+    kinds = alternatives(annotation)
+    if struct := struct_in(annotation):
+        known = ", ".join(f"{key}.{name}" for name in fields_of(struct))
         raise ConfigError(f"--set {key}: is a table; set one of its keys: {known}")
-    if scalar and annotation is not Any:
+    if not text and is_optional(annotation):
+        return None
+    scalar = all(t in (int, float, bool, str) or get_origin(t) is Literal for t in kinds)
+    if scalar and (str not in kinds or len(kinds) == 1) and annotation is not Any:
         try:
             return msgspec.convert(text, annotation, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"--set {key}={text}: {_allowed(str(error))}") from error
+            raise ConfigError(f"--set {key}: {why(str(error), annotation, text)}") from error
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        if annotation is Any or str in alternatives:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except (ValueError, RecursionError):
+        if annotation is Any or scalar:
             return text
+        example = '["a", "b"]' if any(get_origin(t) is list for t in kinds) else '{x = "1"}'
         raise ConfigError(
-            f'--set {key}={text}: write the value as in TOML, e.g. ["a", "b"] or {{x = "1"}}'
+            f"--set {key}: write the value as in TOML, such as {example}, not {text[:60]!r}"
         ) from None
-
-
-def _refuse_control_characters(value: Any, layered: Layered, path: str, what: str) -> None:
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            dotted = f"{path}.{key}" if path else str(key)
-            _refuse_control_characters(str(key), layered, dotted, what)
-            _refuse_control_characters(below, layered, dotted, what)
-    elif isinstance(value, list):
-        for below in value:
-            _refuse_control_characters(below, layered, path, what)
-    elif isinstance(value, str):
-        if found := _CONTROL.search(value):
-            raise ConfigError(
-                f"{what}: {path} ({layered.origin(path)}): holds the control character "
-                f"{found.group()!r}; a line break there would be a new line of the script"
-            )
-        if len(value) > _MAX_STRING:
-            raise ConfigError(
-                f"{what}: {path} ({layered.origin(path)}): {len(value)} characters; "
-                f"at most {_MAX_STRING} are allowed"
-            )
-
-
-_AT = re.compile(r" - at `(?:key in )?\$(?P<path>.*)`$")
-_UNKNOWN = re.compile(r"unknown field `(?P<name>.*?)`")
-
-
-def _explain(kind: type[msgspec.Struct], message: str, layered: Layered, what: str) -> str:
-    """msgspec's message, with the file, the dotted key and the nearest known key."""
-    at = _AT.search(message)
-    path = at["path"].lstrip(".") if at else ""
-    text = message[: at.start()] if at else message
-    if unknown := _UNKNOWN.search(text):
-        name = unknown["name"]
-        dotted = f"{path}.{name}" if path else name
-        known = _keys_at(kind, path)
-        table = f" in [{path}]" if path else ""
-        return (
-            f"{what}: {dotted} ({_first_origin(layered, dotted)}): there is no key {name!r}{table}."
-            f"{nearest(name, known)} Known: {', '.join(known)}."
-        )
-    return f"{what}: {path or 'the file'} ({_first_origin(layered, path)}): {_allowed(text)}"
-
-
-def _first_origin(layered: Layered, dotted: str) -> str:
-    plain = re.sub(r"\[.*?\]", "", dotted)
-    below = (o for k, o in layered.origins.items() if k.startswith(f"{plain}.") or not plain)
-    found = layered.origin(plain)
-    return next(below, "default") if found == "default" else found
-
-
-def _keys_at(kind: Any, path: str) -> list[str]:
-    here: Any = kind
-    for part in re.sub(r"\[\.\.\.\]|\[\d+\]", "", path).split(".") if path else []:
-        struct = next((t for t in _strip(here) if _is_struct(t)), None)
-        if struct is None:
-            args = get_args(next(iter(_strip(here)), None))
-            here = args[-1] if args else Any
-            continue
-        here = next((f.type for f in msgspec.structs.fields(struct) if f.encode_name == part), Any)
-    for t in _strip(here):
-        if _is_struct(t):
-            return keys_of(t)
-        for arg in get_args(t):
-            if _is_struct(arg):
-                return keys_of(arg)
-    return []
-
-
-_PLAIN_WORDS = {
-    "`int`": "a whole number",
-    "`str`": "text",
-    "`bool`": "true or false",
-    "`float`": "a number",
-    "`array`": "a list",
-    "`object`": "a table",
-    "`null`": "nothing",
-}
-
-
-def _allowed(text: str) -> str:
-    for technical, plain in _PLAIN_WORDS.items():
-        text = text.replace(technical, plain)
-    text = text.replace("Object missing required field", "is missing the key")
-    return text[:1].lower() + text[1:]
+    # What TOML reads as a date is text to a key that takes text.
+    return text if scalar and not isinstance(value, bool | int | float | str) else value

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.config import assets
-from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.loading import Layered, build, parsed, read_toml
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.errors import UsageError
 
@@ -44,11 +44,7 @@ class Identify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hostname: Annotated[str | None, Meta(description="Regular expression, whole host name.")] = None
 
     def __post_init__(self) -> None:
-        if self.hostname is not None:
-            try:
-                re.compile(self.hostname)
-            except re.error as error:
-                raise ValueError(f"hostname is no regular expression: {error}") from error
+        parsed("hostname", re.compile, self.hostname)
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,9 +97,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = None
 
     def __post_init__(self) -> None:
-        for limit in (self.max_time, self.max_time_multinode):
-            if limit is not None:
-                parse_time_s(limit)
+        parsed("max_time", parse_time_s, self.max_time)
+        parsed("max_time_multinode", parse_time_s, self.max_time_multinode)
 
     def max_time_s(self, nodes: int) -> int | None:
         """The longest time for a job of `nodes` nodes, where known."""

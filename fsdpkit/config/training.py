@@ -10,15 +10,13 @@ Field names and sizes of the model are those of a Hugging Face T5 `config.json`.
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.errors import ConfigError
+from fsdpkit.config.loading import Layered, build, overrides
 
 _V1_0 = {"vocab_size": 32128, "feed_forward_proj": "relu", "tie_word_embeddings": True}
 _V1_1 = {"vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
@@ -163,10 +161,10 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "target"
     source_length: Annotated[
         int, Meta(description="Longest source in tokens; longer ones are cut.", ge=2, le=1048576)
-    ] = 128
+    ] = 96
     target_length: Annotated[
         int, Meta(description="Longest target in tokens; longer ones are cut.", ge=2, le=1048576)
-    ] = 48
+    ] = 32
     held_out: Annotated[
         float,
         Meta(
@@ -282,10 +280,10 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training]`: one run of the reference T5 trainer."""
 
-    steps: Annotated[int, Meta(description="Optimizer steps in all.", ge=1, le=10**9)] = 120
+    steps: Annotated[int, Meta(description="Optimizer steps in all.", ge=1, le=10**9)] = 100
     batch_size: Annotated[
         int, Meta(description="Samples per rank in one forward pass.", ge=1, le=65536)
-    ] = 8
+    ] = 4
     accumulate: Annotated[
         int, Meta(description="Forward passes summed into one optimizer step.", ge=1, le=65536)
     ] = 1
@@ -410,59 +408,15 @@ def _divisors(number: int) -> str:
 
 
 def load_settings(
-    table: Mapping[str, Any], sets: Sequence[str] = (), *, where: str = "[training]"
+    table: Mapping[str, Any], sets: Sequence[str] = (), *, origin: str = "[training]"
 ) -> TrainingSettings:
-    """The settings in `table` (a job's `training` key), with `KEY=VALUE` overrides on top.
+    """The settings in `table` (a job's `training` key) with `KEY=VALUE` overrides on top.
 
-    A key may be written with or without the leading `training.`. `where` names the table in error
-    messages. Raises ConfigError naming key, value and nearest spelling.
+    A key may be written with or without the leading `training.`. `origin` says in messages where
+    the table came from. Raises ConfigError naming key, allowed values and nearest spelling.
     """
-    tree: dict[str, Any] = json.loads(json.dumps(table))
-    for item in sets:
-        key, equals, text = item.partition("=")
-        path = key.strip().removeprefix("training.").split(".")
-        if not equals or not all(path):
-            raise ConfigError(f"--set {item!r}: write KEY=VALUE, for instance steps=20.")
-        node = tree
-        for name in path[:-1]:
-            node = node.setdefault(name, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"--set {item!r}: {name} is a value, not a table.")
-        node[path[-1]] = _value(text)
-    try:
-        return msgspec.convert(tree, TrainingSettings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {_with_spelling(str(error))}") from None
-
-
-def _value(text: str) -> Any:
-    """`text` as JSON where it is (numbers, true, null, "quoted"), else the string itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _with_spelling(message: str) -> str:
-    """msgspec's message with a path that reads like the file, and the nearest known key."""
-    message = message.replace("`$.", "`training.").replace("`$`", "`training`")
-    if "unknown field" in message:
-        wrong = message.split("`")[1]
-        near = difflib.get_close_matches(wrong, _fields(), n=1)
-        return f"{message}; did you mean `{near[0]}`?" if near else message
-    if "Invalid enum value" in message:
-        choices = get_args(_fields()[message.rstrip("`").rpartition(".")[2]])
-        return f"{message}; it can be {', '.join(choices)}"
-    return message
-
-
-def _fields() -> dict[str, Any]:
-    """Every key of every table, with its type."""
-    sections: list[type[msgspec.Struct]] = [TrainingSettings]
-    fields: dict[str, Any] = {}
-    for section in sections:
-        for name, kind in get_type_hints(section).items():
-            fields.setdefault(name, kind)
-            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                sections.append(kind)
-    return fields
+    layered = Layered()
+    layered.overlay(table, origin)
+    assignments = (item.strip().removeprefix("training.") for item in sets)
+    layered.overlay(overrides(TrainingSettings, assignments), "--set")
+    return build(TrainingSettings, layered, "training")

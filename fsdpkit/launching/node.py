@@ -138,13 +138,20 @@ def first_failure(error: ChildFailedError) -> Failure:
     status = 128 - first.exitcode if first.exitcode < 0 else first.exitcode
     if status == STOPPED_EARLY:
         message = "stopped early as asked, after saving a checkpoint"
-    elif first.error_file_data.get("message"):
-        message = str(first.error_file_data["message"]["message"]).strip()
+    elif told := _told_by_rank(first):
+        message = told
     elif first.exitcode < 0:
         message = f"ended by signal {-first.exitcode} ({first.signal_name()})"
     else:
         message = f"exit status {first.exitcode}"
     return Failure(status or 1, message, at_ns(first), rank)
+
+
+def _told_by_rank(failure: ProcessFailure) -> str | None:
+    """The exception in the rank's error file; None if it wrote none (torch then says <NONE>)."""
+    told = failure.error_file_data.get("message")
+    text = told.get("message") if isinstance(told, dict) else None
+    return str(text).strip() if text else None
 
 
 def _record_failure(failure: Failure, attempt: AttemptPaths, node: int, name: str) -> TrainingEnded:

@@ -274,15 +274,17 @@ def _shard_fsdp1(
     dtype = compute_dtype(precision, ranks.device)
     return FullyShardedDataParallel(
         model,
-        device_mesh=mesh if sharding.strategy == "hybrid_shard" else None,
+        # With a mesh, state dicts hold DTensors, which either engine can load.
+        device_mesh=None if sharding.strategy == "no_shard" else mesh,
         sharding_strategy=_FSDP1[sharding.strategy],
         auto_wrap_policy=CustomPolicy(lambda module: id(module) in unit_ids),
         mixed_precision=None
         if dtype is torch.float32
         else MixedPrecision(param_dtype=dtype, reduce_dtype=getattr(torch, precision.reduce)),
-        cpu_offload=CPUOffload(offload_params=sharding.cpu_offload),
+        # On a CPU there is nothing to offload, and FSDP1 crashes trying.
+        cpu_offload=CPUOffload(sharding.cpu_offload and ranks.device.type != "cpu"),
         limit_all_gathers=sharding.limit_all_gathers,
         param_init_fn=initialise,
-        device_id=ranks.device if ranks.device.type == "cuda" else None,
+        device_id=ranks.device,
         use_orig_params=True,  # named parameters for the optimizer's groups and for checkpoints
     )

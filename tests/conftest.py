@@ -1,0 +1,85 @@
+"""What all tests share: an isolated user, the command line as a person runs it, one Slurm cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm_cluster import SlurmCluster, unavailable_reason
+
+Completed = subprocess.CompletedProcess[str]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def isolated_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees or changes the configuration and runs of the person who runs it."""
+    home = tmp_path_factory.mktemp("user")
+    monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(home / "config"))
+    monkeypatch.setenv("FSDPKIT_STATE_DIR", str(home / "state"))
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SBATCH_", "FSDPKIT_CLUSTER", "FSDPKIT_SITE_PATH")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return home
+
+
+@pytest.fixture
+def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
+    """Runs `fsdpkit ARGS…` as a process of its own in the test's directory."""
+
+    def run(
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float = 120,
+    ) -> Completed:
+        return subprocess.run(
+            [sys.executable, "-m", "fsdpkit", *args],
+            cwd=cwd or tmp_path,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A real Slurm cluster of three nodes with four GPUs each, with accounting."""
+    reason = unavailable_reason()
+    if reason is not None:
+        if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
+            pytest.fail(f"Slurm is required here, but {reason}")
+        pytest.skip(reason)
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def write_script(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Writes a small training script; most tests of launching need ranks, not a model."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+def answer_of(done: Completed) -> dict[str, Any]:
+    """The JSON that `--json` printed."""
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))

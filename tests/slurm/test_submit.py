@@ -1,0 +1,439 @@
+"""`fsdpkit submit` on a real Slurm cluster, as a person and as a program use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit import Run
+from fsdpkit import submit as submit_from_python
+from fsdpkit.runs.events import read_json_lines
+from tests.conftest import Completed
+from tests.slurm.conftest import WHO, everything_said, told_by_ranks
+from tests.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.slurm
+
+Submit = Callable[..., dict[str, Any]]
+Script = Callable[[str, str], Path]
+
+
+def wait(answer: dict[str, Any]) -> Run:
+    run = Run.open(answer["dir"])
+    run.wait(poll_s=0.2)
+    return run
+
+
+@pytest.mark.torch
+def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
+    run = wait(submit("--nodes", "2", "--gpus", "4", "--set", "training.steps=6",
+                      "--set", "training.log_every=1"))
+    state = run.state()
+    assert state is not None and state.succeeded, everything_said(run.dir)
+    losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics) if "loss" in line]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0] - 0.5
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+    assert "2 nodes" in run.rank_log(0).read_text()
+
+
+@pytest.mark.torch
+def test_three_nodes_of_two_ranks_train_too(submit: Submit) -> None:
+    run = wait(submit("--nodes", "3", "--gpus", "2", "--set", "training.steps=2"))
+    state = run.state()
+    assert state is not None and state.succeeded, everything_said(run.dir)
+    assert "6 (3 nodes" in run.rank_log(0).read_text()
+
+
+def test_ranks_see_their_place_their_gpus_and_their_share_of_cores(
+    submit: Submit, write_script: Script
+) -> None:
+    """A02, A06, A38, A40, A47: addresses, GPUs per node, cores in the step, threads per rank."""
+    run = wait(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "4"))
+    told = told_by_ranks(run.dir)
+    assert [t["RANK"] for t in told] == [str(r) for r in range(8)], everything_said(run.dir)
+    assert {t["WORLD_SIZE"] for t in told} == {"8"}
+    assert {t["CUDA_VISIBLE_DEVICES"] for t in told} == {"0,1,2,3"}
+    assert {(t["cpus"], t["OMP_NUM_THREADS"]) for t in told} == {("8", "2")}
+    assert len({t["MASTER_ADDR"] for t in told}) == 1
+    assert told[0]["MASTER_ADDR"].startswith("10.")
+
+
+def test_the_dry_run_is_what_sbatch_gets(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
+) -> None:
+    words = [str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1"]
+    dry = fsdpkit("submit", *words, "--account", "pas1234", "--time", "15", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    answer = submit(*words)
+    held = on_slurm.run(["scontrol", "write", "batch_script", answer["job_id"], "-"], check=True)
+    expected = dry.stdout.replace("who-RUN-ID", answer["run"])
+    assert held.stdout.rstrip("\n") == expected.rstrip("\n")
+    assert (Path(answer["dir"]) / "job.sbatch").read_text() == expected
+
+
+def test_a_wrong_account_is_refused_with_the_remedy_and_leaves_nothing(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--account", "pas9999")
+    assert done.returncode == 69
+    assert "Invalid account" in done.stderr
+    assert "sacctmgr -nP show assoc" in done.stderr
+    assert done.stdout == ""
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
+
+
+def test_check_asks_slurm_and_submits_nothing(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    words = ["submit", "--nodes", "2", "--gpus", "4", "--check", "--account"]
+    good = fsdpkit(*words, "pas1234")
+    assert good.returncode == 0, good.stderr
+    assert "to start at" in good.stdout
+    bad = fsdpkit(*words, "pas9999")
+    assert bad.returncode == 69
+    assert "Invalid account" in bad.stderr
+    assert not (tmp_path / "runs").exists()
+    assert on_slurm.run(["squeue", "-h"], check=True).stdout == ""
+
+
+def test_an_array_runs_our_script_in_every_task_from_one_call(
+    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+) -> None:
+    """A63, L1: all four tasks are our template's, each with its own directory and result."""
+    script = write_script("who.py", WHO + "\n    import sys; print(sys.argv[1:], file=sys.stderr)\n")
+    run = wait(submit(str(script), "--nodes", "1", "--gpus", "2", "--array", "0-2,5",
+                      "--", "--seed={array_task}"))
+    assert [s.succeeded for s in run.states().values() if s] == [True] * 4, everything_said(run.dir)
+    assert run.paths.array_tasks() == [0, 1, 2, 5]
+    for task in (0, 1, 2, 5):
+        told = told_by_ranks(run.dir, f"task-{task}/attempt-0")
+        assert [t["SLURM_ARRAY_TASK_ID"] for t in told] == [str(task)] * 2
+        error = run.rank_log(0, array_task=task, stream="err").read_text()
+        assert f"['--seed={task}']" in error
+    assert len(run.results()) == 4
+    assert len({t["SLURM_JOB_ID"] for k in (0, 1, 2, 5)
+                for t in told_by_ranks(run.dir, f"task-{k}/attempt-0")}) == 4
+
+
+def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
+    submit: Submit, write_script: Script
+) -> None:
+    slow = write_script("slow.py", "import time; time.sleep(3); print('first', time.time())")
+    first = submit(str(slow), "--nodes", "1", "--gpus", "1")
+    then = submit(str(write_script("then.py", "import time; print('then', time.time())")),
+                  "--nodes", "1", "--gpus", "1", "--after", first["dir"])
+    assert wait(then).state().succeeded  # type: ignore[union-attr]
+    assert Run.open(first["dir"]).state().succeeded  # type: ignore[union-attr]
+    ended = float(Run.open(first["dir"]).rank_log().read_text().split()[1])
+    assert float(Run.open(then["dir"]).rank_log().read_text().split()[1]) > ended
+
+    failing = submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1")
+    never = submit(str(slow), "--nodes", "1", "--gpus", "1", "--after", failing["dir"])
+    state = wait(never).state()
+    assert state is not None and state.state == "CANCELLED"
+    assert not (Path(never["dir"]) / "attempt-0").exists()
+
+
+FAILING_RANK = """
+    import os, sys, time
+    if os.environ["RANK"] == "5":
+        time.sleep(1)
+        sys.exit(3)
+    time.sleep(60)
+"""
+
+
+def test_wait_exits_with_the_training_s_own_status(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
+) -> None:
+    """A20, A22, A23: the first failing rank's status, not the signal that ended the others."""
+    words = ["--nodes", "2", "--gpus", "4", "--account", "pas1234", "--time", "15", "--wait"]
+    started = time.monotonic()
+    done = fsdpkit("submit", str(write_script("fails.py", FAILING_RANK)), *words)
+    assert done.returncode == 3, done.stderr
+    assert "rank 5 on node2" in done.stderr
+    assert time.monotonic() - started < 55  # the ranks that would have slept were ended
+    good = fsdpkit("submit", str(write_script("who.py", WHO)), *words)
+    assert good.returncode == 0, good.stderr
+
+
+def test_an_exception_in_a_rank_is_named_as_the_first_failure(
+    submit: Submit, write_script: Script, fsdpkit: Callable[..., Completed]
+) -> None:
+    """A25: torchelastic's error file is collected, and the cause is not `<N/A>`."""
+    script = write_script("raises.py", """
+        import os, time
+        from torch.distributed.elastic.multiprocessing.errors import record
+        @record
+        def main():
+            if os.environ["RANK"] == "2":
+                raise ValueError("the loss is a walrus")
+            time.sleep(60)
+        main()
+    """)
+    run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
+    state = run.state()
+    assert state is not None
+    assert (state.state, state.exit_code) == ("FAILED", 1)
+    shown = fsdpkit("status", str(run.dir)).stdout
+    assert "rank 2 on node2: ValueError: the loss is a walrus" in shown
+    assert run.newest_attempt().rank_file(2, "error.json", 0).exists()
+
+
+def test_cancel_ends_the_run_and_all_its_processes(
+    submit: Submit, on_slurm: SlurmCluster, write_script: Script, fsdpkit: Callable[..., Completed]
+) -> None:
+    script = write_script("sleeps-for-ever.py", "import time; print('up'); time.sleep(600)")
+    answer = submit(str(script), "--nodes", "2", "--gpus", "2")
+    run = Run.open(answer["dir"])
+    _until(lambda: (run.dir / "attempt-0" / "rank-3.out").exists())
+    assert fsdpkit("cancel", answer["dir"]).returncode == 0
+    state = run.wait(poll_s=0.2)
+    assert state.state == "CANCELLED"
+    assert not state.succeeded
+    _until(lambda: not _processes_with(str(script)))
+    again = fsdpkit("cancel", answer["dir"])
+    assert "has ended already" in again.stdout
+
+
+def test_no_rank_outlives_its_agent(
+    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+) -> None:
+    """A26: ranks have a session of their own; killing the agent must still end them."""
+    script = write_script("stubborn.py", """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up", flush=True)
+        time.sleep(600)
+    """)
+    answer = submit(str(script), "--nodes", "2", "--gpus", "2")
+    run = Run.open(answer["dir"])
+    _until(lambda: all((run.dir / "attempt-0" / f"rank-{r}.out").exists() for r in range(4)))
+    agents = _processes_with("fsdpkit.launching.agent", answer["run"])
+    assert len(agents) == 2
+    os.kill(agents[0], signal.SIGKILL)
+    run.wait(poll_s=0.2)
+    _until(lambda: not _processes_with(str(script)))
+
+
+def _until(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def _processes_with(*words: str) -> list[int]:
+    """Processes whose command line or environment hold all words; shells do not count."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (directory / "cmdline").read_bytes()
+            if not text.startswith(b"python") and b"/python" not in text.split(b"\0")[0]:
+                continue
+            text += (directory / "environ").read_bytes()
+        except OSError:
+            continue
+        if all(word.encode() in text for word in words) and int(directory.name) != os.getpid():
+            found.append(int(directory.name))
+    return found
+
+
+def test_two_jobs_that_share_nodes_do_not_meet(submit: Submit, write_script: Script) -> None:
+    """A18, A19: both run at once on the same two nodes, on ports of their own."""
+    script = write_script("who.py", "import time; time.sleep(3)\n" + _dedented(WHO))
+    answers = [submit(str(script), "--nodes", "2", "--gpus", "2") for _ in range(2)]
+    runs = [wait(answer) for answer in answers]
+    heads = [run.batch_logs()[0].read_text() for run in runs]
+    assert all(len(told_by_ranks(run.dir)) == 4 for run in runs), everything_said(runs[0].dir)
+    assert {t["WORLD_SIZE"] for run in runs for t in told_by_ranks(run.dir)} == {"4"}
+    ports = {text.rstrip().rpartition(":")[2] for text in heads}
+    assert len(ports) == 2, heads
+    assert all(10000 <= int(port) < 30000 for port in ports)
+
+
+def _dedented(text: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(text)
+
+
+ALL_REDUCE = """
+    import torch
+    from fsdpkit.training.distributed import process_group
+    with process_group(60) as ranks:
+        total = torch.ones(1000)
+        torch.distributed.all_reduce(total)
+        assert total[0].item() == ranks.world_size
+"""
+
+
+@pytest.mark.torch
+def test_ten_submissions_in_a_row_start_and_end_well(submit: Submit, write_script: Script) -> None:
+    """A27: no failure at start-up, none at shutdown."""
+    script = write_script("all_reduce.py", ALL_REDUCE)
+    for _ in range(10):
+        run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
+        state = run.state()
+        assert state is not None and state.succeeded, everything_said(run.dir)
+
+
+def test_a_surrounding_allocation_does_not_leak_into_the_job(
+    on_slurm: SlurmCluster, write_script: Script, tmp_path: Path
+) -> None:
+    """A36: submitted inside salloc, with the variables that have hurt people."""
+    script = write_script("env.py", """
+        import json, os
+        print(json.dumps(dict(os.environ)))
+    """)
+    words = [sys.executable, "-m", "fsdpkit", "submit", str(script), "--nodes", "2", "--gpus", "1",
+             "--account", "pas1234", "--time", "15", "--json"]
+    inherited = {"SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SBATCH_PARTITION": "nowhere", "RANK": "7",
+                 "MASTER_ADDR": "wrong.example", "SLURM_MEM_PER_CPU": "1", "SLURM_MEM_PER_NODE": "9",
+                 "SLURM_ARRAY_TASK_ID": "99"}
+    done = subprocess.run(
+        ["salloc", "-Q", "-N1", "-A", "pas1234", *words],
+        env={**os.environ, **inherited}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "inside an allocation" in done.stderr
+    answer = json.loads(done.stdout)
+    run = wait(answer)
+    environment = json.loads(run.rank_log(1).read_text())
+    assert environment["SLURM_JOB_ID"] == answer["job_id"]
+    assert environment["RANK"] == "1"
+    assert environment["MASTER_ADDR"].startswith("10.")
+    assert environment["SLURM_JOB_PARTITION"] == "main"
+    assert "SLURM_ARRAY_TASK_ID" not in environment
+    assert environment.get("SLURM_MEM_PER_CPU") != "1"
+
+
+@pytest.mark.parametrize("name", ["it's a \"run\" of 100% $HOME `x` #1", "ünïcode, [brackets]&;"])
+def test_a_run_directory_may_be_called_anything(
+    submit: Submit, write_script: Script, tmp_path: Path, name: str
+) -> None:
+    run = wait(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1",
+                      "--runs", str(tmp_path / name)))
+    state = run.state()
+    assert state is not None and state.succeeded, everything_said(run.dir)
+    assert len(told_by_ranks(run.dir)) == 2
+    assert run.batch_logs()
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+    assert "node1" in (run.jobs()[0].task(0).stdout() or "")
+
+
+def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
+    on_slurm: SlurmCluster, write_script: Script, tmp_path: Path, fsdpkit: Callable[..., Completed]
+) -> None:
+    """The terminal is gone the moment sbatch has answered; the job runs and the run is found."""
+    real = shutil.which("sbatch")
+    fake = tmp_path / "bin" / "sbatch"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/bash\n{real} "$@"\nkill -9 $PPID\n')
+    fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
+    done = fsdpkit(
+        "submit", str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1",
+        "--account", "pas1234", "--time", "15",
+        env={"PATH": f"{fake.parent}:{os.environ['PATH']}"},
+    )
+    assert done.returncode == -signal.SIGKILL
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert json.loads((directory / "run.json").read_text())["state"] == "submitting"
+    run = Run.open(directory)
+    assert run.job_id is not None
+    state = run.wait(poll_s=0.2)
+    assert state.succeeded, everything_said(directory)
+    assert len(run.results()) == 2
+    assert run.id in fsdpkit("status").stdout
+
+
+def test_a_requeued_run_is_one_run_with_two_attempts(
+    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+) -> None:
+    """A34, L7: a new attempt's logs stand beside the old ones, and old results do not count."""
+    script = write_script("twice.py", """
+        import os, time
+        print("attempt", os.environ.get("SLURM_RESTART_COUNT", "0"), flush=True)
+        if "SLURM_RESTART_COUNT" not in os.environ:
+            time.sleep(600)
+    """)
+    answer = submit(str(script), "--nodes", "2", "--gpus", "1")
+    run = Run.open(answer["dir"])
+    _until(lambda: (run.dir / "attempt-0" / "rank-1.out").exists())
+    stale = run.dir / "submitit" / f"{run.job_id}_0_result.pkl"
+    stale.write_bytes(b"left by an earlier attempt")
+    (stale.parent / f"{stale.name}.save_tmp").write_bytes(b"torn")
+    job = run.jobs()[0]
+    assert not job.done(force_check=True)
+    on_slurm.run(["scontrol", "requeue", answer["job_id"]], check=True)
+    state = run.wait(poll_s=0.2)
+    assert state.succeeded, everything_said(run.dir)
+    assert run.paths.task().attempts() == [0, 1]
+    assert "attempt 1" in run.rank_log(0).read_text()
+    assert "attempt 0" in (run.dir / "attempt-0" / "rank-0.out").read_text()
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+    log = run.batch_logs()[0].read_text()
+    assert log.count("head node1 at") == 2
+    ports = {line.rpartition(":")[2] for line in log.splitlines() if "head node1" in line}
+    assert len(ports) == 2
+
+
+def test_a_preempted_run_is_not_over(
+    submit: Submit, on_slurm: SlurmCluster, write_script: Script
+) -> None:
+    script = write_script("preempted.py", """
+        import os, time
+        time.sleep(0 if "SLURM_RESTART_COUNT" in os.environ else 600)
+    """)
+    run = Run.open(submit(str(script), "--nodes", "3", "--gpus", "4")["dir"])
+    _until(lambda: (run.dir / "attempt-0" / "rank-11.out").exists())
+    other = submit(str(write_script("who.py", WHO)), "--nodes", "3", "--gpus", "4",
+                   "--partition", "high")
+    assert wait(other).state().succeeded  # type: ignore[union-attr]
+    assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
+    assert run.paths.task().attempts() == [0, 1]
+
+
+def test_submit_from_python_returns_the_same_verbs(
+    on_slurm: SlurmCluster, write_script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = submit_from_python(
+        str(write_script("who.py", WHO)), nodes=2, gpus=1, account="pas1234", time="15"
+    )
+    assert run.wait(poll_s=0.2).succeeded
+    assert Run.open(run.id).job_id == run.job_id
+    (job,) = run.jobs()
+    assert job.exception() is None
+    assert job.num_tasks == 2
+
+
+def test_submitit_s_job_reports_a_failed_run(submit: Submit, write_script: Script) -> None:
+    run = wait(submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1",
+                      "--gpus", "1"))
+    (job,) = run.jobs()
+    error = job.exception()
+    assert error is not None
+    assert "exit status 3" in str(error)
+    assert "rank 0 on node1" in (job.stderr() or "")
+
+
+def test_the_plugin_is_known_to_submitit() -> None:
+    from submitit.core import plugins
+
+    assert plugins.get_executors()["fsdpkit"].__name__ == "FsdpkitExecutor"
+    assert "fsdpkit" in plugins.get_job_environments()

@@ -1,0 +1,50 @@
+"""Start rank processes the way a user does, through torchrun, and read what they found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLE = REPOSITORY / "examples" / "T5-fsdp"
+RANKS = Path(__file__).parent / "ranks"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The caller's environment with the checkout importable and no torchrun variables in it."""
+    outer = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    kept = {k: v for k, v in os.environ.items() if k not in outer and k != "FSDPKIT_TASK_DIR"}
+    path = os.pathsep.join([str(REPOSITORY), str(EXAMPLE)])
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", **extra}
+
+
+def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
+    """The command line that runs `script` on `ranks` processes of this machine."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--standalone", "--nproc-per-node", str(ranks)),
+        *(str(script), *arguments),
+    ]
+
+
+def run_ranks(
+    ranks: int, script: Path, *arguments: str, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        torchrun(ranks, script, *arguments),
+        env=environment(**extra),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+
+
+def findings(ranks: int, script: str, result: Path, *arguments: str) -> dict:
+    """Run one of `ranks/*.py`; it writes what it found as JSON to `result`."""
+    done = run_ranks(ranks, RANKS / script, str(result), *arguments)
+    assert done.returncode == 0, done.stdout[-6000:]
+    return json.loads(result.read_text())
