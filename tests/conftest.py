@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def isolated_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def isolated_user(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """No test sees or changes the configuration and runs of the person who runs it."""
     home = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(home / "config"))
@@ -55,14 +57,18 @@ def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
     return run
 
 
-@pytest.fixture(scope="session")
-def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    """A real Slurm cluster of three nodes with four GPUs each, with accounting."""
-    reason = unavailable_reason()
-    if reason is not None:
+def require_slurm() -> None:
+    """Skip where no cluster can run; fail instead where FSDPKIT_REQUIRE_SLURM=1 says one must."""
+    if reason := unavailable_reason():
         if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
             pytest.fail(f"Slurm is required here, but {reason}")
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A real Slurm cluster of three nodes with four GPUs each, with accounting."""
+    require_slurm()
     with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 

@@ -143,6 +143,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             )
             ranks.say(f"checkpoint {where}")
         if stopping:
+            stop.answered()
             ranks.say(f"stopped on request after step {progress.step}; submit again to go on")
             return STOPPED_EARLY
 

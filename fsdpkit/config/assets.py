@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -41,9 +41,19 @@ def user_dir() -> Path:
 
 
 def layers() -> list[Layer]:
-    """All places, weakest first: packaged, the centre's (last listed weakest), the user's."""
+    """All places, weakest first: packaged, the centre's (last listed weakest), the user's.
+
+    Raises UsageError if a centre's directory is missing: without its profile a job would be sent
+    off with other limits and addresses than the centre meant.
+    """
     listed = os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep)
-    centre = [Layer("centre", Path(d)) for d in listed if d]
+    centre = [Layer("centre", Path(d).expanduser().absolute()) for d in listed if d]
+    for layer in centre:
+        if not layer.dir.is_dir():
+            raise UsageError(
+                f"FSDPKIT_SITE_PATH names {layer.dir}, which is not a directory; correct the "
+                "variable, or unset it to use what comes with fsdpkit"
+            )
     return [Layer("packaged", packaged_dir()), *reversed(centre), Layer("user", user_dir())]
 
 
@@ -61,7 +71,13 @@ def _site_files(layer: Layer) -> dict[str, Path]:
     """Profiles by id: `osc/ascend.toml` is `osc-ascend`, `local.toml` is `local`."""
     top = layer.dir / "site" / "profiles"
     files = sorted(top.glob("*.toml")) + sorted(top.glob("*/*.toml"))
-    return {"-".join(p.relative_to(top).with_suffix("").parts): p for p in files}
+    found: dict[str, Path] = {}
+    for path in files:
+        name = "-".join(path.relative_to(top).with_suffix("").parts)
+        if name in found:
+            raise ConfigError(f"{found[name]} and {path} are both the profile {name!r}; keep one")
+        found[name] = path
+    return found
 
 
 def _template_dirs(layer: Layer) -> dict[str, Path]:

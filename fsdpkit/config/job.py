@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config import assets
+from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
@@ -21,8 +22,6 @@ DEFAULT_JOB = "t5"
 
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
-VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Scalar = bool | int | float | str
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,24 +29,27 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     nodes: Annotated[int, Meta(ge=1, le=10_000, description="Nodes.")]
     gpus: Annotated[int, Meta(ge=1, le=64, description="GPUs per node, and so ranks per node.")]
-    time: Annotated[str, Meta(description="Time limit, in any of Slurm's six forms.")]
+    time: Annotated[Text, Meta(description="Time limit, in any of Slurm's six forms.")]
     cpus_per_gpu: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="CPU cores per GPU; unset: the node's share."),
     ] = None
-    memory: Annotated[str | None, Meta(description="Memory per node, such as 480G.")] = None
-    account: Annotated[str | None, Meta(description="Account (project) to charge.")] = None
-    partition: Annotated[str | None, Meta(description="Partition; unset: one that fits.")] = None
-    qos: Annotated[str | None, Meta(description="Quality of service.")] = None
-    constraint: Annotated[str | None, Meta(description="Node features, as in sbatch.")] = None
-    reservation: Annotated[str | None, Meta(description="Reservation.")] = None
-    nodelist: Annotated[str | None, Meta(description="Nodes that must be in the job.")] = None
-    exclude: Annotated[str | None, Meta(description="Nodes that must not be in the job.")] = None
+    memory: Annotated[Text | None, Meta(description="Memory per node, such as 480G.")] = None
+    account: Annotated[Text | None, Meta(description="Account (project) to charge.")] = None
+    partition: Annotated[Text | None, Meta(description="Partition; unset: one that fits.")] = None
+    qos: Annotated[Text | None, Meta(description="Quality of service.")] = None
+    constraint: Annotated[Text | None, Meta(description="Node features, as in sbatch.")] = None
+    reservation: Annotated[Text | None, Meta(description="Reservation.")] = None
+    nodelist: Annotated[Text | None, Meta(description="Nodes that must be in the job.")] = None
+    exclude: Annotated[Text | None, Meta(description="Nodes that must not be in the job.")] = None
     exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
 
     def __post_init__(self) -> None:
         parsed("time", parse_time_s, self.time)
         parsed("memory", parse_memory_mb, self.memory)
+        for key in ("nodelist", "exclude"):
+            if "/" in (getattr(self, key) or ""):
+                raise ValueError(f"{key}: a '/' makes Slurm read a file of that name; list nodes")
 
     @property
     def time_s(self) -> int:
@@ -63,22 +65,23 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     `fsdpkit submit` itself runs in is activated in the job."""
 
     modules: Annotated[
-        list[str] | None, Meta(description="Modules to load, instead of the site's.")
+        list[Text] | None, Meta(description="Modules to load, instead of the site's.")
     ] = None
-    conda: Annotated[str | None, Meta(description="Conda environment: its name or path.")] = None
-    venv: Annotated[str | None, Meta(description="Directory of a Python virtual environment.")] = (
+    conda: Annotated[Text | None, Meta(description="Conda environment: its name or path.")] = None
+    venv: Annotated[Text | None, Meta(description="Directory of a Python virtual environment.")] = (
         None
     )
     container: Annotated[
-        str | None, Meta(description="Container image; the site says which engine runs it.")
+        Text | None, Meta(description="Container image; the site says which engine runs it.")
     ] = None
     variables: Annotated[
         dict[VariableName, str], Meta(description="Environment variables for every rank.")
     ] = {}
 
     def __post_init__(self) -> None:
-        if self.conda and self.venv:
-            raise ValueError("conda and venv are both set; keep the one that has torch")
+        given = [key for key in ("conda", "venv", "container") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: {given[0]} is set as well; keep the one that has torch")
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

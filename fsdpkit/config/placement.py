@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from fsdpkit.config import assets
 from fsdpkit.config.assets import nearest
 from fsdpkit.config.job import Resources
-from fsdpkit.config.site import LoadedSite, NodeType, Partition, SiteProfile
+from fsdpkit.config.profile import NodeType, Partition, SiteProfile
+from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.units import format_time, parse_memory_mb
 from fsdpkit.errors import UsageError
 
@@ -56,7 +58,7 @@ def _check_account(account: str | None, site: LoadedSite) -> None:
         if rules.required:
             raise UsageError(
                 f"{site.profile.title} needs an account{example}: add --account, or put it once "
-                f'into defaults.toml as [resources] account = "…".{how}'
+                f'into {assets.user_dir()}/defaults.toml: [resources] account = "…".{how}'
             )
     elif rules.pattern and not re.fullmatch(rules.pattern, account):
         raise UsageError(
@@ -74,7 +76,9 @@ def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str |
             known = ", ".join(profile.partitions)
             raise UsageError(
                 f"{profile.title} has no partition {resources.partition!r} in its profile."
-                f"{nearest(resources.partition, profile.partitions)} Known: {known}."
+                f"{nearest(resources.partition, profile.partitions)} Known: {known}. If the "
+                "cluster has it, describe it in a profile of your own, in "
+                f"{assets.user_dir()}/site/profiles."
             )
         candidates = {resources.partition: wanted}
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from msgspec import Meta
 
 from fsdpkit.config import assets
 from fsdpkit.config.assets import nearest
-from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.fields import Scalar, Text
+from fsdpkit.config.loading import Layered, build, parsed, read_toml
 from fsdpkit.errors import ConfigError
 
-Scalar = bool | int | float | str
+MAX_TEMPLATE_BYTES = 128_000
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
     "bool": bool,
     "int": int,
@@ -29,23 +31,39 @@ _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One value a job or site may set, with the bounds an admin gives it."""
 
-    type: Literal["bool", "int", "float", "str"]
+    type: Annotated[Literal["bool", "int", "float", "str"], Meta(description="Type of the value.")]
     help: Annotated[str, Meta(min_length=1, description="One plain sentence, with the unit.")]
-    default: Scalar | None = None
-    choices: list[Scalar] = []
-    minimum: float | None = None
-    maximum: float | None = None
-    pattern: Annotated[str | None, Meta(description="Regular expression, whole value.")] = None
+    default: Annotated[Scalar | None, Meta(description="Value when nobody sets one.")] = None
+    choices: Annotated[list[Scalar], Meta(description="The only values allowed.")] = []
+    minimum: Annotated[float | None, Meta(description="Least number allowed.")] = None
+    maximum: Annotated[float | None, Meta(description="Greatest number allowed.")] = None
+    pattern: Annotated[str | None, Meta(description="Regular expression, whole text.")] = None
+
+    def __post_init__(self) -> None:
+        parsed("pattern", re.compile, self.pattern)
+        if self.pattern is not None and self.type != "str":
+            raise ValueError(f"pattern: is for text, but the type is {self.type}")
+        for key in ("minimum", "maximum"):
+            if getattr(self, key) is not None and self.type not in ("int", "float"):
+                raise ValueError(f"{key}: is for numbers, but the type is {self.type}")
 
 
 class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`template.toml`."""
 
-    schema: Literal["fsdpkit.template/1"]
-    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
-    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+$")]
-    description: str
-    parameters: dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter] = {}
+    schema: Annotated[Literal["fsdpkit.template/1"], Meta(description="Format of this file.")]
+    name: Annotated[
+        str,
+        Meta(pattern=r"^[a-z][a-z0-9-]{0,40}$", description="Its name, the same as its folder's."),
+    ]
+    version: Annotated[
+        str, Meta(pattern=r"^\d+\.\d+\.\d+$", description="Its version, such as 1.0.0.")
+    ]
+    description: Annotated[Text, Meta(description="One sentence for `fsdpkit templates`.")]
+    parameters: Annotated[
+        dict[Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*$")], Parameter],
+        Meta(description="What jobs and sites may set, by name."),
+    ] = {}
 
 
 @dataclass(frozen=True)
@@ -59,18 +77,27 @@ class Template:
 
 
 def load_template(name: str) -> Template:
-    """The nearest template of this name. Raises NotFoundError or ConfigError."""
-    layer, directory = assets.find("template", name)[-1]
+    """The nearest template of this name, or the one in a directory (a name with a slash).
+
+    Raises NotFoundError or ConfigError.
+    """
+    if "/" in name:
+        layer_name, directory = "path", Path(name).resolve()
+    else:
+        layer, directory = assets.find("template", name)[-1]
+        layer_name = layer.name
     layered = Layered()
     path = directory / "template.toml"
     layered.overlay(read_toml(path), str(path))
     manifest = build(TemplateManifest, layered, f"template {name}")
-    if manifest.name != name:
-        raise ConfigError(f"{path}: name is {manifest.name!r}, but the directory is {name!r}")
+    if manifest.name != directory.name:
+        raise ConfigError(
+            f"{path}: name is {manifest.name!r}, but the directory is {directory.name!r}"
+        )
     for key, parameter in manifest.parameters.items():
         if parameter.default is not None:
             _check(key, parameter.default, parameter, f"{path}: default")
-    return Template(manifest, directory, layer.name, _digest(directory))
+    return Template(manifest, directory, layer_name, _digest(directory))
 
 
 def parameter_values(
@@ -102,12 +129,13 @@ def _check(key: str, value: Scalar, parameter: Parameter, origin: str) -> None:
         problem = f"is not of type {parameter.type}"
     elif parameter.choices and value not in parameter.choices:
         problem = f"is not one of {', '.join(map(str, parameter.choices))}"
-    elif parameter.minimum is not None and float(value) < parameter.minimum:
+    elif isinstance(value, str):
+        if parameter.pattern is not None and not re.fullmatch(parameter.pattern, value):
+            problem = f"does not match {parameter.pattern}"
+    elif parameter.minimum is not None and value < parameter.minimum:
         problem = f"is below {parameter.minimum:g}"
-    elif parameter.maximum is not None and float(value) > parameter.maximum:
+    elif parameter.maximum is not None and value > parameter.maximum:
         problem = f"is above {parameter.maximum:g}"
-    elif parameter.pattern is not None and not re.fullmatch(parameter.pattern, str(value)):
-        problem = f"does not match {parameter.pattern}"
     if problem:
         raise ConfigError(f"{origin}: parameter {key} = {value!r} {problem}. ({parameter.help})")
 
@@ -115,6 +143,17 @@ def _check(key: str, value: Scalar, parameter: Parameter, origin: str) -> None:
 def _digest(directory: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted([directory / "template.toml", *directory.rglob("*.j2")]):
-        digest.update(path.relative_to(directory).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
+        digest.update(os.fsencode(path.relative_to(directory).as_posix()) + b"\0")
+        digest.update(_source(path) + b"\0")
     return digest.hexdigest()
+
+
+def _source(path: Path) -> bytes:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
+            raise ConfigError(
+                f"{path}: a template's file is a plain file of at most {MAX_TEMPLATE_BYTES} bytes"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
-from fsdpkit.config.site import SiteProfile
-from fsdpkit.config.units import format_time
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.units import format_time, parse_memory_mb
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One `#SBATCH --name=value`, and where its value came from. No value: a bare flag."""
+    """One `#SBATCH --name=value`. No value: a bare flag."""
 
     name: str
     value: str | None
-    origin: str = ""
 
 
 def gpu_directive(profile: SiteProfile, gpus: int) -> Directive | None:
@@ -45,7 +44,7 @@ def resource_directives(
         ("nodes", str(resources.nodes)),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(placement.cpus_per_task)),
-        ("mem", resources.memory),
+        ("mem", _memory(resources)),
         ("time", format_time(resources.time_s)),
         ("constraint", resources.constraint),
         ("reservation", resources.reservation),
@@ -54,12 +53,19 @@ def resource_directives(
     ]
     # A value of the person's own wins over what the partition selects.
     chosen = {name: value for name, value in pairs if value is not None}
-    directives = [Directive(name, value) for name, value in chosen.items()]
     if gpu := gpu_directive(profile, resources.gpus):
-        directives.append(gpu)
+        # sbatch keeps only the last --gres, so a partition's own joins the GPUs'.
+        others = [chosen[gpu.name]] if gpu.name in chosen else []
+        chosen[gpu.name] = ",".join([str(gpu.value), *others])
+    directives = [Directive(name, value) for name, value in chosen.items()]
     if resources.exclusive:
         directives.append(Directive("exclusive", None))
     return directives
+
+
+def _memory(resources: Resources) -> str | None:
+    """In megabytes, because not every Slurm reads every spelling that a person may use."""
+    return None if resources.memory is None else f"{parse_memory_mb(resources.memory)}M"
 
 
 _SPACE = " \t\v\f\r"
@@ -74,7 +80,7 @@ def split_directive(line: str) -> list[str]:
 
     Raises DirectiveError where sbatch stops: an unmatched quote, an argument that begins with ':'.
     """
-    arguments = []
+    arguments: list[str] = []
     at = 0
     while True:
         while at < len(line) and line[at] in _SPACE:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 import shlex
 
+from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import RenderError
 
-_CONTROL = re.compile("[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _OPEN = {"shell": "\x01", "directive": "\x02", "comment": "\x03"}
 _KIND = {mark: kind for kind, mark in _OPEN.items()}
 _CLOSE = "\x04"
+_READ_BY_SBATCH = re.compile("#(SBATCH|SLURM)")
 _PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_.,/=+@%^:-]*")
 
 
@@ -27,7 +28,7 @@ class Quoted(str):
 
 
 def _refuse_control(text: str) -> None:
-    if found := _CONTROL.search(text):
+    if found := CONTROL_CHARACTER.search(text):
         raise RenderError(f"a value holds the control character {found.group()!r}: {text[:80]!r}")
 
 
@@ -40,11 +41,11 @@ def shell_quote(text: str) -> str:
 def directive_quote(text: str) -> str:
     """`text` as one argument of an `#SBATCH` line (sbatch's get_argument, src/sbatch/opt.c).
 
-    Raises RenderError on control characters and on what no quoting can carry: sbatch stops with an
-    error at an argument that begins with a colon.
+    Raises RenderError on control characters. It is for the value behind `--option=`: at an argument
+    that begins with a colon sbatch stops, quoted or not.
     """
     _refuse_control(text)
-    if _PLAIN_DIRECTIVE.fullmatch(text) and text and not text.startswith(":"):
+    if text and _PLAIN_DIRECTIVE.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -116,6 +117,11 @@ def unmark(script: str) -> str:
                     f"which its own quotes would end: {text[:60]}"
                 )
             plain.append(text)
+        if place == "comment" and _READ_BY_SBATCH.match("".join(plain)):
+            raise RenderError(
+                f"line {number} of the script: a comment's value makes it a directive; put a space "
+                "between the # and the value"
+            )
         quotes.end_line()
         lines.append("".join(plain))
     return "\n".join(lines)

@@ -64,6 +64,11 @@ class StopRequest:
             event.synchronize()
         return bool(votes > 0)
 
+    def answered(self) -> None:
+        """Remove the file, so that the run can go on when it is started again."""
+        if self._ranks.is_first:
+            self._file.unlink(missing_ok=True)
+
 
 def require_finite(value: Tensor, what: str) -> None:
     """Raise FsdpkitError unless the scalar is finite; on a GPU without making the host wait.

@@ -37,8 +37,18 @@ def wait(answer: dict[str, Any]) -> Run:
 
 @pytest.mark.torch
 def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
-    run = wait(submit("--nodes", "2", "--gpus", "4", "--set", "training.steps=6",
-                      "--set", "training.log_every=1"))
+    run = wait(
+        submit(
+            "--nodes",
+            "2",
+            "--gpus",
+            "4",
+            "--set",
+            "training.steps=6",
+            "--set",
+            "training.log_every=1",
+        )
+    )
     state = run.state()
     assert state is not None and state.succeeded, everything_said(run.dir)
     losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics) if "loss" in line]
@@ -113,9 +123,22 @@ def test_an_array_runs_our_script_in_every_task_from_one_call(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script
 ) -> None:
     """A63, L1: all four tasks are our template's, each with its own directory and result."""
-    script = write_script("who.py", WHO + "\n    import sys; print(sys.argv[1:], file=sys.stderr)\n")
-    run = wait(submit(str(script), "--nodes", "1", "--gpus", "2", "--array", "0-2,5",
-                      "--", "--seed={array_task}"))
+    script = write_script(
+        "who.py", WHO + "\n    import sys; print(sys.argv[1:], file=sys.stderr)\n"
+    )
+    run = wait(
+        submit(
+            str(script),
+            "--nodes",
+            "1",
+            "--gpus",
+            "2",
+            "--array",
+            "0-2,5",
+            "--",
+            "--seed={array_task}",
+        )
+    )
     assert [s.succeeded for s in run.states().values() if s] == [True] * 4, everything_said(run.dir)
     assert run.paths.array_tasks() == [0, 1, 2, 5]
     for task in (0, 1, 2, 5):
@@ -124,8 +147,16 @@ def test_an_array_runs_our_script_in_every_task_from_one_call(
         error = run.rank_log(0, array_task=task, stream="err").read_text()
         assert f"['--seed={task}']" in error
     assert len(run.results()) == 4
-    assert len({t["SLURM_JOB_ID"] for k in (0, 1, 2, 5)
-                for t in told_by_ranks(run.dir, f"task-{k}/attempt-0")}) == 4
+    assert (
+        len(
+            {
+                t["SLURM_JOB_ID"]
+                for k in (0, 1, 2, 5)
+                for t in told_by_ranks(run.dir, f"task-{k}/attempt-0")
+            }
+        )
+        == 4
+    )
 
 
 def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
@@ -133,14 +164,23 @@ def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
 ) -> None:
     slow = write_script("slow.py", "import time; time.sleep(3); print('first', time.time())")
     first = submit(str(slow), "--nodes", "1", "--gpus", "1")
-    then = submit(str(write_script("then.py", "import time; print('then', time.time())")),
-                  "--nodes", "1", "--gpus", "1", "--after", first["dir"])
+    then = submit(
+        str(write_script("then.py", "import time; print('then', time.time())")),
+        "--nodes",
+        "1",
+        "--gpus",
+        "1",
+        "--after",
+        first["dir"],
+    )
     assert wait(then).state().succeeded  # type: ignore[union-attr]
     assert Run.open(first["dir"]).state().succeeded  # type: ignore[union-attr]
     ended = float(Run.open(first["dir"]).rank_log().read_text().split()[1])
     assert float(Run.open(then["dir"]).rank_log().read_text().split()[1]) > ended
 
-    failing = submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1")
+    failing = submit(
+        str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1"
+    )
     never = submit(str(slow), "--nodes", "1", "--gpus", "1", "--after", failing["dir"])
     state = wait(never).state()
     assert state is not None and state.state == "CANCELLED"
@@ -174,7 +214,9 @@ def test_an_exception_in_a_rank_is_named_as_the_first_failure(
     submit: Submit, write_script: Script, fsdpkit: Callable[..., Completed]
 ) -> None:
     """A25: torchelastic's error file is collected, and the cause is not `<N/A>`."""
-    script = write_script("raises.py", """
+    script = write_script(
+        "raises.py",
+        """
         import os, time
         from torch.distributed.elastic.multiprocessing.errors import record
         @record
@@ -183,7 +225,8 @@ def test_an_exception_in_a_rank_is_named_as_the_first_failure(
                 raise ValueError("the loss is a walrus")
             time.sleep(60)
         main()
-    """)
+    """,
+    )
     run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
     state = run.state()
     assert state is not None
@@ -213,12 +256,15 @@ def test_no_rank_outlives_its_agent(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script
 ) -> None:
     """A26: ranks have a session of their own; killing the agent must still end them."""
-    script = write_script("stubborn.py", """
+    script = write_script(
+        "stubborn.py",
+        """
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("up", flush=True)
         time.sleep(600)
-    """)
+    """,
+    )
     answer = submit(str(script), "--nodes", "2", "--gpus", "2")
     run = Run.open(answer["dir"])
     _until(lambda: all((run.dir / "attempt-0" / f"rank-{r}.out").exists() for r in range(4)))
@@ -295,18 +341,45 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
     on_slurm: SlurmCluster, write_script: Script, tmp_path: Path
 ) -> None:
     """A36: submitted inside salloc, with the variables that have hurt people."""
-    script = write_script("env.py", """
+    script = write_script(
+        "env.py",
+        """
         import json, os
         print(json.dumps(dict(os.environ)))
-    """)
-    words = [sys.executable, "-m", "fsdpkit", "submit", str(script), "--nodes", "2", "--gpus", "1",
-             "--account", "pas1234", "--time", "15", "--json"]
-    inherited = {"SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SBATCH_PARTITION": "nowhere", "RANK": "7",
-                 "MASTER_ADDR": "wrong.example", "SLURM_MEM_PER_CPU": "1", "SLURM_MEM_PER_NODE": "9",
-                 "SLURM_ARRAY_TASK_ID": "99"}
+    """,
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "fsdpkit",
+        "submit",
+        str(script),
+        "--nodes",
+        "2",
+        "--gpus",
+        "1",
+        "--account",
+        "pas1234",
+        "--time",
+        "15",
+        "--json",
+    ]
+    inherited = {
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
+        "SBATCH_PARTITION": "nowhere",
+        "RANK": "7",
+        "MASTER_ADDR": "wrong.example",
+        "SLURM_MEM_PER_CPU": "1",
+        "SLURM_MEM_PER_NODE": "9",
+        "SLURM_ARRAY_TASK_ID": "99",
+    }
     done = subprocess.run(
         ["salloc", "-Q", "-N1", "-A", "pas1234", *words],
-        env={**os.environ, **inherited}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, **inherited},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -322,12 +395,21 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
     assert environment.get("SLURM_MEM_PER_CPU") != "1"
 
 
-@pytest.mark.parametrize("name", ["it's a \"run\" of 100% $HOME `x` #1", "ünïcode, [brackets]&;"])
+@pytest.mark.parametrize("name", ['it\'s a "run" of 100% $HOME `x` #1', "ünïcode, [brackets]&;"])
 def test_a_run_directory_may_be_called_anything(
     submit: Submit, write_script: Script, tmp_path: Path, name: str
 ) -> None:
-    run = wait(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1",
-                      "--runs", str(tmp_path / name)))
+    run = wait(
+        submit(
+            str(write_script("who.py", WHO)),
+            "--nodes",
+            "2",
+            "--gpus",
+            "1",
+            "--runs",
+            str(tmp_path / name),
+        )
+    )
     state = run.state()
     assert state is not None and state.succeeded, everything_said(run.dir)
     assert len(told_by_ranks(run.dir)) == 2
@@ -346,8 +428,16 @@ def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
     fake.write_text(f'#!/bin/bash\n{real} "$@"\nkill -9 $PPID\n')
     fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
     done = fsdpkit(
-        "submit", str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1",
-        "--account", "pas1234", "--time", "15",
+        "submit",
+        str(write_script("who.py", WHO)),
+        "--nodes",
+        "2",
+        "--gpus",
+        "1",
+        "--account",
+        "pas1234",
+        "--time",
+        "15",
         env={"PATH": f"{fake.parent}:{os.environ['PATH']}"},
     )
     assert done.returncode == -signal.SIGKILL
@@ -365,12 +455,15 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script
 ) -> None:
     """A34, L7: a new attempt's logs stand beside the old ones, and old results do not count."""
-    script = write_script("twice.py", """
+    script = write_script(
+        "twice.py",
+        """
         import os, time
         print("attempt", os.environ.get("SLURM_RESTART_COUNT", "0"), flush=True)
         if "SLURM_RESTART_COUNT" not in os.environ:
             time.sleep(600)
-    """)
+    """,
+    )
     answer = submit(str(script), "--nodes", "2", "--gpus", "1")
     run = Run.open(answer["dir"])
     _until(lambda: (run.dir / "attempt-0" / "rank-1.out").exists())
@@ -395,14 +488,18 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
 def test_a_preempted_run_is_not_over(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script
 ) -> None:
-    script = write_script("preempted.py", """
+    script = write_script(
+        "preempted.py",
+        """
         import os, time
         time.sleep(0 if "SLURM_RESTART_COUNT" in os.environ else 600)
-    """)
+    """,
+    )
     run = Run.open(submit(str(script), "--nodes", "3", "--gpus", "4")["dir"])
     _until(lambda: (run.dir / "attempt-0" / "rank-11.out").exists())
-    other = submit(str(write_script("who.py", WHO)), "--nodes", "3", "--gpus", "4",
-                   "--partition", "high")
+    other = submit(
+        str(write_script("who.py", WHO)), "--nodes", "3", "--gpus", "4", "--partition", "high"
+    )
     assert wait(other).state().succeeded  # type: ignore[union-attr]
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
@@ -423,8 +520,9 @@ def test_submit_from_python_returns_the_same_verbs(
 
 
 def test_submitit_s_job_reports_a_failed_run(submit: Submit, write_script: Script) -> None:
-    run = wait(submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1",
-                      "--gpus", "1"))
+    run = wait(
+        submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1")
+    )
     (job,) = run.jobs()
     error = job.exception()
     assert error is not None

@@ -18,7 +18,13 @@ def environment(**extra: str) -> dict[str, str]:
     outer = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     kept = {k: v for k, v in os.environ.items() if k not in outer and k != "FSDPKIT_TASK_DIR"}
     path = os.pathsep.join([str(REPOSITORY), str(EXAMPLE)])
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default", **extra}
+    return {
+        **kept,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "default",
+        **extra,
+    }
 
 
 def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:

@@ -8,11 +8,15 @@ in one process and knows nothing of FSDP.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import math
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
+import fsdp_t5
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -20,10 +24,22 @@ from data import Batch, Sample, collate
 from model import IGNORE, T5, Block, T5Config, init_parameter
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fsdpkit.config.training import PrecisionSettings, ShardingSettings
+from fsdpkit.config.training import (
+    PrecisionSettings,
+    ShardingSettings,
+    TrainingSettings,
+    load_settings,
+)
 from fsdpkit.errors import ConfigError, FsdpkitError
-from fsdpkit.training.distributed import Ranks, process_group, sum_over_ranks
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.distributed import (
+    Ranks,
+    check_same_everywhere,
+    process_group,
+    sum_over_ranks,
+)
 from fsdpkit.training.sharding import clip_gradients, gradient_sync, shard
 
 STEPS, SEED, CLIP = 4, 7, 0.5
@@ -133,7 +149,9 @@ def sharded(case: dict, ranks: Ranks) -> dict:
         mine = samples(step)[ranks.rank :: ranks.world_size]
         per_pass = len(mine) // accumulate
         micro = [collate(mine[i * per_pass :][:per_pass]) for i in range(accumulate)]
-        (tokens,) = sum_over_ranks(sum((b.labels != IGNORE).sum() for b in micro), device=ranks.device)
+        (tokens,) = sum_over_ranks(
+            sum((b.labels != IGNORE).sum() for b in micro), device=ranks.device
+        )
         total = torch.zeros(())
         for i, batch in enumerate(micro):
             with gradient_sync(model, i == len(micro) - 1):
@@ -144,9 +162,7 @@ def sharded(case: dict, ranks: Ranks) -> dict:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(sum_over_ranks(total, device=ranks.device)[0] / tokens))
-    weights = get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True)
-    )
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     return {
         "losses": losses,
         "norms": norms,
@@ -186,19 +202,109 @@ def main() -> None:
                 )
             found["cases"][name] = result
 
-        def differently_seeded() -> None:
-            torch.manual_seed(ranks.rank)
-            shard(
-                T5(T5Config(**SMALL)), ShardingSettings(), PrecisionSettings(), ranks,
-                blocks=[Block],
-            )  # fmt: skip
-
-        found["differently seeded"] = message_of(differently_seeded, FsdpkitError)
+        found["differently seeded"] = message_of(lambda: differently_seeded(ranks), FsdpkitError)
         found["indivisible"] = message_of(
             lambda: sharded({"strategy": "hybrid_shard", "shard_size": 3}, ranks), ConfigError
         )
+        found["other data"] = message_of(
+            lambda: check_same_everywhere("training data", "b" if ranks.rank == 3 else "a"),
+            FsdpkitError,
+        )
+        found["bfloat16"] = in_bfloat16(ranks)
+        found["host reads per silent step"] = host_reads(ranks)
+        found["not finite"] = not_finite(ranks)
         if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+def differently_seeded(ranks: Ranks) -> None:
+    torch.manual_seed(ranks.rank)
+    shard(
+        T5(T5Config(**SMALL)), ShardingSettings(), PrecisionSettings(), ranks, blocks=[Block]
+    )  # fmt: skip
+
+
+def in_bfloat16(ranks: Ranks) -> dict:
+    config = T5Config(**SMALL, **FAMILY["untied"])
+    with torch.device("meta"):
+        model: torch.nn.Module = T5(config)
+    model = shard(
+        model, ShardingSettings(), PrecisionSettings(param="bfloat16"), ranks,
+        blocks=[Block], fill=functools.partial(init_parameter, config), seed=SEED,
+    )  # fmt: skip
+    batch = collate(samples(0))
+    loss = loss_sum(model, batch) / (batch.labels != IGNORE).sum()
+    loss.backward()
+    return {
+        "loss": float(loss.detach()),
+        "shard dtype": str({local(p).dtype for p in model.parameters()}.pop()),
+    }
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what makes a host wait for a GPU: reading a number out of a tensor."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "_local_scalar_dense" in str(function):
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def settings_of(**extra: object) -> TrainingSettings:
+    sets = [
+        "model.d_model=16", "model.d_ff=24", "model.num_layers=1", "model.num_decoder_layers=1",
+        "data.task=span-corruption", "batch_size=2", "eval_batches=0", "checkpoint.every_steps=0",
+        "checkpoint.at_end=false", *[f"{key}={value}" for key, value in extra.items()],
+    ]  # fmt: skip
+    return load_settings({}, sets)
+
+
+def host_reads(ranks: Ranks) -> list[int]:
+    """Distinct numbers of reads in the trainer's own steps between two logged ones."""
+    marks: list[int] = []
+    reads = HostReads()
+    original = fsdp_t5.seed_step
+
+    def marking(*arguments: int) -> None:
+        marks.append(reads.count)
+        original(*arguments)
+
+    fsdp_t5.seed_step = marking
+    with tempfile.TemporaryDirectory() as folder, reads:
+        fsdp_t5.train(settings_of(steps=6, log_every=6), TaskPaths(Path(folder)), ranks)
+    fsdp_t5.seed_step = original
+    return sorted({b - a for a, b in itertools.pairwise(marks[1:])})
+
+
+def not_finite(ranks: Ranks) -> dict:
+    """One rank's loss becomes infinite in step 3; the trainer's weights before and after."""
+    seen: list[list[torch.Tensor]] = []
+    original = fsdp_t5.token_loss_sum
+    calls = 0
+
+    def poisoned(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            seen.append([local(p).detach().clone() for p in model.parameters()])
+            poisoned.model = model
+        loss = original(model, batch)
+        return loss * math.inf if calls == 3 and ranks.rank == 2 else loss
+
+    fsdp_t5.token_loss_sum = poisoned
+    with tempfile.TemporaryDirectory() as folder:
+        message = message_of(
+            lambda: fsdp_t5.train(settings_of(steps=5), TaskPaths(Path(folder)), ranks),
+            FsdpkitError,
+        )
+    fsdp_t5.token_loss_sum = original
+    after = [local(p).detach() for p in poisoned.model.parameters()]
+    return {
+        "message": message,
+        "weights unchanged": all(torch.equal(a, b) for a, b in zip(seen[0], after, strict=True)),
+    }
 
 
 if __name__ == "__main__":

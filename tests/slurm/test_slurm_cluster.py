@@ -6,7 +6,6 @@ so that a continuous-integration job cannot go green by skipping.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,21 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm_cluster import ClusterError, ClusterOptions, SlurmCluster, unavailable_reason
+from tests.conftest import require_slurm
+from tests.slurm_cluster import ClusterError, ClusterOptions, SlurmCluster
 from tests.slurm_cluster.configuration import Places, hosts_text, slurm_conf
 from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.slurm
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 ADDRESSES = {"node1": "10.99.7.1", "node2": "10.99.7.2", "controller": "10.99.7.250"}
-
-
-def require_slurm() -> None:
-    if reason := unavailable_reason():
-        if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,133 @@
+# One command from a fresh machine to each thing a person wants to see. What is there already is
+# not installed again, so every target may be called as often as one likes.
+#
+#   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
+#   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
+#   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root)
+#   make bench       measure (benchmarks/README.md)
+#
+# The environment is .venv, unless VIRTUAL_ENV or PYTHON names another.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.SILENT:
+.DEFAULT_GOAL := help
+.PHONY: help env packages demo test lint slurm slurm-down bench pins
+
+ifndef PYTHON
+ifdef VIRTUAL_ENV
+PYTHON := $(VIRTUAL_ENV)/bin/python
+else
+PYTHON := $(CURDIR)/.venv/bin/python
+OWN_VENV := yes
+endif
+endif
+export PATH := $(dir $(PYTHON)):$(PATH)
+
+SLURM_PACKAGES := slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins \
+    slurm-wlm-mysql-plugin munge mariadb-server iproute2
+TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck
+SLURM_ROOT := .slurm
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+# The first Python that can make a virtual environment; 3.11 first, which the tests run on.
+define find_python
+base=
+for name in python3.11 python3 python3.12 python3.13 python3.10; do
+    if "$$name" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        base=$$name; break
+    fi
+done
+if [[ -z $$base ]]; then
+    echo "make: this needs Python 3.10 or later with its venv module (Debian: python3-venv)" >&2
+    exit 1
+fi
+endef
+
+# Debian packages from $(1), where they can be installed.
+define install_packages
+missing=()
+for package in $(1); do
+    state=$$(dpkg-query -W -f='$${db:Status-Status}' "$$package" 2>/dev/null || true)
+    if [[ $$state != installed ]]; then missing+=("$$package"); fi
+done
+if (( $${#missing[@]} > 0 && EUID == 0 )) && command -v apt-get >/dev/null; then
+    echo "make: installing $${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update </dev/null
+    apt-get -qq install -y --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
+fi
+endef
+
+help:
+	sed -n 's/^# \{0,1\}//; 4,9p' Makefile
+
+# The stamp lies in the environment and names this checkout, which an editable install belongs to.
+env:
+	if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
+	    $(find_python)
+	    echo "make: $$base makes the environment .venv; some minutes, the first time"
+	    "$$base" -m venv .venv
+	fi
+	stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
+	wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
+	if [[ $$(cat "$$stamp" 2>/dev/null || true) != "$$wanted" ]]; then
+	    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	    echo "$$wanted" >"$$stamp"
+	fi
+
+packages:
+	$(call install_packages,$(TEST_PACKAGES))
+
+demo: env
+	$(call install_packages,iproute2)
+	mkdir -p demo
+	fsdpkit submit --cluster local --nodes 2 --gpus 4 --runs demo/runs --follow $(DEMO_ARGS) | tee demo/log.txt
+	"$(PYTHON)" examples/plot_loss.py "demo/runs/$$(head -n 1 demo/log.txt)" --output demo/loss.png
+
+test: env packages
+	$(MAKE) --no-print-directory lint
+	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
+	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
+	"$(PYTHON)" -m pytest -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+
+lint: env
+	"$(PYTHON)" -m ruff check .
+	"$(PYTHON)" -m ruff format --check .
+	"$(PYTHON)" -m mypy
+	if command -v shellcheck >/dev/null; then
+	    shellcheck .ci/run
+	else
+	    echo "make lint: left out, shellcheck, which is not installed"
+	fi
+
+slurm: env packages
+	"$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT) 2>/dev/null \
+	    || "$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT)
+	echo "# Paste the line above; then: fsdpkit submit --nodes 2 --gpus 4 --account pas1234"
+	echo "# Down again with: make slurm-down"
+
+slurm-down: env
+	"$(PYTHON)" -m tests.slurm_cluster down --root $(SLURM_ROOT)
+
+bench: env packages
+	"$(PYTHON)" benchmarks/launch.py $(BENCH_ARGS)
+
+# constraints.txt from the newest versions that pyproject.toml allows; torch stays where it is.
+pins:
+	$(find_python)
+	fresh=$$(mktemp -d)
+	trap 'rm -rf "$$fresh"' EXIT
+	torch=$$(grep '^torch==' constraints.txt)
+	"$$base" -m venv "$$fresh"
+	"$$fresh/bin/pip" install --quiet "$$torch" -e '.[dev]'
+	{
+	    sed -n '/^#/p' constraints.txt
+	    echo "$$torch"
+	    "$$fresh/bin/pip" freeze --exclude-editable --exclude torch \
+	        | sed 's/$$/ ; python_version >= "3.11"/' | sort -f
+	} >"$$fresh/constraints.txt"
+	cp "$$fresh/constraints.txt" constraints.txt

@@ -1,0 +1,285 @@
+"""A site profile: what one cluster is. Every fact may be unknown (absent), and an unknown is never
+guessed or rendered. `fsdpkit.config.site` finds the profile of a machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.assets import nearest
+from fsdpkit.config.fields import Scalar, Text, VariableName
+from fsdpkit.config.loading import parsed
+from fsdpkit.config.units import parse_time_s
+
+DirectiveName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
+Port = Annotated[int, Meta(ge=1024, le=65535)]
+
+# What the job, [gpu_request] or the script itself decides, so a partition must not.
+_OWNED_OPTIONS = frozenset(
+    """account array chdir clusters comment cpus-per-gpu cpus-per-task dependency error export
+    export-file gpus gpus-per-node gpus-per-socket gpus-per-task hold input job-name
+    kill-on-invalid-dep mem mem-per-cpu mem-per-gpu no-requeue nodefile nodes ntasks
+    ntasks-per-gpu ntasks-per-node open-mode output parsable requeue signal test-only time
+    tres-per-task wait wrap""".split()  # noqa: SIM905 (a list of forty strings is unreadable)
+)
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where facts of this profile come from."""
+
+    what: Annotated[str, Meta(description="Document, or the file in a public repository.")]
+    checked: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="Date of the check.")]
+    level: Annotated[
+        Literal["centre-config", "centre-docs", "user-notes", "measured"],
+        Meta(description="How far the source can be trusted."),
+    ]
+
+
+class Identify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a login node of this cluster is recognised: any variable, then the host name."""
+
+    env: Annotated[
+        dict[VariableName, str], Meta(description="Variables with these exact values.")
+    ] = {}
+    hostname: Annotated[str | None, Meta(description="Regular expression, whole host name.")] = None
+
+    def __post_init__(self) -> None:
+        parsed("hostname", re.compile, self.hostname)
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rules of the cluster's account strings."""
+
+    required: Annotated[bool, Meta(description="Jobs without one are refused.")] = False
+    pattern: Annotated[str | None, Meta(description="Regular expression, whole account.")] = None
+    example: Annotated[str | None, Meta(description="One that exists, for messages.")] = None
+    find: Annotated[str | None, Meta(description="Command that lists a person's accounts.")] = None
+
+    def __post_init__(self) -> None:
+        parsed("pattern", re.compile, self.pattern)
+
+
+class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of node."""
+
+    gpus: Annotated[
+        Annotated[int, Meta(ge=0, le=64)] | None, Meta(description="GPUs a job can get of one.")
+    ] = None
+    gpu: Annotated[str | None, Meta(description="GPU model, for people.")] = None
+    gpu_memory_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Memory of one GPU.")
+    ] = None
+    vendor: Annotated[
+        Literal["nvidia", "amd", "none"] | None,
+        Meta(description="Whose GPUs; `none`: ranks run on CPU cores."),
+    ] = None
+    cpus: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Cores a job can use of one.")
+    ] = None
+    memory_mb: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Memory a job can use of one.")
+    ] = None
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to ask for a node type, with its limits. Order in the file is order of choice."""
+
+    node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
+    select: Annotated[
+        dict[DirectiveName, Text],
+        Meta(description="Directives that ask for it; empty: Slurm's default partition."),
+    ] = {}
+    automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
+        True
+    )
+    max_nodes: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most nodes in one job.")
+    ] = None
+    max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
+    max_time_multinode: Annotated[
+        str | None, Meta(description="Longest time of a job with more than one node.")
+    ] = None
+    min_gpus: Annotated[int, Meta(ge=0, description="Fewest GPUs per node.")] = 0
+    preempt: Annotated[
+        Literal["none", "cancel", "requeue"] | None,
+        Meta(description="What happens to a job that must make way."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        parsed("max_time", parse_time_s, self.max_time)
+        parsed("max_time_multinode", parse_time_s, self.max_time_multinode)
+        for option in self.select:
+            if option in _OWNED_OPTIONS:
+                raise ValueError(f"select: {option} is not a partition's to decide")
+        if "gpu" in (gres.partition(":")[0] for gres in self.select.get("gres", "").split(",")):
+            raise ValueError("select: GPUs are asked for by [gpu_request], in one form only")
+
+    def max_time_s(self, nodes: int) -> int | None:
+        """The longest time for a job of `nodes` nodes, where known."""
+        limits = [self.max_time, self.max_time_multinode if nodes > 1 else None]
+        return min((parse_time_s(t) for t in limits if t is not None), default=None)
+
+
+class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The one form in which GPUs are asked for, always per node."""
+
+    form: Annotated[
+        Literal["gpus-per-node", "gres", "none"],
+        Meta(description="`none`: nodes come whole, or ranks run on CPU cores."),
+    ] = "gpus-per-node"
+    type: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
+        Meta(description="Typed request, such as a100."),
+    ] = None
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the nodes of a job find the head node."""
+
+    address: Annotated[
+        Literal["ip", "hostname"],
+        Meta(description="Resolve the head node's IPv4 address, or use its (decorated) name."),
+    ] = "ip"
+    interface: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,15}$")] | None,
+        Meta(description="Interface that carries the address."),
+    ] = None
+    prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9.-]*$", description="Put before a node's name.")
+    ] = ""
+    suffix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9.-]*$", description="Put after a node's name.")
+    ] = ""
+    allow_loopback: Annotated[
+        bool, Meta(description="Only for the local cluster, whose nodes are loopback addresses.")
+    ] = False
+    port_base: Annotated[Port, Meta(description="First port that may be used.")] = 10000
+    port_span: Annotated[int, Meta(ge=16, le=60000, description="How many ports from there.")] = (
+        20000
+    )
+    read_timeout_s: Annotated[
+        int, Meta(ge=1, le=86400, description="How long a node waits for the head's store.")
+    ] = 300
+    join_timeout_s: Annotated[
+        int, Meta(ge=1, le=86400, description="How long all nodes may take to arrive.")
+    ] = 600
+
+    def __post_init__(self) -> None:
+        if self.port_base + self.port_span > 65536:
+            raise ValueError("port_span: port_base + port_span goes beyond port 65535")
+        if self.address == "ip" and (self.prefix or self.suffix):
+            key = "prefix" if self.prefix else "suffix"
+            raise ValueError(f'{key}: only a name has one; set address = "hostname"')
+        if self.address == "hostname" and self.interface is not None:
+            raise ValueError('interface: only an IP address has one; set address = "ip"')
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What NCCL and gloo are told about the network."""
+
+    fabric: Annotated[
+        Literal["infiniband", "slingshot", "ethernet", "omnipath", "loopback"] | None,
+        Meta(description="What joins the nodes, for people."),
+    ] = None
+    socket_ifname: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.,:-]+$")] | None,
+        Meta(description="`auto`: the first ib*/hsn* with an address, else the rendezvous's own."),
+    ] = "auto"
+    env: Annotated[dict[VariableName, str], Meta(description="Variables the fabric needs.")] = {}
+
+
+class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a batch shell must do before Python is there."""
+
+    purge_modules: Annotated[bool, Meta(description="Run `module purge` first.")] = False
+    use_modules: Annotated[list[Text], Meta(description="Directories for `module use`.")] = []
+    modules: Annotated[list[Text], Meta(description="Modules to load.")] = []
+    variables: Annotated[dict[VariableName, str], Meta(description="Variables to export.")] = {}
+    unset: Annotated[list[VariableName], Meta(description="Variables to remove.")] = []
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The container engine, where there is one."""
+
+    engine: Annotated[
+        Literal["apptainer", "singularity"] | None, Meta(description="The command that runs one.")
+    ] = None
+    arguments: Annotated[list[str], Meta(description="Such as --nv, or --bind=/scratch.")] = []
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where runs go. `{account}` and `{user}` stand for the job's."""
+
+    runs: Annotated[str | None, Meta(description="Default directory of runs, shared by nodes.")] = (
+        None
+    )
+    notes: Annotated[str | None, Meta(description="What a person should know of it.")] = None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the cluster does to jobs."""
+
+    requeue: Annotated[
+        bool | None,
+        Meta(description="May Slurm start the job again? Unset: the cluster's default."),
+    ] = None
+    warning_s: Annotated[
+        int, Meta(ge=10, le=65535, description="Seconds before the end that the job is warned.")
+    ] = 120
+
+
+class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one cluster is. An absent fact is unknown and is never rendered."""
+
+    schema: Annotated[Literal["fsdpkit.site/1"], Meta(description="Format of this file.")]
+    title: Annotated[Text, Meta(description="The cluster's name, for people.")]
+    kind: Annotated[
+        Literal["slurm", "local"], Meta(description="`local`: this machine plays the nodes.")
+    ] = "slurm"
+    docs: Annotated[str | None, Meta(description="Where its manual is.")] = None
+    contact: Annotated[str | None, Meta(description="Whom to ask.")] = None
+    verified: Annotated[
+        str | None, Meta(description="Date and Slurm version of the last real run; unset: none.")
+    ] = None
+    sources: Annotated[list[Source], Meta(description="Where its facts come from.")] = []
+    unknown: Annotated[list[str], Meta(description="What nobody could verify, in words.")] = []
+    identify: Annotated[Identify, Meta(description="How it is recognised.")] = Identify()
+    slurm_clusters: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
+        Meta(description="Cluster name for sbatch -M."),
+    ] = None
+    shebang: Annotated[
+        str,
+        Meta(
+            pattern=r"^#!/[!-~]{0,80}bash( [!-~]{1,20})?$",
+            description="First line of the script, which is written for bash.",
+        ),
+    ] = "#!/bin/bash"
+    account: Annotated[Account, Meta(description="Its accounts.")] = Account()
+    node_types: Annotated[dict[str, NodeType], Meta(description="Its kinds of nodes.")] = {}
+    partitions: Annotated[
+        dict[str, Partition], Meta(description="Ways to ask for them, the first choice first.")
+    ] = {}
+    gpu_request: Annotated[GpuRequest, Meta(description="How GPUs are asked for.")] = GpuRequest()
+    rendezvous: Annotated[Rendezvous, Meta(description="How its nodes meet.")] = Rendezvous()
+    network: Annotated[Network, Meta(description="What carries the traffic.")] = Network()
+    environment: Annotated[SiteEnvironment, Meta(description="Before Python starts.")] = (
+        SiteEnvironment()
+    )
+    container: Annotated[Container, Meta(description="Its container engine.")] = Container()
+    storage: Annotated[Storage, Meta(description="Its file systems.")] = Storage()
+    policy: Annotated[Policy, Meta(description="Its rules.")] = Policy()
+    parameters: Annotated[dict[str, Scalar], Meta(description="Template parameters, by name.")] = {}
+
+    def __post_init__(self) -> None:
+        for name, partition in self.partitions.items():
+            if partition.node_type is not None and partition.node_type not in self.node_types:
+                known = ", ".join(self.node_types) or "none"
+                raise ValueError(
+                    f"partitions: {name} has node_type {partition.node_type!r}."
+                    f"{nearest(partition.node_type, self.node_types)} Known: {known}."
+                )

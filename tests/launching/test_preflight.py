@@ -1,0 +1,107 @@
+"""The checks on a node: each failure says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit.errors import NodeError
+from fsdpkit.launching import preflight
+from fsdpkit.runs.layout import AttemptPaths
+
+
+def test_a_loopback_head_is_refused_unless_the_cluster_is_this_machine() -> None:
+    """A01: every node would be its own head."""
+    with pytest.raises(NodeError, match=r"'localhost' resolves to .*127\.0\.0\.1"):
+        preflight.check_head({"RDZV_HOST": "localhost"})
+    with pytest.raises(NodeError, match="169.254.3.4"):
+        preflight.check_head({"RDZV_HOST": "169.254.3.4"})
+    assert preflight.check_head({"RDZV_HOST": "127.0.0.1", "FSDPKIT_ALLOW_LOOPBACK": "1"})
+    assert preflight.check_head({"RDZV_HOST": "10.1.2.3"}) == "10.1.2.3"
+
+
+def test_a_head_that_does_not_resolve_is_named() -> None:
+    with pytest.raises(NodeError, match="'no-such-node.invalid' does not resolve"):
+        preflight.check_head({"RDZV_HOST": "no-such-node.invalid"})
+
+
+def test_one_node_needs_no_head() -> None:
+    assert preflight.check_head({}) is None
+
+
+def test_a_taken_port_is_refused_on_the_head_only() -> None:
+    """A17, A19: the bind that torchrun would fail at fails here, with the remedy."""
+    with socket.socket() as busy:
+        busy.bind(("", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        with pytest.raises(NodeError, match=f"port {port} is taken"):
+            preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "0"})
+        assert preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "1"}) is None
+    assert preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "0"}) == int(port)
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"), [("0,1,2,3", 4), ("0,1", 2), ("", 0), ("NoDevFiles", 0)]
+)
+def test_gpus_are_counted_as_slurm_bound_them(visible: str, found: int) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": visible, "FSDPKIT_RANKS_PER_NODE": "4"}
+    if found >= 4:
+        assert preflight.check_gpus(environ) == found
+    else:
+        with pytest.raises(NodeError, match=f"4 GPUs were asked .* shows {found} here"):
+            preflight.check_gpus(environ)
+
+
+def test_cpu_ranks_need_no_gpus() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "", "FSDPKIT_RANKS_PER_NODE": "4", "FSDPKIT_DEVICE": "cpu"}
+    assert preflight.check_gpus(environ) is None
+
+
+def test_the_run_directory_must_be_writable_and_have_room(tmp_path: Path) -> None:
+    environ = {"FSDPKIT_ATTEMPT_DIR": str(tmp_path), "FSDPKIT_MIN_FREE_GB": "0"}
+    assert preflight.check_run_directory(environ) > 0
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(NodeError, match="GB are wanted"):
+        preflight.check_run_directory(environ | {"FSDPKIT_MIN_FREE_GB": "1e9"})
+
+
+def test_a_directory_that_this_node_does_not_see_is_not_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(preflight.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(preflight.time, "sleep", lambda _: None)
+    with pytest.raises(NodeError, match="all nodes share"):
+        preflight.check_run_directory({"FSDPKIT_ATTEMPT_DIR": str(tmp_path / "elsewhere")})
+
+
+def test_a_full_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(NodeError, match="quota is full"):
+        preflight.check_run_directory({"FSDPKIT_ATTEMPT_DIR": str(tmp_path)})
+
+
+def test_different_versions_are_named_by_whoever_comes_second(tmp_path: Path) -> None:
+    attempt = AttemptPaths(tmp_path)
+    preflight.compare_nodes(attempt, 0, "n1", {"torch": "2.13.0", "python": "3.11.7"})
+    preflight.compare_nodes(attempt, 1, "n2", {"torch": "2.13.0", "python": "3.11.7"})
+    with pytest.raises(NodeError, match=r"torch is 2\.12\.0 on n3 but 2\.13\.0 on n1"):
+        preflight.compare_nodes(attempt, 2, "n3", {"torch": "2.12.0", "python": "3.11.7"})
+    assert json.loads((tmp_path / "node-2.software.json").read_text())["torch"] == "2.12.0"
+
+
+def test_a_python_without_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> Any:
+        assert name == "torch"
+
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", find_spec)
+    with pytest.raises(NodeError, match="torch is not installed for"):
+        preflight.check_software({})

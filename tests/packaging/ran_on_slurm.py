@@ -1,0 +1,44 @@
+"""Proof that tests ran on a real Slurm cluster, for CI: a green run that skipped them is a lie.
+
+As pytest's plugin (`-p tests.packaging.ran_on_slurm`) it notes in the JUnit report which tests are
+marked `slurm`; as a program it reads that report and ends with status 1 unless such tests ran and
+none was skipped. Without the plugin the report names none, which is a failure as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+PROPERTY = "slurm"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slurm"):
+            item.user_properties.append((PROPERTY, "1"))
+
+
+def count(report: Path) -> tuple[int, int]:
+    """How many tests marked `slurm` ran, and how many were skipped, by a JUnit report."""
+    ran = skipped = 0
+    for case in ElementTree.parse(report).iter("testcase"):
+        if any(p.get("name") == PROPERTY for p in case.iter("property")):
+            if case.find("skipped") is None:
+                ran += 1
+            else:
+                skipped += 1
+    return ran, skipped
+
+
+def main(report: Path) -> int:
+    ran, skipped = count(report)
+    print(f"{ran} tests ran on a real Slurm cluster, {skipped} were skipped")
+    return 0 if ran and not skipped else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,163 @@
+"""The rooms of the house and which may know which: arrows point down, and start-up stays light.
+
+The design's map, checked: `cli` → `publishing`, `planning`, `scheduling`, `runs` → `rendering` →
+`config`. What runs inside a job (`launching`, `training`) knows the run directory and nothing above.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.installation import ROOT
+
+PACKAGE = ROOT / "fsdpkit"
+
+# What each room may import. `errors` and the package itself (its version) are open to all.
+MAY_IMPORT: dict[str, set[str]] = {
+    "cli": {"publishing", "planning", "scheduling", "runs", "rendering", "config"},
+    "publishing": {"rendering", "config", "runs"},
+    "planning": {"training", "runs", "rendering", "config"},
+    "scheduling": {"launching", "runs", "rendering", "config"},
+    "rendering": {"config"},
+    "runs": {"config.assets"},
+    "config": set(),
+    "launching": {"runs"},
+    "training": {"runs", "config.training"},
+}
+MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
+# Runs in the job's own process tree only, and imports it there inside a function.
+ALSO_TORCH = "launching/ranks.py"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement. `at_once`: it runs when its module is imported."""
+
+    file: str
+    line: int
+    module: str
+    at_once: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Every module that a file imports, type checking apart; `from a import b` names a and a.b."""
+    file = path.relative_to(PACKAGE).as_posix()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    def walk(node: ast.AST, at_once: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            at_once = False
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name, at_once)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno} imports relatively"
+            for alias in node.names:
+                yield Import(file, node.lineno, f"{node.module}.{alias.name}", at_once)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, at_once)
+
+    return walk(tree, True)
+
+
+def all_imports() -> list[Import]:
+    return [found for path in sorted(PACKAGE.rglob("*.py")) for found in imports_of(path)]
+
+
+def rooms() -> list[str]:
+    return sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
+
+
+def within(module: str, names: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def test_every_room_is_on_the_map() -> None:
+    assert set(rooms()) <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_a_room_knows_only_what_lies_below_it(room: str) -> None:
+    allowed = {f"fsdpkit.{name}" for name in {room, "errors", "__version__", *MAY_IMPORT[room]}}
+    wrong = [
+        str(found)
+        for found in all_imports()
+        if found.file.startswith(f"{room}/")
+        and found.module.startswith("fsdpkit.")
+        and not within(found.module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_only_training_and_planning_import_torch_when_they_are_imported() -> None:
+    wrong = [
+        str(found)
+        for found in all_imports()
+        if within(found.module, {"torch"})
+        and found.at_once
+        and not found.file.startswith(MAY_IMPORT_TORCH_AT_ONCE)
+        and found.file != ALSO_TORCH
+    ]
+    assert wrong == []
+
+
+def test_the_module_of_ranks_is_imported_inside_functions_only() -> None:
+    users = [f for f in all_imports() if within(f.module, {"fsdpkit.launching.ranks"})]
+    assert [str(found) for found in users if found.at_once] == []
+
+
+def loaded_by(*words: str, env: dict[str, str] | None = None) -> set[str]:
+    """Top-level modules that are loaded when `fsdpkit WORDS…` has done its work."""
+    program = (
+        "import sys\n"
+        "from fsdpkit.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "COLUMNS": "80", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_a_dry_run_imports_neither_torch_nor_submitit() -> None:
+    loaded = loaded_by("submit", "--nodes", "2", "--gpus", "4", "--dry-run")
+    assert "jinja2" in loaded
+    assert not loaded & {"torch", "submitit", "numpy", "cloudpickle", "psutil", "rich"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["status", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    assert not loaded_by(*words) & {"torch", "submitit", "jinja2", "msgspec", "rich", "numpy"}
+
+
+@pytest.mark.parametrize("typed", ["fsdpkit sub", "fsdpkit submit --cl", "fsdpkit submit t"])
+def test_completion_imports_nothing_heavy(typed: str) -> None:
+    words = typed.split()
+    env = {
+        "_FSDPKIT_COMPLETE": "bash_complete",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    loaded = loaded_by(env=env)
+    assert not loaded & {"torch", "submitit", "jinja2", "rich", "numpy"}

@@ -1,0 +1,110 @@
+"""The wheel as a person gets it from `pip install`: it does what the checkout does, anywhere."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from fsdpkit import __version__
+from tests.packaging.installation import ROOT, Completed, Installation
+
+ASSETS = ("templates", "jobs", "site", "examples")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    return directory
+
+
+# What is in it.
+
+
+def test_every_module_and_asset_of_the_checkout_is_in_the_wheel(wheel_names: list[str]) -> None:
+    wanted = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("fsdpkit/**/*.py")}
+    for top in ASSETS:
+        for path in (ROOT / top).rglob("*"):
+            name = path.relative_to(ROOT)
+            if path.is_file() and not {"golden", "__pycache__"} & set(name.parts):
+                wanted.add(f"fsdpkit/_shared/{name.as_posix()}")
+    assert wanted - set(wheel_names) == set()
+
+
+def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert tops == {"fsdpkit", f"fsdpkit-{__version__}.dist-info"}
+    shared = {name.split("/")[2] for name in wheel_names if name.startswith("fsdpkit/_shared/")}
+    assert shared == set(ASSETS)
+    parts = {part for name in wheel_names for part in name.split("/")}
+    assert not parts & {"tests", "benchmarks", "golden", "__pycache__"}
+    kinds = {Path(n).suffix for n in wheel_names if ".dist-info/" not in n and Path(n).suffix}
+    assert kinds <= {".py", ".toml", ".j2", ".md", ".json", ".typed"}
+
+
+def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[str]) -> None:
+    assert "fsdpkit/py.typed" in wheel_names
+    about = f"fsdpkit-{__version__}.dist-info"
+    assert f"{about}/licenses/LICENSE" in wheel_names
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = Parser().parsestr(archive.read(f"{about}/METADATA").decode())
+        entry_points = archive.read(f"{about}/entry_points.txt").decode()
+    assert metadata["Name"] == "fsdpkit"
+    assert metadata["Version"] == __version__
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Summary"]
+    assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "gpu", "plot"}
+    required = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
+    assert any(r.startswith("torch<2.14,>=2.13") for r in required)
+    assert "fsdpkit = fsdpkit.cli.main:main" in entry_points
+    assert "[submitit]" in entry_points
+
+
+# What it does.
+
+
+def test_the_dry_run_is_the_checkout_s_but_for_where_the_trainer_lies(
+    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path
+) -> None:
+    # The script activates the environment that submits; here it must be the same for both.
+    words = ["submit", "--nodes", "2", "--gpus", "4", "--dry-run",
+             "--set", f"environment.venv={sys.prefix}"]  # fmt: skip
+    ours = installation.fsdpkit(*words, cwd=empty)
+    theirs = fsdpkit(*words, cwd=empty)
+    assert ours.returncode == 0, ours.stderr
+    assert f"{installation.package}/_shared/examples/" in ours.stdout
+    assert str(ROOT / "fsdpkit") not in ours.stdout
+    assert ours.stdout.replace(f"{installation.package}/_shared", str(ROOT)) == theirs.stdout
+
+
+@pytest.mark.parametrize("kind", ["sites", "jobs", "templates"])
+def test_what_travels_with_the_package_is_listed(
+    installation: Installation, fsdpkit: Callable[..., Completed], empty: Path, kind: str
+) -> None:
+    listed = installation.fsdpkit(kind, cwd=empty)
+    assert listed.returncode == 0, listed.stderr
+    assert "packaged" in listed.stdout
+    assert listed.stdout == fsdpkit(kind, cwd=empty).stdout
+
+
+@pytest.mark.torch
+def test_the_default_job_trains_from_the_wheel_in_an_empty_directory(
+    installation: Installation, empty: Path
+) -> None:
+    done = installation.fsdpkit(
+        "submit", "--cluster", "local", "--nodes", "2", "--gpus", "1",
+        "--set", "training.steps=2", "--wait",
+        cwd=empty,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (empty / "runs").iterdir()
+    assert (run / "metrics.jsonl").read_text().strip()
+    script = (run / "job.sbatch").read_text()
+    assert str(installation.prefix) in script
+    assert f"{ROOT}/" not in script

@@ -1,0 +1,200 @@
+"""The local cluster runs the same script: several nodes, limits, warnings, arrays, cancelling."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit import Run
+from fsdpkit.config.job import Resources
+from fsdpkit.errors import UsageError
+from fsdpkit.scheduling.local import commands
+from fsdpkit.scheduling.local.client import LocalClient, check_fits
+from fsdpkit.scheduling.local.supervisor import nodes_of
+from tests.conftest import Completed, answer_of
+
+Submit = Callable[..., dict[str, Any]]
+WHO = """
+    import json, os
+    keys = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURMD_NODENAME", "SLURM_ARRAY_TASK_ID")
+    print(json.dumps({k: os.environ.get(k) for k in keys}))
+"""
+
+
+@pytest.fixture
+def submit(fsdpkit: Callable[..., Completed]) -> Submit:
+    def call(*args: str) -> dict[str, Any]:
+        return answer_of(fsdpkit("submit", "--cluster", "local", "--json", *args))
+
+    return call
+
+
+def said(run: Run) -> str:
+    logs = [*run.batch_logs(), *run.paths.submitit.glob("*log*")]
+    return "\n".join(f"== {p.name}\n{p.read_text()}" for p in logs)
+
+
+def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
+    submit: Submit, write_script: Callable[..., Path]
+) -> None:
+    run = Run.open(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "2")["dir"])
+    assert run.wait(poll_s=0.1).succeeded, said(run)
+    told = [json.loads(run.rank_log(rank).read_text()) for rank in range(4)]
+    assert [t["RANK"] for t in told] == ["0", "1", "2", "3"]
+    assert len({t["SLURMD_NODENAME"] for t in told}) == 2
+    assert all(t["MASTER_ADDR"].startswith("127.") for t in told)
+    assert [r["gpus"] for r in run.results()] == [None, None]
+
+
+def test_an_array_s_tasks_run_one_after_another(
+    submit: Submit, write_script: Callable[..., Path]
+) -> None:
+    script = str(write_script("who.py", WHO))
+    run = Run.open(submit(script, "--nodes", "1", "--gpus", "1", "--array", "1,3")["dir"])
+    assert run.wait(poll_s=0.1).succeeded, said(run)
+    until(lambda: all(s and s.succeeded for s in run.states().values()))
+    told = [json.loads(run.rank_log(0, array_task=k).read_text()) for k in (1, 3)]
+    assert [t["SLURM_ARRAY_TASK_ID"] for t in told] == ["1", "3"]
+
+
+def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
+    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
+) -> None:
+    failing = write_script(
+        "fails.py", "import os, sys; sys.exit(5 if os.environ['RANK'] == '1' else 0)"
+    )
+    words = ["submit", "--cluster", "local", "--nodes", "2", "--gpus", "1"]
+    done = fsdpkit(*words, str(failing), "--wait")
+    assert done.returncode == 5, done.stderr
+    assert "rank 1" in done.stderr
+    (first,) = [p for p in (Path(done.stdout.split(", in ")[1].splitlines()[0]),)]
+    script = str(write_script("who.py", WHO))
+    then = Run.open(submit(script, "--nodes", "1", "--gpus", "1", "--after", str(first))["dir"])
+    assert then.wait(poll_s=0.1).reason == "DependencyNeverSatisfied"
+
+
+def test_cancel_ends_every_process(
+    submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
+) -> None:
+    script = write_script(
+        "stubborn.py",
+        """
+        import os, signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                                 start_new_session=True)
+        print(os.getpid(), child.pid, flush=True)
+        time.sleep(600)
+        """,
+    )
+    run = Run.open(submit(str(script), "--nodes", "2", "--gpus", "1")["dir"])
+    until(lambda: all(_text(run.dir / f"attempt-0/rank-{r}.out") for r in (0, 1)))
+    pids = [int(p) for r in (0, 1) for p in run.rank_log(r).read_text().split()]
+    assert fsdpkit("cancel", str(run.dir)).returncode == 0
+    assert run.wait(poll_s=0.1).state == "CANCELLED"
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path: Path) -> None:
+    """Four seconds of limit, two of warning; a shell that does not stop is ended."""
+    script = tmp_path / "job.sbatch"
+    script.write_text(
+        "#!/bin/bash\n"
+        "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:04 --signal=B:USR1@2\n"
+        f'#SBATCH --chdir={tmp_path} --output="{tmp_path}/log-%j"\n'
+        "trap 'echo warned' USR1\n"
+        "while :; do sleep 0.1; done\n"
+    )
+    client = LocalClient()
+    job_id = client.submit(script).job_id
+    until(lambda: client.states([job_id])[job_id].phase == "ended")
+    assert client.states([job_id])[job_id].state == "TIMEOUT"
+    assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
+
+
+def test_a_supervisor_that_is_killed_is_not_running_for_ever(
+    submit: Submit, write_script: Callable[..., Path]
+) -> None:
+    script = write_script("sleeps.py", "import time; print('up', flush=True); time.sleep(600)")
+    answer = submit(str(script), "--nodes", "1", "--gpus", "1")
+    run = Run.open(answer["dir"])
+    until(lambda: _text(run.dir / "attempt-0" / "rank-0.out"))
+    job = Path(os.environ["FSDPKIT_STATE_DIR"]) / "local" / answer["job_id"]
+    pid = json.loads((job / "supervisor.json").read_text())[0]
+    subprocess.run(["kill", "-9", str(pid)], check=True)
+    assert run.wait(poll_s=0.1).state == "NODE_FAIL"
+    # Its processes are orphans now; they are ours to end, by the id the batch shell wrote.
+    _end_tree_of(job)
+
+
+def _end_tree_of(job: Path) -> None:
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            if str(job) in process.environ().get("PATH", ""):
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def test_what_does_not_fit_the_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match="this machine has .* GB free"):
+        check_fits(Resources(nodes=200, gpus=64, time="10"))
+    with pytest.raises(UsageError, match="as --set memory asks"):
+        check_fits(Resources(nodes=2, gpus=1, time="10", memory="900T"))
+    check_fits(Resources(nodes=1, gpus=1, time="10"))
+
+
+def test_nodes_of_different_jobs_have_different_addresses() -> None:
+    seen = [address for job in range(1, 600) for address in nodes_of(job, 3)]
+    assert len(set(seen)) == len(seen)
+    assert all(0 < int(part) < 255 for address in seen for part in address.split("."))
+
+
+def test_the_stand_ins_refuse_what_they_do_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "127.0.1.1,127.0.1.2")
+    with pytest.raises(SystemExit):
+        commands.srun(["--gpu-bind=none", "true"])
+    assert commands.scontrol(["update", "job=3"]) == 1
+    assert commands.scontrol(["show", "hostnames"]) == 0
+    assert capsys.readouterr().out == "127.0.1.1\n127.0.1.2\n"
+
+
+def test_srun_s_stand_in_gives_the_highest_status_and_ends_the_rest(tmp_path: Path) -> None:
+    """A20, A22 on the local cluster: --kill-on-bad-exit and the failing task's status."""
+    env = {**os.environ, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "9",
+           "SLURM_JOB_NODELIST": "127.0.1.1,127.0.1.2"}  # fmt: skip
+    program = "import sys; from fsdpkit.scheduling.local.commands import srun; sys.exit(srun(sys.argv[1:]))"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--kill-on-bad-exit=1", f"--output={tmp_path}/%j-%t.log",
+         "bash", "-s"],
+        input=b"echo node $SLURMD_NODENAME; [[ $SLURM_NODEID == 1 ]] && exit 7; exec sleep 60",
+        env=env, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 143
+    assert time.monotonic() - started < 45
+    assert (tmp_path / "9-1.log").read_text() == "node 127.0.1.2\n"

@@ -1,0 +1,165 @@
+"""The client against commands that misbehave as real ones do: banners, silence, refusals."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.slurm import (
+    SlurmClient,
+    SubmissionUnconfirmed,
+    Submitted,
+    parse_sbatch,
+    remedy_for,
+    scrubbed,
+)
+from tests.conftest import Completed
+
+Command = Callable[[str, str], None]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Puts an executable of this name and bash text first on PATH."""
+    directory = tmp_path / "commands"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+    def put(name: str, text: str) -> None:
+        path = directory / name
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("77\n", Submitted("77", None)),
+        ("77;pitzer\n", Submitted("77", "pitzer")),
+        ("this job 2 nodes charged to PAS1\n77;pitzer\n", Submitted("77", "pitzer")),
+        ("77\nthank you for using job 3 of our service\n", Submitted("77", None)),
+        ("Submitted batch job 77 on cluster pitzer\n", Submitted("77", "pitzer")),
+        ("Submitted batch job 77\n", Submitted("77", None)),
+        ("this job 2 nodes charged\n", None),
+        ("", None),
+    ],
+)
+def test_the_job_id_is_found_among_what_a_site_prints(text: str, answer: Submitted | None) -> None:
+    """A62, L4: a banner is not the answer, and the cluster is kept."""
+    assert parse_sbatch(text) == answer
+
+
+def test_sbatch_gets_parsable_and_the_cluster(command: Command, tmp_path: Path) -> None:
+    command("sbatch", f'printf "%s\\n" "$@" > {tmp_path}/args; echo "5;ascend"')
+    answer = SlurmClient("ascend").submit(tmp_path / "a script.sh")
+    assert answer == Submitted("5", "ascend")
+    assert (tmp_path / "args").read_text().splitlines() == [
+        "--parsable", "-M", "ascend", str(tmp_path / "a script.sh"),
+    ]  # fmt: skip
+
+
+def test_a_refusal_shows_sbatch_s_words_and_the_remedy(command: Command, tmp_path: Path) -> None:
+    command("sbatch", 'echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
+    with pytest.raises(SchedulerError) as caught:
+        SlurmClient().submit(tmp_path / "x")
+    assert "Invalid partition name" in str(caught.value)
+    assert "sinfo -s" in str(caught.value)
+
+
+def test_a_silent_sbatch_leaves_the_answer_open(command: Command, tmp_path: Path) -> None:
+    command("sbatch", "exec sleep 60")
+    started = time.monotonic()
+    with pytest.raises(SubmissionUnconfirmed, match="not answered within 0"):
+        SlurmClient(submit_timeout_s=0.3).submit(tmp_path / "x")
+    assert time.monotonic() - started < 30
+
+
+def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: Path) -> None:
+    command("sbatch", 'echo "this job 2 nodes charged"')
+    with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
+        SlurmClient().submit(tmp_path / "x")
+
+
+def test_without_sbatch_the_local_cluster_is_offered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SchedulerError, match="--cluster local"):
+        SlurmClient().submit(tmp_path / "x")
+
+
+def test_a_source_that_fails_is_passed_over(command: Command) -> None:
+    """A41: squeue forgot the job, sacct is off, scontrol still knows it."""
+    command("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
+    command("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
+    command("scontrol", 'echo "JobId=9 JobName=x JobState=FAILED ExitCode=3:0 Command=/x"')
+    state = SlurmClient().states(["9"])["9"]
+    assert (state.source, state.exit_code) == ("scontrol", 3)
+
+
+def test_a_running_job_s_word_wins_over_an_older_one(command: Command) -> None:
+    """A requeued job waits again while accounting still has its first end."""
+    command("squeue", "echo '9|PENDING|BeginTime|'")
+    command("sacct", "echo '9|PREEMPTED|0:0|0:0|None|n1'")
+    assert SlurmClient().states(["9"])["9"].state == "PENDING"
+
+
+def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Command) -> None:
+    command("squeue", "echo '9|FAILED|NonZeroExitCode|n1'")
+    command("sacct", "echo '9|FAILED|3:0|3:0|None|n1'")
+    state = SlurmClient().states(["9"])["9"]
+    assert (state.source, state.exit_code) == ("sacct", 3)
+
+
+def test_a_job_nobody_knows_is_absent(command: Command) -> None:
+    for name in ("squeue", "sacct", "scontrol"):
+        command(name, "exit 1")
+    assert SlurmClient().states(["9"]) == {}
+
+
+def test_known_refusals_have_a_remedy() -> None:
+    """A48: a wckey is never ours, and the message says where it can come from."""
+    for words in (
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Requested node configuration is not available",
+        "Batch job submission failed: Invalid qos specification",
+        "Invalid wckey specification",
+        "Unable to contact slurm controller (connect failure)",
+    ):
+        assert remedy_for(words), words
+    assert remedy_for("something never seen") is None
+
+
+def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
+    """A36: SLURM_CONF stays, SLURM_CPU_BIND and SBATCH_PARTITION go, ranks go inside a job."""
+    environ = {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "a", "SLURM_CPU_BIND": "x", "PATH": "/bin",
+               "SBATCH_PARTITION": "p", "SLURM_JOB_ID": "3", "RANK": "1", "OMP_NUM_THREADS": "1",
+               "FSDPKIT_RUN_DIR": "/r", "FSDPKIT_SITE_PATH": "/s"}  # fmt: skip
+    kept, removed = scrubbed(environ)
+    assert set(kept) == {"SLURM_CONF", "SLURM_CLUSTERS", "PATH", "FSDPKIT_SITE_PATH"}
+    assert "SLURM_CPU_BIND" in removed
+    outside, _ = scrubbed({"OMP_NUM_THREADS": "1", "SBATCH_PARTITION": "p"})
+    assert outside == {"OMP_NUM_THREADS": "1"}
+
+
+def test_a_hanging_sbatch_keeps_the_run_and_says_how_to_find_it(
+    command: Command, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    command("sbatch", 'echo "a banner, and no id"')
+    command("squeue", "exit 0")
+    script = tmp_path / "train.py"
+    script.write_text("pass\n")
+    done = fsdpkit("submit", str(script), "--cluster", "generic", "--nodes", "2")
+    assert done.returncode == 69
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert f"fsdpkit status {directory}" in done.stderr
+    shown = fsdpkit("status", str(directory))
+    assert "not confirmed" in shown.stdout

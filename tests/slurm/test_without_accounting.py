@@ -1,0 +1,92 @@
+"""A cluster without slurmdbd: sacct answers nothing, and nothing may hang or lie for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fsdpkit import Run
+from tests.conftest import Completed, answer_of, require_slurm
+from tests.slurm.conftest import WHO, everything_said
+from tests.slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    require_slurm()
+    with SlurmCluster(tmp_path_factory.mktemp("bare"), nodes=2, accounting=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def on_bare(bare_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    monkeypatch.setenv("SLURM_CONF", bare_cluster.env()["SLURM_CONF"])
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
+    return bare_cluster
+
+
+def test_states_come_from_the_controller(
+    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+) -> None:
+    """A41, L5: success, failure and cancellation are all told without accounting."""
+    words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
+    good = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
+    run = Run.open(good["dir"])
+    assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+
+    bad = fsdpkit("submit", str(write_script("fails.py", "raise SystemExit(4)")), *words, "--wait")
+    assert bad.returncode == 4
+
+    sleeper = write_script("sleeps.py", "import time; time.sleep(600)")
+    run = Run.open(answer_of(fsdpkit("submit", str(sleeper), *words))["dir"])
+    (job,) = run.jobs()
+    job.cancel()
+    assert run.wait(poll_s=0.2).state == "CANCELLED"
+    assert job.done(force_check=True)
+
+
+def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
+    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+) -> None:
+    """A29, A31: USR1 goes to the batch shell alone; ranks see stop-requested, not a signal."""
+    script = write_script(
+        "stops.py",
+        """
+        import os, pathlib, signal, sys, time
+        signal.signal(signal.SIGUSR1, lambda *_: sys.exit(9))
+        print("up", flush=True)
+        request = pathlib.Path(os.environ["FSDPKIT_TASK_DIR"], "stop-requested")
+        while not request.exists():
+            time.sleep(0.1)
+        sys.exit(75)
+        """,
+    )
+    words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
+    answer = answer_of(fsdpkit("submit", str(script), *words))
+    run = Run.open(answer["dir"])
+    on_bare.wait_job(answer["job_id"], states=["RUNNING"])
+    while not all((run.dir / "attempt-0" / f"rank-{r}.out").exists() for r in (0, 1)):
+        pass
+    on_bare.run(["scancel", "--batch", "--signal=USR1", answer["job_id"]], check=True)
+    state = run.wait(poll_s=0.2)
+    assert (state.state, state.exit_code) == ("FAILED", 75), everything_said(run.dir)
+    shown = fsdpkit("status", str(run.dir)).stdout
+    assert "stopped early as asked" in shown
+
+
+def test_a_job_nobody_knows_is_unknown_and_never_done(
+    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
+) -> None:
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+    answer = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
+    run = Run.open(answer["dir"])
+    run.wait(poll_s=0.2)
+    text = run.paths.record.read_text()
+    run.paths.record.write_text(text.replace(f'"job_id": "{run.job_id}"', '"job_id": "99999"'))
+    assert Run.open(answer["dir"]).state() is None
+    assert "unknown to squeue, sacct and scontrol" in fsdpkit("status", answer["dir"]).stdout

@@ -1,0 +1,161 @@
+"""The whole trainer under torchrun: what survives a kill, a stop request and another world size.
+
+Few launches, many promises: each start imports torch in every rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from launch import EXAMPLE, RANKS, environment, run_ranks, torchrun
+
+from fsdpkit.errors import STOPPED_EARLY
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import TaskPaths
+
+pytestmark = pytest.mark.torch
+TRAINER = EXAMPLE / "fsdp_t5.py"
+STEPS, FATAL_STEP, SAVE_EVERY = 9, 7, 3
+
+
+def small(data: Path) -> list[str]:
+    """42 samples in global batches of 8: an epoch is six steps, the last of them uneven."""
+    settings = {
+        "steps": STEPS, "log_every": 1, "data.source": data, "data.task": "pairs",
+        "data.held_out": 0.05, "model.d_model": 16, "model.d_ff": 24, "model.d_kv": 8,
+        "model.num_heads": 2, "model.num_layers": 1, "model.num_decoder_layers": 1,
+        "optimizer.lr": 0.01, "checkpoint.every_steps": SAVE_EVERY,
+    }  # fmt: skip
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+
+
+def losses(paths: TaskPaths) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in read_json_lines(paths.metrics) if "loss" in line}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    rows = [
+        {"source": f"count to {i}", "target": " ".join(map(str, range(i % 7 + 1)))}
+        for i in range(1, 45)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory):
+    """An undisturbed run on four ranks."""
+    paths = TaskPaths(tmp_path_factory.mktemp("whole"))
+    done = run_ranks(
+        4, TRAINER, *small(data), "--set", "batch_size=2", FSDPKIT_TASK_DIR=str(paths.dir)
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return paths, done.stdout
+
+
+@pytest.fixture(scope="module")
+def killed_and_resumed(data: Path, tmp_path_factory: pytest.TempPathFactory):
+    """The same run, rank 1 killed at step 7, then resumed on two ranks with the other engine."""
+    paths = TaskPaths(tmp_path_factory.mktemp("killed"))
+    done = run_ranks(
+        4, RANKS / "killed.py", str(FATAL_STEP), *small(data), "--set", "batch_size=2",
+        FSDPKIT_TASK_DIR=str(paths.dir),
+    )  # fmt: skip
+    assert done.returncode != 0
+    left = {p.name for p in paths.checkpoints.iterdir()}
+    (paths.checkpoints / "step-8").mkdir()  # as a copy that was interrupted would leave it
+    (paths.checkpoints / "step-8" / "progress.json").write_text('{"step": 8}')
+    (paths.checkpoints / ".step-7.tmp").mkdir()
+    before = losses(paths)
+    paths.metrics.unlink()
+    done = run_ranks(
+        2, TRAINER, *small(data), "--set", "batch_size=4", "--set", "sharding.engine=fsdp1",
+        FSDPKIT_TASK_DIR=str(paths.dir),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+    return paths, before, left, done.stdout
+
+
+def test_a_default_configuration_saves_resumes_and_evaluates(whole):
+    paths, output = whole
+    assert sorted(losses(paths)) == list(range(1, STEPS + 1))
+    assert [p.name for p in sorted(paths.checkpoints.iterdir())] == ["step-6", "step-9"]
+    progress = json.loads((paths.checkpoints / "step-9" / "progress.json").read_text())
+    assert (progress["step"], progress["epoch"], progress["position"]) == (9, 1, 24)
+    (evaluation,) = [x for x in read_json_lines(paths.metrics) if "eval_loss" in x]
+    assert evaluation["step"] == STEPS
+    assert f"held-out loss {evaluation['eval_loss']:.4f}" in output
+
+
+def test_a_metrics_line_has_its_fields_and_tokens_add_up(whole):
+    paths, _ = whole
+    lines = [x for x in read_json_lines(paths.metrics) if "loss" in x]
+    for line in lines:
+        assert {"time_s", "grad_norm", "lr", "step_time_s", "tokens_per_s", "memory_bytes"} <= set(
+            line
+        )
+        assert line["memory_bytes"] > 10_000_000
+    # An epoch holds every training sample's target once: its bytes and one end of text each.
+    targets = [" ".join(map(str, range(i % 7 + 1))) for i in range(1, 45) if i % 20]
+    assert lines[5]["tokens"] == sum(len(t) + 1 for t in targets)
+    assert all(a["tokens"] < b["tokens"] for a, b in itertools.pairwise(lines))
+
+
+def test_a_killed_run_resumes_on_other_ranks_and_engine_with_the_same_losses(
+    whole, killed_and_resumed
+):
+    paths, before, _, output = killed_and_resumed
+    reference, after = losses(whole[0]), losses(paths)
+    assert max(before) == FATAL_STEP
+    assert "resumed    after step 6" in output
+    assert sorted(after) == [7, 8, 9]
+    # Float32 sums in another order, then AdamW's division: a few parts in 10^5 after nine steps.
+    for step, loss in {**before, **after}.items():
+        assert loss == pytest.approx(reference[step], rel=2e-4), step
+
+
+def test_a_checkpoint_exists_in_full_or_not_at_all(killed_and_resumed):
+    paths, _, left, _ = killed_and_resumed
+    assert left == {"step-3", "step-6"}
+    assert (paths.checkpoints / "step-9" / ".metadata").exists()
+
+
+def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tmp_path):
+    paths = TaskPaths(tmp_path)
+    settings = [*small(data), "--set", "steps=1000000", "--set", "checkpoint.every_steps=0"]
+    process = subprocess.Popen(
+        torchrun(2, TRAINER, *settings),
+        env=environment(FSDPKIT_TASK_DIR=str(tmp_path)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while not losses(paths) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        paths.stop_requested.touch()
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    # torchrun ends the other rank when the first has left; the first one's status is the answer.
+    root_cause = output.partition("Root Cause")[2]
+    assert re.findall(r"exitcode  : (\d+)", root_cause) == [str(STOPPED_EARLY)], output[-3000:]
+    last = max(losses(paths))
+    assert f"stopped on request after step {last};" in output
+    assert [p.name for p in paths.checkpoints.iterdir()] == [f"step-{last}"]
+    assert not paths.stop_requested.exists()  # answered: the next attempt goes on
+
+
+def test_wrong_use_ends_before_any_step_with_the_reason(data, tmp_path):
+    many = [*small(data), "--set", "data.held_out=0.5", "--set", "data.source_length=1"]
+    done = run_ranks(1, TRAINER, *many, FSDPKIT_TASK_DIR=str(tmp_path))
+    assert "source_length" in done.stdout
+    assert re.findall(r"exitcode  : (\d+)", done.stdout) == ["65"]
+    assert not TaskPaths(tmp_path).metrics.exists()
