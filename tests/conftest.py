@@ -1,4 +1,4 @@
-"""What all tests share: an isolated user, the command line as a person runs it, one Slurm cluster."""
+"""What tests share: an isolated user, the command line as a person runs it, a Slurm cluster."""
 
 from __future__ import annotations
 

@@ -239,19 +239,24 @@ def _noise(length: int) -> tuple[int, int]:
 
 
 def corrupt(ids: Sequence[int], rng: random.Random) -> Sample:
-    """Replace random spans of `ids` by sentinels; the target lists sentinels and spans."""
+    """Replace random spans of `ids` by sentinels; the target lists sentinels and spans.
+
+    A window may begin or end with a gap or with kept text; the original recipe always ends with a
+    gap, which in a window of one gap would make it the same task each time.
+    """
     noise, spans = _noise(len(ids))
     removed = _partition(noise, spans, rng)
-    kept = _partition(len(ids) - noise, spans, rng)
+    kept = _partition(len(ids) - noise + 2, spans + 1, rng)
+    kept[0], kept[-1] = kept[0] - 1, kept[-1] - 1  # only between two gaps must something be kept
     source: list[int] = []
     target: list[int] = []
     at = 0
-    for i, (keep, remove) in enumerate(zip(kept, removed, strict=True)):
+    for i, (keep, remove) in enumerate(zip(kept[:-1], removed, strict=True)):
         sentinel = FIRST_SENTINEL - i
         source += [*ids[at : at + keep], sentinel]
         target += [sentinel, *ids[at + keep : at + keep + remove]]
         at += keep + remove
-    return Sample([*source, EOS], [*target, EOS])
+    return Sample([*source, *ids[at:], EOS], [*target, EOS])
 
 
 def _partition(total: int, parts: int, rng: random.Random) -> list[int]:

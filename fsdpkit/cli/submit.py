@@ -15,9 +15,21 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
 
 
-@click.command("submit")
+class _WithTrainerArgs(click.Command):
+    """What follows `--` is the trainer's, even where JOB is left out; click would call it JOB."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.obj = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- TRAINER ARGS...]"]
+
+
+@click.command("submit", cls=_WithTrainerArgs)
+@click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- TRAINER ARGS...]")
 @click.option("--nodes", type=click.IntRange(1, 10_000), help="Nodes.")
 @click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node.")
 @click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
@@ -36,8 +48,8 @@ if TYPE_CHECKING:
 @click.option("--follow", is_flag=True, help="Print rank 0's output until the end; implies --wait.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
-    job: str | None,
     args: tuple[str, ...],
+    job: str | None,
     nodes: int | None,
     gpus: int | None,
     cluster: str | None,

@@ -21,6 +21,7 @@ from jinja2.visitor import NodeTransformer
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.config.template import MAX_TEMPLATE_BYTES, Template
 from fsdpkit.errors import RenderError
+from fsdpkit.rendering.lint import MAX_SCRIPT_BYTES
 from fsdpkit.rendering.quoting import (
     Quoted,
     for_comment,
@@ -31,7 +32,6 @@ from fsdpkit.rendering.quoting import (
 )
 
 ENTRY = "job.sbatch.j2"
-MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default
 _MAX_WORK = 500_000  # nodes of the syntax tree that loops may pass through
 _MAX_FILES = 50  # and MAX_TEMPLATE_BYTES in all
 _MAX_TEXT = 65_536

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from jinja2 import Undefined
+
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import RenderError
 
@@ -80,8 +82,11 @@ def with_array_task(value: object) -> Quoted:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, bool) or value is None or not isinstance(value, str | int | float):
-        raise RenderError(f"{value!r} cannot be printed by a template; convert it in the template")
+    if isinstance(value, Undefined):
+        str(value)  # raises, with the undefined name
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        kind = "nothing" if value is None else f"a {type(value).__name__}"
+        raise RenderError(f"{kind} cannot be printed; the template must make text of it")
     return str(value)
 
 

@@ -1,7 +1,7 @@
 """The script of a submission: what goes to the template, what comes back.
 
 `Plan` is everything decided before anything is written or queued; `render` is a pure function of
-it and a run directory, so the dry run and the submission cannot differ.
+it, the template's files and a run directory, so the dry run and the submission cannot differ.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,11 +21,31 @@ from fsdpkit.config.placement import Placement
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import format_time
-from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import render_template
+from fsdpkit.rendering.lint import lint
 
 RUN_ID_PLACEHOLDER = "RUN-ID"
+
+
+@dataclass(frozen=True)
+class PythonEnvironment:
+    """The Python that the job activates; for `conda`, `conda` is its executable where known."""
+
+    kind: Literal["conda", "venv", "prefix", "container"]
+    path: str = ""
+    conda: str = ""
+
+
+def own_python() -> PythonEnvironment:
+    """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
+    prefix = Path(sys.prefix)
+    if (prefix / "conda-meta").is_dir():
+        return PythonEnvironment("conda", str(prefix), os.environ.get("CONDA_EXE", ""))
+    if (prefix / "bin" / "activate").is_file():
+        return PythonEnvironment("venv", str(prefix))
+    return PythonEnvironment("prefix", str(Path(sys.executable).parent))
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,8 @@ class Plan:
     array: str | None = None
     after: tuple[str, str] | None = None
     """The run this one waits for and its Slurm job id, as (run id, job id)."""
+    python: PythonEnvironment = field(default_factory=own_python)
+    """What a job gets that names no environment of its own."""
 
     @property
     def digests(self) -> dict[str, str]:
@@ -57,9 +78,17 @@ def _digest(value: msgspec.Struct) -> str:
 
 
 def render(plan: Plan, run_dir: Path) -> str:
-    """The sbatch script. Raises RenderError, ConfigError or UsageError."""
+    """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
     _check_run_dir(run_dir)
-    return render_template(plan.template, _context(plan, run_dir))
+    script = render_template(plan.template, _context(plan, run_dir))
+    problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
+    if problems:
+        listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
+        raise RenderError(
+            f"template {plan.template.manifest.name} ({plan.template.dir}) makes a script that "
+            f"must not be submitted:\n{listed}"
+        )
+    return script
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -163,32 +192,21 @@ def _environment(plan: Plan) -> dict[str, Any]:
     """Modules, Python and variables, the job's answers over the site's."""
     site, job = plan.site.profile.environment, plan.job.spec.environment
     if job.conda:
-        python = {"kind": "conda", "path": job.conda}
+        python = PythonEnvironment("conda", job.conda)
     elif job.venv:
-        python = {"kind": "venv", "path": str(Path(job.venv).expanduser().absolute())}
+        python = PythonEnvironment("venv", str(plan.work_dir / Path(job.venv).expanduser()))
     elif job.container:
-        python = {"kind": "container", "path": ""}
+        python = PythonEnvironment("container")
     else:
-        python = _own_environment(os.environ)
+        python = plan.python
     return {
         "purge": site.purge_modules,
         "use": site.use_modules,
         "modules": site.modules if job.modules is None else job.modules,
-        "python": python,
+        "python": asdict(python),
         "variables": {**site.variables, **plan.site.profile.network.env, **job.variables},
         "unset": site.unset,
     }
-
-
-def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
-    prefix = Path(sys.prefix)
-    if (prefix / "conda-meta").is_dir():
-        root = environ.get("CONDA_EXE", "")
-        return {"kind": "conda", "path": str(prefix), "conda": root}
-    if (prefix / "bin" / "activate").is_file():
-        return {"kind": "venv", "path": str(prefix)}
-    return {"kind": "prefix", "path": str(Path(sys.executable).parent)}
 
 
 def _container(plan: Plan, run_dir: Path) -> list[str]:
@@ -202,6 +220,9 @@ def _container(plan: Plan, run_dir: Path) -> list[str]:
             f"job {plan.job.spec.name}: environment.container is set, but the profile of "
             f"{plan.site.profile.title} names no container engine ([container] engine)"
         )
-    if "," in str(run_dir) or ":" in str(run_dir):
-        raise UsageError(f"{engine} cannot bind a run directory with ',' or ':' in it: {run_dir}")
-    return [engine, "exec", *plan.site.profile.container.arguments, f"--bind={run_dir}", image]
+    binds = [str(run_dir), str(plan.job.entry.parent)]
+    for path in binds:
+        if "," in path or ":" in path:
+            raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")
+    arguments = [*plan.site.profile.container.arguments, *(f"--bind={path}" for path in binds)]
+    return [engine, "exec", *arguments, image]

@@ -104,10 +104,11 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     Raises StorageError or SchedulerError; then no run is left behind, except after
     SubmissionUnconfirmed, when Slurm may have the job and `fsdpkit status` will find out.
     """
-    directory = _new_run_dir(runs_dir(runs), plan.job.spec.name)
+    directory = _name_run_dir(runs_dir(runs), plan.job.spec.name)
+    script = render(plan, directory)
+    _make_run_dir(directory)
     paths = RunPaths(directory)
     try:
-        script = render(plan, directory)
         record = _record(plan, directory)
         _write_inputs(paths, plan, record)
         job_id, cluster = _call_scheduler(plan, paths, script)
@@ -124,19 +125,20 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     return Run(directory, record)
 
 
-def _new_run_dir(top: Path, name: str) -> Path:
-    """A directory for this run alone: name, time, and a tail in case two are made that second."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    directory = top / f"{name}-{stamp}-{secrets.token_hex(2)}"
+def _name_run_dir(top: Path, name: str) -> Path:
+    """A name for this run alone: job, time, and a tail in case two are made that second."""
+    return top / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _make_run_dir(directory: Path) -> None:
     try:
-        top.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
     except OSError as error:
         raise StorageError(
             f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
             "with --runs"
         ) from error
-    return directory
 
 
 def _record(plan: Plan, directory: Path) -> RunRecord:

@@ -18,14 +18,14 @@ def test_a_loopback_head_is_refused_unless_the_cluster_is_this_machine() -> None
     """A01: every node would be its own head."""
     with pytest.raises(NodeError, match=r"'localhost' resolves to .*127\.0\.0\.1"):
         preflight.check_head({"RDZV_HOST": "localhost"})
-    with pytest.raises(NodeError, match="169.254.3.4"):
+    with pytest.raises(NodeError, match=r"169\.254\.3\.4"):
         preflight.check_head({"RDZV_HOST": "169.254.3.4"})
     assert preflight.check_head({"RDZV_HOST": "127.0.0.1", "FSDPKIT_ALLOW_LOOPBACK": "1"})
     assert preflight.check_head({"RDZV_HOST": "10.1.2.3"}) == "10.1.2.3"
 
 
 def test_a_head_that_does_not_resolve_is_named() -> None:
-    with pytest.raises(NodeError, match="'no-such-node.invalid' does not resolve"):
+    with pytest.raises(NodeError, match=r"'no-such-node\.invalid' does not resolve"):
         preflight.check_head({"RDZV_HOST": "no-such-node.invalid"})
 
 
@@ -53,7 +53,7 @@ def test_gpus_are_counted_as_slurm_bound_them(visible: str, found: int) -> None:
     if found >= 4:
         assert preflight.check_gpus(environ) == found
     else:
-        with pytest.raises(NodeError, match=f"4 GPUs were asked .* shows {found} here"):
+        with pytest.raises(NodeError, match=rf"4 GPUs were asked .* shows {found} here"):
             preflight.check_gpus(environ)
 
 

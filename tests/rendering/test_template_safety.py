@@ -210,9 +210,9 @@ def test_raw_text_is_the_authors_own(write_template: WriteTemplate) -> None:
 
 def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:
     template = write_template(
-        "{% for key, value in table | dictsort if value != '2' %}"
+        "#!/bin/bash\n{% for key, value in table | dictsort if value != '2' %}"
         "{{ (key ~ '=' ~ value) | sh }} {{ loop.index }}{% endfor %}\n"
         "{% if number in [1, 3] and text is not none %}{{ number * 2 + 1 }}{% endif %}\n"
         "{% block tail %}{{ missing | default('none') | sh }}{% endblock %}\n"
     )
-    assert render_template(template, VALUES) == "x=1 1\n7\nnone\n"
+    assert render_template(template, VALUES) == "#!/bin/bash\nx=1 1\n7\nnone\n"

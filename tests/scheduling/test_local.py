@@ -82,9 +82,9 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
     done = fsdpkit(*words, str(failing), "--wait")
     assert done.returncode == 5, done.stderr
     assert "rank 1" in done.stderr
-    (first,) = [p for p in (Path(done.stdout.split(", in ")[1].splitlines()[0]),)]
+    first = done.stdout.split(", in ")[1].splitlines()[0]
     script = str(write_script("who.py", WHO))
-    then = Run.open(submit(script, "--nodes", "1", "--gpus", "1", "--after", str(first))["dir"])
+    then = Run.open(submit(script, "--nodes", "1", "--gpus", "1", "--after", first)["dir"])
     assert then.wait(poll_s=0.1).reason == "DependencyNeverSatisfied"
 
 
@@ -158,7 +158,7 @@ def _end_tree_of(job: Path) -> None:
 
 
 def test_what_does_not_fit_the_memory_is_refused() -> None:
-    with pytest.raises(UsageError, match="this machine has .* GB free"):
+    with pytest.raises(UsageError, match=r"this machine has .* GB free"):
         check_fits(Resources(nodes=200, gpus=64, time="10"))
     with pytest.raises(UsageError, match="as --set memory asks"):
         check_fits(Resources(nodes=2, gpus=1, time="10", memory="900T"))
@@ -187,7 +187,8 @@ def test_srun_s_stand_in_gives_the_highest_status_and_ends_the_rest(tmp_path: Pa
     """A20, A22 on the local cluster: --kill-on-bad-exit and the failing task's status."""
     env = {**os.environ, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "9",
            "SLURM_JOB_NODELIST": "127.0.1.1,127.0.1.2"}  # fmt: skip
-    program = "import sys; from fsdpkit.scheduling.local.commands import srun; sys.exit(srun(sys.argv[1:]))"
+    program = "from fsdpkit.scheduling.local.commands import srun; import sys; "
+    program += "sys.exit(srun(sys.argv[1:]))"
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", program, "--kill-on-bad-exit=1", f"--output={tmp_path}/%j-%t.log",

@@ -128,7 +128,7 @@ def test_known_refusals_have_a_remedy() -> None:
     """A48: a wckey is never ours, and the message says where it can come from."""
     for words in (
         "Batch job submission failed: Invalid account or account/partition combination specified",
-        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: Requested time limit is invalid (exceeds some limit)",
         "Batch job submission failed: Requested node configuration is not available",
         "Batch job submission failed: Invalid qos specification",
         "Invalid wckey specification",

@@ -35,6 +35,12 @@ def wait(answer: dict[str, Any]) -> Run:
     return run
 
 
+def assert_succeeded(run: Run) -> None:
+    state = run.state()
+    assert state is not None, everything_said(run.dir)
+    assert state.succeeded, everything_said(run.dir)
+
+
 @pytest.mark.torch
 def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
     run = wait(
@@ -49,8 +55,7 @@ def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
             "training.log_every=1",
         )
     )
-    state = run.state()
-    assert state is not None and state.succeeded, everything_said(run.dir)
+    assert_succeeded(run)
     losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics) if "loss" in line]
     assert len(losses) == 6
     assert losses[-1] < losses[0] - 0.5
@@ -61,8 +66,7 @@ def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
 @pytest.mark.torch
 def test_three_nodes_of_two_ranks_train_too(submit: Submit) -> None:
     run = wait(submit("--nodes", "3", "--gpus", "2", "--set", "training.steps=2"))
-    state = run.state()
-    assert state is not None and state.succeeded, everything_said(run.dir)
+    assert_succeeded(run)
     assert "6 (3 nodes" in run.rank_log(0).read_text()
 
 
@@ -183,7 +187,8 @@ def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
     )
     never = submit(str(slow), "--nodes", "1", "--gpus", "1", "--after", failing["dir"])
     state = wait(never).state()
-    assert state is not None and state.state == "CANCELLED"
+    assert state is not None
+    assert state.state == "CANCELLED"
     assert not (Path(never["dir"]) / "attempt-0").exists()
 
 
@@ -333,8 +338,7 @@ def test_ten_submissions_in_a_row_start_and_end_well(submit: Submit, write_scrip
     script = write_script("all_reduce.py", ALL_REDUCE)
     for _ in range(10):
         run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
-        state = run.state()
-        assert state is not None and state.succeeded, everything_said(run.dir)
+        assert_succeeded(run)
 
 
 def test_a_surrounding_allocation_does_not_leak_into_the_job(
@@ -410,8 +414,7 @@ def test_a_run_directory_may_be_called_anything(
             str(tmp_path / name),
         )
     )
-    state = run.state()
-    assert state is not None and state.succeeded, everything_said(run.dir)
+    assert_succeeded(run)
     assert len(told_by_ranks(run.dir)) == 2
     assert run.batch_logs()
     assert [r["node"] for r in run.results()] == ["node1", "node2"]

@@ -1,0 +1,82 @@
+"""`python -m fsdpkit.rendering.goldens`: writes `templates/torchrun/golden/`.
+
+The golden scripts show an admin what each site gets, and a reviewer what a change to the template
+does. They are rendered for a made-up person with made-up paths; hashes and the version are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import fsdpkit
+from fsdpkit.config import assets
+from fsdpkit.config.job import load_job
+from fsdpkit.config.placement import place
+from fsdpkit.config.site import load_site
+from fsdpkit.config.template import load_template
+from fsdpkit.rendering.script import Plan, PythonEnvironment, render
+
+_HOME = Path("/home/alex/work")
+_SHAPE = {"resources.nodes": 2, "resources.gpus": 4}
+_OSC = {**_SHAPE, "resources.account": "PAS2136"}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One golden script: the site, what the command line says, and what is special."""
+
+    site: str
+    options: Mapping[str, Any] = field(default_factory=lambda: _SHAPE)
+    array: str | None = None
+    after: tuple[str, str] | None = None
+
+
+GOLDENS: Mapping[str, Golden] = {
+    "local": Golden("local", {"resources.nodes": 2, "resources.gpus": 2}),
+    "generic": Golden("generic"),
+    "osc-ascend": Golden("osc-ascend", _OSC),
+    "osc-cardinal": Golden("osc-cardinal", _OSC),
+    "osc-pitzer": Golden("osc-pitzer", {**_OSC, "resources.nodes": 4, "resources.gpus": 2}),
+    "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
+    "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),
+    "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
+    "one-node": Golden("osc-cardinal", {**_OSC, "resources.nodes": 1}),
+}
+
+
+def golden_dir() -> Path:
+    return assets.packaged_dir() / "templates" / "torchrun" / "golden"
+
+
+def golden_script(name: str) -> str:
+    """The text of one golden script. Raises FsdpkitError."""
+    golden = GOLDENS[name]
+    job = load_job("t5", options=dict(golden.options))
+    site = load_site(golden.site)
+    plan = Plan(
+        replace(job, entry=_HOME / "fsdp_t5.py"),
+        site,
+        load_template("torchrun"),
+        place(job.spec.resources, site),
+        _HOME,
+        golden.array,
+        golden.after,
+        PythonEnvironment("venv", "/home/alex/venv"),
+    )
+    script = render(plan, _HOME / "runs" / "fsdp-t5-20260102-090000-4f3a")
+    for digest in plan.digests.values():
+        script = script.replace(digest[:12], "0" * 12)
+    return script.replace(f"fsdpkit {fsdpkit.__version__}.", "fsdpkit 0.0.0.")
+
+
+def main() -> None:
+    golden_dir().mkdir(exist_ok=True)
+    for name in GOLDENS:
+        (golden_dir() / f"{name}.sbatch").write_text(golden_script(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""What a Slurm admin would mark in a batch script, found before anything is queued.
+
+Pure and quick: text in, findings out. It reads the text the way sbatch does and bash's only as far
+as words, quotes, comments and here-documents; `bash -n` and shellcheck remain the judges of syntax.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fsdpkit.config.assets import nearest
+from fsdpkit.rendering.directives import DirectiveError, split_directive
+
+MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default
+_PORTAL_BYTES = 65_000  # what Open OnDemand's Job Composer still shows as a script
+
+# sbatch(1) of 22.05, with the options that later versions added.
+LONG_OPTIONS = frozenset(
+    """account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment
+    consolidate-segments constraint container container-id contiguous core-spec cores-per-socket
+    cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude
+    exclusive export export-file extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus
+    gpus-per-node gpus-per-socket gpus-per-task gres gres-flags help hint hold ignore-pbs input
+    job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu
+    mem-per-gpu mincpus network nice no-kill no-requeue nodefile nodelist nodes ntasks
+    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oom-kill-step open-mode output
+    overcommit oversubscribe parsable partition power prefer priority profile propagate qos quiet
+    reboot requeue reservation resv-ports segment signal sockets-per-node spread-job spread-segments
+    stepmgr switches test-only thread-spec threads-per-core time time-min tmp tres-bind
+    tres-per-task uid usage use-min-nodes verbose version wait wait-all-nodes wckey wrap
+    """.split()  # noqa: SIM905 (a list of a hundred strings is unreadable)
+)
+_GPU_FORMS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to correct (`error`: the script must not be submitted) or to know (`warning`)."""
+
+    line: int
+    severity: Literal["error", "warning"]
+    message: str
+
+
+def lint(script: str, plugin_options: Collection[str] = ()) -> list[Finding]:
+    """Findings in the order of the lines.
+
+    plugin_options: long options that this site's Slurm plugins add to sbatch's own.
+    """
+    lines = script.split("\n")
+    found = [*_file(script, lines), *_directives(lines, plugin_options), *_body(lines)]
+    return sorted(found, key=lambda finding: finding.line)
+
+
+def _error(line: int, message: str) -> Finding:
+    return Finding(line, "error", message)
+
+
+def _warning(line: int, message: str) -> Finding:
+    return Finding(line, "warning", message)
+
+
+def _file(script: str, lines: list[str]) -> Iterator[Finding]:
+    """What sbatch checks before it reads (sbatch.c, script checks)."""
+    if not lines[0].startswith("#!"):
+        yield _error(1, "no shebang: sbatch refuses a script that does not begin with #!")
+    if "\0" in script:
+        yield _error(script[: script.index("\0")].count("\n") + 1, "a NUL character")
+    if "\r" in script:
+        at = script[: script.index("\r")].count("\n") + 1
+        yield _error(at, "a carriage return (DOS line break): sbatch refuses it, bash misreads it")
+    size = len(script.encode(errors="surrogatepass"))
+    if size > MAX_SCRIPT_BYTES:
+        yield _error(1, f"{size} bytes: Slurm takes at most {MAX_SCRIPT_BYTES} (max_script_size)")
+    elif size > _PORTAL_BYTES:
+        yield _warning(1, f"{size} bytes: Open OnDemand's Job Composer does not show it")
+
+
+def _directives(lines: list[str], plugin_options: Collection[str]) -> Iterator[Finding]:
+    known = LONG_OPTIONS.union(plugin_options)
+    seen: dict[str, int] = {}
+    gpu_forms: dict[str, int] = {}
+    reading = True
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#SLURM"):
+            yield _error(number, "#SLURM is read as a directive by some versions: write #SBATCH")
+        if not line.startswith("#SBATCH"):
+            reading = reading and (line.startswith("#") or not line.strip())
+            continue
+        if not reading:
+            yield _error(number, "a directive after the first command: sbatch does not read it")
+            continue
+        text = line.removeprefix("#SBATCH")
+        try:
+            arguments = split_directive(text)
+        except DirectiveError as error:
+            yield _error(number, f"sbatch cannot read this line: {error}")
+            continue
+        if "$" in text or "`" in text:
+            yield _warning(number, "nothing is expanded in a directive: $ and ` stay as they are")
+        for name, value in _options(arguments):
+            if name not in known:
+                near = nearest(name, known)
+                yield _error(number, f"sbatch has no option --{name}.{near}")
+            if name in seen:
+                yield _error(number, f"--{name} again: only the last counts (line {seen[name]})")
+            seen[name] = number
+            if name == "gpus-per-task":
+                yield _error(number, "--gpus-per-task gives the one task of a node a part of it")
+            if name in _GPU_FORMS:
+                gpu_forms[name] = number
+            elif name in ("gres", "tres-per-task") and re.search(r"(^|,)(gres[:/])?gpu\b", value):
+                gpu_forms[f"{name}=gpu"] = number
+    if len(gpu_forms) > 1:
+        forms = " and ".join(f"--{form}" for form in gpu_forms)
+        yield _error(max(gpu_forms.values()), f"GPUs are asked for in two forms: {forms}")
+
+
+def _options(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Long options with their values; a short option and what belongs to it is left alone."""
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, _, value = argument[2:].partition("=")
+            yield name, value
+
+
+_HEREDOC = re.compile(r"<<-?\s*(?P<quote>['\"\\]?)(?P<word>\w+)['\"]?")
+_QUOTED_OR_COMMENT = re.compile(
+    _HEREDOC.pattern + r"""|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?:^|(?<=[\s;]))#.*"""
+)
+_COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\b|!)\s*"
+_FORBIDDEN = [
+    (
+        re.compile(_COMMAND + r"(?:\w+=\S*\s+)*(?:/\S*/)?(pkill|killall|skill|slay)\b"),
+        "kills by name, and so other jobs' processes on a shared node: kill what you started",
+    ),
+    (
+        re.compile(r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b"),
+        "SLURM_LAUNCH_NODE_IPADDR is where srun runs, not the head node's address",
+    ),
+    (
+        re.compile(r"""\|\|\s*(?:\w+=|echo\s+|printf\s+)["']?(?:localhost|127\.|::1)"""),
+        "falls back to localhost: every node would wait for itself; fail instead",
+    ),
+    (
+        re.compile(r"\$\{\w+:?[-=](?:localhost|127\.|::1)"),
+        "falls back to localhost: every node would wait for itself; fail instead",
+    ),
+    (
+        re.compile(r"--gpus-per-task\b"),
+        "--gpus-per-task binds GPUs to single tasks, but torchrun's ranks are one task's",
+    ),
+    (
+        re.compile(r"--rdzv[-_]id[= ]\"?\$\{?RANDOM\b"),
+        "RANDOM differs on every node: use the job's id and its restart",
+    ),
+    (
+        re.compile(_COMMAND + r"conda\s+init\b"),
+        "conda init edits the person's shell files: source etc/profile.d/conda.sh",
+    ),
+]
+# One search over the whole text decides whether any line needs the patterns above.
+_SUSPICIOUS = re.compile(
+    r"kill|skill|slay|SLURM_LAUNCH_NODE_IPADDR|localhost|127\.|::1|gpus-per-task|RANDOM|conda\s+init"
+)
+
+
+def _bare(line: str) -> str:
+    """The line without comments and without quoted text, save where that is expanded."""
+    if "'" not in line and '"' not in line and "#" not in line and "\\" not in line:
+        return line
+    return _QUOTED_OR_COMMENT.sub(_bare_piece, line)
+
+
+def _bare_piece(found: re.Match[str]) -> str:
+    piece = found.group()
+    if found["word"]:  # a here-document's
+        return piece
+    if piece[0] == "'":
+        return "''"
+    if piece[0] == '"':
+        return piece if "$" in piece or "`" in piece else '""'
+    return "" if piece[0] == "#" else piece
+
+
+@dataclass
+class _Command:
+    """A logical line: continued lines joined, its here-document left out."""
+
+    line: int
+    text: str
+
+
+def _body(lines: list[str]) -> Iterator[Finding]:
+    for number, line in enumerate(lines, 1):
+        if _SUSPICIOUS.search(line) and not line.startswith("#SBATCH"):
+            bare = _bare(line)
+            for pattern, message in _FORBIDDEN:
+                if pattern.search(bare):
+                    yield _error(number, message)
+    commands = list(_commands(lines))
+    launches = [n for n, c in enumerate(commands) if re.search(_COMMAND + r"srun\b", c.text)]
+    for launch in (commands[n] for n in launches):
+        heredoc = _HEREDOC.search(launch.text)
+        if heredoc and not heredoc["quote"]:
+            yield _error(
+                launch.line,
+                f"the here-document is not quoted, so the batch shell expands it for all nodes: "
+                f"write <<'{heredoc['word']}'",
+            )
+    if launches:
+        yield from _status(commands[launches[-1] :], "".join(lines))
+
+
+def _status(commands: list[_Command], text: str) -> Iterator[Finding]:
+    """Is what the last srun returned the script's status?"""
+    launch, *rest = commands
+    if re.search(r"(?<!\|)\|(?![|&])", launch.text) and "pipefail" not in text:
+        yield _error(launch.line, "srun's status is lost in the pipe: set -o pipefail")
+    if re.search(r"\|\|\s*(true|:)\s*(#|$)", launch.text):
+        yield _error(launch.line, "srun's failure is thrown away")
+    if not rest:
+        if re.search(r"(?<![&>])&\s*$", launch.text):
+            yield _error(launch.line, "srun runs in the background and nothing waits for it")
+        return
+    last = rest[-1]
+    left = re.fullmatch(r"exit\s+\"?\$\{?(?P<name>\w+|\?)\}?\"?", last.text.strip())
+    kept = left and (
+        (left["name"] == "?" and last is rest[0])
+        or any(re.search(rf"\b{left['name']}=\$\?", c.text) for c in commands)
+    )
+    if not kept:
+        yield _error(
+            last.line,
+            "this command decides the job's status, not srun: keep it (srun … || status=$?) and "
+            'end with exit "$status"',
+        )
+
+
+def _commands(lines: list[str]) -> Iterator[_Command]:
+    number = 0
+    while number < len(lines):
+        first, text = number + 1, _bare(lines[number])
+        while text.endswith("\\") and number + 1 < len(lines):
+            number += 1
+            text = f"{text[:-1]} {_bare(lines[number])}"
+        number += 1
+        if not text.strip():
+            continue
+        yield _Command(first, text.strip())
+        for heredoc in _HEREDOC.finditer(text) if "<<" in text and "<<<" not in text else ():
+            while number < len(lines) and lines[number].strip() != heredoc["word"]:
+                number += 1
+            number += 1

@@ -1,0 +1,199 @@
+"""The command line: what it prints where, what it refuses, with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.cli.main import COMMANDS
+from tests.conftest import Completed
+
+Fsdpkit = Callable[..., Completed]
+
+
+def test_help_lists_every_command_and_each_command_s_help_opens_with_an_example(
+    fsdpkit: Fsdpkit,
+) -> None:
+    top = fsdpkit("--help")
+    assert top.returncode == 0
+    for name in COMMANDS:
+        assert f"  {name} " in top.stdout
+        text = fsdpkit(name, "--help").stdout
+        before_options = text.split("Options:")[0]
+        assert f"    fsdpkit {name}" in before_options or f"(fsdpkit {name}" in before_options
+
+
+def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert done.stdout.endswith('exit "$status"\n')
+    assert "--nodes=2" in done.stdout
+    assert "--gpus-per-node=4" in done.stdout
+    assert "RUN-ID" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+    assert checked.returncode == 0
+
+
+def test_without_slurm_the_first_line_says_local(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    done = fsdpkit("submit", "--dry-run", env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert "no sbatch on this machine" in first
+    assert "local cluster" in first
+
+
+def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CLUSTER": "ascend"}
+    done = fsdpkit(
+        "submit", "--nodes", "2", "--gpus", "4", "--account", "PAS2136", "--dry-run", env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --partition=quad" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["nosuchjob"], 66, "no job named 'nosuchjob'"),
+        (["t5", "more"], 2, "unexpected extra argument"),
+        (["missing.toml"], 66, "no job file missing.toml"),
+        (["missing.py"], 66, "no script missing.py"),
+        (["--cluster", "osc-ascent"], 66, "Did you mean 'osc-ascend'?"),
+        (["--set", "template=torchrum"], 66, "Did you mean 'torchrun'?"),
+        (["--set", "resources.gpu=4"], 65, "Did you mean 'gpus'?"),
+        (["--set", "training.stepz=4"], 65, "Did you mean 'steps'?"),
+        (["--set", "parameters.wait=4"], 65, "Did you mean 'wait_s'?"),
+        (["--set", "parameters.wait_s=0"], 65, "below 1"),
+        (["--set", "parameters.wait_s=soon"], 65, "not of type int"),
+        (["--set", "resources.nodes=two"], 65, "must be a whole number, not 'two'"),
+        (["--set", "nonsense"], 65, "KEY=VALUE"),
+        (["--set", "training.sharding.strategy=full_shart"], 65, "full_shart"),
+        (["--set", "entry=nowhere.py"], 66, "no script 'nowhere.py'"),
+        (["--nodes", "0"], 2, "0 is not in the range"),
+        (["--gpus", "-1"], 2, "--gpus"),
+        (["--nodes", "1000000000000"], 2, "not in the range"),
+        (["--time", "0"], 65, "zero"),
+        (["--time", "UNLIMITED"], 65, "UNLIMITED"),
+        (["--time", "1:2:3:4"], 65, "HH:MM:SS"),
+        (["--time", "2"], 2, "leaves no time to train"),
+        (["--array", "3-1"], 2, "--array"),
+        (["--array", "$(id)"], 2, "--array"),
+        (["--after", "never-was"], 66, "no run 'never-was'"),
+        (["--account", "a\nb"], 65, "control character"),
+        (["--account", "a" * 10_000], 65, "10000 characters"),
+        (["--nope"], 2, "No such option"),
+        (["--dry-run", "--check"], 2, "choose one"),
+    ],
+)
+def test_bad_input_is_refused_by_name_and_nothing_is_made(
+    fsdpkit: Fsdpkit, tmp_path: Path, words: list[str], status: int, told: str
+) -> None:
+    cluster = [] if "--cluster" in words else ["--cluster", "generic"]
+    done = fsdpkit("submit", *cluster, *words)
+    assert done.returncode == status, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["a'b\"c", "$(touch x)", "`id`", "run#1", "a;b|c&d", "ünïcode", "%j"]
+)
+def test_odd_words_reach_slurm_as_they_are(fsdpkit: Fsdpkit, word: str) -> None:
+    """A64: read back by the port of Slurm's lexer; the words' own quotes end nothing."""
+    from fsdpkit.rendering.directives import read_directives
+
+    where = ["--cluster", "generic", "--account", word, "--partition", word]
+    done = fsdpkit("submit", *where, "--dry-run", "--", f"--name={word}")
+    assert done.returncode == 0, done.stderr
+    options = dict(read_directives(done.stdout))
+    assert options["account"] == word
+    assert options["partition"] == word
+
+
+def test_an_unknown_command_has_a_nearest_one(fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("sumbit")
+    assert done.returncode == 2
+    assert "Did you mean 'submit'?" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_exist_and_complete_commands_jobs_and_sites(
+    fsdpkit: Fsdpkit, shell: str
+) -> None:
+    script = fsdpkit("completion", shell)
+    assert script.returncode == 0
+    assert "_FSDPKIT_COMPLETE" in script.stdout
+
+    def complete(words: str, count: int) -> str:
+        env = {"_FSDPKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        return fsdpkit(env=env).stdout
+
+    assert "plain,submit" in complete("fsdpkit sub", 1)
+    assert "plain,t5" in complete("fsdpkit submit t", 2)
+    assert "plain,osc-pitzer" in complete("fsdpkit submit --cluster osc-p", 3)
+
+
+def test_unwritable_runs_directory_is_named(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = fsdpkit("submit", "--cluster", "local", "--runs", str(blocked / "below"))
+    assert done.returncode == 74
+    assert "choose another place with --runs" in done.stderr
+
+
+def test_a_corrupt_record_is_named_and_hides_no_other_run(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    broken = tmp_path / "runs" / "broken-20260101-000000-aaaa"
+    broken.mkdir(parents=True)
+    (broken / "run.json").write_text('{"schema": "fsdpkit.ru')
+    alone = fsdpkit("status", str(broken))
+    assert alone.returncode == 74
+    assert "run.json is corrupt" in alone.stderr
+    everything = fsdpkit("status")
+    assert everything.returncode == 0
+    assert "unreadable" in everything.stdout
+    as_json = json.loads(fsdpkit("status", "--json").stdout)
+    assert "corrupt" in as_json[0]["error"]
+
+
+def test_no_runs_is_an_answer(fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("status")
+    assert done.returncode == 0
+    assert "no runs in" in done.stdout
+
+
+def test_sites_templates_and_jobs_are_listed_with_where_they_were_found(
+    fsdpkit: Fsdpkit, isolated_user: Path
+) -> None:
+    mine = isolated_user / "config" / "jobs"
+    mine.mkdir(parents=True)
+    (mine / "t5.toml").write_text("[resources]\ntime = '02:00:00'\n")
+    assert "osc-cardinal  packaged" in fsdpkit("sites").stdout
+    assert "contact" in fsdpkit("sites", "osc-ascend").stdout
+    assert "torchrun" in fsdpkit("templates").stdout
+    assert "wait_s" in fsdpkit("templates", "torchrun").stdout
+    assert "packaged, user" in fsdpkit("jobs").stdout
+    shown = fsdpkit("jobs", "t5").stdout
+    assert "02:00:00" in shown
+    assert "user jobs/t5.toml" in shown
+
+
+def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m fsdpkit submit --cluster generic --dry-run | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
