@@ -151,13 +151,10 @@ def _outcome(run: Run) -> int:
 
 
 def failure_lines(run: Run) -> list[str]:
-    """The first recorded failure of the newest attempt, and where to read more."""
-    from fsdpkit.errors import NotFoundError
-
-    try:
-        task = run.record.array[0] if run.record.array else None
-        recorded = sorted(run.newest_attempt(task).failures.glob("*"))
-        lines = [f"first failure: {recorded[0].read_text().strip()}"] if recorded else []
-    except (NotFoundError, OSError):
-        lines = []
-    return [*lines, *(f"start-up log: {path}" for path in run.batch_logs()[:1])]
+    """The first recorded failure, else what the script itself complained of, and where to look."""
+    lines = [f"first failure: {failure}"] if (failure := run.first_failure()) else []
+    for path in run.batch_logs()[:1]:
+        said = path.read_text(errors="replace").splitlines()
+        lines += [] if lines else said[-3:]
+        lines.append(f"start-up log: {path}")
+    return lines

@@ -255,7 +255,7 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shebang: Annotated[
         str,
         Meta(
-            pattern=r"^#!/[!-~]{0,80}bash( [!-~]{1,20})?$",
+            pattern=r"^#!/([!-~]{0,80}/)?(env )?bash( [!-~]{1,20})?$",
             description="First line of the script, which is written for bash.",
         ),
     ] = "#!/bin/bash"

@@ -12,7 +12,7 @@ from submitit.slurm.slurm import SlurmJobEnvironment
 from fsdpkit.runs.layout import name_submission
 
 
-class FsdpkitJobEnvironment(SlurmJobEnvironment):  # type: ignore[misc]
+class FsdpkitJobEnvironment(SlurmJobEnvironment):
     """Slurm's variables, without submitit's signal handling: the agent and torchrun have their own,
     and the warning before the end goes to the batch shell."""
 

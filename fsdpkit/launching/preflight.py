@@ -143,7 +143,7 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "the file system or your quota is full" if full else "check its permissions"
         raise NodeError(f"{attempt} is not writable here ({error.strerror}): {remedy}") from error
-    free_gb = psutil.disk_usage(str(attempt)).free / 2**30
+    free_gb: float = psutil.disk_usage(str(attempt)).free / 2**30
     wanted_gb = float(environ.get("FSDPKIT_MIN_FREE_GB", "0"))
     if free_gb < wanted_gb:
         raise NodeError(

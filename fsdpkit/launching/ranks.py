@@ -74,6 +74,6 @@ def run_torchrun(arguments: Sequence[str], attempt: AttemptPaths) -> None:
         args.rdzv_id = os.environ["SLURM_JOB_ID"]
     config, command, command_args = config_from_args(args)
     config.logs_specs = RunDirectoryLogs(attempt)
-    config.log_line_prefix_template = " "
+    config.log_line_prefix_template = "rank ${rank}: "
     shim = ["-I", "-S", "-c", _DIES_WITH_PARENT, str(command)]
     elastic_launch(config, sys.executable)(*shim, *command_args)

@@ -6,6 +6,7 @@ does. They are rendered for a made-up person with made-up paths; hashes and the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,6 +74,9 @@ def golden_script(name: str) -> str:
 
 
 def main() -> None:
+    for name in ("FSDPKIT_SITE_PATH", "XDG_CONFIG_HOME"):
+        os.environ.pop(name, None)
+    os.environ["FSDPKIT_CONFIG_DIR"] = os.devnull  # nobody's own defaults
     golden_dir().mkdir(exist_ok=True)
     for name in GOLDENS:
         (golden_dir() / f"{name}.sbatch").write_text(golden_script(name), encoding="utf-8")

@@ -34,7 +34,7 @@ class Client(Protocol):
     def cancel(self, job_id: str) -> None: ...
 
 
-class StateWatcher(InfoWatcher):  # type: ignore[misc]
+class StateWatcher(InfoWatcher):
     """States of many jobs from one round of questions, asked at most every few seconds."""
 
     def __init__(self, client: Client, delay_s: int = 15) -> None:
@@ -68,13 +68,16 @@ class StateWatcher(InfoWatcher):  # type: ignore[misc]
         waiting = sorted(self._registered - self._finished)
         self._states |= self.client.states(waiting)
         self._last_status_check = time.time()
-        self._finished |= {j for j in waiting if (s := self._states.get(j)) and s.phase == "ended"}
+        for job_id in waiting:
+            state = self._states.get(job_id)
+            if state is not None and state.phase == "ended" and not state.may_return:
+                self._finished.add(job_id)
 
 
-class FsdpkitJob(SlurmJob):  # type: ignore[misc]
+class FsdpkitJob(SlurmJob[Any]):
     """A job that is done when the cluster says so, with or without accounting."""
 
-    watcher = StateWatcher(SlurmClient())
+    watcher: StateWatcher = StateWatcher(SlurmClient())  # type: ignore[assignment]
 
     def done(self, force_check: bool = False) -> bool:
         """Whether the job ended. A result of an attempt before a requeue does not count: a result
@@ -97,7 +100,7 @@ def job_class(client: Client) -> type[FsdpkitJob]:
     return type("FsdpkitJob", (FsdpkitJob,), {"watcher": StateWatcher(client)})
 
 
-class FsdpkitExecutor(SlurmExecutor):  # type: ignore[misc]
+class FsdpkitExecutor(SlurmExecutor):
     """Submits a script that is already rendered; every task of an array runs the same one.
 
     folder: `<run>/submitit`. script: the text for sbatch. nodes: tasks of the job, one a node.
@@ -188,7 +191,7 @@ class FsdpkitExecutor(SlurmExecutor):  # type: ignore[misc]
         job_id = self.submitted.job_id
         ids = [job_id] if array is None else [f"{job_id}_{k}" for k in array]
         nodes = list(range(self.nodes))
-        jobs = [self.job_class(folder=folder, job_id=one, tasks=nodes) for one in ids]
+        jobs: list[Job[Any]] = [self.job_class(folder, one, nodes) for one in ids]
         submission_file = jobs[0].paths.submission_file
         try:
             submission_file.symlink_to(os.path.relpath(self.script_path, submission_file.parent))

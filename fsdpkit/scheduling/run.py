@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
 
 _POLL_S = 1.0
+_SETTLE_S = 10.0
+"""How long a state must last that may be followed by a requeue."""
+_UNHEARD_S = 300.0
+"""How long nobody may know the job before waiting for it is given up."""
 
 
 def client_for(kind: str, cluster: str | None) -> SlurmClient | LocalClient:
@@ -99,14 +103,16 @@ class Run:
 
         Raises SchedulerError if nobody knows the job for five minutes.
         """
-        heard = time.monotonic()
+        heard = ended = time.monotonic()
         while True:
             state = self.state()
-            if state is not None and state.phase == "ended":
+            if state is None or state.phase != "ended":
+                ended = time.monotonic()
+            elif not state.may_return or time.monotonic() - ended > _SETTLE_S:
                 return state
             if state is not None:
                 heard = time.monotonic()
-            elif time.monotonic() - heard > 300:
+            elif time.monotonic() - heard > _UNHEARD_S:
                 raise SchedulerError(
                     f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
                     "nor scontrol knows it"
@@ -148,6 +154,21 @@ class Run:
         for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
             restarts.append(int(path.name.split(".")[1].removeprefix("restart-")))
         return attempt.rank_file(rank, stream, max(restarts))
+
+    def first_failure(self) -> str | None:
+        """`rank 5 on node2: exit status 3`: the first failure that an agent of the newest attempt
+        recorded; of an array, that of the first task with one."""
+        array_tasks: list[int | None] = (
+            [None] if self.record.array is None else [*self.record.array]
+        )
+        for array_task in array_tasks:
+            attempts = self.paths.task(array_task).attempts()
+            if not attempts:
+                continue
+            recorded = sorted(self.paths.task(array_task).attempt(attempts[-1]).failures.glob("*"))
+            if recorded:
+                return recorded[0].read_text(errors="replace").partition(" ")[2].strip()
+        return None
 
     def batch_logs(self) -> list[Path]:
         """The batch shells' own output, where start-up errors stand."""

@@ -86,6 +86,11 @@ class JobState:
         return "ended" if self.state in _ENDED else "unknown"
 
     @property
+    def may_return(self) -> bool:
+        """Whether Slurm may be about to queue the job again, although it calls it ended."""
+        return self.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
+
+    @property
     def succeeded(self) -> bool:
         return self.state == "COMPLETED" and self.exit_code == 0 and not self.exit_signal
 

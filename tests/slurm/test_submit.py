@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -213,6 +214,19 @@ def test_wait_exits_with_the_training_s_own_status(
     assert time.monotonic() - started < 55  # the ranks that would have slept were ended
     good = fsdpkit("submit", str(write_script("who.py", WHO)), *words)
     assert good.returncode == 0, good.stderr
+
+
+def test_a_node_that_fails_its_check_is_named_and_nothing_trains(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
+) -> None:
+    words = ["--nodes", "2", "--gpus", "1", "--account", "pas1234", "--time", "15", "--wait"]
+    script = str(write_script("who.py", WHO))
+    done = fsdpkit("submit", script, *words, "--set", "parameters.min_free_gb=1000000.0")
+    assert done.returncode == 78
+    assert re.search(r"node[12]: check before training failed: only .* GB are free", done.stderr)
+    no_torch = fsdpkit("submit", script, *words, "--set", "environment.venv=/nowhere")
+    assert no_torch.returncode == 78
+    assert "node1: there is no Python in /nowhere" in no_torch.stderr
 
 
 def test_an_exception_in_a_rank_is_named_as_the_first_failure(

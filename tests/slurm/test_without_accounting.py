@@ -1,4 +1,5 @@
-"""A cluster without slurmdbd: sacct answers nothing, and nothing may hang or lie for it."""
+"""A poorer cluster: no slurmdbd, so sacct answers nothing, and every node's own name resolves to
+loopback, as Debian installs it. Nothing may hang, lie or fail for either."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.slurm
 @pytest.fixture(scope="module")
 def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     require_slurm()
-    with SlurmCluster(tmp_path_factory.mktemp("bare"), nodes=2, accounting=False) as cluster:
+    options = {"nodes": 2, "accounting": False, "loopback_hosts": True}
+    with SlurmCluster(tmp_path_factory.mktemp("bare"), **options) as cluster:
         yield cluster
 
 
@@ -32,7 +34,8 @@ def on_bare(bare_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Slur
 def test_states_come_from_the_controller(
     on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> None:
-    """A41, L5: success, failure and cancellation are all told without accounting."""
+    """A01, A41, L5: nodes meet although each calls itself 127.0.1.1, and success, failure and
+    cancellation are all told without accounting."""
     words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
     good = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
     run = Run.open(good["dir"])

@@ -56,7 +56,8 @@ class LocalClient:
         job = store.create()
         description = {"script": str(script), "options": options, "tasks": tasks, "after": after}
         (job.dir / "job.json").write_text(json.dumps(description))
-        for task in tasks or [None]:
+        each: list[int | None] = [None] if tasks is None else [*tasks]
+        for task in each:
             job.save_state(JobState("PENDING", "local", reason="Starting"), task)
         with open(job.dir / "supervisor.log", "ab") as log:
             supervisor = subprocess.Popen(

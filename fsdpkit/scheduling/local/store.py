@@ -65,7 +65,7 @@ class LocalJob:
             pid, created = json.loads((self.dir / "supervisor.json").read_text())
             process = psutil.Process(pid)
             # The same id may by now be another process.
-            return abs(process.create_time() - created) < 1 and process.status() != "zombie"
+            return bool(abs(process.create_time() - created) < 1 and process.status() != "zombie")
         except FileNotFoundError:
             return True  # it is being started
         except (OSError, ValueError, psutil.NoSuchProcess):

@@ -66,9 +66,9 @@ def _wait_for(job: store.LocalJob, after: str, tasks: list[int | None]) -> bool:
 
 
 def _all_states(job: store.LocalJob) -> Iterator[JobState]:
-    tasks = [p.stem.removeprefix("state-") for p in job.dir.glob("state-*.json")]
-    for task in tasks or [None]:
-        if state := job.state(int(task) if task is not None else None):
+    numbers = [int(p.stem.removeprefix("state-")) for p in job.dir.glob("state-*.json")]
+    for state in [job.state(n) for n in numbers] or [job.state()]:
+        if state is not None:
             yield state
 
 

@@ -1,0 +1,45 @@
+"""`python -m fsdpkit.config.schema`: writes `site/schema/{job,site,template}.schema.json`.
+
+For editors: with `#:schema …/job.schema.json` on the first line of a TOML file they complete keys
+and mark mistakes. The sentences are those of the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config import assets
+from fsdpkit.config.job import JobSpec
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.template import TemplateManifest
+
+SCHEMAS: Mapping[str, type[msgspec.Struct]] = {
+    "job": JobSpec,
+    "site": SiteProfile,
+    "template": TemplateManifest,
+}
+
+
+def schema_dir() -> Path:
+    return assets.packaged_dir() / "site" / "schema"
+
+
+def schema_text(kind: str) -> str:
+    """The JSON Schema of a `job`, `site` or `template` file."""
+    schema = msgspec.json.schema(SCHEMAS[kind])
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"fsdpkit {kind}"}
+    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    schema_dir().mkdir(exist_ok=True)
+    for kind in SCHEMAS:
+        (schema_dir() / f"{kind}.schema.json").write_text(schema_text(kind), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A job: its layers, its script, its array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.config.job import load_job, parse_array
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+
+JobFile = Callable[[str], str]
+Write = Callable[[str, str], Path]
+
+
+def test_defaults_lie_beneath_the_jobs_own_values(
+    user_file: Write, centre_file: Write, job_file: JobFile
+) -> None:
+    centre_file("defaults.toml", "[resources]\naccount = 'centre'\nqos = 'normal'\nnodes = 9\n")
+    user_file("defaults.toml", "[resources]\naccount = 'mine'\n")
+    job = load_job(job_file(""))
+    resources = job.spec.resources
+    assert (resources.account, resources.qos, resources.nodes) == ("mine", "normal", 2)
+    assert job.origin("resources.account") == "user defaults.toml"
+    assert job.origin("resources.qos") == "centre defaults.toml"
+
+
+def test_the_command_line_wins_over_set_which_wins_over_files(job_file: JobFile) -> None:
+    job = load_job(
+        job_file(""), options={"resources.nodes": 5}, sets=["resources.nodes=4", "resources.gpus=1"]
+    )
+    assert (job.spec.resources.nodes, job.spec.resources.gpus) == (5, 1)
+    assert job.origin("resources.nodes") == "command line"
+    assert job.origin("resources.gpus") == "--set"
+
+
+def test_an_error_in_defaults_names_defaults(user_file: Write) -> None:
+    user_file("defaults.toml", "[resources]\nqos = 3\n")
+    with pytest.raises(ConfigError, match=r"resources\.qos \(user defaults\.toml\): must be text"):
+        load_job()
+
+
+def test_arguments_are_appended_to_the_jobs(job_file: JobFile) -> None:
+    job = load_job(job_file(""), sets=['args=["--a"]'], args=["--b", "{array_task}"])
+    assert job.spec.args == ["--a", "--b", "{array_task}"]
+
+
+def test_a_bare_script_is_a_small_job(tmp_path: Path) -> None:
+    script = tmp_path / "my train (2).py"
+    script.write_text("")
+    job = load_job(str(script))
+    assert (job.spec.name, job.entry) == ("my-train--2-", script)
+    assert (job.spec.resources.nodes, job.spec.resources.gpus) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["nothing.py", "nothing.toml", "no/such/job", "t6"])
+def test_a_job_that_is_not_there_is_said_so(name: str) -> None:
+    with pytest.raises(NotFoundError, match=name):
+        load_job(name)
+
+
+def test_a53_a_missing_script_is_found_before_queueing(job_file: JobFile, tmp_path: Path) -> None:
+    path = job_file("")
+    (tmp_path / "train.py").unlink()
+    with pytest.raises(NotFoundError, match=r"there is no script 'train\.py'; looked in"):
+        load_job(path)
+
+
+def test_a_script_beside_the_job_file_wins_over_the_current_directory(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "train.py").write_text("")
+    monkeypatch.chdir(elsewhere)
+    path = job_file("")
+    assert load_job(path).entry == tmp_path / "train.py"
+    assert load_job(path, sets=["entry=train.py"]).entry == elsewhere / "train.py"
+
+
+ARRAYS = {
+    "0-3": ([0, 1, 2, 3], None),
+    "1,3,5": ([1, 3, 5], None),
+    "0-15:5": ([0, 5, 10, 15], None),
+    "0-3%2": ([0, 1, 2, 3], 2),
+    "7": ([7], None),
+    "1-2,9": ([1, 2, 9], None),
+}
+
+
+@pytest.mark.parametrize(("text", "wanted"), ARRAYS.items())
+def test_an_array_is_read_as_sbatch_does(text: str, wanted: tuple[list[int], int | None]) -> None:
+    assert parse_array(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "3-1", "1:2", "0-9:0", "0-3%0", "0-3%", "1,1", "-1", "1,,2", "٣", "1-2-3", "0-1e9"]
+    + ["0-3%1%2", "0-99999999", " 1", "1;rm"],
+)
+def test_what_is_no_array_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--array"):
+        parse_array(text)

@@ -1,0 +1,126 @@
+"""The profile decides before anything is queued. Facts of OSC: its own configuration (sites.md §2)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from fsdpkit.config.job import Resources
+from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.site import load_site
+from fsdpkit.errors import UsageError
+
+
+def placed(site: str, nodes: int, gpus: int, **other: Any) -> Placement:
+    given = {"time": "01:00:00", **other}
+    if site.startswith("osc-"):
+        given = {"account": "PAS2136", **given}
+    return place(Resources(nodes=nodes, gpus=gpus, **given), load_site(site))
+
+
+def refusal(site: str, nodes: int, gpus: int, **other: Any) -> str:
+    with pytest.raises(UsageError) as refused:
+        placed(site, nodes, gpus, **other)
+    return str(refused.value)
+
+
+FITS = [
+    # site, nodes, gpus, other resources -> what selects the nodes, cores of the node's one task
+    ("osc-ascend", 2, 4, {}, {"partition": "quad"}, 88),
+    ("osc-ascend", 4, 4, {}, {"partition": "quad"}, 88),
+    ("osc-ascend", 2, 2, {}, {"partition": "nextgen"}, 80),
+    ("osc-ascend", 16, 3, {}, {"partition": "nextgen"}, 120),
+    ("osc-ascend", 2, 1, {}, {"partition": "nextgen"}, 40),
+    ("osc-ascend", 1, 4, {"time": "7-00:00:00"}, {"partition": "quad"}, 88),
+    ("osc-ascend", 1, 1, {"partition": "debug-quad"}, {"partition": "debug-quad"}, 22),
+    ("osc-ascend", 2, 2, {"memory": "900G"}, {"partition": "quad"}, 44),
+    ("osc-cardinal", 2, 4, {}, {"partition": "gpu"}, 96),
+    ("osc-cardinal", 12, 4, {}, {"partition": "gpu"}, 96),
+    ("osc-cardinal", 1, 1, {"cpus_per_gpu": 10}, {"partition": "gpu"}, 10),
+    ("osc-pitzer", 4, 2, {}, {"constraint": "40core"}, 40),
+    ("osc-pitzer", 6, 2, {}, {"constraint": "48core"}, 48),
+    ("osc-pitzer", 1, 4, {}, {}, 48),
+    ("generic", 2, 4, {}, {}, 4),
+    ("generic", 2, 4, {"partition": "any"}, {"partition": "any"}, 4),
+    ("generic", 2, 4, {"cpus_per_gpu": 8}, {}, 32),
+]
+
+
+@pytest.mark.parametrize(("site", "nodes", "gpus", "other", "select", "cpus"), FITS)
+def test_the_first_node_type_that_fits_is_chosen(
+    site: str, nodes: int, gpus: int, other: dict[str, Any], select: dict[str, str], cpus: int
+) -> None:
+    placement = placed(site, nodes, gpus, **other)
+    assert placement.select == select
+    assert placement.cpus_per_task == cpus
+
+
+def test_a61_a_shape_that_no_node_type_has_is_refused_with_those_that_fit() -> None:
+    assert refusal("osc-pitzer", 2, 4).splitlines() == [
+        "2 nodes x 4 GPUs for 01:00:00 does not fit OSC Pitzer:",
+        "  gpu (NVIDIA V100 16 GB, 2 per node, up to 4 nodes): 4 GPUs per node asked, a node has 2",
+        "  gpu-exp (NVIDIA V100 32 GB, 2 per node, up to 6 nodes): "
+        "4 GPUs per node asked, a node has 2",
+        "  gpu-quad (NVIDIA V100S 32 GB, NVLink, 4 per node, up to 1 nodes): "
+        "2 nodes asked, at most 1 allowed",
+        "What would fit: --nodes 4 --gpus 2 on gpu; --nodes 4 --gpus 2 on gpu-exp.",
+    ]
+
+
+REFUSED = [
+    ("osc-ascend", 5, 4, {}, "5 nodes asked, at most 4 allowed"),
+    ("osc-ascend", 2, 8, {}, "8 GPUs per node asked, a node has 4"),
+    ("osc-ascend", 17, 2, {}, "17 nodes asked, at most 16 allowed"),
+    ("osc-ascend", 2, 4, {"time": "8-0"}, "8-00:00:00 asked, the limit is 7-00:00:00"),
+    ("osc-ascend", 2, 4, {"time": "8-0"}, "--nodes 2 --gpus 4 --time 7-00:00:00 on quad"),
+    ("osc-ascend", 2, 4, {"partition": "nextgen"}, "4 GPUs per node asked, a node has 3"),
+    ("osc-ascend", 1, 4, {"partition": "debug-quad", "time": "2:00:00"}, "the limit is 01:00:00"),
+    ("osc-ascend", 2, 4, {"memory": "2T"}, "2097152 MB per node asked, a node has 943104"),
+    ("osc-ascend", 2, 4, {"cpus_per_gpu": 30}, "120 cores per node asked, a node has 88"),
+    ("osc-ascend", 2, 4, {"partition": "quadd"}, "Did you mean 'quad'? Known: nextgen, quad,"),
+    ("osc-ascend", 2, 4, {"partition": "batch"}, "has no partition 'batch' in its profile"),
+    ("osc-cardinal", 13, 4, {}, "13 nodes asked, at most 12 allowed"),
+    ("osc-pitzer", 1, 5, {}, "5 GPUs per node asked, a node has 4"),
+    ("osc-pitzer", 1, 2, {"partition": "gpu-quad"}, "at least 3 GPUs per node must be asked for"),
+]
+
+
+@pytest.mark.parametrize(("site", "nodes", "gpus", "other", "reason"), REFUSED)
+def test_what_does_not_fit_is_refused_with_the_reason(
+    site: str, nodes: int, gpus: int, other: dict[str, Any], reason: str
+) -> None:
+    assert reason in refusal(site, nodes, gpus, **other)
+
+
+def test_a_missing_account_is_refused_with_the_command_that_lists_them() -> None:
+    answer = refusal("osc-ascend", 2, 4, account=None)
+    assert "OSC Ascend needs an account (such as PAS2136): add --account" in answer
+    assert "sacctmgr -nP show assoc user=$USER" in answer
+
+
+@pytest.mark.parametrize(
+    "account", ["pas2136", "PAS213", "PAS21366", "P2136", "x PAS2136", "PAS2136x"]
+)
+def test_an_ill_formed_account_is_refused(account: str) -> None:
+    answer = refusal("osc-ascend", 2, 4, account=account)
+    assert re.match(f"'{account}' is not an account of OSC Ascend", answer)
+
+
+@pytest.mark.parametrize("account", ["PAS2136", "PZS0714", "PA0001", "PABCD1234"])
+def test_a_well_formed_account_is_taken(account: str) -> None:
+    assert placed("osc-ascend", 2, 4, account=account).partition == "quad"
+
+
+def test_a35_a_partition_that_cancels_preempted_jobs_is_said_to() -> None:
+    placement = placed("osc-ascend", 2, 4, partition="preemptible-quad")
+    assert placement.warnings == (
+        "partition preemptible-quad: a preempted job is cancelled there and will not restart",
+    )
+
+
+def test_a_slow_partition_is_never_chosen_by_itself() -> None:
+    for nodes, gpus in [(1, 1), (2, 4), (1, 3)]:
+        chosen = placed("osc-ascend", nodes, gpus).partition
+        assert chosen in ("nextgen", "quad")

@@ -1,0 +1,163 @@
+"""Profiles: found, layered, recognised, and never guessed."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.config import assets
+from fsdpkit.config.site import choose_site, load_site
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+
+Write = Callable[[str, str], Path]
+TOP = 'schema = "fsdpkit.site/1"\ntitle = "T"\n'
+
+
+@pytest.fixture
+def slurm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this machine look like a login node with sbatch."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "sbatch").write_text("#!/bin/sh\n")
+    (bin_dir / "sbatch").chmod(0o755)
+
+    def become(host: str = "login.example.org", **variables: str) -> None:
+        monkeypatch.setenv("PATH", f"{bin_dir}:{os.environ['PATH']}")
+        monkeypatch.delenv("CLUSTER", raising=False)
+        monkeypatch.setattr(socket, "gethostname", lambda: host.partition(".")[0])
+        monkeypatch.setattr(socket, "getfqdn", lambda: host)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return become
+
+
+@pytest.mark.parametrize("name", ["local", "generic", "osc-ascend", "osc-cardinal", "osc-pitzer"])
+def test_shipped_profiles_load_and_say_where_their_facts_come_from(name: str) -> None:
+    profile = load_site(name).profile
+    if name.startswith("osc-"):
+        assert profile.sources
+        assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", s.checked) for s in profile.sources)
+        assert profile.account.required
+        assert profile.unknown, "nobody has verified everything about a cluster"
+    assert profile.verified is None, "no profile claims a run that has not happened"
+
+
+def test_an_unknown_site_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(
+        NotFoundError, match=r"no site named 'osc-asend'\. Did you mean 'osc-ascend'"
+    ):
+        load_site("osc-asend")
+
+
+def test_a_persons_profile_changes_one_key_of_the_packaged_one(user_file: Write) -> None:
+    user_file("site/profiles/osc/ascend.toml", "[partitions.quad]\nmax_nodes = 6\n")
+    partition = load_site("osc-ascend").profile.partitions["quad"]
+    assert (partition.max_nodes, partition.node_type) == (6, "quad")
+
+
+def test_nearer_layers_win(user_file: Write, centre_file: Write) -> None:
+    centre_file("site/profiles/generic.toml", "title = 'centre'\ncontact = 'help@centre'\n")
+    user_file("site/profiles/generic.toml", "title = 'mine'\n")
+    profile = load_site("generic").profile
+    assert (profile.title, profile.contact) == ("mine", "help@centre")
+
+
+def test_an_error_in_a_layer_names_that_layer(centre_file: Write) -> None:
+    centre_file("site/profiles/osc/ascend.toml", "[partitions.quad]\nmax_nodes = 'six'\n")
+    with pytest.raises(ConfigError, match=r"partitions\.quad\.max_nodes \(centre ascend\.toml\)"):
+        load_site("osc-ascend")
+
+
+def test_the_first_of_several_centre_directories_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        path = tmp_path / name / "site" / "profiles" / "generic.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"title = '{name}'\n")
+    monkeypatch.setenv("FSDPKIT_SITE_PATH", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+    assert load_site("generic").profile.title == "a"
+
+
+def test_a_centre_directory_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSDPKIT_SITE_PATH", "/nowhere/at/all")
+    with pytest.raises(UsageError, match="FSDPKIT_SITE_PATH names /nowhere/at/all, which is not"):
+        load_site("generic")
+
+
+def test_two_profiles_of_one_name_are_refused(user_file: Write) -> None:
+    user_file("site/profiles/osc/ascend.toml", TOP)
+    user_file("site/profiles/osc-ascend.toml", TOP)
+    with pytest.raises(ConfigError, match="are both the profile 'osc-ascend'; keep one"):
+        load_site("osc-ascend")
+
+
+def test_a_profile_can_be_given_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    path.write_text(TOP)
+    assert load_site(str(path)).id == "new"
+
+
+def test_without_slurm_it_is_the_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    site, why = choose_site(None)
+    assert (site.id, why) == ("local", "no sbatch on this machine")
+
+
+def test_a_login_node_is_recognised_by_its_variable_first(
+    slurm_machine: Callable[..., None],
+) -> None:
+    slurm_machine("pitzer-login01.hpc.osc.edu", CLUSTER="ascend")
+    site, why = choose_site(None)
+    assert (site.id, why) == ("osc-ascend", "recognised by its environment variables")
+
+
+@pytest.mark.parametrize("cluster", ["ascend", "cardinal", "pitzer"])
+def test_a_login_node_is_recognised_by_its_name(
+    cluster: str, slurm_machine: Callable[..., None]
+) -> None:
+    slurm_machine(f"{cluster}-login03.hpc.osc.edu")
+    site, why = choose_site(None)
+    assert (site.id, why) == (f"osc-{cluster}", "recognised by its host name")
+
+
+def test_an_unknown_machine_with_slurm_is_generic(slurm_machine: Callable[..., None]) -> None:
+    slurm_machine("ascend-login03.hpc.osc.edu.evil.org", CLUSTER="Ascend")
+    assert choose_site(None)[0].id == "generic"
+
+
+def test_two_sites_that_both_claim_a_machine_are_refused(
+    user_file: Write, slurm_machine: Callable[..., None]
+) -> None:
+    user_file("site/profiles/other.toml", f"{TOP}[identify]\nenv = {{ CLUSTER = 'ascend' }}\n")
+    slurm_machine(CLUSTER="ascend")
+    with pytest.raises(
+        UsageError, match=r"match several sites \(osc-ascend, other\); use --cluster"
+    ):
+        choose_site(None)
+
+
+def test_the_persons_word_wins(
+    slurm_machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_machine(CLUSTER="ascend")
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "osc-pitzer")
+    assert choose_site(None)[0].id == "osc-pitzer"
+    assert choose_site("osc-cardinal")[0].id == "osc-cardinal"
+
+
+def test_a_named_site_needs_no_other_profile_to_be_right(user_file: Write) -> None:
+    user_file("site/profiles/broken.toml", "schema = ")
+    assert choose_site("osc-ascend")[0].id == "osc-ascend"
+
+
+def test_everything_known_is_listed_with_its_layer(centre_file: Write) -> None:
+    centre_file("site/profiles/osc/ascend.toml", "")
+    places = assets.available("site")["osc-ascend"]
+    assert [layer.name for layer, _ in places] == ["packaged", "centre"]
