@@ -1,4 +1,4 @@
-"""What is measured: fsdpkit as its wheel installs it, and torchx, each in an environment of its own.
+"""What is measured: fsdpkit as its wheel installs it, and torchx, each in its own environment.
 
 Both are compiled to bytecode before any clock starts, and run with a login shell's plain
 environment: nothing of the person's, nothing of the environment that measures.

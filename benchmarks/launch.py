@@ -1,4 +1,4 @@
-"""How fast and how surely a run starts: `python benchmarks/launch.py`, as root, some twenty minutes.
+"""How fast and how surely a run starts: `python benchmarks/launch.py`, as root, about half an hour.
 
 Every figure compares two things measured alternately (A B A B …) in one run on one real Slurm
 cluster, so that a slow or busy machine slows both. Medians are compared; all samples are kept in
@@ -106,7 +106,8 @@ class Bench:
     def dry_run(self) -> Figure:
         (self.directory / "train.py").write_text("print('trains')\n")
         ours = ["fsdpkit", "submit", *SHAPE, "--dry-run", "--cluster", "generic"]
-        theirs = "torchx run --dryrun -s slurm dist.ddp -j 2x4 --script train.py".split()
+        theirs = ["torchx", "run", "--dryrun", "-s", "slurm"]
+        theirs += ["dist.ddp", "-j", "2x4", "--script", "train.py"]
         samples = self._commands(self.ours, ours, self.torchx, theirs)
         return ratio("dry-run", _code(ours), _code(theirs), 0.5, *samples)
 
@@ -145,9 +146,8 @@ class Bench:
         self.cluster.wait_job(answer["job_id"], timeout_s=300)
         self.cluster.wait_idle()
         script = (Path(answer["dir"]) / "job.sbatch").read_text()
-        (trainer,) = self.ours.prefix.glob(
-            "lib/python*/site-packages/fsdpkit/_shared/examples/*/fsdp_t5.py"
-        )
+        package = "lib/python*/site-packages/fsdpkit"
+        (trainer,) = self.ours.prefix.glob(f"{package}/_shared/examples/*/fsdp_t5.py")
         assert str(trainer) in script
         return Path(answer["dir"]) / "job.json", trainer
 
