@@ -131,7 +131,7 @@ def _describe(partition: Partition, profile: SiteProfile) -> str:
     if node.gpus is not None:
         facts.append(f"{node.gpus} per node")
     if partition.max_nodes is not None:
-        facts.append(f"up to {partition.max_nodes} nodes")
+        facts.append(f"up to {partition.max_nodes} node{'s' if partition.max_nodes > 1 else ''}")
     return ", ".join(facts)
 
 

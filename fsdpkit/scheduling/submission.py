@@ -8,15 +8,12 @@ never handed to sbatch and is removed, or it holds all that the job needs.
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,8 +28,10 @@ from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.run import Run, client_for
-from fsdpkit.scheduling.slurm import SubmissionUnconfirmed, scrubbed
+
+# What talks to a scheduler is imported where it is used: a dry run does not.
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,8 @@ def plan(request: Request) -> tuple[Plan, str]:
         parse_array(request.array)
     after = None
     if request.after is not None:
+        from fsdpkit.scheduling.run import Run
+
         first = Run.open(request.after, runs=request.runs)
         if first.record.job_id is None:
             raise UsageError(f"--after {request.after}: that run was never confirmed as submitted")
@@ -92,6 +93,10 @@ def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
+    import tempfile
+
+    from fsdpkit.scheduling.run import client_for
+
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
         path.write_text(script_of(plan, runs), encoding="utf-8")
@@ -104,6 +109,11 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     Raises StorageError or SchedulerError; then no run is left behind, except after
     SubmissionUnconfirmed, when Slurm may have the job and `fsdpkit status` will find out.
     """
+    import shutil
+
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+
     directory = _name_run_dir(runs_dir(runs), plan.job.spec.name)
     script = render(plan, directory)
     _make_run_dir(directory)
@@ -127,7 +137,7 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
 
 def _name_run_dir(top: Path, name: str) -> Path:
     """A name for this run alone: job, time, and a tail in case two are made that second."""
-    return top / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return top / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def _make_run_dir(directory: Path) -> None:
@@ -175,6 +185,7 @@ def _call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str 
     """Through submitit's executor; the job's id and, where sbatch named one, the cluster."""
     from fsdpkit.launching.node import LaunchNode
     from fsdpkit.scheduling.executor import FsdpkitExecutor
+    from fsdpkit.scheduling.run import client_for
 
     profile = plan.site.profile
     executor = FsdpkitExecutor(
@@ -193,6 +204,8 @@ def _call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str 
 
 def leaked_variables() -> list[str]:
     """Names of a surrounding allocation's variables that a submission leaves out."""
+    from fsdpkit.scheduling.slurm import scrubbed
+
     return scrubbed(os.environ)[1]
 
 

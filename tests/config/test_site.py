@@ -49,9 +49,7 @@ def test_shipped_profiles_load_and_say_where_their_facts_come_from(name: str) ->
 
 
 def test_an_unknown_site_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(
-        NotFoundError, match=r"no site named 'osc-asend'\. Did you mean 'osc-ascend'"
-    ):
+    with pytest.raises(NotFoundError, match=r"'osc-asend'\. Did you mean 'osc-ascend'"):
         load_site("osc-asend")
 
 
@@ -137,9 +135,7 @@ def test_two_sites_that_both_claim_a_machine_are_refused(
 ) -> None:
     user_file("site/profiles/other.toml", f"{TOP}[identify]\nenv = {{ CLUSTER = 'ascend' }}\n")
     slurm_machine(CLUSTER="ascend")
-    with pytest.raises(
-        UsageError, match=r"match several sites \(osc-ascend, other\); use --cluster"
-    ):
+    with pytest.raises(UsageError, match=r"several sites \(osc-ascend, other\); use --cluster"):
         choose_site(None)
 
 

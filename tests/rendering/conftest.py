@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from fsdpkit.config.job import load_job
+from fsdpkit.config.loading import Layered, build
+from fsdpkit.config.placement import place
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template, load_template
+from fsdpkit.rendering.script import Plan, PythonEnvironment, render
 
 MANIFEST = """
 schema = "fsdpkit.template/1"
@@ -32,3 +41,50 @@ def write_template(tmp_path: Path) -> Callable[..., Template]:
         return load_template(str(directory))
 
     return write
+
+
+RenderScript = Callable[..., str]
+
+
+@pytest.fixture
+def render_script(tmp_path: Path) -> RenderScript:
+    """Renders the shipped template for a small job; keywords change the plan.
+
+    options: dotted keys of the job. profile: tables laid over the site's profile. run_dir, entry,
+    python, array: as in `Plan`.
+    """
+
+    def rendered(
+        site: str = "generic",
+        *,
+        options: Mapping[str, Any] | None = None,
+        args: Sequence[str] = (),
+        profile: Mapping[str, Any] | None = None,
+        run_dir: Path | None = None,
+        entry: Path = Path("/home/alex/train.py"),
+        python: PythonEnvironment | None = None,
+        array: str | None = None,
+    ) -> str:
+        script = tmp_path / "train.py"
+        script.touch()
+        shape = {"resources.nodes": 2, "resources.gpus": 4}
+        if site.startswith("osc-"):
+            shape["resources.account"] = "PAS2136"  # type: ignore[assignment]
+        job = load_job(str(script), options={**shape, **(options or {})}, args=args)
+        loaded = load_site(site)
+        if profile:
+            layered = Layered(msgspec.to_builtins(loaded.profile))
+            layered.overlay(profile, "test")
+            loaded = replace(loaded, profile=build(SiteProfile, layered, "site test"))
+        plan = Plan(
+            replace(job, entry=entry),
+            loaded,
+            load_template("torchrun"),
+            place(job.spec.resources, loaded),
+            tmp_path,
+            array,
+            python=python or PythonEnvironment("prefix", "/nowhere/bin"),
+        )
+        return render(plan, run_dir or tmp_path / "run")
+
+    return rendered

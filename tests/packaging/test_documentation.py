@@ -1,0 +1,143 @@
+"""What the documents say is there, is there: commands, options, make targets, files, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from benchmarks.report import README as BENCHMARKS
+from benchmarks.report import RESULTS, with_table
+from fsdpkit.cli.main import COMMANDS
+from fsdpkit.cli.main import fsdpkit as group
+from tests.packaging.installation import ROOT
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+# A word that stands for something: <centre>, NAME, …, {a,b}, $HOME.
+_PLACEHOLDER = re.compile(r"[<>{}$…]|\b[A-Z]{2,}\b")
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Every file of the project, those not yet committed included."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return tuple(name for name in listed.stdout.splitlines() if (ROOT / name).is_file())
+
+
+def documents() -> list[str]:
+    return [name for name in tracked() if name.endswith(".md")]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The words of every `fsdpkit …` in code blocks and in code within sentences."""
+    lines = list(_CODE.findall(_FENCE.sub("", text)))
+    for _, block in _FENCE.findall(text):
+        lines += block.replace("\\\n", " ").splitlines()
+    for line in lines:
+        shown = line.strip().removeprefix("$ ").strip()
+        if shown.startswith("fsdpkit "):
+            try:
+                yield shlex.split(shown, comments=True)[1:]
+            except ValueError:  # an apostrophe in a comment or in prose
+                yield shown.split("#")[0].split()[1:]
+
+
+def wrong_words(words: list[str]) -> Iterator[str]:
+    """The command or options in these words that do not exist."""
+    name = words[0] if words else ""
+    if name.startswith("-"):
+        name, words = "", ["", *words]
+    if name and _PLACEHOLDER.search(name):
+        return
+    if name and name not in COMMANDS:
+        yield f"there is no command: fsdpkit {name}"
+        return
+    command = group.get_command(click.Context(group), name) if name else group
+    assert command is not None
+    context = click.Context(command, **command.context_settings)
+    options = {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
+    for word in words[1:]:
+        if word in ("--", "|", ">", "&&", ";"):
+            return
+        option = word.strip("[]").split("=")[0]
+        if option.startswith("--") and option not in options | {"--help", "--version"}:
+            yield f"there is no option: fsdpkit {name} {option}"
+
+
+@pytest.mark.parametrize("document", documents())
+def test_commands_and_options_exist(document: str) -> None:
+    assert [w for words in command_lines(read(document)) for w in wrong_words(words)] == []
+
+
+@pytest.mark.parametrize("document", documents())
+def test_make_targets_exist(document: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", read(document), re.MULTILINE))
+    assert named - targets == set()
+
+
+@pytest.mark.parametrize("document", documents())
+def test_files_exist(document: str) -> None:
+    """Links, and code that begins with a folder of this project."""
+    text = read(document)
+    here = (ROOT / document).parent
+    tops = {name.split("/")[0] for name in tracked() if "/" in name}
+    missing = [
+        link
+        for link in _LINK.findall(text)
+        if not re.match(r"[a-z]+:", link) and not (here / link).exists()
+    ]
+    for code in _CODE.findall(_FENCE.sub("", text)):
+        for word in code.split():
+            path = word.rstrip(".,:;")
+            if "/" not in path or path.split("/")[0] not in tops or _PLACEHOLDER.search(path):
+                continue
+            if not list(ROOT.glob(path.rstrip("/"))):
+                missing.append(path)
+    assert missing == []
+
+
+def test_the_table_of_figures_is_current() -> None:
+    """`python benchmarks/report.py` changes nothing."""
+    result = json.loads(RESULTS.read_text(encoding="utf-8"))
+    written = BENCHMARKS.read_text(encoding="utf-8")
+    assert written == with_table(written, result)
+
+
+def test_published_figures_come_from_a_full_run() -> None:
+    figures = json.loads(RESULTS.read_text(encoding="utf-8"))["figures"]
+    samples = {figure["name"]: len(figure["samples"]["ours"]) for figure in figures}
+    assert set(samples) == {"dry-run", "help", "first-step", "array", "submissions"}
+    assert samples["submissions"] >= 20
+    assert samples["first-step"] >= 5
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    places = [f"{ROOT}/", f"{Path.home()}/"]
+    named = []
+    for name in tracked():
+        try:
+            text = read(name)
+        except UnicodeDecodeError:
+            continue
+        named += [f"{name}: {place}" for place in places if place in text]
+    assert named == []
