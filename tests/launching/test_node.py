@@ -1,0 +1,81 @@
+"""Which failure of a run came first, and what the batch shell and people are told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import STOPPED_EARLY, NodeError
+from fsdpkit.launching.node import Failure, _record_failure, first_failure, torchrun_arguments
+from fsdpkit.runs.layout import AttemptPaths
+
+pytestmark = pytest.mark.torch
+
+
+def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float = 0.0) -> object:
+    """torchelastic's own record of a failed rank, from a real error file."""
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    if error_file is not None:
+        message = f"ValueError: rank {local_rank} broke"
+        at = time.time() - age_s
+        extra = {"timestamp": str(int(at)), "py_callstack": ""}
+        error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+        os.utime(error_file, (at, at))
+    return ProcessFailure(local_rank, 1234, exitcode, str(error_file or "<N/A>"))
+
+
+def first(*failures: tuple[int, object]) -> Failure:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    return first_failure(ChildFailedError("train.py", dict(failures)))
+
+
+def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
+    late = failed(0, 1, tmp_path / "0.json", age_s=1.0)
+    early = failed(1, 1, tmp_path / "1.json", age_s=1.4)  # in the same second as the other, perhaps
+    failure = first((4, late), (5, early))
+    assert (failure.rank, failure.status) == (5, 1)
+    assert failure.message == "ValueError: rank 1 broke"
+
+
+def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
+    tmp_path: Path,
+) -> None:
+    silent = failed(0, 3, None)
+    follower = failed(1, 1, tmp_path / "1.json", age_s=0.0)
+    failure = first((0, silent), (1, follower))
+    assert (failure.rank, failure.status, failure.message) == (0, 3, "exit status 3")
+
+
+def test_a_signal_is_named_and_counted_as_a_shell_does() -> None:
+    failure = first((2, failed(2, -9, None)))
+    assert failure.status == 137
+    assert failure.message == "ended by signal 9 (SIGKILL)"
+
+
+def test_stopping_early_is_told_apart_from_failing() -> None:
+    failure = first((0, failed(0, STOPPED_EARLY, None)))
+    assert failure.status == STOPPED_EARLY
+    assert "stopped early as asked" in failure.message
+
+
+def test_the_first_failure_s_file_sorts_first(tmp_path: Path) -> None:
+    attempt = AttemptPaths(tmp_path)
+    attempt.failures.mkdir()
+    _record_failure(Failure(1, "connection reset", 2_000, rank=0), attempt, 0, "n1")
+    ended = _record_failure(Failure(3, "exit status 3", 1_000, rank=5), attempt, 1, "n2")
+    names = sorted(p.name for p in attempt.failures.iterdir())
+    assert names[0].endswith("-node-1-rank-5")
+    assert (attempt.failures / names[0]).read_text() == "3 rank 5 on n2: exit status 3\n"
+    assert ended.exit_code == 3
+
+
+def test_a_script_that_calls_the_agent_otherwise_is_refused() -> None:
+    assert torchrun_arguments(["--", "torchrun", "--nnodes=2"]) == ["--nnodes=2"]
+    with pytest.raises(NodeError, match="-- torchrun"):
+        torchrun_arguments(["python", "train.py"])
