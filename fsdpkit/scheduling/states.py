@@ -111,7 +111,7 @@ class JobState:
         if self.phase == "ended":
             if self.exit_signal:
                 words.append(f"signal {self.exit_signal}")
-            elif self.exit_code is not None:
+            elif self.exit_code:
                 words.append(f"exit status {self.exit_code}")
             if self.state == "COMPLETED" and self.derived_exit_code:
                 words.append(f"finished, but a step failed with {self.derived_exit_code}")
