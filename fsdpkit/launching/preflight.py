@@ -7,8 +7,6 @@ name and writes everything down, so that a failed start says which node and why.
 from __future__ import annotations
 
 import errno
-import importlib.metadata
-import importlib.util
 import ipaddress
 import json
 import os
@@ -22,6 +20,7 @@ from typing import Any
 
 import psutil
 
+import fsdpkit
 from fsdpkit.errors import NodeError
 from fsdpkit.runs.layout import AttemptPaths, write_atomically
 
@@ -34,16 +33,19 @@ def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_software(environ: Mapping[str, str]) -> dict[str, str]:
-    """Python and torch are there; their versions, to be compared between nodes."""
-    if importlib.util.find_spec("torch") is None:
+    """torch can be imported (torchrun needs it in this process anyway); versions, to be compared
+    between nodes."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library that cannot be loaded
         raise NodeError(
-            f"torch is not installed for {sys.executable} on this node; does every node see the "
-            "environment that the job activates?"
-        )
+            f"torch cannot be imported by {sys.executable} on this node ({error}); does every node "
+            "see the environment that the job activates?"
+        ) from error
     return {
         "python": platform.python_version(),
-        "torch": importlib.metadata.version("torch"),
-        "fsdpkit": importlib.metadata.version("fsdpkit"),
+        "torch": torch.__version__,
+        "fsdpkit": fsdpkit.__version__,
     }
 
 
@@ -95,10 +97,19 @@ def check_port(environ: Mapping[str, str]) -> int | None:
 
 
 def check_gpus(environ: Mapping[str, str]) -> int | None:
-    """As many GPUs as ranks, by NVML or by what Slurm bound. None if ranks run on CPU cores."""
-    if environ.get("FSDPKIT_DEVICE") == "cpu":
+    """As many GPUs as ranks, by what Slurm bound or NVML sees, and a torch that can use them.
+
+    None if ranks run on CPU cores, or nobody can say. Where the site profile does not know whose
+    GPUs the nodes have, a torch without GPU support is told loudly, not refused.
+    """
+    device = environ.get("FSDPKIT_DEVICE", "gpu")
+    if device == "cpu":
         return None
     wanted = int(environ["FSDPKIT_RANKS_PER_NODE"])
+    if problem := _torch_without_gpus():
+        if device != "gpu":
+            raise NodeError(f"{problem}: install the build for {device} GPUs")
+        print(f"fsdpkit: warning: {problem}; ranks train on CPU cores", flush=True)
     found, source = _visible_gpus(environ)
     if found is not None and found < wanted:
         raise NodeError(
@@ -107,6 +118,14 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
             "centre"
         )
     return found
+
+
+def _torch_without_gpus() -> str | None:
+    import torch
+
+    if torch.version.cuda or torch.version.hip:
+        return None
+    return f"GPUs were asked for, but torch {torch.__version__} is built without GPU support"
 
 
 def _visible_gpus(environ: Mapping[str, str]) -> tuple[int | None, str]:

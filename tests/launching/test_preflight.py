@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -99,9 +99,24 @@ def test_different_versions_are_named_by_whoever_comes_second(tmp_path: Path) ->
 
 
 def test_a_python_without_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_spec(name: str) -> Any:
-        assert name == "torch"
-
-    monkeypatch.setattr(preflight.importlib.util, "find_spec", find_spec)
-    with pytest.raises(NodeError, match="torch is not installed for"):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(NodeError, match="torch cannot be imported by"):
         preflight.check_software({})
+
+
+@pytest.mark.torch
+def test_a_torch_that_cannot_use_the_gpus_is_refused_where_they_are_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commonest way to train on CPU cores without knowing: the wrong build of torch."""
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", "FSDPKIT_RANKS_PER_NODE": "2"}
+    with pytest.raises(NodeError, match=r"built without GPU support: install .* nvidia"):
+        preflight.check_gpus(environ | {"FSDPKIT_DEVICE": "nvidia"})
+    assert preflight.check_gpus(environ | {"FSDPKIT_DEVICE": "gpu"}) == 2
+    assert "ranks train on CPU cores" in capsys.readouterr().out
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert preflight.check_gpus(environ | {"FSDPKIT_DEVICE": "nvidia"}) == 2

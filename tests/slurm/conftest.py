@@ -24,7 +24,6 @@ find = "sacctmgr -nP show assoc user=$USER format=account,partition"
 [node_types.node]
 gpus = 4
 gpu = "a fake GPU"
-vendor = "nvidia"
 cpus = 8
 
 [partitions.main]
