@@ -36,8 +36,8 @@ _MAX_WORK = 500_000  # nodes of the syntax tree that loops may pass through
 _MAX_FILES = 50  # and MAX_TEMPLATE_BYTES in all
 _MAX_TEXT = 65_536
 
-_PLAIN_FILTERS = ("default", "dictsort", "first", "int", "last", "length", "lower", "sort", "upper")
-_TESTS = ("defined", "none", "eq", "ne", "lt", "le", "gt", "ge", "in", "string", "number")
+PLAIN_FILTERS = ("default", "dictsort", "first", "int", "last", "length", "lower", "sort", "upper")
+TESTS = ("defined", "none", "eq", "ne", "lt", "le", "gt", "ge", "in", "string", "number")
 _FUNCTIONS = ("range", "refuse")
 
 # What a template is made of. Missing on purpose: macros, calls, blocks that capture or filter
@@ -107,14 +107,14 @@ class _Guard(NodeTransformer):
         return _filter("_join", nodes.List(node.nodes, lineno=node.lineno))
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
-        if node.node is None or node.name not in (*_PLAIN_FILTERS, *_QUOTERS):
-            known = ", ".join((*_QUOTERS, *_PLAIN_FILTERS))
+        if node.node is None or node.name not in (*PLAIN_FILTERS, *QUOTERS):
+            known = ", ".join((*QUOTERS, *PLAIN_FILTERS))
             raise self._refusal(f"there is no filter {node.name!r} here; there are {known}", node)
         return self.generic_visit(node)
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:
-        if node.name not in _TESTS:
-            known = ", ".join(_TESTS)
+        if node.name not in TESTS:
+            known = ", ".join(TESTS)
             raise self._refusal(f"there is no test {node.name!r} here; there are {known}", node)
         return self.generic_visit(node)
 
@@ -164,9 +164,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             comment_end_string="#>",
             cache_size=0,
         )
-        self.filters = {name: self.filters[name] for name in _PLAIN_FILTERS}
-        self.filters.update(_QUOTERS, _turns=self._turns, _join=_join)
-        self.tests = {name: self.tests[name] for name in _TESTS}
+        self.filters = {name: self.filters[name] for name in PLAIN_FILTERS}
+        self.filters.update(QUOTERS, _turns=self._turns, _join=_join)
+        self.tests = {name: self.tests[name] for name in TESTS}
         self.globals = {"range": self.globals["range"], "refuse": _refuse}
         self._work = 0
 
@@ -210,7 +210,7 @@ def _only_quoted(value: Any) -> Any:
     if isinstance(value, StrictUndefined):
         return str(value)  # raises, with the undefined name
     shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"
-    raise RenderError(f"prints {shown} unquoted; pass it through {', '.join(_QUOTERS)}")
+    raise RenderError(f"prints {shown} unquoted; pass it through {', '.join(QUOTERS)}")
 
 
 def _refuse(message: str) -> None:
@@ -218,7 +218,7 @@ def _refuse(message: str) -> None:
     raise RenderError(f"refuses: {message}")
 
 
-_QUOTERS = {
+QUOTERS = {
     "sh": for_shell,
     "sh_arg": with_array_task,
     "sb": for_directive,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from fsdpkit.config.assets import nearest
@@ -134,37 +135,45 @@ _QUOTED_OR_COMMENT = re.compile(
 _COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\b|!)\s*"
 _FORBIDDEN = [
     (
-        re.compile(_COMMAND + r"(?:\w+=\S*\s+)*(?:/\S*/)?(pkill|killall|skill|slay)\b"),
+        _COMMAND + r"(?:\w+=\S*\s+)*(?:/\S*/)?(pkill|killall|skill|slay)\b",
         "kills by name, and so other jobs' processes on a shared node: kill what you started",
     ),
     (
-        re.compile(r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b"),
+        r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b",
         "SLURM_LAUNCH_NODE_IPADDR is where srun runs, not the head node's address",
     ),
     (
-        re.compile(r"""\|\|\s*(?:\w+=|echo\s+|printf\s+)["']?(?:localhost|127\.|::1)"""),
+        r"""\|\|\s*(?:\w+=|echo\s+|printf\s+)["']?(?:localhost|127\.|::1)""",
         "falls back to localhost: every node would wait for itself; fail instead",
     ),
     (
-        re.compile(r"\$\{\w+:?[-=](?:localhost|127\.|::1)"),
+        r"\$\{\w+:?[-=](?:localhost|127\.|::1)",
         "falls back to localhost: every node would wait for itself; fail instead",
     ),
     (
-        re.compile(r"--gpus-per-task\b"),
+        r"--gpus-per-task\b",
         "--gpus-per-task binds GPUs to single tasks, but torchrun's ranks are one task's",
     ),
     (
-        re.compile(r"--rdzv[-_]id[= ]\"?\$\{?RANDOM\b"),
+        r"--rdzv[-_]id[= ]\"?\$\{?RANDOM\b",
         "RANDOM differs on every node: use the job's id and its restart",
     ),
     (
-        re.compile(_COMMAND + r"conda\s+init\b"),
+        _COMMAND + r"conda\s+init\b",
         "conda init edits the person's shell files: source etc/profile.d/conda.sh",
     ),
 ]
-# One search over the whole text decides whether any line needs the patterns above.
+
+
+@cache
+def _forbidden() -> list[tuple[re.Pattern[str], str]]:
+    """Compiled when a script first looks suspicious, which is hardly ever."""
+    return [(re.compile(pattern), message) for pattern, message in _FORBIDDEN]
+
+
+# Decides whether a line needs the patterns above.
 _SUSPICIOUS = re.compile(
-    r"kill|skill|slay|SLURM_LAUNCH_NODE_IPADDR|localhost|127\.|::1|gpus-per-task|RANDOM|conda\s+init"
+    r"pkill|killall|skill|slay|SLURM_LAUNCH_NODE_IPADDR|localhost|127\.|::1|gpus-per-task|RANDOM|conda\s+init"
 )
 
 
@@ -198,7 +207,7 @@ def _body(lines: list[str]) -> Iterator[Finding]:
     for number, line in enumerate(lines, 1):
         if _SUSPICIOUS.search(line) and not line.startswith("#SBATCH"):
             bare = _bare(line)
-            for pattern, message in _FORBIDDEN:
+            for pattern, message in _forbidden():
                 if pattern.search(bare):
                     yield _error(number, message)
     commands = list(_commands(lines))
@@ -228,10 +237,10 @@ def _status(commands: list[_Command], text: str) -> Iterator[Finding]:
         return
     last = rest[-1]
     left = re.fullmatch(r"exit\s+\"?\$\{?(?P<name>\w+|\?)\}?\"?", last.text.strip())
-    kept = left and (
-        (left["name"] == "?" and last is rest[0])
-        or any(re.search(rf"\b{left['name']}=\$\?", c.text) for c in commands)
-    )
+    if left and left["name"] == "?":
+        kept = last is rest[0]
+    else:
+        kept = left is not None and any(f"{left['name']}=$?" in c.text for c in commands)
     if not kept:
         yield _error(
             last.line,

@@ -136,9 +136,15 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
         "environment": _environment(plan),
         "container": _container(plan, run_dir),
-        "device": "cpu" if plan.placement.node_type.vendor == "none" else "gpu",
+        "device": _device(plan),
         "parameters": parameters,
     }
+
+
+def _device(plan: Plan) -> str:
+    """What ranks train on: `cpu`, `nvidia`, `amd`, or `gpu` where nobody knows whose."""
+    vendor = plan.placement.node_type.vendor
+    return "cpu" if vendor == "none" else vendor or "gpu"
 
 
 def _entry_args(plan: Plan, run_dir: Path) -> list[str]:

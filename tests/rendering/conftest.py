@@ -17,6 +17,7 @@ from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.rendering.script import Plan, PythonEnvironment, render
+from tests.rendering.bash_stubs import Bash, RenderScript
 
 MANIFEST = """
 schema = "fsdpkit.template/1"
@@ -41,9 +42,6 @@ def write_template(tmp_path: Path) -> Callable[..., Template]:
         return load_template(str(directory))
 
     return write
-
-
-RenderScript = Callable[..., str]
 
 
 @pytest.fixture
@@ -88,3 +86,10 @@ def render_script(tmp_path: Path) -> RenderScript:
         return render(plan, run_dir or tmp_path / "run")
 
     return rendered
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Bash:
+    root = tmp_path / "shell"
+    root.mkdir()
+    return Bash(root)

@@ -1,0 +1,119 @@
+"""A batch shell without Slurm: stand-ins on PATH that write down what they were given."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdpkit.rendering.script import PythonEnvironment
+
+RenderScript = Callable[..., str]
+NODES = ("node1", "node2")
+
+# Each node's task runs the here-document as srun would; the record says what every task saw.
+SRUN = r"""
+echo "$*" >>"$RECORD/srun"
+cat >"$RECORD/task.sh"
+for (( task = 0; task < ${#NODES[@]}; task++ )); do
+    SLURM_NODEID=$task SLURM_PROCID=$task SLURMD_NODENAME=${NODES[task]} SLURM_LOCALID=0 \
+        bash -s <"$RECORD/task.sh" || failed=$?
+done
+read -rt "${SRUN_S:-0}" <> <(:) || true
+exit "${SRUN_STATUS:-${failed:-0}}"
+"""
+SCONTROL = '(( ${#NODES[@]} == 0 )) || printf "%s\\n" "${NODES[@]}"'
+# What torchrun was started with on each node, and the environment that matters.
+PYTHON = r"""
+{ printf "%s\n" "$@"; } >"$RECORD/args.$SLURM_NODEID"
+env >"$RECORD/env.$SLURM_NODEID"
+"""
+GETENT = 'case $2 in node2) echo "10.0.0.2 STREAM node2";; esac'
+IP = r"""
+case "$*" in
+    "-4 -o route get 10.0.0.2") echo "10.0.0.2 dev eth1 src 10.0.0.1 uid 0" ;;
+    "-4 -o route get 10.0.0.1") echo "10.0.0.1 dev eth1 src 10.0.0.$(( SLURM_NODEID + 1 )) uid 0" ;;
+    "-4 -o addr show up scope global") echo "3: eth1 inet 10.0.0.1/24 scope global eth1" ;;
+    "-4 -o addr show to "*) echo "3: eth1 inet $6/24 scope global eth1" ;;
+    *) echo "ip: not understood: $*" >&2; exit 1 ;;
+esac
+"""
+STUBS = {
+    "srun": SRUN,
+    "scontrol": SCONTROL,
+    "python": PYTHON,
+    "torchrun": "exit 1",
+    "getent": GETENT,
+    "ip": IP,
+    "ss": 'echo "$*" >>"$RECORD/ss"',
+}
+
+
+@dataclass
+class Bash:
+    """A directory of stand-ins and the environment of a job's batch shell."""
+
+    root: Path
+    stubs: dict[str, str] = field(default_factory=lambda: dict(STUBS))
+    environment: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = NODES
+
+    @property
+    def python(self) -> PythonEnvironment:
+        return PythonEnvironment("prefix", str(self.root / "bin"))
+
+    @property
+    def record(self) -> Path:
+        return self.root / "record"
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        bin_dir = self.root / "bin"
+        for directory in (bin_dir, self.record):
+            directory.mkdir(exist_ok=True)
+        names = " ".join(self.nodes)
+        for name, body in self.stubs.items():
+            (bin_dir / name).write_text(f"#!/bin/bash\nset -u\nNODES=({names})\n{body}\n")
+            (bin_dir / name).chmod(0o755)
+        path = self.root / "job.sbatch"
+        path.write_text(script)
+        # Nothing but bash's own companions besides the stand-ins, so that a missing one is missing.
+        tools = self.root / "tools"
+        if not tools.exists():
+            tools.mkdir()
+            for tool in ("awk", "sed", "sort", "cat", "mkdir", "rm", "touch", "bash", "env"):
+                (tools / tool).symlink_to(f"/usr/bin/{tool}")
+        environment = {
+            "PATH": f"{bin_dir}:{tools}",
+            "HOME": str(self.root),
+            "RECORD": str(self.record),
+            "SLURM_JOB_ID": "12345",
+            "SLURM_JOB_NODELIST": "node[1-2]",
+            "SLURM_JOB_NUM_NODES": str(len(self.nodes)),
+            "SLURM_CPUS_PER_TASK": "16",
+            "SLURMD_NODENAME": "node1",
+            "SLURM_EXPORT_ENV": "NONE",
+            **self.environment,
+        }
+        return subprocess.Popen(
+            ["/bin/bash", str(path)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(script)
+        out, err = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def arguments(self, node: int) -> list[str]:
+        return (self.record / f"args.{node}").read_text().splitlines()
+
+    def seen(self, node: int) -> dict[str, str]:
+        lines = (self.record / f"env.{node}").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def option(self, node: int, name: str) -> str:
+        return next(a.split("=", 1)[1] for a in self.arguments(node) if a.startswith(f"{name}="))
