@@ -87,8 +87,7 @@ def command(
     if dry_run:
         script = submission.script_of(plan, runs)
         sys.stdout.write(script)
-        if sys.stderr.isatty() or sys.stdout.isatty():
-            click.echo("fsdpkit: RUN-ID stands for the id that a submission makes.", err=True)
+        click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
         click.echo(submission.check(plan, runs))

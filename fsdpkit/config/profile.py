@@ -212,11 +212,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where runs go. `{account}` and `{user}` stand for the job's."""
+    """The file systems, in words: where runs live is the person's choice (--runs)."""
 
-    runs: Annotated[str | None, Meta(description="Default directory of runs, shared by nodes.")] = (
-        None
-    )
     notes: Annotated[str | None, Meta(description="What a person should know of it.")] = None
 
 

@@ -37,6 +37,7 @@ def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: P
     assert "--nodes=2" in done.stdout
     assert "--gpus-per-node=4" in done.stdout
     assert "RUN-ID" in done.stdout
+    assert "RUN-ID stands for the id" in done.stderr
     assert list(tmp_path.iterdir()) == []
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
     assert checked.returncode == 0
@@ -98,6 +99,7 @@ def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path
 def test_bad_input_is_refused_by_name_and_nothing_is_made(
     fsdpkit: Fsdpkit, tmp_path: Path, words: list[str], status: int, told: str
 ) -> None:
+    """A28: a time shorter than the warning; A49, A50: no limit, or one of zero; and the rest."""
     cluster = [] if "--cluster" in words else ["--cluster", "generic"]
     done = fsdpkit("submit", *cluster, *words)
     assert done.returncode == status, done.stderr
