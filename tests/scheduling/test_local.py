@@ -16,7 +16,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.config.job import Resources
 from fsdpkit.errors import UsageError
-from fsdpkit.scheduling.local import commands
+from fsdpkit.scheduling.local import commands, store
 from fsdpkit.scheduling.local.client import LocalClient, check_fits
 from fsdpkit.scheduling.local.supervisor import nodes_of
 from tests.conftest import Completed, answer_of
@@ -169,6 +169,19 @@ def test_nodes_of_different_jobs_have_different_addresses() -> None:
     seen = [address for job in range(1, 600) for address in nodes_of(job, 3)]
     assert len(set(seen)) == len(seen)
     assert all(0 < int(part) < 255 for address in seen for part in address.split("."))
+
+
+def test_two_people_s_jobs_on_one_machine_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A18: job ids give ports, addresses and rendezvous ids, and people count separately."""
+    ids = []
+    for person in ("alex", "sam", "kim"):
+        monkeypatch.setenv("FSDPKIT_STATE_DIR", str(tmp_path / person))
+        first, second = store.create(), store.create()
+        assert int(second.id) == int(first.id) + 1
+        ids.append(int(first.id))
+    assert len(set(ids)) == 3
 
 
 def test_the_stand_ins_refuse_what_they_do_not_know(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ def create() -> LocalJob:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         taken = [int(p.name) for p in directory.iterdir() if p.name.isdigit()]
-        number = max(taken, default=0) + 1
+        # Ports and rendezvous ids come from job ids, and another person's jobs on this machine are
+        # counted elsewhere: everybody starts somewhere else.
+        number = max(taken, default=random.randrange(1_000_000)) + 1
         while True:
             try:
                 (directory / str(number)).mkdir()
