@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from torch.utils.data import DataLoader
 from fsdpkit.config.training import OptimizerSettings, TrainingSettings, load_settings, problems
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Progress, resume, save
+from fsdpkit.training.checkpoint import Progress, checkpoints, resume, save
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
@@ -47,6 +48,7 @@ from fsdpkit.training.stopping import StopRequest, require_finite
 
 @record  # an exception reaches torchrun's error file with its traceback
 def main() -> int:
+    gc.freeze()  # what was imported is no garbage: spare each later collection the walk over it
     settings = read_settings()
     paths = TaskPaths(Path(os.environ.get("FSDPKIT_TASK_DIR", "fsdp-t5-run")))
     with process_group(settings.timeout_s) as ranks:  # [1] join, [6] from torchrun's variables
@@ -92,6 +94,11 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     progress = Progress()
     if settings.checkpoint.resume == "auto":
         progress = resume(paths, ranks, model, optimizer) or progress
+    elif checkpoints(paths):
+        raise ConfigError(
+            f"{paths.checkpoints} holds checkpoints of an earlier run, which a new one would mix "
+            'with its own: move them away, or set training.checkpoint.resume = "auto".'
+        )
     describe(settings, ranks, parameters, len(train_samples), len(held_out), progress)
 
     metrics = Metrics(paths, ranks, tokens=progress.tokens)
@@ -293,8 +300,8 @@ def describe(
     dtype = str(compute_dtype(settings.precision, ranks.device)).removeprefix("torch.")
     gathers = "inherent" if sharding.engine == "fsdp2" else str(sharding.limit_all_gathers).lower()
     lines = [
-        f"ranks      {ranks.world_size} ({nodes} nodes × {ranks.local_world_size}) on "
-        f"{ranks.device.type}, torch {torch.__version__}",
+        f"ranks      {ranks.world_size} ({nodes} node{'s' if nodes > 1 else ''} × "
+        f"{ranks.local_world_size}) on {ranks.device.type}, torch {torch.__version__}",
         f"model      {settings.model.preset}, {parameters:,} parameters",
         f"sharding   {sharding.engine} {sharding.strategy}, limit_all_gathers {gathers}, "
         f"activation checkpointing {sharding.activation_checkpointing}, "
@@ -305,6 +312,8 @@ def describe(
     ]
     if progress.step:
         lines.append(f"resumed    after step {progress.step}")
+    if progress.step >= settings.steps:
+        lines.append(f"nothing left to train: training.steps is {settings.steps}")
     ranks.say("\n".join(lines))
 
 

@@ -66,25 +66,27 @@ def save(
     """
     # Imported on use: a second of start-up that a run does not need before its first checkpoint.
     from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.api import CheckpointException
 
     final = paths.checkpoints / f"step-{progress.step}"
-    if final in checkpoints(paths):
-        return final
     temporary = paths.checkpoints / f".{final.name}.tmp"
     try:
         if ranks.is_first:
-            for leftover in [temporary, final]:  # of an attempt that was killed while saving
+            # What an attempt left that was killed while saving, perhaps at another step.
+            for leftover in paths.checkpoints.glob(".step-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             temporary.mkdir(parents=True)
         dist.barrier()
         state_dict_saver.save(_state(model, optimizer), checkpoint_id=temporary)
         if ranks.is_first:
             write_atomically(temporary / "progress.json", json.dumps(asdict(progress)))
+            if final.exists():
+                _discard(final)
             os.rename(temporary, final)
             for old in checkpoints(paths)[:-keep_last]:
                 _discard(old)
-    except OSError as error:
-        raise StorageError(f"Checkpoint {final} could not be written: {error}.") from error
+    except (OSError, CheckpointException) as error:
+        raise StorageError(f"Checkpoint {final} could not be written: {_cause(error)}.") from error
     dist.barrier()
     return final
 
@@ -118,12 +120,11 @@ def resume(
         progress = Progress(**json.loads((path / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, RuntimeError, CheckpointException) as error:
         raise StorageError(
-            f"Checkpoint {path} could not be loaded: {error}. Does it belong to another model? "
-            'Move it away, or set training.checkpoint.resume = "never".'
+            f"Checkpoint {path} could not be loaded: {_cause(error)}. "
+            "Does it belong to another model? Then move it away, or start another run."
         ) from error
-    options = _options(model)
-    set_model_state_dict(model, state["model"], options=options)
-    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"])
     return progress
 
 
@@ -133,17 +134,18 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]
         get_optimizer_state_dict,
     )
 
-    options = _options(model)
     return {
-        "model": get_model_state_dict(model, options=options),
-        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+        "model": get_model_state_dict(model),
+        "optimizer": get_optimizer_state_dict(model, optimizer),
     }
 
 
-def _options(model: nn.Module) -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions()
+def _cause(error: BaseException) -> str:
+    """What went wrong, in a line; a CheckpointException's own text holds every rank's traceback."""
+    failures = getattr(error, "failures", None)
+    if not failures:
+        return str(error)
+    return "; ".join(dict.fromkeys(str(cause).rstrip(".") for cause, _ in failures.values()))
 
 
 def _discard(path: Path) -> None:

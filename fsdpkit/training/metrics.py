@@ -7,7 +7,8 @@ Fields of a line: `step` (steps done), `loss` (mean per target token since the l
 `grad_norm` (last step's, before clipping), `lr`, `step_time_s` (mean), `tokens_per_s` (source and
 target tokens of all ranks, padding left out), `tokens` (target tokens trained on since the run
 began), `memory_bytes` (this rank's peak: allocated on a GPU, resident on a CPU) and, on a GPU,
-`memory_reserved_bytes` and `alloc_retries`. A line with `eval_loss` closes a run.
+`memory_reserved_bytes` and `alloc_retries`. A line with `eval_loss` closes a run. A resumed run
+appends: steps that were lost with a crash occur twice, and the later line counts.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsdpkit.errors import StorageError
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
 
 
 class Metrics:
-    """Gathers a training loop's numbers; `step` after each optimizer step, `log` when it is due."""
+    """Gathers a training loop's numbers; `step` after each optimizer step, `log` when it is due.
+
+    Raises StorageError when rank 0 cannot write the file.
+    """
 
     def __init__(self, paths: TaskPaths, ranks: Ranks, tokens: int = 0) -> None:
         self.ranks = ranks
-        self.file = JsonLines(paths.metrics) if ranks.is_first else None
+        try:
+            self.file = JsonLines(paths.metrics) if ranks.is_first else None
+        except OSError as error:
+            raise StorageError(f"{paths.metrics} cannot be written: {error.strerror}.") from error
         self.tokens = tokens
         self._restart()
 

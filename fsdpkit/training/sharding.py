@@ -121,13 +121,13 @@ def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.d
 @contextmanager
 def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Inside, backward reduces gradients over ranks only if `wanted`, else it adds them up."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(wanted)
-        yield
-    else:
-        assert isinstance(model, FullyShardedDataParallel)
+    if isinstance(model, FullyShardedDataParallel):
         with nullcontext() if wanted else model.no_sync():
             yield
+    else:
+        assert isinstance(model, FSDPModule), "shard() has not seen this model"
+        model.set_requires_gradient_sync(wanted)
+        yield
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
@@ -139,7 +139,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     if isinstance(model, FullyShardedDataParallel):
         return model.clip_grad_norm_(limit)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-    # A DTensor's own value is this rank's share of the norm.
+    # What a DTensor holds may be this rank's share of the norm only.
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 

@@ -53,7 +53,7 @@ def test_more_padding_changes_neither_loss_nor_gradient(family):
     loss, gradients = loss_and_gradients(model, batch())
     padded_loss, padded_gradients = loss_and_gradients(model, batch(extra_padding=7))
     torch.testing.assert_close(padded_loss, loss)
-    torch.testing.assert_close(padded_gradients, gradients, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(padded_gradients, gradients, atol=1e-5, rtol=1e-4)
 
 
 def test_a_target_token_sees_the_tokens_before_it_only():

@@ -10,9 +10,9 @@ from launch import EXAMPLE, RANKS, environment, run_ranks
 
 
 @pytest.mark.torch
-def test_a27_ten_runs_of_four_ranks_all_leave_with_status_0():
+def test_a27_ten_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
     for repetition in range(10):
-        done = run_ranks(4, RANKS / "teardown.py")
+        done = run_ranks(4, RANKS / "teardown.py", str(tmp_path / f"mark-{repetition}"))
         assert done.returncode == 0, f"run {repetition}: {done.stdout[-3000:]}"
 
 

@@ -95,6 +95,11 @@ def test_a_default_configuration_saves_resumes_and_evaluates(whole):
     assert f"held-out loss {evaluation['eval_loss']:.4f}" in output
 
 
+def test_the_loss_falls(whole):
+    of_step = losses(whole[0])
+    assert of_step[STEPS] < 0.9 * of_step[1]
+
+
 def test_a_metrics_line_has_its_fields_and_tokens_add_up(whole):
     paths, _ = whole
     lines = [x for x in read_json_lines(paths.metrics) if "loss" in x]
@@ -151,6 +156,19 @@ def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tm
     assert f"stopped on request after step {last};" in output
     assert [p.name for p in paths.checkpoints.iterdir()] == [f"step-{last}"]
     assert not paths.stop_requested.exists()  # answered: the next attempt goes on
+
+
+def test_a_checkpoint_of_another_model_or_run_is_not_trained_over(data, whole):
+    paths, _ = whole
+    for sets, status, said in [
+        (["model.d_model=32"], "74", "Size mismatch .* for model.shared.weight. Does it belong"),
+        (["checkpoint.resume=never"], "65", "holds checkpoints of an earlier run"),
+    ]:
+        arguments = [part for item in sets for part in ("--set", item)]
+        done = run_ranks(1, TRAINER, *small(data), *arguments, FSDPKIT_TASK_DIR=str(paths.dir))
+        assert re.search(f"^fsdp_t5: .*{said}", done.stdout, re.M), done.stdout[-3000:]
+        assert re.findall(r"exitcode  : (\d+)", done.stdout) == [status]
+    assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-6", "step-9"]
 
 
 def test_wrong_use_ends_before_any_step_with_the_reason(data, tmp_path):

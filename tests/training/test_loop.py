@@ -1,4 +1,4 @@
-"""Looking for a stop request, and telling whole checkpoints from the rest; no processes needed."""
+"""The trainer's smaller promises, in one process: stopping, checkpoints, rate and order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import replace
 import fsdp_t5
 import pytest
 import torch
+from data import Sample
+from model import EOS
 
-from fsdpkit.config.training import OptimizerSettings
+from fsdpkit.config.training import OptimizerSettings, load_settings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import checkpoints
+from fsdpkit.training.checkpoint import Progress, checkpoints
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.stopping import StopRequest, require_finite
 
@@ -30,6 +32,7 @@ def test_the_file_is_looked_for_at_most_once_a_second(tmp_path):
     now = 101.0
     assert stop.wanted() == 1
     paths.stop_requested.unlink()
+    now = 105.0
     assert stop.wanted() == 1, "a request is not taken back"
 
 
@@ -90,3 +93,22 @@ def test_learning_rate_rises_then_follows_its_schedule(schedule, shares):
 def test_without_warm_up_the_first_step_has_the_peak_rate():
     settings = OptimizerSettings(schedule="constant", warmup_steps=0)
     assert fsdp_t5.rate(settings, 0, 10) == 1.0
+
+
+def test_the_trainer_s_stream_has_a_new_order_each_epoch_and_resumes_within_one():
+    samples = [Sample([i + 3], [EOS]) for i in range(10)]
+    settings = load_settings({}, ["batch_size=2"])
+    alone = replace(FIRST, world_size=1)
+
+    def read(progress: Progress, batches: int) -> list[int]:
+        sampler, loader = fsdp_t5.make_loader(samples, settings, alone, shuffle=True)
+        stream = fsdp_t5.stream(sampler, loader, progress)
+        return [i for _ in range(batches) for i in next(stream).source.flatten().tolist()]
+
+    progress = Progress()
+    two_epochs = read(progress, 10)
+    first, second = two_epochs[:10], two_epochs[10:]
+    assert sorted(first) == sorted(second) == list(range(3, 13))
+    assert first != second
+    assert (progress.epoch, progress.position) == (1, 10)
+    assert read(Progress(epoch=1, position=4), 3) == second[4:]
