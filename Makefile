@@ -57,8 +57,8 @@ done
 if (( $${#missing[@]} > 0 && EUID == 0 )) && command -v apt-get >/dev/null; then
     echo "make: installing $${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get -qq update </dev/null
-    apt-get -qq install -y --no-install-recommends "$${missing[@]}" </dev/null >/dev/null
+    { apt-get -qq update && apt-get -qq install -y --no-install-recommends "$${missing[@]}"; } \
+        </dev/null >/dev/null || echo "make: apt-get could not install them" >&2
 fi
 endef
 
@@ -105,9 +105,11 @@ lint: env
 	fi
 
 slurm: env packages
-	"$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT) 2>/dev/null \
-	    || "$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT)
-	echo "# Paste the line above; then: fsdpkit submit --nodes 2 --gpus 4 --account pas1234"
+	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
+	    running=$$("$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT))
+	fi
+	grep -v '^#' <<<"$$running"
+	echo "# Paste the export line; then: fsdpkit submit --nodes 2 --gpus 4 --account pas1234"
 	echo "# Down again with: make slurm-down"
 
 slurm-down: env

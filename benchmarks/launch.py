@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -87,7 +88,10 @@ def alternate(
     count: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> tuple[list[float], list[float]]:
     """`count` samples of each, in turns."""
-    pairs = [(round(ours(), 4), round(theirs(), 4)) for _ in range(count)]
+    pairs: list[tuple[float, float]] = []
+    for _ in range(count):
+        pairs.append((round(ours(), 4), round(theirs(), 4)))
+        print(f"  {pairs[-1][0]:.3f} s, {pairs[-1][1]:.3f} s", file=sys.stderr)
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
@@ -294,6 +298,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few samples; write no results")
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; write no results")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster goes down on the way out
     counts = QUICK if arguments.quick else Counts()
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as work:
         result = measure(arguments.only or list(PARTS), counts, Path(work))

@@ -94,6 +94,8 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     progress = Progress()
     if settings.checkpoint.resume == "auto":
         progress = resume(paths, ranks, model, optimizer) or progress
+        if settings.checkpoint.start and not progress.step:
+            progress = from_earlier(settings.checkpoint.start, ranks, model, optimizer)
     elif checkpoints(paths):
         raise ConfigError(
             f"{paths.checkpoints} holds checkpoints of an earlier run, which a new one would mix "
@@ -151,7 +153,10 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             ranks.say(f"checkpoint {where}")
         if stopping:
             stop.answered()
-            ranks.say(f"stopped on request after step {progress.step}; submit again to go on")
+            ranks.say(
+                f"stopped on request after step {progress.step}; to go on, submit again with "
+                f"--set training.checkpoint.start={paths.dir}"
+            )
             return STOPPED_EARLY
 
     if settings.eval_batches and held_out:
@@ -165,6 +170,16 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     )
     metrics.close()
     return 0
+
+
+def from_earlier(
+    start: str, ranks: Ranks, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Progress:
+    """Where another run's newest checkpoint leaves off; it is read, never changed."""
+    progress = resume(TaskPaths(Path(start)), ranks, model, optimizer)
+    if progress is None:
+        raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
+    return progress
 
 
 def token_loss_sum(model: nn.Module, batch: Batch) -> Tensor:

@@ -40,16 +40,23 @@ def command(run: str | None, runs: str | None, as_json: bool) -> int:
 def _show_all(top: Path, as_json: bool) -> None:
     from fsdpkit.errors import FsdpkitError
     from fsdpkit.runs.store import all_runs
-    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.run import Run, states_of
 
     rows: list[list[str]] = []
     answers: list[dict[str, Any]] = []
+    opened: dict[Path, Run | FsdpkitError] = {}
     for directory in all_runs(top):
         try:
-            run = Run.open(directory)
-            answer = _answer(run, run.states())
+            opened[directory] = Run.open(directory)
         except FsdpkitError as error:
-            answer = {"run": directory.name, "dir": str(directory), "error": str(error)}
+            opened[directory] = error
+    readable = [run for run in opened.values() if isinstance(run, Run)]
+    states = dict(zip((run.dir for run in readable), states_of(readable), strict=True))
+    for directory, run in opened.items():
+        if isinstance(run, Run):
+            answer = _answer(run, states[run.dir])
+        else:
+            answer = {"run": directory.name, "dir": str(directory), "error": str(run)}
         answers.append(answer)
         job = str(answer.get("job_id") or "-")
         rows.append([answer["run"], job, answer.get("state") or f"unreadable: {answer['error']}"])

@@ -92,12 +92,7 @@ def command(
     if check:
         click.echo(submission.check(plan, runs))
         return 0
-    if left_out := submission.leaked_variables():
-        click.echo(
-            f"fsdpkit: inside an allocation: {len(left_out)} of its variables are kept out of the "
-            f"new job ({', '.join(left_out[:3])}, …)",
-            err=True,
-        )
+    _say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, runs)
     _report(run, as_json)
     if follow:
@@ -113,6 +108,18 @@ def _say_where(plan: Plan, why: str) -> None:
         click.echo(f"fsdpkit: {reason}running on the local cluster, this machine alone", err=True)
     for warning in plan.placement.warnings:
         click.echo(f"fsdpkit: {warning}", err=True)
+
+
+def _say_what_is_left_out(names: list[str]) -> None:
+    """Inside an allocation there are dozens; outside, each is somebody's setting."""
+    names = [name for name in names if name != "SBATCH_ACCOUNT"]  # that one is in use
+    if not names:
+        return
+    if "SLURM_JOB_ID" in names:
+        told = f"inside an allocation: its {len(names)} variables are kept out of the new job"
+    else:
+        told = f"not passed on to sbatch, for directives decide: {', '.join(names)}"
+    click.echo(f"fsdpkit: {told}", err=True)
 
 
 def _report(run: Run, as_json: bool) -> None:

@@ -126,16 +126,19 @@ class LoadedJob:
 def load_job(
     job: str | None = None,
     *,
+    beneath: tuple[str, dict[str, Any]] = ("", {}),
     options: dict[str, Any] | None = None,
     sets: Sequence[str] = (),
     args: Sequence[str] = (),
 ) -> LoadedJob:
     """The job named `job` (a TOML file, a Python script, or a name; default the T5 job).
 
+    beneath: an origin and the values under all files, as sbatch's own environment gives them.
     options: dotted keys with typed values from command-line flags. sets: `KEY=VALUE` texts.
     args: appended to the script's arguments. Raises NotFoundError or ConfigError.
     """
     layered = Layered()
+    layered.overlay(beneath[1], beneath[0])
     files = _lay_files(layered, job or DEFAULT_JOB)
     command_line: dict[str, Any] = {}
     for key, value in (options or {}).items():

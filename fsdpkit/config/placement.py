@@ -42,7 +42,8 @@ def place(resources: Resources, site: LoadedSite) -> Placement:
     warnings = []
     if partition.preempt == "cancel":
         warnings.append(
-            f"partition {name}: a preempted job is cancelled there and will not restart"
+            f"partition {name}: a preempted job is cancelled there, perhaps without a warning, and "
+            "will not restart: save often (training.checkpoint.every_steps)"
         )
     select = dict(partition.select)
     if resources.partition and not profile.partitions:

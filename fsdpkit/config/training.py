@@ -275,6 +275,10 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         Literal["auto", "never"],
         Meta(description="auto: go on from the run's newest complete checkpoint, if there is one."),
     ] = "auto"
+    start: Annotated[
+        str | None,
+        Meta(description="An earlier run's directory to go on from, unless this run has begun."),
+    ] = None
 
 
 class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

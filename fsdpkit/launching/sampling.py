@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,18 @@ import psutil
 
 from fsdpkit.runs.events import JsonLines
 
+_SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
+
 
 @contextlib.contextmanager
 def sampling(path: Path, interval_s: float) -> Iterator[None]:
-    """Write a sample to `path` now and every `interval_s` seconds until the block ends.
+    """Write a sample to `path` now and every `interval_s` seconds (less often after 360 of
+    them) until the block ends.
 
     A sample that cannot be taken or written is left out: watching must never end a training.
     """
     stop = threading.Event()
+    started = time.monotonic()
 
     def watch() -> None:
         with contextlib.suppress(OSError):
@@ -27,7 +32,9 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
             while True:
                 with contextlib.suppress(psutil.Error, OSError):
                     lines.write(**sampler.sample())
-                if stop.wait(interval_s):
+                # A week of samples shall not weigh more than a few hours': they thin out.
+                elapsed_s = time.monotonic() - started
+                if stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE)):
                     break
             lines.close()
 

@@ -51,8 +51,10 @@ def resource_directives(
         ("nodelist", resources.nodelist),
         ("exclude", resources.exclude),
     ]
-    # A value of the person's own wins over what the partition selects.
+    # A value of the person's own wins over what the partition selects; features add up.
     chosen = {name: value for name, value in pairs if value is not None}
+    if (own := resources.constraint) and (selected := placement.select.get("constraint")):
+        chosen["constraint"] = f"{selected}&{own}"
     if gpu := gpu_directive(profile, resources.gpus):
         # sbatch keeps only the last --gres, so a partition's own joins the GPUs'.
         others = [chosen[gpu.name]] if gpu.name in chosen else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.lint import lint
 
+_EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
+_START_S = 120  # modules, imports, rendezvous
 RUN_ID_PLACEHOLDER = "RUN-ID"
 
 
@@ -41,8 +44,10 @@ class PythonEnvironment:
 def own_python() -> PythonEnvironment:
     """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
     prefix = Path(sys.prefix)
-    if (prefix / "conda-meta").is_dir():
-        return PythonEnvironment("conda", str(prefix), os.environ.get("CONDA_EXE", ""))
+    conda = os.environ.get("CONDA_EXE") or shutil.which("conda")
+    # Without a conda to activate it (micromamba, pixi), such an environment is a plain directory.
+    if (prefix / "conda-meta").is_dir() and conda:
+        return PythonEnvironment("conda", str(prefix), conda)
     if (prefix / "bin" / "activate").is_file():
         return PythonEnvironment("venv", str(prefix))
     return PythonEnvironment("prefix", str(Path(sys.executable).parent))
@@ -108,12 +113,12 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    if resources.time_s <= profile.policy.warning_s + 60:
-        # Slurm may deliver the warning a minute early (sbatch(1), --signal).
+    shortest_s = profile.policy.warning_s + _EARLY_S + _START_S
+    if resources.time_s <= shortest_s:
         raise UsageError(
             f"--time {resources.time} leaves no time to train: the warning before the end comes "
-            f"{profile.policy.warning_s} s early, Slurm may add 60 s; ask for more than "
-            f"{format_time(profile.policy.warning_s + 60)}"
+            f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
+            f"while; ask for more than {format_time(shortest_s)}"
         )
     return {
         "version": fsdpkit.__version__,

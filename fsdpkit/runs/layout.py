@@ -12,7 +12,7 @@
             node-<i>.samples.jsonl  the machine, every few seconds
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
-            node-<i>.software.json  versions, compared between nodes before training
+            software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot
@@ -47,6 +47,10 @@ class AttemptPaths:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
         return self.dir / f"rank-{rank}{again}.{kind}"
+
+    @property
+    def software(self) -> Path:
+        return self.dir / "software.json"
 
     @property
     def failures(self) -> Path:

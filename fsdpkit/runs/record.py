@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,6 +32,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     ranks_per_node: int
     array: list[int] | None = None
+    ended: dict[str, dict[str, Any]] | None = None
+    """Once the scheduler had said how every job ended: those states by job id, not asked again."""
     work_dir: str
     command: list[str] = []
     version: str

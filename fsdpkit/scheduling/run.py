@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from fsdpkit.errors import NotFoundError, SchedulerError
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import RunRecord, load, save
 from fsdpkit.runs.store import find_run, runs_dir
@@ -21,7 +23,10 @@ from fsdpkit.scheduling.states import JobState
 if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
 
-_POLL_S = 1.0
+_LOOK_S = 0.5
+"""Between two looks at a log that is being followed."""
+_FORGOTTEN_S = 3 * 86400
+"""How long an unconfirmed submission is looked for."""
 _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
 _UNHEARD_S = 300.0
@@ -57,7 +62,7 @@ class Run:
         return cls(directory, load(directory))._confirmed()
 
     def _confirmed(self) -> Run:
-        if self.record.state == "submitted":
+        if self.record.state == "submitted" or time.time() - self.record.created_s > _FORGOTTEN_S:
             return self
         job_id = self._client().find_by_comment(f"fsdpkit:{self.id}")
         if job_id is None:
@@ -84,8 +89,7 @@ class Run:
 
     def states(self) -> dict[str, JobState | None]:
         """Each job id (one for each array task) with its state; None where nobody could say."""
-        known = self._client().states(self.record.job_ids)
-        return {job_id: known.get(job_id) for job_id in self.record.job_ids}
+        return states_of([self])[0]
 
     def state(self) -> JobState | None:
         """One state for the whole run: of an array, the first that has not succeeded."""
@@ -98,13 +102,14 @@ class Run:
                     return state
         return next((s for s in states if s is None or not s.succeeded), states[0])
 
-    def wait(self, *, poll_s: float = _POLL_S) -> JobState:
+    def wait(self, *, poll_s: float | None = None) -> JobState:
         """Block until the scheduler says that the run ended; its last state.
 
-        Raises SchedulerError if nobody knows the job for five minutes.
+        poll_s: between two questions; by default they become rarer, from 2 s to a minute. Raises
+        SchedulerError if nobody knows the job for five minutes.
         """
         heard = ended = time.monotonic()
-        while True:
+        for pause_s in _pauses(poll_s):
             state = self.state()
             if state is None or state.phase != "ended":
                 ended = time.monotonic()
@@ -117,7 +122,8 @@ class Run:
                     f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
                     "nor scontrol knows it"
                 )
-            time.sleep(poll_s)
+            time.sleep(pause_s)
+        raise AssertionError("the pauses have no end")
 
     def cancel(self) -> None:
         """End the run, all its array tasks. Raises SchedulerError."""
@@ -178,9 +184,13 @@ class Run:
         """Lines of a rank's output as they come, until the run ends."""
         place: Path | None = None
         position = 0
+        pauses = _pauses(None)
+        ask_at, ended = time.monotonic(), False
         while True:
-            state = self.state()
-            ended = state is not None and state.phase == "ended"
+            if time.monotonic() >= ask_at:
+                state = self.state()
+                ended = state is not None and state.phase == "ended" and not state.may_return
+                ask_at = time.monotonic() + next(pauses)
             try:
                 current = self.rank_log(rank, array_task=array_task)
             except NotFoundError:
@@ -194,4 +204,41 @@ class Run:
                     position = file.tell()
             if ended:
                 return
-            time.sleep(_POLL_S)
+            time.sleep(_LOOK_S)
+
+
+def _pauses(fixed_s: float | None) -> Iterator[float]:
+    """Seconds between questions to the scheduler: a job that waits for days asks once a minute."""
+    pause_s = fixed_s or 2.0
+    while True:
+        yield pause_s * random.uniform(0.9, 1.1)  # users that began together drift apart
+        if fixed_s is None:
+            pause_s = min(pause_s * 1.3, 60.0)
+
+
+def states_of(runs: Sequence[Run]) -> list[dict[str, JobState | None]]:
+    """For each run the states of its jobs: one round of questions for each cluster, none for runs
+    whose end is on record. What ended for good is put on record."""
+    known: dict[tuple[str, str | None], dict[str, JobState]] = {}
+    for cluster in {(r.record.kind, r.record.cluster) for r in runs if r.record.ended is None}:
+        open_runs = [
+            r
+            for r in runs
+            if r.record.ended is None and (r.record.kind, r.record.cluster) == cluster
+        ]
+        ids = [job_id for run in open_runs for job_id in run.record.job_ids]
+        known[cluster] = client_for(*cluster).states(ids)
+    return [_recorded(run, known.get((run.record.kind, run.record.cluster), {})) for run in runs]
+
+
+def _recorded(run: Run, known: Mapping[str, JobState]) -> dict[str, JobState | None]:
+    if run.record.ended is not None:
+        return {job_id: JobState(**state) for job_id, state in run.record.ended.items()}
+    states = {job_id: known.get(job_id) for job_id in run.record.job_ids}
+    final = {j: s for j, s in states.items() if s and s.final}
+    if final and len(final) == len(states):
+        ended = {job_id: asdict(state) for job_id, state in final.items()}
+        # Somebody else's run, or a full disk: then it is asked for again next time.
+        with contextlib.suppress(StorageError):
+            save(run.paths, msgspec.structs.replace(run.record, ended=ended))
+    return states

@@ -6,6 +6,7 @@ what a surrounding allocation left in it.
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import subprocess
@@ -21,7 +22,15 @@ SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList"
 _QUERY_TIMEOUT_S = 20.0
 
 # Variables by which a person points the commands at a cluster; all other SLURM_* describe a job.
-_KEPT = {"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT", "SLURM_CONF_SERVER"}
+# SBATCH_WCKEY stays, too: no directive of ours competes with it.
+_KEPT = {
+    "SBATCH_WCKEY",
+    "SLURM_CONF",
+    "SLURM_CLUSTERS",
+    "SLURM_TIME_FORMAT",
+    "SLURM_JWT",
+    "SLURM_CONF_SERVER",
+}
 _RANK = {
     "RANK",
     "LOCAL_RANK",
@@ -125,7 +134,7 @@ _REMEDIES = [
     ),
     (
         r"[Ii]nvalid wckey",
-        "The site enforces wckeys; fsdpkit sets none unless SBATCH_WCKEY is in use.",
+        "The site enforces wckeys; set yours in SBATCH_WCKEY.",
     ),
     (
         r"[Jj]ob violates accounting/QOS policy|QOSMax|AssocMax|AssocGrp",
@@ -199,14 +208,15 @@ class SlurmClient:
             return {}
         parents = ",".join(dict.fromkeys(j.split("_")[0] for j in wanted))
         found: dict[str, JobState] = {}
-        sources = (
-            (parse_squeue, ["squeue", "-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]),
-            (parse_sacct, ["sacct", "-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", parents]),
-        )
-        for parse, argv in sources:
-            answer = self._ask([argv[0], *self._cluster_flag(), *argv[1:]])
-            for job_id, state in parse(answer or "").items():
-                # squeue knows a job sooner; once it ended, only the others know its exit code.
+        flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
+        found |= parse_squeue(self._ask(["squeue", *self._cluster_flag(), *flags]) or "")
+        # squeue knows a job sooner; of its end only the others know the exit code.
+        ended = [j for j in wanted if j not in found or found[j].phase in ("ended", "unknown")]
+        if ended:
+            parents = ",".join(dict.fromkeys(j.split("_")[0] for j in ended))
+            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", parents]
+            answer = self._ask(["sacct", *self._cluster_flag(), *flags])
+            for job_id, state in parse_sacct(answer or "").items():
                 known = found.get(job_id)
                 if known is None or known.phase == state.phase == "ended":
                     found[job_id] = state
@@ -218,7 +228,8 @@ class SlurmClient:
 
     def find_by_comment(self, comment: str) -> str | None:
         """The id of the queued or recent job with this comment; for a submission cut short."""
-        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-o", "%F|%k"]
+        own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
+        argv = ["squeue", *self._cluster_flag(), *own]
         for line in (self._ask(argv) or "").splitlines():
             job_id, _, found = line.partition("|")
             if found.strip() == comment:

@@ -91,6 +91,11 @@ class JobState:
         return self.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 
     @property
+    def final(self) -> bool:
+        """Ended, never to return, and the exit code is known."""
+        return self.phase == "ended" and not self.may_return and self.exit_code is not None
+
+    @property
     def succeeded(self) -> bool:
         return self.state == "COMPLETED" and self.exit_code == 0 and not self.exit_signal
 

@@ -60,7 +60,16 @@ def plan(request: Request) -> tuple[Plan, str]:
         for key in ("nodes", "gpus", "account", "partition", "time")
         if getattr(request, key) is not None
     }
-    job = load_job(request.job, options=options, sets=request.sets, args=request.args)
+    beneath = {}
+    if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
+        beneath = {"resources": {"account": account}}
+    job = load_job(
+        request.job,
+        beneath=("SBATCH_ACCOUNT", beneath),
+        options=options,
+        sets=request.sets,
+        args=request.args,
+    )
     resources = job.spec.resources
     if job.spec.training is not msgspec.UNSET:
         wrong = problems(job.spec.training, resources.ranks, resources.gpus)
@@ -80,6 +89,11 @@ def plan(request: Request) -> tuple[Plan, str]:
         first = Run.open(request.after, runs=request.runs)
         if first.record.job_id is None:
             raise UsageError(f"--after {request.after}: that run was never confirmed as submitted")
+        if (first.record.kind, first.record.site) != (site.profile.kind, site.id):
+            raise UsageError(
+                f"--after {request.after}: that run is on {first.record.site}, this one goes to "
+                f"{site.id}; a job can only wait for another of the same cluster"
+            )
         after = (first.id, first.record.job_id)
     template = load_template(job.spec.template)
     work_dir = Path.cwd()

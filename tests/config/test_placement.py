@@ -114,7 +114,8 @@ def test_a_well_formed_account_is_taken(account: str) -> None:
 def test_a35_a_partition_that_cancels_preempted_jobs_is_said_to() -> None:
     placement = placed("osc-ascend", 2, 4, partition="preemptible-quad")
     assert placement.warnings == (
-        "partition preemptible-quad: a preempted job is cancelled there and will not restart",
+        "partition preemptible-quad: a preempted job is cancelled there, perhaps without a "
+        "warning, and will not restart: save often (training.checkpoint.every_steps)",
     )
 
 
