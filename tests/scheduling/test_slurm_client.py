@@ -118,6 +118,13 @@ def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Com
     assert (state.source, state.exit_code) == ("sacct", 3)
 
 
+def test_accounting_is_not_asked_about_a_job_that_runs(command: Command, tmp_path: Path) -> None:
+    command("squeue", "echo '9|RUNNING|None|n1'; echo '8|PENDING|Priority|'")
+    command("sacct", f"touch {tmp_path}/asked")
+    assert SlurmClient().states(["9", "8"])["8"].reason == "Priority"
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_job_nobody_knows_is_absent(command: Command) -> None:
     for name in ("squeue", "sacct", "scontrol"):
         command(name, "exit 1")

@@ -56,6 +56,57 @@ def test_a_refused_submission_leaves_no_run(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.fixture
+def slurm_commands(tmp_path: Path) -> dict[str, str]:
+    """A PATH with an sbatch that takes every job as number 7, and a sacct that counts its calls."""
+    directory = tmp_path / "commands"
+    directory.mkdir()
+    texts = {
+        "sbatch": "echo 7",
+        "squeue": "echo squeue >> $ASKED",
+        "sacct": "echo sacct >> $ASKED; echo '7|COMPLETED|0:0|0:0|None|n1'",
+        "scontrol": "exit 1",
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
+    return {"PATH": f"{directory}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+
+
+def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
+    fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
+    assert fsdpkit("status", env=slurm_commands).stdout.count("COMPLETED") == 2
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked == ["squeue", "sacct"]  # one round for both runs
+    assert fsdpkit("status", env=slurm_commands).stdout.count("COMPLETED") == 2
+    assert (tmp_path / "asked").read_text().split() == asked
+
+
+def test_a_run_of_another_cluster_cannot_be_waited_for(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    """Its job id means another job there."""
+    fsdpkit("submit", "--cluster", "generic", env=slurm_commands)
+    (first,) = (tmp_path / "runs").iterdir()
+    done = fsdpkit("submit", "--cluster", "local", "--after", str(first), env=slurm_commands)
+    assert done.returncode == 2
+    assert "that run is on generic, this one goes to local" in done.stderr
+
+
+def test_the_account_of_sbatch_s_own_variable_is_used_beneath_all_others(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str]
+) -> None:
+    env = {**slurm_commands, "SBATCH_ACCOUNT": "pas7", "SBATCH_PARTITION": "gone"}
+    words = ["submit", "--cluster", "generic", "--dry-run"]
+    assert "#SBATCH --account=pas7\n" in fsdpkit(*words, env=env).stdout
+    assert "--account=pas8\n" in fsdpkit(*words, "--account", "pas8", env=env).stdout
+    told = fsdpkit("submit", "--cluster", "generic", env=env).stderr
+    assert "not passed on to sbatch, for directives decide: SBATCH_PARTITION" in told
+
+
 def test_two_submissions_in_one_second_are_two_runs(
     fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:

@@ -1,0 +1,55 @@
+"""The rendered script where people's settings and site files would trip it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.rendering.bash_stubs import Bash, RenderScript
+
+
+def test_a_posix_minded_environment_does_not_lose_the_status(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    """A20: in POSIX mode bash forgets a child it has reaped, and says 127 of it."""
+    shell.environment["POSIXLY_CORRECT"] = "1"
+    done = shell.run(render_script(python=shell.python))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_warning_during_start_up_is_heard(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """A29: the node list takes its time, the warning comes meanwhile; nothing dies of it."""
+    shell.stubs["scontrol"] = f"touch {tmp_path}/asked; sleep 1; " + shell.stubs["scontrol"]
+    process = shell.start(render_script(python=shell.python))
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGUSR1)
+    assert process.wait(timeout=20) == 0
+    assert (tmp_path / "run" / "stop-requested").exists()
+
+
+def test_an_exported_name_of_ours_is_no_status(shell: Bash, render_script: RenderScript) -> None:
+    shell.environment.update(SRUN_STATUS="42", first="3")
+    assert shell.run(render_script(python=shell.python)).returncode == 42
+
+
+def test_an_interface_without_a_cable_is_passed_over(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    """A08: `up` says what an admin wants, the carrier whether a cable is there."""
+    listed = 'echo "2: ibdead inet 10.1.0.1/24 scope global ibdead"'
+    shell.stubs["ip"] = shell.stubs["ip"].replace(
+        '"-4 -o addr show up scope global") ', f'"-4 -o addr show up scope global") {listed}; '
+    )
+    shell.stubs["cat"] = 'case ${1:-} in */ibdead/carrier) echo 0;; *) exec /bin/cat "$@";; esac'
+    script = render_script(python=shell.python).replace(
+        "-e /sys/class/net/$name/carrier", "-n $name"
+    )
+    done = shell.run(script)
+    assert done.returncode == 0, done.stderr
+    assert "sockets on eth1" in done.stdout
