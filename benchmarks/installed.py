@@ -75,8 +75,11 @@ def install_torchx(work: Path, base: Mapping[str, str]) -> Installed:
 
 def _install(prefix: Path, base: Mapping[str, str], requirements: Sequence[str]) -> Installed:
     kept = {k: v for k, v in base.items() if not k.startswith(_PERSONAL)}
+    temporary = prefix.with_name(f"{prefix.name}-tmp")  # torchrun leaves directories there
+    temporary.mkdir()
     environ = {
         **kept,
+        "TMPDIR": str(temporary),
         "PATH": f"{prefix}/bin:{SYSTEM_PATH}",
         "VIRTUAL_ENV": str(prefix),
         "FSDPKIT_CONFIG_DIR": f"{prefix}/no-config",
