@@ -8,16 +8,22 @@ templates carry a version and a checksum.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, nodes
+from jinja2.bccache import Bucket, FileSystemBytecodeCache
 from jinja2.loaders import BaseLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+import fsdpkit
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.config.template import MAX_TEMPLATE_BYTES, Template
 from fsdpkit.errors import RenderError
@@ -76,6 +82,37 @@ class _FolderLoader(BaseLoader):
             if (found := CONTROL_CHARACTER.search(line)) and found.group() != "\t":
                 raise RenderError(f"{path.name}, line {number}: a control character {found[0]!r}")
         return text, str(path), None
+
+
+class _CompiledTemplates(FileSystemBytecodeCache):
+    """Templates that passed the guard once, compiled: most of a dry run's time is compiling.
+
+    Jinja compares the source's checksum; the file's name holds this module's own state, so that a
+    changed guard looks at everything again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        state = f"{fsdpkit.__version__}-{os.stat(__file__).st_mtime_ns:x}"
+        super().__init__(str(directory), f"%s-{state}.cache")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):  # a full or read-only home: slower, not wrong
+            super().dump_bytecode(bucket)
+
+
+def _compiled_templates() -> _CompiledTemplates | None:
+    """The user's own cache, where there can be one that nobody else can write to: it is code."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    directory = Path(base) / "fsdpkit" / "templates"
+    if sys.dont_write_bytecode:
+        return None
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.lstat()
+    except OSError:
+        return None
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022
+    return _CompiledTemplates(directory) if private and found.st_uid == os.geteuid() else None
 
 
 class _Guard(NodeTransformer):
@@ -163,6 +200,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             comment_start_string="<#",
             comment_end_string="#>",
             cache_size=0,
+            bytecode_cache=_compiled_templates(),
         )
         self.filters = {name: self.filters[name] for name in PLAIN_FILTERS}
         self.filters.update(QUOTERS, _turns=self._turns, _join=_join)

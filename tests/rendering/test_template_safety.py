@@ -7,6 +7,7 @@ growing the process.
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,3 +218,48 @@ def test_what_templates_need_is_there(write_template: WriteTemplate) -> None:
         "{% block tail %}{{ missing | default('none') | sh }}{% endblock %}\n"
     )
     assert render_template(template, VALUES) == "#!/bin/bash\nx=1 17none"
+
+
+# ---- The cache of compiled templates
+
+
+@pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fsdpkit" / "templates"
+
+
+def test_a_template_that_was_refused_is_refused_again(
+    cache_home: Path, write_template: WriteTemplate
+) -> None:
+    for _ in range(2):
+        with pytest.raises(RenderError, match="Macro"):
+            render_template(write_template("{% macro m() %}x{% endmacro %}"), VALUES)
+    assert list(cache_home.glob("*.cache")) == []
+
+
+def test_a_changed_template_is_not_taken_from_the_cache(
+    cache_home: Path, write_template: WriteTemplate
+) -> None:
+    assert render_template(write_template("echo one\n"), VALUES) == "echo one\n"
+    assert len(list(cache_home.glob("*.cache"))) == 1
+    assert render_template(write_template("echo two\n"), VALUES) == "echo two\n"
+
+
+def test_a_torn_cache_file_is_made_anew(cache_home: Path, write_template: WriteTemplate) -> None:
+    template = write_template("echo one\n")
+    render_template(template, VALUES)
+    (cached,) = cache_home.glob("*.cache")
+    cached.write_bytes(cached.read_bytes()[:-20])
+    assert render_template(template, VALUES) == "echo one\n"
+
+
+def test_a_cache_that_others_can_write_is_not_used(
+    cache_home: Path, write_template: WriteTemplate
+) -> None:
+    """What lies in it is code."""
+    cache_home.mkdir(parents=True)
+    cache_home.chmod(0o777)
+    render_template(write_template("echo one\n"), VALUES)
+    assert list(cache_home.iterdir()) == []
