@@ -84,6 +84,7 @@ def _install(prefix: Path, base: Mapping[str, str], requirements: Sequence[str])
         "VIRTUAL_ENV": str(prefix),
         "FSDPKIT_CONFIG_DIR": f"{prefix}/no-config",
         "FSDPKIT_STATE_DIR": f"{prefix}/state",
+        "XDG_CACHE_HOME": f"{prefix}/cache",
     }
     installed = Installed(prefix, environ)
     quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -293,17 +293,29 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
         return {"measured": bench.about(), "figures": figures}
 
 
+def _replacing_its_rows(result: dict[str, Any]) -> dict[str, Any]:
+    """`result` over what is committed: a figure that was not measured this time keeps its row."""
+    figures = {figure["name"]: figure for figure in result["figures"]}
+    if RESULTS.exists():
+        earlier = json.loads(RESULTS.read_text("utf-8"))["figures"]
+        figures = {figure["name"]: figure for figure in earlier} | figures
+    return {**result, "figures": [figures[name] for name in PARTS if name in figures]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how runs start.")
     parser.add_argument("--quick", action="store_true", help="few samples; write no results")
-    parser.add_argument("--only", action="append", choices=PARTS, help="a part; write no results")
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="one part; replaces its row of the results"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster goes down on the way out
     counts = QUICK if arguments.quick else Counts()
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as work:
         result = measure(arguments.only or list(PARTS), counts, Path(work))
     print(table(result))
-    if not (arguments.quick or arguments.only):
+    if not arguments.quick:
+        result = _replacing_its_rows(result)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
         README.write_text(with_table(README.read_text("utf-8"), result), "utf-8")

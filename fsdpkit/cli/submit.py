@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -124,6 +123,8 @@ def _say_what_is_left_out(names: list[str]) -> None:
 
 def _report(run: Run, as_json: bool) -> None:
     if as_json:
+        import json
+
         record = run.record
         answer = {
             "run": run.id,

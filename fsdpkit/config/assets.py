@@ -7,7 +7,6 @@ are the top-level folders; in a wheel they lie in `fsdpkit/_shared`.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,6 +58,8 @@ def layers() -> list[Layer]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, or nothing if no known word is close."""
+    import difflib  # only to explain a mistake
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +51,9 @@ def choose_site(name: str | None) -> tuple[LoadedSite, str]:
     """
     if name or (name := os.environ.get("FSDPKIT_CLUSTER")):
         return load_site(name), "as asked"
+    import shutil
+    import socket
+
     if shutil.which("sbatch") is None:
         return load_site("local"), "no sbatch on this machine"
     profiles = [load_site(n) for n in assets.available("site")]

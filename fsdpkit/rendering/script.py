@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,10 +43,12 @@ class PythonEnvironment:
 def own_python() -> PythonEnvironment:
     """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
     prefix = Path(sys.prefix)
-    conda = os.environ.get("CONDA_EXE") or shutil.which("conda")
-    # Without a conda to activate it (micromamba, pixi), such an environment is a plain directory.
-    if (prefix / "conda-meta").is_dir() and conda:
-        return PythonEnvironment("conda", str(prefix), conda)
+    if (prefix / "conda-meta").is_dir():
+        import shutil
+
+        # Without a conda to activate it (micromamba, pixi) this is a directory like any other.
+        if conda := os.environ.get("CONDA_EXE") or shutil.which("conda"):
+            return PythonEnvironment("conda", str(prefix), conda)
     if (prefix / "bin" / "activate").is_file():
         return PythonEnvironment("venv", str(prefix))
     return PythonEnvironment("prefix", str(Path(sys.executable).parent))
