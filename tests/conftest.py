@@ -27,6 +27,7 @@ def isolated_user(
     home = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(home / "config"))
     monkeypatch.setenv("FSDPKIT_STATE_DIR", str(home / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "FSDPKIT_CLUSTER", "FSDPKIT_SITE_PATH")):
             monkeypatch.delenv(name)

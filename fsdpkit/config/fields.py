@@ -1,7 +1,5 @@
 """Types of values that jobs, sites and templates share."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

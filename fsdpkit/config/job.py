@@ -1,7 +1,5 @@
 """A job: what to run. `jobs/*.toml` and the command line become one immutable `JobSpec`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

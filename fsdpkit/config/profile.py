@@ -2,8 +2,6 @@
 guessed or rendered. `fsdpkit.config.site` finds the profile of a machine.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """A template's manifest: its version and the typed parameters that jobs and sites may set."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

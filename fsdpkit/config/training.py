@@ -8,8 +8,6 @@ checked by the trainer itself.
 Field names and sizes of the model are those of a Hugging Face T5 `config.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 

@@ -72,6 +72,7 @@ def run_torchrun(arguments: Sequence[str], attempt: AttemptPaths) -> None:
     if args.standalone:
         args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
         args.rdzv_id = os.environ["SLURM_JOB_ID"]
+    args.log_dir = str(attempt.dir)  # or torchrun makes a directory of its own, and leaves it
     config, command, command_args = config_from_args(args)
     config.logs_specs = RunDirectoryLogs(attempt)
     config.log_line_prefix_template = "rank ${rank}: "

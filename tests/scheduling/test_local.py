@@ -50,8 +50,13 @@ def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
 
 
 def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
-    submit: Submit, write_script: Callable[..., Path]
+    submit: Submit,
+    write_script: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     run = Run.open(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "2")["dir"])
     assert run.wait(poll_s=0.1).succeeded, said(run)
     told = [json.loads(run.rank_log(rank).read_text()) for rank in range(4)]
@@ -59,6 +64,7 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
     assert len({t["SLURMD_NODENAME"] for t in told}) == 2
     assert all(t["MASTER_ADDR"].startswith("127.") for t in told)
     assert [r["gpus"] for r in run.results()] == [None, None]
+    assert list((tmp_path / "tmp").glob("torchelastic_*")) == []
 
 
 def test_an_array_s_tasks_run_one_after_another(
