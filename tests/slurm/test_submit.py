@@ -286,7 +286,7 @@ def test_no_rank_outlives_its_agent(
     )
     answer = submit(str(script), "--nodes", "2", "--gpus", "2")
     run = Run.open(answer["dir"])
-    _until(lambda: all((run.dir / "attempt-0" / f"rank-{r}.out").exists() for r in range(4)))
+    _until(lambda: all("up" in _said(run, rank) for rank in range(4)))
     agents = _processes_with("fsdpkit.launching.agent", answer["run"])
     assert len(agents) == 2
     os.kill(agents[0], signal.SIGKILL)
@@ -299,6 +299,12 @@ def _until(condition: Callable[[], object], timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.1)
+
+
+def _said(run: Run, rank: int) -> str:
+    """What a rank of the first attempt has printed so far."""
+    path = run.dir / "attempt-0" / f"rank-{rank}.out"
+    return path.read_text() if path.exists() else ""
 
 
 def _processes_with(*words: str) -> list[int]:
@@ -483,7 +489,7 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
     )
     answer = submit(str(script), "--nodes", "2", "--gpus", "1")
     run = Run.open(answer["dir"])
-    _until(lambda: (run.dir / "attempt-0" / "rank-1.out").exists())
+    _until(lambda: all("attempt 0" in _said(run, rank) for rank in (0, 1)))
     stale = run.dir / "submitit" / f"{run.job_id}_0_result.pkl"
     stale.write_bytes(b"left by an earlier attempt")
     (stale.parent / f"{stale.name}.save_tmp").write_bytes(b"torn")
@@ -495,11 +501,9 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
     assert run.paths.task().attempts() == [0, 1]
     assert "attempt 1" in run.rank_log(0).read_text()
     assert "attempt 0" in (run.dir / "attempt-0" / "rank-0.out").read_text()
-    assert [r["node"] for r in run.results()] == ["node1", "node2"]
-    log = run.batch_logs()[0].read_text()
-    assert log.count("head node1 at") == 2
-    ports = {line.rpartition(":")[2] for line in log.splitlines() if "head node1" in line}
-    assert len(ports) == 2
+    assert len(run.results()) == 2  # perhaps not of the nodes that had the first attempt
+    starts = [x for x in run.batch_logs()[0].read_text().splitlines() if ", head node" in x]
+    assert len({line.rpartition(":")[2] for line in starts}) == 2
 
 
 def test_a_preempted_run_is_not_over(

@@ -3,12 +3,15 @@ loopback, as Debian installs it. Nothing may hang, lie or fail for either."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpkit import Run
+from fsdpkit.runs import record
 from tests.conftest import Completed, answer_of, require_slurm
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import SlurmCluster
@@ -73,8 +76,9 @@ def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
     answer = answer_of(fsdpkit("submit", str(script), *words))
     run = Run.open(answer["dir"])
     on_bare.wait_job(answer["job_id"], states=["RUNNING"])
-    while not all((run.dir / "attempt-0" / f"rank-{r}.out").exists() for r in (0, 1)):
-        pass
+    outputs = [run.dir / "attempt-0" / f"rank-{rank}.out" for rank in (0, 1)]
+    while not all(path.exists() and "up" in path.read_text() for path in outputs):
+        time.sleep(0.1)
     on_bare.run(["scancel", "--batch", "--signal=USR1", answer["job_id"]], check=True)
     state = run.wait(poll_s=0.2)
     assert (state.state, state.exit_code) == ("FAILED", 75), everything_said(run.dir)
@@ -89,7 +93,6 @@ def test_a_job_nobody_knows_is_unknown_and_never_done(
     answer = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
     run = Run.open(answer["dir"])
     run.wait(poll_s=0.2)
-    text = run.paths.record.read_text()
-    run.paths.record.write_text(text.replace(f'"job_id": "{run.job_id}"', '"job_id": "99999"'))
+    record.save(run.paths, msgspec.structs.replace(run.record, job_id="99999"))
     assert Run.open(answer["dir"]).state() is None
     assert "unknown to squeue, sacct and scontrol" in fsdpkit("status", answer["dir"]).stdout
