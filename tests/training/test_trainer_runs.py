@@ -171,6 +171,22 @@ def test_a_checkpoint_of_another_model_or_run_is_not_trained_over(data, whole):
     assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-6", "step-9"]
 
 
+def test_a_new_run_goes_on_from_an_earlier_one_and_leaves_it_alone(data, whole, tmp_path):
+    earlier, _ = whole
+    before = sorted(p.name for p in earlier.checkpoints.iterdir())
+    sets = ["--set", "steps=11", "--set", f"checkpoint.start={earlier.dir}"]
+    paths = TaskPaths(tmp_path / "later")
+    done = run_ranks(1, TRAINER, *small(data), *sets, FSDPKIT_TASK_DIR=str(paths.dir))
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert sorted(losses(paths)) == [10, 11]
+    assert sorted(p.name for p in earlier.checkpoints.iterdir()) == before
+
+    nowhere = ["--set", f"checkpoint.start={tmp_path}"]
+    done = run_ranks(1, TRAINER, *small(data), *nowhere, FSDPKIT_TASK_DIR=str(tmp_path / "x"))
+    assert re.findall(r"exitcode  : (\d+)", done.stdout) == ["66"], done.stdout[-3000:]
+    assert "holds no complete checkpoint" in done.stdout
+
+
 def test_wrong_use_ends_before_any_step_with_the_reason(data, tmp_path):
     many = [*small(data), "--set", "data.held_out=0.5", "--set", "data.source_length=1"]
     done = run_ranks(1, TRAINER, *many, FSDPKIT_TASK_DIR=str(tmp_path))
