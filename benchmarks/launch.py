@@ -34,10 +34,10 @@ SHAPE = ("--nodes", "2", "--gpus", "4")
 # Three logged steps and nothing else: the clock stops at the first.
 SHORT_TRAINING = (
     "training.steps=3",
-    "training.log_every=1",
+    "training.metrics.every_steps=1",
     "training.checkpoint.every_steps=0",
     "training.checkpoint.at_end=false",
-    "training.eval_batches=0",
+    "training.evaluation.batches=0",
 )
 
 

@@ -10,29 +10,32 @@ run's directory (metrics, checkpoints, stop request) is $FSDPKIT_TASK_DIR, or ./
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gc
-import json
 import math
-import os
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from data import Batch, collate, fingerprint, load_samples, split
+from attention import attention_in_use, guard_kernels
+from data import Batch, Text, make_loader, open_data, stream
+from flops import FORMULA, flops_per_sequence
 from model import IGNORE, T5, Block, T5Config, init_parameter
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
+from weights import check, export, fill_from
 
-from fsdpkit.config.training import OptimizerSettings, TrainingSettings, load_settings, problems
+from fsdpkit.config.training import TrainingSettings, problems
+from fsdpkit.config.training.command_line import read_settings
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Progress, checkpoints, resume, save
+from fsdpkit.training.debugging import Debugging, prepare
+from fsdpkit.training.display import Display
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
@@ -40,19 +43,26 @@ from fsdpkit.training.distributed import (
     seed_step,
     sum_over_ranks,
 )
+from fsdpkit.training.early_stop import lost_patience
+from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
+from fsdpkit.training.hardware import describe_peak, peak_tflops
 from fsdpkit.training.metrics import Metrics
-from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler
-from fsdpkit.training.sharding import clip_gradients, compute_dtype, gradient_sync, shard
-from fsdpkit.training.stopping import StopRequest, require_finite
+from fsdpkit.training.optimizers import make_optimizer
+from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.schedules import set_learning_rate
+from fsdpkit.training.sharding import compute_dtype, shard
+from fsdpkit.training.stopping import StopRequest
 
 
 @record  # an exception reaches torchrun's error file with its traceback
 def main() -> int:
     gc.freeze()  # what was imported is no garbage: spare each later collection the walk over it
-    settings = read_settings()
-    paths = TaskPaths(Path(os.environ.get("FSDPKIT_TASK_DIR", "fsdp-t5-run")))
-    with process_group(settings.timeout_s) as ranks:  # [1] join, [6] from torchrun's variables
-        return train(settings, paths, ranks)  # [4] leaving waits for all ranks, then tears down
+    settings = read_settings("Train T5 with FSDP; start it with torchrun.")
+    paths = TaskPaths.of_this_job("fsdp-t5-run")
+    prepare(settings.debug, paths, deterministic=settings.deterministic)
+    # [1] Join, [6] from torchrun's variables; [4] leaving waits for all ranks, then tears down.
+    with process_group(settings.timeout_s, settings.startup_timeout_s) as ranks:
+        return train(settings, paths, ranks)
 
 
 def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
@@ -60,271 +70,247 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     if found := problems(settings, ranks.world_size, ranks.local_world_size):
         raise ConfigError("\n".join(found))
 
-    # [3] Data: the same list on every rank, each rank its share of it.
-    samples = load_samples(settings.data, settings.seed)
-    train_samples, held_out = split(samples, settings.data.held_out)
-    if len(train_samples) < ranks.world_size:
-        raise ConfigError(
-            f"{settings.data.source} has {len(train_samples)} training samples for "
-            f"{ranks.world_size} ranks: give it more, or run on fewer ranks."
-        )
-    check_same_everywhere("training data", f"{len(samples)} samples, sha {fingerprint(samples)}")
-    sampler, loader = make_loader(train_samples, settings, ranks, shuffle=True)
+    # [3] Data: the same samples on every rank, each rank its share of them.
+    text = open_data(settings.data, settings.seed)
+    check_same_everywhere("training data", text.fingerprint)
+    loader = make_loader(text.train, settings, ranks, shuffle=True)
+    held_out = make_loader(text.held_out, settings, ranks, shuffle=False)
 
     # [2] Model: built without memory, then each rank fills only its shard. [5] Activation
     # checkpointing is part of the same setting, and so the same on every rank.
-    config = T5Config(**settings.model.dimensions())
-    with torch.device("meta"):
-        model: nn.Module = T5(config)
-    parameters = sum(p.numel() for p in model.parameters())
-    model = shard(
-        model,
-        settings.sharding,
-        settings.precision,
-        ranks,
-        blocks=[Block],
-        fill=functools.partial(init_parameter, config),
-        seed=settings.seed,
-    )
-    if ranks.device.type == "cuda":
-        # cuDNN's attention has returned NaN gradients for some masked lengths (pytorch#196678).
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    model, config = build(settings, text.vocabulary, ranks)
     optimizer = make_optimizer(model, settings.optimizer)
+    scaler = loss_scaler(settings.precision, model, ranks)
+    progress = restore(settings, paths, ranks, model, optimizer)
+    if progress.loss_scale:
+        scaler.load_state_dict(progress.loss_scale)
 
-    progress = Progress()
-    if settings.checkpoint.resume == "auto":
-        progress = resume(paths, ranks, model, optimizer) or progress
-        if settings.checkpoint.start and not progress.step:
-            progress = from_earlier(settings.checkpoint.start, ranks, model, optimizer)
-    elif checkpoints(paths):
-        raise ConfigError(
-            f"{paths.checkpoints} holds checkpoints of an earlier run, which a new one would mix "
-            'with its own: move them away, or set training.checkpoint.resume = "auto".'
-        )
-    describe(settings, ranks, parameters, len(train_samples), len(held_out), progress)
-
-    metrics = Metrics(paths, ranks, tokens=progress.tokens)
+    dtype = compute_dtype(settings.precision, ranks.device)
+    peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
+    describe(settings, ranks, config, text, progress, dtype, peak)
+    metrics = Metrics(
+        paths,
+        ranks,
+        progress.tokens,
+        skipped=progress.skipped,
+        settings=settings.metrics,
+        peak_tflops=peak,
+        model=model,
+    )
+    display = Display(ranks, settings.steps, start=progress.step, kind=settings.metrics.progress)
+    debugging = Debugging(
+        settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
+    )
+    micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
     stop = StopRequest(paths, ranks)
-    batches = stream(sampler, loader, progress)
+    evaluates = settings.evaluation.batches and len(text.held_out)
+    patience = settings.evaluation.patience or math.inf
+    batches = stream(loader, progress)
     model.train()
-    while progress.step < settings.steps:
-        seed_step(settings.seed, progress.step, ranks.rank)
-        micro = [next(batches).to(ranks.device) for _ in range(settings.accumulate)]
-        target_tokens, all_tokens, votes = sum_over_ranks(
-            sum((b.labels != IGNORE).sum() for b in micro),
-            sum((b.labels != IGNORE).sum() + b.source_mask.sum() for b in micro),
-            stop.wanted(),
-            device=ranks.device,
-        )
-        # A token weighs the same wherever it is: sums, divided once by the tokens of all ranks.
-        # FSDP averages over ranks; the factor undoes that.
-        weight = (ranks.world_size / target_tokens).float()
-        loss_sum = torch.zeros((), device=ranks.device)
-        for i, batch in enumerate(micro):
-            with gradient_sync(model, i == len(micro) - 1):
-                loss = token_loss_sum(model, batch)
-                (loss * weight).backward()
-            loss_sum += loss.detach()
-        grad_norm = clip_gradients(model, settings.grad_clip)
-        require_finite(grad_norm, f"The gradient of step {progress.step + 1}")
-        lr = set_learning_rate(optimizer, settings.optimizer, progress.step, settings.steps)
-        optimizer.step()
-        optimizer.zero_grad()
+    with debugging, closing(display):
+        while progress.step < settings.steps and progress.worse < patience:
+            seed_step(settings.seed, progress.step, ranks.rank)
+            batch = next(batches).to(ranks.device)
+            targets = (batch.labels != IGNORE).sum()
+            target_tokens, all_tokens, votes = sum_over_ranks(
+                targets, targets + batch.source_mask.sum(), stop.wanted(), device=ranks.device
+            )
+            # A token weighs the same wherever it is: sums, divided once by the tokens of all
+            # ranks. FSDP averages over ranks; the factor undoes that.
+            weight = (ranks.world_size / target_tokens).float()
+            loss_sum = micro_batches.run(
+                batch, functools.partial(forward_backward, model, scaler, weight)
+            )
+            scaler.unscale_(optimizer)
+            grad_norm = clip_gradients(model, settings.grad_clip)
+            lr = set_learning_rate(optimizer, settings.optimizer, progress.step, settings.steps)
+            if update(optimizer, scaler, grad_norm, settings.non_finite, ranks, progress.step + 1):
+                flops = len(batch.source) * flops_per_sequence(
+                    config, batch.source.shape[1], batch.labels.shape[1]
+                )
+                metrics.step(loss_sum, target_tokens, all_tokens, flops=flops)
+            else:
+                metrics.skip()
+            optimizer.zero_grad()
 
-        progress.step += 1
-        last = progress.step == settings.steps
-        metrics.step(loss_sum, target_tokens, all_tokens)
-        if progress.step % settings.log_every == 0 or last:
-            line = metrics.log(progress.step, lr=lr, grad_norm=grad_norm)
-            ranks.say(
-                f"step {progress.step:>6}/{settings.steps}  loss {line['loss']:.4f}  "
-                f"grad norm {line['grad_norm']:.2f}  lr {lr:.2e}  "
-                f"{line['tokens_per_s']:,.0f} tokens/s  {line['step_time_s']:.3f} s/step"
-            )
-        stop.decide(votes)
-        stopping = stop.agreed() and not last
-        every = settings.checkpoint.every_steps
-        due = every and progress.step % every == 0
-        if due or stopping or (last and settings.checkpoint.at_end):
-            progress.tokens = metrics.settle()
-            where = save(
-                paths, ranks, model, optimizer, progress, keep_last=settings.checkpoint.keep_last
-            )
-            ranks.say(f"checkpoint {where}")
-        if stopping:
-            stop.answered()
-            ranks.say(
-                f"stopped on request after step {progress.step}; to go on, submit again with "
-                f"--set training.checkpoint.start={paths.dir}"
-            )
-            return STOPPED_EARLY
+            progress.step += 1
+            debugging.step_done(progress.step)
+            display.step(progress.step)
+            last = progress.step == settings.steps
+            if last or progress.step % settings.metrics.every_steps == 0:
+                display.line(metrics.log(progress.step, lr=lr, grad_norm=grad_norm))
+            if evaluates and (last or is_due(settings.evaluation.every_steps, progress)):
+                with metrics.pause():
+                    eval_loss = evaluate(model, held_out, settings, micro_batches.size, ranks)
+                metrics.record(step=progress.step, eval_loss=eval_loss)
+                ranks.say(f"held-out loss {eval_loss:.4f}")
+                if lost_patience(progress, eval_loss, settings.evaluation.patience):
+                    ranks.say(f"stopping early: {progress.worse} evaluations without a lower loss")
+                    last = True
+            stop.decide(votes)
+            stopping = stop.agreed() and not last
+            if (
+                stopping
+                or is_due(settings.checkpoint.every_steps, progress)
+                or (last and settings.checkpoint.at_end)
+            ):
+                progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
+                progress.loss_scale = scaler.state_dict()
+                keep = settings.checkpoint.keep_last
+                with metrics.pause():
+                    where = save(paths, ranks, model, optimizer, progress, keep_last=keep)
+                ranks.say(f"checkpoint {where}")
+            if stopping:
+                stop.answered()
+                ranks.say(
+                    f"stopped on request after step {progress.step}; to go on, submit again with "
+                    f"--set training.checkpoint.start={paths.dir}"
+                )
+                return STOPPED_EARLY
 
-    if settings.eval_batches and held_out:
-        _, eval_loader = make_loader(held_out, settings, ranks, shuffle=False)
-        eval_loss = evaluate(model, eval_loader, settings.eval_batches, ranks)
-        metrics.record(step=progress.step, eval_loss=eval_loss)
-        ranks.say(f"held-out loss {eval_loss:.4f}")
+    if settings.checkpoint.export:
+        export(paths.export, model, config, ranks, eos_id=text.tokenizer.eos_id)
+        ranks.say(f"exported to {paths.export}")
     ranks.say(
-        f"done: {progress.step} steps, {metrics.tokens:,} target tokens, "
+        f"done: {progress.step} steps, {metrics.settle():,} target tokens, "
         f"{time.perf_counter() - began:.1f} s in this process"
     )
     metrics.close()
     return 0
 
 
-def from_earlier(
-    start: str, ranks: Ranks, model: nn.Module, optimizer: torch.optim.Optimizer
+def is_due(every: int, progress: Progress) -> bool:
+    return every > 0 and progress.step % every == 0
+
+
+def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:
+    """The sharded model, its weights drawn from the seed or read from a Hugging Face directory."""
+    config = T5Config(**settings.model.dimensions())
+    if vocabulary > config.vocab_size:
+        raise ConfigError(
+            f"The tokenizer has {vocabulary} ids, the model's embedding table only "
+            f"{config.vocab_size} rows: set training.model.vocab_size, or another tokenizer."
+        )
+    fill = functools.partial(init_parameter, config)
+    if settings.model.pretrained:
+        config = check(Path(settings.model.pretrained), config)
+        fill = fill_from(Path(settings.model.pretrained), config)
+    with torch.device("meta"):
+        model: nn.Module = T5(config, settings.model.attention)
+    guard_kernels(ranks.device)
+    model = shard(
+        model,
+        settings.sharding,
+        settings.precision,
+        ranks,
+        blocks=[Block],
+        fill=fill,
+        seed=settings.seed,
+        compile=settings.compile,
+    )
+    return model, config
+
+
+def restore(
+    settings: TrainingSettings,
+    paths: TaskPaths,
+    ranks: Ranks,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
 ) -> Progress:
-    """Where another run's newest checkpoint leaves off; it is read, never changed."""
-    progress = resume(TaskPaths(Path(start)), ranks, model, optimizer)
-    if progress is None:
-        raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
-    return progress
+    """Where this run, or the one it starts from, left off; the beginning if there is neither."""
+    if settings.checkpoint.resume == "never":
+        if checkpoints(paths):
+            raise ConfigError(
+                f"{paths.checkpoints} holds checkpoints of an earlier run, which a new one would "
+                "mix with its own: move them away, or set training.checkpoint.resume = "
+                '"auto".'
+            )
+        return Progress()
+    progress = resume(paths, ranks, model, optimizer)
+    start = settings.checkpoint.start
+    if progress is None and start:
+        # Another run's newest checkpoint; it is read, never changed.
+        progress = resume(TaskPaths(Path(start)), ranks, model, optimizer)
+        if progress is None:
+            raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
+    return progress or Progress()
+
+
+def forward_backward(
+    model: nn.Module, scaler: torch.amp.GradScaler, weight: Tensor, batch: Batch
+) -> Tensor:
+    """Add the gradient of `weight` × the loss to what there is; the unweighted loss, detached."""
+    loss = token_loss_sum(model, batch)
+    scaler.scale(loss * weight).backward()
+    return loss.detach()
 
 
 def token_loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy summed over the batch's real target tokens, float32 scalar."""
-    scores = model(batch.source, batch.source_mask, batch.labels)
+    scores = model(batch.source, batch.source_mask, batch.labels, batch.segments)
     return F.cross_entropy(
         scores.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum"
     )
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader[Batch], batches: int, ranks: Ranks) -> float:
+def evaluate(
+    model: nn.Module,
+    loader: DataLoader[Batch],
+    settings: TrainingSettings,
+    micro_batch: int,
+    ranks: Ranks,
+) -> float:
     """Mean loss per held-out target token, all ranks together."""
     model.eval()
     loss = torch.zeros((), device=ranks.device)
     tokens = torch.zeros((), device=ranks.device)
-    for _, cpu_batch in zip(range(batches), loader, strict=False):
-        batch = cpu_batch.to(ranks.device)
-        loss += token_loss_sum(model, batch)
-        tokens += (batch.labels != IGNORE).sum()
+    for _, batch in zip(range(settings.evaluation.batches), loader, strict=False):
+        for part in batch.to(ranks.device).split(micro_batch):
+            loss += token_loss_sum(model, part)
+            tokens += (part.labels != IGNORE).sum()
     model.train()
     loss_sum, token_sum = sum_over_ranks(loss, tokens, device=ranks.device).tolist()
     return loss_sum / max(1.0, token_sum)
 
 
-def make_loader(
-    samples: list, settings: TrainingSettings, ranks: Ranks, *, shuffle: bool
-) -> tuple[GlobalOrderSampler, DataLoader[Batch]]:
-    sampler = GlobalOrderSampler(
-        samples,
-        num_replicas=ranks.world_size,
-        rank=ranks.rank,
-        shuffle=shuffle,
-        seed=settings.seed,
-    )
-    loader: DataLoader[Batch] = DataLoader(
-        samples,
-        batch_sampler=GlobalBatches(sampler, settings.batch_size),
-        collate_fn=collate,
-        num_workers=settings.data.workers,
-        pin_memory=ranks.device.type == "cuda",
-    )
-    return sampler, loader
-
-
-def stream(
-    sampler: GlobalOrderSampler, loader: DataLoader[Batch], progress: Progress
-) -> Iterator[Batch]:
-    """Batches without end, epoch after epoch, from where `progress` stands; keeps it up to date."""
-    while True:
-        sampler.set_epoch(progress.epoch, progress.position)
-        for batch in loader:
-            progress.position += loader.batch_sampler.global_batch_size
-            yield batch
-        progress.epoch, progress.position = progress.epoch + 1, 0
-
-
-def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Over the sharded model's parameters; norms are not decayed."""
-    norms = [p for n, p in model.named_parameters() if n.endswith("layer_norm.weight")]
-    rest = [p for n, p in model.named_parameters() if not n.endswith("layer_norm.weight")]
-    groups = [
-        {"params": rest, "weight_decay": settings.weight_decay},
-        {"params": norms, "weight_decay": 0.0},
-    ]
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.beta1, fused=True)
-    betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, settings: OptimizerSettings, step: int, steps: int
-) -> float:
-    lr = settings.lr * rate(settings, step, steps)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    return lr
-
-
-def rate(settings: OptimizerSettings, step: int, steps: int) -> float:
-    """Learning rate of step `step` (from 0) of `steps`, as a share of the peak."""
-    warmup = settings.warmup_steps
-    warmup = min(1000, steps // 10) if warmup is None else warmup
-    if step < warmup:
-        return (step + 1) / warmup
-    done = (step - warmup) / max(1, steps - warmup)
-    low = settings.min_lr_ratio
-    match settings.schedule:
-        case "linear":
-            return low + (1 - low) * (1 - done)
-        case "cosine":
-            return low + (1 - low) * (1 + math.cos(math.pi * done)) / 2
-        case "inverse-sqrt":
-            return math.sqrt(max(1, warmup) / max(1, warmup, step + 1))
-        case _:
-            return 1.0
-
-
-def read_settings() -> TrainingSettings:
-    parser = argparse.ArgumentParser(
-        description="Train T5 with FSDP; start it with torchrun.", allow_abbrev=False
-    )
-    parser.add_argument("--job", type=Path, help='JSON file whose key "training" has the settings')
-    parser.add_argument(
-        "--set", dest="sets", action="append", default=[], metavar="KEY=VALUE",
-        help="override a setting, for instance optimizer.lr=1e-3",
-    )  # fmt: skip
-    arguments = parser.parse_args()
-    table = {}
-    if arguments.job:
-        try:
-            table = dict(json.loads(arguments.job.read_text(encoding="utf-8"))["training"])
-        except FileNotFoundError:
-            raise NotFoundError(f"{arguments.job}: no such file (--job).") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f'{arguments.job}: not a JSON object with a key "training": {error!r}.'
-            ) from None
-    return load_settings(table, arguments.sets, origin=str(arguments.job or "[training]"))
-
-
 def describe(
     settings: TrainingSettings,
     ranks: Ranks,
-    parameters: int,
-    train_samples: int,
-    held_out: int,
+    config: T5Config,
+    text: Text,
     progress: Progress,
+    dtype: torch.dtype,
+    peak: float | None,
 ) -> None:
+    """What is about to run, in a dozen lines."""
     sharding, data = settings.sharding, settings.data
     nodes = ranks.world_size // ranks.local_world_size
-    dtype = str(compute_dtype(settings.precision, ranks.device)).removeprefix("torch.")
     gathers = "inherent" if sharding.engine == "fsdp2" else str(sharding.limit_all_gathers).lower()
+    micro = settings.micro_batch or settings.batch_size
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in T5(config).parameters())
     lines = [
         f"ranks      {ranks.world_size} ({nodes} node{'s' if nodes > 1 else ''} × "
         f"{ranks.local_world_size}) on {ranks.device.type}, torch {torch.__version__}",
-        f"model      {settings.model.preset}, {parameters:,} parameters",
+        f"model      {settings.model.source}, {parameters:,} parameters",
+        f"attention  {attention_in_use(config, settings.model.attention, ranks.device, dtype)}",
         f"sharding   {sharding.engine} {sharding.strategy}, limit_all_gathers {gathers}, "
         f"activation checkpointing {sharding.activation_checkpointing}, "
         f"cpu_offload {str(sharding.cpu_offload).lower()}",
-        f"precision  {dtype}, gradients summed in {settings.precision.reduce}",
-        f"data       {data.source} {data.task}: {train_samples:,} samples, {held_out} held out",
-        f"batch      {settings.batch_size} × {settings.accumulate} × {ranks.world_size} ranks",
+        f"precision  {str(dtype).removeprefix('torch.')}, gradients summed in "
+        f"{settings.precision.reduce}",
+        f"data       {data.source} {data.task}: {len(text.train):,} samples, "
+        f"{len(text.held_out):,} held out, tokenizer {text.tokenizer.name}",
+        f"batch      {settings.batch_size} × {ranks.world_size} ranks, {micro} at a time",
+        f"speed      {describe_peak(ranks.device, dtype, peak)}",
     ]
+    if peak:
+        lines += [f"           {line}" for line in FORMULA.splitlines()]
+    if text.bad_rows.count:
+        lines.append(f"left out   {text.bad_rows.count:,} rows")
+        lines += [f"           {row}" for row in text.bad_rows.examples]
     if progress.step:
         lines.append(f"resumed    after step {progress.step}")
     if progress.step >= settings.steps:

@@ -1,4 +1,4 @@
-"""T5 in plain torch: v1.0, v1.1 and ByT5, to be read in one sitting.
+"""T5 in plain torch: v1.0, v1.1, Flan and ByT5, to be read in one sitting.
 
 An encoder reads the source, a decoder writes the target one token at a time while looking at the
 encoder's output. Architecture: Raffel et al. 2020 (arXiv 1910.10683), Shazeer 2020 for the gated
@@ -7,20 +7,30 @@ those of a Hugging Face T5 state dict, so that weights can be exchanged.
 
 What is unlike other transformers: no biases, no positions in the embeddings (a learned bias per
 head and bucketed distance instead), attention scores that are not scaled, and norms that do not
-subtract the mean. The file knows nothing of sharding or ranks.
+subtract the mean. The file knows nothing of sharding or ranks. Beside it: attention.py has the
+kernels, biases and masks, weights.py reads and writes files, generate.py decodes with a cache.
 
 Shapes: B batch, S source tokens, T target tokens, D d_model, H heads, K d_kv, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
+from attention import (
+    ATTEND,
+    Bias,
+    FlexBias,
+    masked,
+    relative_buckets,
+    same_sample,
+    visible_blocks,
+)
 from torch import Generator, Tensor, nn
+
+from fsdpkit.errors import ConfigError
 
 PAD, EOS, IGNORE = 0, 1, -100
 
@@ -44,6 +54,14 @@ class T5Config:
     layer_norm_epsilon: float = 1e-6
     initializer_factor: float = 1.0
     head_init_std: float = 1.0  # of an untied lm_head; d_model^-0.5 starts at loss ln(V)
+    scale_decoder_outputs: bool | None = None  # unset: as v1.0 and v1.1 do, tied heads only
+
+    @property
+    def scales_decoder_outputs(self) -> bool:
+        """Whether the decoder's output is multiplied by D^-½ before the head."""
+        if self.scale_decoder_outputs is None:
+            return self.tie_word_embeddings
+        return self.scale_decoder_outputs
 
 
 class RMSNorm(nn.Module):
@@ -60,73 +78,55 @@ class RMSNorm(nn.Module):
         return self.weight * normed.to(self.weight.dtype)
 
 
-@lru_cache(maxsize=64)
-def relative_buckets(
-    queries: int, keys: int, bidirectional: bool, buckets: int, max_distance: int
-) -> Tensor:
-    """Bucket of each offset key − query from −(queries−1) to keys−1; int64 [queries + keys − 1].
-
-    Small distances have a bucket each, larger ones share buckets of logarithmic width. Computed on
-    the CPU in float32, as the released models were: bucket edges depend on the rounding.
-    """
-    offset = torch.arange(-(queries - 1), keys, device="cpu")
-    bucket = torch.zeros_like(offset)
-    if bidirectional:
-        buckets //= 2
-        bucket += (offset > 0).long() * buckets
-        distance = offset.abs()
-    else:
-        distance = -offset.clamp(max=0)
-    exact = buckets // 2
-    ratio = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
-    coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return bucket + torch.where(distance < exact, distance, coarse)
-
-
 class Attention(nn.Module):
     """Multi-head attention; the first block of a stack also holds the table of relative biases."""
 
-    def __init__(self, config: T5Config, *, bidirectional: bool, has_bias_table: bool) -> None:
+    def __init__(self, config: T5Config, attention: str, *, has_bias_table: bool) -> None:
         super().__init__()
         inner = config.num_heads * config.d_kv  # need not equal d_model
         self.heads, self.dropout = config.num_heads, config.dropout_rate
-        self.bidirectional = bidirectional
-        self.buckets = config.relative_attention_num_buckets
-        self.max_distance = config.relative_attention_max_distance
+        self.kernel = attention
         self.q = nn.Linear(config.d_model, inner, bias=False)
         self.k = nn.Linear(config.d_model, inner, bias=False)
         self.v = nn.Linear(config.d_model, inner, bias=False)
         self.o = nn.Linear(inner, config.d_model, bias=False)
         if has_bias_table:
-            self.relative_attention_bias = nn.Embedding(self.buckets, self.heads)
+            self.relative_attention_bias = nn.Embedding(
+                config.relative_attention_num_buckets, self.heads
+            )
 
-    def position_bias(self, length: int) -> Tensor:
-        """Bias of every query–key pair, [1, H, length, length].
+    def position_bias(self, buckets: Tensor) -> Tensor:
+        """Bias of every query–key pair, [H, L, L], from the 2·L − 1 buckets of their offsets.
 
         The bias depends only on key − query: looked up once per offset, then each query's row is a
         window into that vector.
         """
-        buckets = relative_buckets(
-            length, length, self.bidirectional, self.buckets, self.max_distance
-        )
-        table = self.relative_attention_bias
-        by_offset = table(buckets.to(table.weight.device)).t()  # [H, 2·length − 1]
-        return by_offset.unfold(-1, length, 1).flip(-2).unsqueeze(0)
+        by_offset = self.relative_attention_bias(buckets).t()  # [H, 2·L − 1]
+        return by_offset.unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
 
-    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """`x` [B, T, D] attends to `memory` [B, S, D]; `bias` is added to the scores."""
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in (self.q(x), self.k(memory), self.v(memory))
-        )
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """What a query meets in `memory` [B, S, D]: two tensors [B, H, S, K]."""
+        return self.split(self.k(memory)), self.split(self.v(memory))
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def attend(self, x: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
+        q = self.split(self.q(x))
+        if isinstance(bias, Tensor) and bias.dtype != q.dtype:
+            # Only where some modules compute in another type: kernels misread such a bias.
+            bias = bias.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
         dropout = self.dropout if self.training else 0.0
-        # scale=1.0: T5 does not divide by √K; its initialisation accounts for that.
-        mixed = F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=1.0)
+        mixed = ATTEND[self.kernel](q, keys, values, bias, dropout)
         return self.o(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor, bias: Bias, memory: Tensor | None = None) -> Tensor:
+        """`x` [B, T, D] attends to `memory` [B, S, D], or to itself."""
+        return self.attend(x, *self.keys_and_values(x if memory is None else memory), bias)
 
 
 class FeedForward(nn.Module):
-    """ReLU (v1.0), or a linear map gated by GELU in its tanh form (v1.1, ByT5)."""
+    """ReLU (v1.0), or a linear map gated by GELU in its tanh form (v1.1, Flan, ByT5)."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -141,7 +141,8 @@ class FeedForward(nn.Module):
             hidden = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
         else:
             hidden = F.relu(self.wi(x))
-        return self.wo(self.dropout(hidden))
+        # Under float16 `wo` may be kept in float32, as its products overflow first.
+        return self.wo(self.dropout(hidden).to(self.wo.weight.dtype))
 
 
 class Sublayer(nn.Module):
@@ -158,54 +159,79 @@ class Sublayer(nn.Module):
     def inner(self) -> nn.Module:
         return self.get_submodule(self.inner_name)
 
-    def forward(self, x: Tensor, *args: Tensor) -> Tensor:
-        normed = self.layer_norm(x)
-        memory_and_bias = (normed, *args) if len(args) == 1 else args  # self: memory is x itself
-        return x + self.dropout(self.inner(normed, *memory_and_bias))
+    def add(self, x: Tensor, change: Tensor) -> Tensor:
+        x = x + self.dropout(change)
+        if x.dtype is torch.float16:  # sums of many layers may pass its largest number, 65504
+            largest = torch.finfo(x.dtype).max
+            limit = torch.where(x.isinf().any(), largest - 1000, largest)
+            x = x.clamp(-limit, limit)
+        return x
+
+    def forward(self, x: Tensor, *bias_and_memory: Bias) -> Tensor:
+        return self.add(x, self.inner(self.layer_norm(x), *bias_and_memory))
 
 
 class Block(nn.Module):
     """One layer of the encoder or the decoder: the unit of sharding and checkpointing."""
 
-    def __init__(self, config: T5Config, *, is_decoder: bool, has_bias_table: bool) -> None:
+    def __init__(
+        self, config: T5Config, attention: str, *, is_decoder: bool, has_bias_table: bool
+    ) -> None:
         super().__init__()
-        self_attention = Attention(
-            config, bidirectional=not is_decoder, has_bias_table=has_bias_table
-        )
-        self.has_bias_table = has_bias_table
-        self.layer = nn.ModuleList([Sublayer(config, "SelfAttention", self_attention)])
+        itself = Attention(config, attention, has_bias_table=has_bias_table)
+        self.layer = nn.ModuleList([Sublayer(config, "SelfAttention", itself)])
         if is_decoder:
-            cross = Attention(config, bidirectional=True, has_bias_table=False)
+            cross = Attention(config, attention, has_bias_table=False)
             self.layer.append(Sublayer(config, "EncDecAttention", cross))
         self.layer.append(Sublayer(config, "DenseReluDense", FeedForward(config)))
 
     def forward(
-        self, x: Tensor, bias: Tensor, memory: Tensor | None, memory_bias: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+        self,
+        x: Tensor,
+        bias: Bias,
+        memory: Tensor | None,
+        memory_bias: Bias | None,
+        buckets: Tensor | None = None,
+    ) -> tuple[Tensor, Bias | None]:
         """The new `x`; from the first block also the bias that the stack's other blocks reuse.
 
-        The first block is given the mask alone and adds the stack's position bias to it: the table
-        is its own parameter, so under FSDP it is only whole while this block runs.
+        The first block is given `buckets`, and the bare bool mask as `bias`, into which it writes
+        the stack's position bias: the table is its own parameter, so under FSDP it is only whole
+        while this block runs.
         """
-        if self.has_bias_table:
-            bias = self.layer[0].inner.position_bias(x.shape[1]) + bias
+        if buckets is not None:
+            positions = self.layer[0].inner.position_bias(buckets)
+            if isinstance(bias, FlexBias):
+                bias = bias._replace(positions=positions)
+            else:
+                bias = masked(bias, positions)
         x = self.layer[0](x, bias)
         if memory is not None and memory_bias is not None:
-            x = self.layer[1](x, memory, memory_bias)
-        return self.layer[-1](x), bias if self.has_bias_table else None
+            x = self.layer[1](x, memory_bias, memory)
+        return self.layer[-1](x), None if buckets is None else bias
 
 
 class Stack(nn.Module):
     """The encoder's or the decoder's blocks, with a norm at the end."""
 
-    def __init__(self, config: T5Config, *, is_decoder: bool) -> None:
+    def __init__(self, config: T5Config, attention: str, *, is_decoder: bool) -> None:
         super().__init__()
+        self.config, self.kernel, self.is_decoder = config, attention, is_decoder
         self.block = nn.ModuleList(
-            Block(config, is_decoder=is_decoder, has_bias_table=i == 0)
+            Block(config, attention, is_decoder=is_decoder, has_bias_table=i == 0)
             for i in range(config.num_decoder_layers if is_decoder else config.num_layers)
         )
         self.final_layer_norm = RMSNorm(config.d_model, config.layer_norm_epsilon)
         self.dropout = nn.Dropout(config.dropout_rate)
+
+    def buckets(self, length: int, device: torch.device) -> Tensor:
+        return relative_buckets(
+            length,
+            not self.is_decoder,
+            self.config.relative_attention_num_buckets,
+            self.config.relative_attention_max_distance,
+            device,
+        )
 
     def forward(
         self,
@@ -214,52 +240,80 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
+        """`embedded` [B, T, D]; `mask` bool, broadcasts to [B, 1, T, T]; `memory_mask` the same
+        to [B, 1, T, S]; true where a token may look."""
         x = self.dropout(embedded)
-        bias = additive(mask, x.dtype)
-        memory_bias = None if memory_mask is None else additive(memory_mask, x.dtype)
-        for block in self.block:
-            x, stack_bias = block(x, bias, memory, memory_bias)
-            bias = bias if stack_bias is None else stack_bias
+        bias: Bias = mask
+        memory_bias: Bias | None = None
+        if self.kernel == "flex":
+            bias = FlexBias(None, visible_blocks(mask, x.shape[1]))
+            if memory_mask is not None:
+                memory_bias = FlexBias(None, visible_blocks(memory_mask, x.shape[1]))
+        elif memory_mask is not None:
+            memory_bias = masked(memory_mask, x.new_zeros(()))
+        buckets = self.buckets(x.shape[1], x.device)
+        for i, block in enumerate(self.block):
+            x, made = block(x, bias, memory, memory_bias, None if i else buckets)
+            bias = bias if made is None else made
         return self.dropout(self.final_layer_norm(x))
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where `mask` is true, the most negative finite number elsewhere.
-
-    Not −inf: a row that sees nothing must stay finite. Made in the type the scores have, because
-    float32's lowest number rounds to −inf in bfloat16.
-    """
-    hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-    return hidden.masked_fill(~mask, torch.finfo(dtype).min)
-
-
 class T5(nn.Module):
-    """Encoder, decoder and the head that scores the vocabulary."""
+    """Encoder, decoder and the head that scores the vocabulary.
 
-    def __init__(self, config: T5Config) -> None:
+    `attention`: "sdpa", "flex" or "math"; the same numbers to rounding. Raises ConfigError for
+    another name.
+    """
+
+    def __init__(self, config: T5Config, attention: str = "sdpa") -> None:
         super().__init__()
+        if attention not in ATTEND:
+            raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(ATTEND)}")
         self.config = config
         self.shared = nn.Embedding(config.vocab_size, config.d_model)
-        self.encoder = Stack(config, is_decoder=False)
-        self.decoder = Stack(config, is_decoder=True)
+        self.encoder = Stack(config, attention, is_decoder=False)
+        self.decoder = Stack(config, attention, is_decoder=True)
         self.lm_head: nn.Linear | None = None
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
 
-    def forward(self, source: Tensor, source_mask: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        source_mask: Tensor,
+        labels: Tensor,
+        segments: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Scores of the next target token, [B, T, V].
 
         `source` int64 [B, S], `source_mask` bool [B, S] (true on real tokens), `labels` int64
         [B, T] with −100 on padding. The decoder reads the labels shifted right by one.
+
+        `segments`, in rows that hold several samples: the number of each token's sample in its row
+        (from 1; 0 on padding), int64 [B, S] for the source and [B, T] for the labels. Samples do
+        not see each other, and the scores are those of each alone: biases know distances only.
         """
-        memory_mask = source_mask[:, None, None, :]
-        memory = self.encoder(self.shared(source), memory_mask)
         length = labels.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=labels.device).tril()
-        x = self.decoder(self.shared(shift_right(labels)), causal[None, None], memory, memory_mask)
-        if self.lm_head is None:
-            return F.linear(x * self.config.d_model**-0.5, self.shared.weight)
-        return self.lm_head(x)
+        causal = labels.new_ones((length, length), dtype=torch.bool).tril()
+        decoder_input = shift_right(labels)
+        if segments is None:
+            own_source = memory_mask = source_mask[:, None, None, :]
+            own_target = causal[None, None]
+        else:
+            of_source, of_target = segments
+            own_source = same_sample(of_source, of_source)
+            memory_mask = same_sample(of_target, of_source)
+            own_target = same_sample(of_target, of_target) & causal
+            begins = of_target != F.pad(of_target[:, :-1], (1, 0))
+            decoder_input = decoder_input.masked_fill(begins, PAD)
+        memory = self.encoder(self.shared(source), own_source)
+        return self.head(self.decoder(self.shared(decoder_input), own_target, memory, memory_mask))
+
+    def head(self, x: Tensor) -> Tensor:
+        """Scores [B, T, V] of the decoder's output [B, T, D]."""
+        if self.config.scales_decoder_outputs:
+            x = x * self.config.d_model**-0.5
+        return F.linear(x, self.shared.weight) if self.lm_head is None else self.lm_head(x)
 
 
 def shift_right(labels: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ COMMANDS = {
     "status": "Show what became of runs.",
     "logs": "Print or follow a rank's output.",
     "cancel": "End a run.",
+    "data": "Prepare training data, or show what was prepared.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",

@@ -102,7 +102,10 @@ def why(text: str, annotation: Any, value: Any) -> str:
     if words:
         near = nearest(value, words) if isinstance(value, str) else ""
         listed = ", ".join(map(str, words))
-        return f"must be {'one of ' if len(words) > 1 else ''}{listed}, not {_shown(value)}.{near}"
+        kinds = [t.__name__ for t in alternatives(annotation) if t in (int, float, bool)]
+        numbers = "".join(f" or {_KINDS[kind]}" for kind in kinds)
+        one_of = "one of " if len(words) > 1 else ""
+        return f"must be {one_of}{listed}{numbers}, not {_shown(value)}.{near}"
     if expected := re.fullmatch(r"Expected `(?P<type>[^`]*)`, got .*", text):
         kinds = [k for k in expected["type"].split(" | ") if k != "null"]
         names = " or ".join(_KINDS.get(k, k) for k in kinds)

@@ -16,6 +16,9 @@
             failures/               one file a failure, named so that the first sorts first
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot
+        export/                     the trained model for Hugging Face, when it was asked for
+        tensorboard/                the metrics again, when they were asked for there
+        debug/                      profiles, memory snapshots, the flight recorder's dumps
         stop-requested              touched when the job should save and stop
 
 The directory lies on NFS, GPFS or Lustre and has many writers: every file has exactly one of them,
@@ -63,6 +66,11 @@ class TaskPaths:
 
     dir: Path
 
+    @classmethod
+    def of_this_job(cls, otherwise: str) -> TaskPaths:
+        """What the agent put into FSDPKIT_TASK_DIR, or the directory `otherwise` without one."""
+        return cls(Path(os.environ.get("FSDPKIT_TASK_DIR", otherwise)))
+
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.dir / f"attempt-{number}")
 
@@ -78,6 +86,18 @@ class TaskPaths:
     @property
     def checkpoints(self) -> Path:
         return self.dir / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        return self.dir / "export"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.dir / "tensorboard"
+
+    @property
+    def debug(self) -> Path:
+        return self.dir / "debug"
 
     @property
     def stop_requested(self) -> Path:

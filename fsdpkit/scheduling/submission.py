@@ -73,6 +73,10 @@ def plan(request: Request) -> tuple[Plan, str]:
     resources = job.spec.resources
     if job.spec.training is not msgspec.UNSET:
         wrong = problems(job.spec.training, resources.ranks, resources.gpus)
+        if not wrong and job.spec.training.names_files:
+            from fsdpkit.data.inputs import input_problems
+
+            wrong = input_problems(job.spec.training, resources.ranks)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
     placement = place(resources, site)

@@ -1,30 +1,142 @@
-"""Trade compute for memory: keep each block's input only and run the block again in backward.
+"""Trade compute for memory: drop a block's activations and compute them again in backward.
 
 Applied on every rank alike (a rank that keeps its activations runs out of memory as if nothing had
 been done) and to whole blocks (between a block's children there would be as much left to keep).
+Dropout draws the same numbers again: the generator's state is restored before a block is rerun.
+BatchNorm counts a batch once: its running statistics are left alone the second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Literal
 
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointWrapper,
-    checkpoint_wrapper,
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
+
+from fsdpkit.training.units import block_paths
+
+_PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::convolution"})
+_ATTENTION = frozenset(
+    {
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_fused_attention_overrideable",
+        "flex_attention",
+    }
 )
 
 
-def checkpoint_activations(model: nn.Module, blocks: Collection[type[nn.Module]]) -> int:
-    """Wrap every block of the given classes in place; returns how many.
+def checkpoint_activations(
+    model: nn.Module,
+    blocks: Collection[type[nn.Module]],
+    mode: Literal["full", "selective"] = "full",
+    *,
+    every: int = 1,
+    compiled: bool = False,
+) -> int:
+    """Wrap in place every `every`-th block of the given classes, the first included; returns how
+    many. "full" keeps a block's input only, "selective" also what is dear to compute again.
 
-    Call it before sharding, so that a block is recomputed inside its FSDP unit, while the unit's
-    weights are gathered for backward anyway; `fsdpkit.training.sharding.shard` does.
+    Call it before compiling and sharding, so that a block is recomputed inside its FSDP unit, while
+    the unit's weights are gathered for backward anyway; `fsdpkit.training.sharding.shard` does.
+    `compiled` says that the blocks will be compiled. Raises ConfigError for a model without them.
     """
-    count = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, tuple(blocks)) and not isinstance(parent, CheckpointWrapper):
-                setattr(parent, name, checkpoint_wrapper(child))
-                count += 1
-    return count
+    chosen = block_paths(model, blocks)[::every]
+    for path in chosen:
+        parent, _, name = path.rpartition(".")
+        holder = model.get_submodule(parent)
+        block = getattr(holder, name)
+        # A compiled block updates its buffers once by itself.
+        norms = [m for m in block.modules() if isinstance(m, _BatchNorm) and not compiled]
+        extra: dict[str, Any] = {}
+        if norms:
+            extra = {"context_fn": functools.partial(_contexts, norms, mode)}
+        elif mode == "selective":
+            extra = {"context_fn": selective_contexts}
+        setattr(holder, name, checkpoint_wrapper(block, **extra))
+    return len(chosen)
+
+
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+"""For one call of a block: around its forward, and around its recomputation."""
+
+
+def selective_contexts() -> Contexts:
+    """Keep what is dear to compute again, to be found when the rest is."""
+    policy = _keep_attention_and_every_second_product()
+    forward, again = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, again
+
+
+def _contexts(norms: Sequence[_BatchNorm], mode: str) -> Contexts:
+    forward, again = selective_contexts() if mode == "selective" else (nullcontext(),) * 2
+    return forward, _without_statistics(norms, again)
+
+
+@contextmanager
+def _without_statistics(
+    norms: Sequence[_BatchNorm], inner: AbstractContextManager[Any]
+) -> Iterator[None]:
+    """Normalise as in training, but leave the running means and variances as they are.
+
+    By momentum 0: without them altogether the operation would save other tensors than before.
+    """
+    with ExitStack() as restore:
+        for norm in norms:
+            for name, unchanging in (("momentum", 0.0), ("num_batches_tracked", None)):
+                restore.callback(setattr, norm, name, getattr(norm, name))
+                setattr(norm, name, unchanging)
+        with inner:
+            yield
+
+
+def _keep_attention_and_every_second_product() -> Callable[..., CheckpointPolicy]:
+    """Which results stay: the choice of torchtitan's selective checkpointing.
+
+    Matrix products (a convolution counts as one) take most of a block's time and most of its
+    memory: half of them are kept. Attention is dear and its result small.
+    """
+    products = 0
+
+    def policy(
+        context: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
+        nonlocal products
+        name = op.name()
+        if name in _PRODUCTS:
+            products += 1
+            return _KEEP if products % 2 else _RECOMPUTE
+        if name in _ATTENTION and not _dropout(op, args, kwargs):
+            return _KEEP
+        return _RECOMPUTE
+
+    return policy
+
+
+_KEEP, _RECOMPUTE = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _dropout(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    """An attention kernel's dropout.
+
+    With it the kernel draws random numbers. Left out of the recomputation, it would leave later
+    dropouts of the block other numbers than they had: wrong gradients without an error.
+    """
+    if "dropout_p" in kwargs:
+        return float(kwargs["dropout_p"])
+    arguments = getattr(getattr(op, "_schema", None), "arguments", ())  # flex has no dropout
+    for value, argument in zip(args, arguments, strict=False):
+        if argument.name == "dropout_p":
+            return float(value)
+    return 0.0

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,12 @@ class Progress:
     step: int = 0  # optimizer steps done
     epoch: int = 0
     position: int = 0  # samples of this epoch that all ranks together have consumed
+    group: int = 0  # samples in a global batch when the epoch began; decides its order in buckets
     tokens: int = 0  # target tokens trained on
+    skipped: int = 0  # steps left out because their gradient was not finite
+    best_loss: float | None = None  # lowest held-out loss so far
+    worse: int = 0  # evaluations since then
+    loss_scale: dict[str, Any] = field(default_factory=dict)  # float16's, as its scaler gives it
 
 
 def checkpoints(paths: TaskPaths) -> list[Path]:

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import numpy
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, UsageError
@@ -52,8 +54,11 @@ class Ranks:
 
 
 @contextmanager
-def process_group(timeout_s: int = 600) -> Iterator[Ranks]:
+def process_group(timeout_s: int = 600, startup_timeout_s: int | None = None) -> Iterator[Ranks]:
     """The default process group: NCCL between GPUs and gloo between hosts, or gloo alone.
+
+    A collective may wait `startup_timeout_s` seconds until someone calls `set_timeout` (loading
+    and compiling take longer than any step), or `timeout_s` from the beginning if it is None.
 
     The device is chosen before anything is built, so that no rank lands on GPU 0 by accident. At
     the end all ranks wait for each other before they let go: a rank that leaves while its peers
@@ -86,16 +91,28 @@ def process_group(timeout_s: int = 600) -> Iterator[Ranks]:
     else:
         device, backend = torch.device("cpu"), "gloo"
 
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    dist.init_process_group(backend, timeout=timedelta(seconds=startup_timeout_s or timeout_s))
     ranks = Ranks(rank, local_rank, world_size, local_world_size, device)
     check_same_everywhere(
         "software version",
         f"python {sys.version_info[0]}.{sys.version_info[1]}, torch {torch.__version__}, "
-        f"fsdpkit {fsdpkit.__version__}",
+        f"numpy {numpy.__version__}, fsdpkit {fsdpkit.__version__}",
     )
     yield ranks
     dist.barrier()
     dist.destroy_process_group()
+
+
+def set_timeout(timeout_s: int) -> None:
+    """From now on a collective of any group may wait `timeout_s` seconds; itself a collective.
+
+    All ranks meet first: with the shorter limit a fast rank would give up on a slow one that is
+    still starting. Groups that a device mesh has made are included; left alone they have torch's
+    default of 10 (NCCL) or 30 (gloo) minutes, whatever `process_group` was told.
+    """
+    dist.barrier()
+    for group in list(c10d._world.pg_map):  # also those of hybrid sharding's meshes
+        c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def check_same_everywhere(what: str, value: str) -> None:

@@ -3,89 +3,192 @@
 Between two logged steps numbers stay on the device, so that the host never waits for the GPU; at a
 logged step the ranks' sums are added and read once.
 
-Fields of a line: `step` (steps done), `loss` (mean per target token since the last line),
-`grad_norm` (last step's, before clipping), `lr`, `step_time_s` (mean), `tokens_per_s` (source and
-target tokens of all ranks, padding left out), `tokens` (target tokens trained on since the run
-began), `memory_bytes` (this rank's peak: allocated on a GPU, resident on a CPU) and, on a GPU,
-`memory_reserved_bytes` and `alloc_retries`. A line with `eval_loss` closes a run. A resumed run
-appends: steps that were lost with a crash occur twice, and the later line counts.
+Fields of a line, where "mean" is over the steps since the last line:
+
+- `step`: steps done, skipped ones included
+- `loss`: mean per target token; absent if every step was skipped
+- `grad_norm`: the last step's, before clipping
+- `lr`: the schedule's, before a group's own factor
+- `step_time_s`: mean seconds
+- `tokens_per_s`: source and target tokens of all ranks per second, padding left out
+- `tokens`: target tokens trained on since the run began
+- `skipped`: steps left out since the run began, because their gradient was not finite
+- `tflops_per_device`: model FLOPs per second and rank / 10¹², if the loop counts them
+- `mfu`: that as a share of the dense peak, if the peak is known
+- `memory_bytes`: this rank's peak since the start, allocated on a GPU and resident on a CPU;
+  on a GPU also `memory_reserved_bytes` and `alloc_retries`
+- `slowest_rank`, `slowest_host`, `slowest_ratio` (its computing time over the median rank's): on
+  every `stragglers_every`-th line, see `fsdpkit.training.stragglers`
+
+A line with `eval_loss` is an evaluation. A resumed run appends: steps that were lost with a crash
+occur twice, and the later line counts. A number that is not finite is written as null.
 """
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fsdpkit.config.training import MetricsSettings
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
+from fsdpkit.training.stragglers import SLOW, Stopwatch, slowest
+from fsdpkit.training.tensorboard import TensorBoard, require_tensorboard
 
 
 class Metrics:
     """Gathers a training loop's numbers; `step` after each optimizer step, `log` when it is due.
 
-    Raises StorageError when rank 0 cannot write the file.
+    `tokens` and `skipped` continue an earlier count, `peak_tflops` is what MFU divides by
+    (`fsdpkit.training.hardware`), and `model`, the sharded one, is watched for slow ranks.
+
+    Raises StorageError when rank 0 cannot write the file, ConfigError when TensorBoard is wanted
+    but not installed.
     """
 
-    def __init__(self, paths: TaskPaths, ranks: Ranks, tokens: int = 0) -> None:
-        self.ranks = ranks
+    def __init__(
+        self,
+        paths: TaskPaths,
+        ranks: Ranks,
+        tokens: int = 0,
+        *,
+        skipped: int = 0,
+        settings: MetricsSettings | None = None,
+        peak_tflops: float | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
+        settings = settings or MetricsSettings()
+        self.ranks, self.tokens, self.skipped = ranks, tokens, skipped
+        self._peak = peak_tflops
+        if settings.tensorboard:
+            require_tensorboard()
+        self._board = (
+            TensorBoard(paths.tensorboard) if settings.tensorboard and ranks.is_first else None
+        )
         try:
             self.file = JsonLines(paths.metrics) if ranks.is_first else None
         except OSError as error:
             raise StorageError(f"{paths.metrics} cannot be written: {error.strerror}.") from error
-        self.tokens = tokens
+        self._lines, self._stragglers_every = 0, settings.stragglers_every
+        self._stopwatch = (
+            Stopwatch(model, ranks.device)
+            if model is not None and ranks.world_size > 1 and settings.stragglers_every
+            else None
+        )
         self._restart()
 
     def _restart(self) -> None:
         zero = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         self._loss, self._target_tokens, self._all_tokens = zero, zero.clone(), zero.clone()
-        self._steps, self._since = 0, time.perf_counter()
+        self._flops, self._steps = 0.0, 0
+        if self._stopwatch:
+            self._stopwatch.running = self._comparing
+        self._since = time.perf_counter()
 
-    def step(self, loss_sum: Tensor, target_tokens: Tensor, all_tokens: Tensor) -> None:
-        """Add one step: this rank's summed loss, and all ranks' token counts; all on the device."""
+    @property
+    def _comparing(self) -> bool:
+        """Whether the next line compares the ranks."""
+        return (self._lines + 1) % self._stragglers_every == 0 if self._stopwatch else False
+
+    def step(
+        self, loss_sum: Tensor, target_tokens: Tensor, all_tokens: Tensor, *, flops: float = 0.0
+    ) -> None:
+        """Add one step: this rank's summed loss and all ranks' token counts, all on the device.
+
+        `flops` is the model's floating-point operations in this rank's step, forward and backward,
+        recomputation left out; a Python number.
+        """
         self._loss = self._loss + loss_sum.detach()
         self._target_tokens = self._target_tokens + target_tokens
         self._all_tokens = self._all_tokens + all_tokens
+        self._flops += flops
+        self._steps += 1
+
+    def skip(self) -> None:
+        """Count a step whose update was left out: its time counts, its tokens and loss do not."""
+        self.skipped += 1
         self._steps += 1
 
     def log(self, step: int, *, lr: float, grad_norm: Tensor) -> dict[str, Any]:
         """Write a line and return its fields; a collective, and the host waits for the device."""
-        loss = sum_over_ranks(self._loss, device=self.ranks.device)[0]
-        target_tokens = int(self._target_tokens)
+        sums = sum_over_ranks(self._loss, self._flops, device=self.ranks.device)
+        same = torch.stack([self._target_tokens, self._all_tokens, grad_norm.double()])
+        # One read for all numbers: each would make the host wait anew.
+        loss, flops, target_tokens, all_tokens, norm = torch.cat([sums, same]).tolist()
         elapsed_s = time.perf_counter() - self._since
-        self.tokens += target_tokens
+        self.tokens += int(target_tokens)
         fields: dict[str, Any] = {
             "step": step,
-            "loss": float(loss) / max(1, target_tokens),
-            "grad_norm": float(grad_norm),
+            **({"loss": loss / target_tokens} if target_tokens else {}),
+            "grad_norm": norm,
             "lr": lr,
             "step_time_s": elapsed_s / max(1, self._steps),
-            "tokens_per_s": float(self._all_tokens) / elapsed_s,
+            "tokens_per_s": all_tokens / elapsed_s,
             "tokens": self.tokens,
+            "skipped": self.skipped,
+            **self._speed(flops / elapsed_s / self.ranks.world_size / 1e12),
             **memory(self.ranks.device),
+            **self._compare_ranks(),
         }
         self.record(**fields)
+        self._lines += 1
         self._restart()
         return fields
+
+    def _speed(self, tflops: float) -> dict[str, float]:
+        if not tflops:
+            return {}
+        mfu = {"mfu": tflops / self._peak} if self._peak else {}
+        return {"tflops_per_device": tflops, **mfu}
+
+    def _compare_ranks(self) -> dict[str, Any]:
+        if not (self._stopwatch and self._comparing):
+            return {}
+        found = slowest(self._stopwatch.take_s(), self.ranks)
+        if found and found.ratio > SLOW:
+            self.ranks.say(str(found))
+        return found.fields if found else {}
 
     def settle(self) -> int:
         """Target tokens trained on since the run began, up to the last step; the host waits."""
         return self.tokens + int(self._target_tokens)
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave the seconds inside (an evaluation, a checkpoint) out of times and speeds."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._since += time.perf_counter() - began
+
     def record(self, **fields: Any) -> None:
-        """Write a line of any other numbers, for instance an evaluation's."""
+        """Write a line of any other numbers, for instance an evaluation's; rank 0 does."""
         if self.file:
-            self.file.write(**fields)
+            self.file.write(**{name: _finite(value) for name, value in fields.items()})
+        if self._board:
+            self._board.write(**fields)
 
     def close(self) -> None:
         if self.file:
             self.file.close()
+        if self._board:
+            self._board.close()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and infinity, which Python's writer would invent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def memory(device: torch.device) -> dict[str, int]:

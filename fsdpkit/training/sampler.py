@@ -2,15 +2,35 @@
 
 The order of an epoch does not depend on the number of ranks. A position in it is one number, the
 samples that all ranks together have consumed, so a run resumes on another world size and still sees
-each sample exactly once.
+each sample exactly once. With length buckets the order also depends on the size of a global batch
+when the epoch began, which `Progress` therefore remembers. Which samples share a batch (`gather`)
+or a packed row (`first_fit`) is decided here too, from their lengths alone.
+
+    sampler = GlobalOrderSampler(dataset, num_replicas=ranks.world_size, rank=ranks.rank, seed=1)
+    loader = DataLoader(dataset, batch_sampler=GlobalBatches(sampler, batch_size))
+    for batch in endless(loader, progress): ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch.utils.data import Dataset, DistributedSampler
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from fsdpkit.config.training import DataSettings
+from fsdpkit.errors import ConfigError
+from fsdpkit.training.checkpoint import Progress
+
+Indices = NDArray[np.integer[Any]]
+
+PACKED_TOGETHER = 256
+"""Neighbours among which a packed row finds its samples. On the docstrings, 1024 × 256 tokens: rows
+are 95 % full, against 77 % when each row takes what comes next, and 96 % with windows of 1024."""
+T = TypeVar("T")
 
 
 class GlobalOrderSampler(DistributedSampler[int]):
@@ -18,8 +38,10 @@ class GlobalOrderSampler(DistributedSampler[int]):
 
     torch's class repeats samples until every rank has equally many, or drops the rest. This one
     gives each sample to exactly one rank, so shares may differ by one; `GlobalBatches` keeps the
-    number of *batches* equal, which is what collectives need. `position` is the number of samples
-    of the epoch that were already consumed by all ranks together.
+    number of *batches* equal, which is what collectives need.
+
+    `buckets`, uint8 [samples], tells which samples have about the same length: the order then has
+    runs of `group` samples of one bucket, which is one global batch after the other.
     """
 
     def __init__(
@@ -30,6 +52,7 @@ class GlobalOrderSampler(DistributedSampler[int]):
         rank: int,
         shuffle: bool = True,
         seed: int = 0,
+        buckets: NDArray[np.uint8] | None = None,
     ) -> None:
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank {rank} is not one of {num_replicas}")
@@ -37,47 +60,172 @@ class GlobalOrderSampler(DistributedSampler[int]):
             raise TypeError("dataset must have a length")
         self.total_size = len(dataset)
         self.num_replicas, self.rank = num_replicas, rank
-        self.shuffle, self.seed = shuffle, seed
-        self.epoch = self.position = 0
+        self.shuffle, self.seed, self.buckets = shuffle, seed, buckets
+        self.epoch = self.position = self.group = 0
 
-    def set_epoch(self, epoch: int, position: int = 0) -> None:
-        """Go to sample `position` of `epoch`; call it before each epoch, or all are alike."""
-        self.epoch, self.position = epoch, position
+    def set_epoch(self, epoch: int, position: int = 0, group: int = 0) -> None:
+        """Go to sample `position` of `epoch`; call it before each epoch, or all are alike.
 
-    def order(self) -> list[int]:
-        """The whole epoch's sample indices, the same on every rank."""
-        if not self.shuffle:
-            return list(range(self.total_size))
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        return torch.randperm(self.total_size, generator=generator).tolist()
+        `position` counts what all ranks together have consumed of the epoch. `group` is the number
+        of samples in a global batch when the epoch began; 0 means that it is what it was.
+        """
+        self.epoch, self.position, self.group = epoch, position, group
+
+    def order(self, group: int = 0) -> Indices:
+        """The whole epoch's sample indices, the same on every rank; int32 where that is enough."""
+        dtype = torch.int32 if self.total_size <= torch.iinfo(torch.int32).max else torch.int64
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+            order = torch.randperm(self.total_size, generator=generator, dtype=dtype).numpy()
+        else:
+            order = torch.arange(self.total_size, dtype=dtype).numpy()
+        group = group or self.group
+        return order if self.buckets is None or not group else gather(order, self.buckets, group)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.order()[self.position + self.rank :: self.num_replicas])
+        return iter(self.order()[self.position + self.rank :: self.num_replicas].tolist())
 
     def __len__(self) -> int:
         return len(range(self.position + self.rank, self.total_size, self.num_replicas))
 
 
+class Share(list[int]):
+    """One rank's sample indices of one step, and the step they belong to."""
+
+    def __init__(self, mine: list[int], epoch: int, everyone: Indices) -> None:
+        super().__init__(mine)
+        self.epoch = epoch
+        self.everyone = everyone  # the samples of all ranks in this step, for equal shapes
+
+
 class GlobalBatches:
-    """Index lists for a DataLoader's `batch_sampler`: as many for every rank, each sample once.
+    """A `Share` per step for a DataLoader's `batch_sampler`: as many for every rank.
 
     Step k consumes the next `batch_size × num_replicas` samples of the epoch. The last step may
-    find fewer; a rank left without any gets an empty list, and its loader's `collate_fn` must make
-    a batch of no weight from it.
+    find fewer; a rank left without any gets an empty share, and its loader's `collate_fn` must make
+    a batch of no weight from it. `drop_last` leaves that step out instead.
     """
 
-    def __init__(self, sampler: GlobalOrderSampler, batch_size: int) -> None:
-        self.sampler, self.batch_size = sampler, batch_size
+    def __init__(
+        self, sampler: GlobalOrderSampler, batch_size: int, *, drop_last: bool = False
+    ) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     @property
     def global_batch_size(self) -> int:
+        """Samples that all ranks together consume in one step."""
         return self.batch_size * self.sampler.num_replicas
 
-    def __iter__(self) -> Iterator[list[int]]:
-        mine = list(self.sampler)
-        for step in range(len(self)):
-            yield mine[step * self.batch_size : (step + 1) * self.batch_size]
+    def __iter__(self) -> Iterator[Share]:
+        sampler, size = self.sampler, self.global_batch_size
+        order, epoch = sampler.order(sampler.group or size), sampler.epoch
+        start = sampler.position
+        for at in range(start, start + len(self) * size, size):
+            everyone = order[at : at + size]
+            mine = everyone[sampler.rank :: sampler.num_replicas]
+            # A copy: a view would keep, and send to a worker, the whole order.
+            yield Share(mine.tolist(), epoch, everyone.copy())
 
     def __len__(self) -> int:
         left = max(0, self.sampler.total_size - self.sampler.position)
+        if self.drop_last:
+            return left // self.global_batch_size
         return -(-left // self.global_batch_size)
+
+
+def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
+    """Batches without end, epoch after epoch, from where `progress` stands; keeps it up to date.
+
+    `loader` has a `GlobalBatches` for its `batch_sampler`. A batch counts as consumed when it is
+    handed out. Raises ConfigError when an epoch has no batch at all.
+    """
+    batches = loader.batch_sampler
+    if not isinstance(batches, GlobalBatches):
+        raise TypeError("the loader's batch_sampler must be a GlobalBatches")
+    while True:
+        if not progress.position:
+            progress.group = batches.global_batch_size
+        batches.sampler.set_epoch(progress.epoch, progress.position, progress.group)
+        if not progress.position and not len(batches):
+            raise ConfigError(
+                f"An epoch of {batches.sampler.total_size} samples has no batch of "
+                f"{batches.global_batch_size}: give it more data, or a smaller batch."
+            )
+        for batch in loader:
+            progress.position += batches.global_batch_size
+            yield batch
+        progress.epoch, progress.position = progress.epoch + 1, 0
+
+
+class Buckets:
+    """Padded lengths: n sizes that are shares of the longest, or any multiple of `multiple`."""
+
+    def __init__(self, data: DataSettings) -> None:
+        self.count, self.multiple = data.buckets, data.multiple
+        part, parts = np.arange(1, data.buckets + 1), max(1, data.buckets)
+        self.source = self._round_up(-(-part * data.source_length // parts))
+        self.target = self._round_up(-(-part * data.target_length // parts))
+
+    def of(self, source: Indices, target: Indices) -> NDArray[np.uint8]:
+        """The smallest bucket, from 0, that samples of these lengths fit."""
+        smallest = np.searchsorted(self.source, source), np.searchsorted(self.target, target)
+        return np.maximum(*smallest).astype(np.uint8)
+
+    def shape(self, source: Indices, target: Indices) -> tuple[int, int]:
+        """Padded source and target length of a batch of samples of these lengths."""
+        if not self.count:
+            return int(self._round_up(source.max())), int(self._round_up(target.max()))
+        largest = self.of(source, target).max()
+        return int(self.source[largest]), int(self.target[largest])
+
+    def _round_up(self, length: Indices) -> Indices:
+        return -(-length // self.multiple) * self.multiple
+
+
+def gather(order: Indices, buckets: NDArray[np.uint8], group: int) -> Indices:
+    """`order` rearranged into runs of `group` samples of one bucket, in the order they fill up.
+
+    Reading `order`, each bucket collects its samples and hands them over whenever it holds `group`
+    of them. What is left in the buckets comes last, bucket by bucket.
+    """
+    bucket_of = buckets[order]
+    runs, filled_at, rest = [], [], []
+    for bucket in range(int(bucket_of.max(initial=0)) + 1):
+        at = np.flatnonzero(bucket_of == bucket)
+        whole = len(at) // group * group
+        runs.append(order[at[:whole]].reshape(-1, group))
+        filled_at.append(at[group - 1 : whole : group])
+        rest.append(order[at[whole:]])
+    by_time = np.argsort(np.concatenate(filled_at))
+    return np.concatenate([np.concatenate(runs)[by_time].reshape(-1), *rest])
+
+
+def first_fit(lengths: Indices, longest: tuple[int, int]) -> Indices:
+    """A row for each sample of `lengths`, int [2, samples]; rows are numbered from 0 without gaps.
+
+    A row holds samples whose lengths add up to `longest` at most, in both fields. Samples are taken
+    largest first, each into the first row with room for it, among PACKED_TOGETHER neighbours. Such
+    windows do not depend on each other, so each pass of the loop places one sample of every window.
+
+    Raises ValueError for a sample that is longer than `longest`.
+    """
+    samples = lengths.shape[1]
+    if (lengths.max(axis=1, initial=0) > longest).any():
+        raise ValueError(f"a sample is longer than {longest}")
+    windows = -(-samples // PACKED_TOGETHER)
+    need = np.zeros((2, windows * PACKED_TOGETHER), np.int32)
+    need[:, :samples] = lengths  # the last window is filled up with samples of no length
+    need = need.reshape(2, windows, PACKED_TOGETHER)
+    room = np.array(longest, np.int32)[:, None, None]
+    largest_first = np.argsort(-(need / room).max(0), axis=1, kind="stable")
+    used = np.zeros_like(need)  # of each window's rows
+    row, window, begun = np.zeros(need[0].shape, np.int64), np.arange(windows), 0
+    for which in largest_first.T:
+        more = need[:, window, which]
+        tried = used[:, :, : begun + 1]  # row `begun` is empty everywhere, so there is a fit
+        first = (tried + more[:, :, None] <= room).all(0).argmax(1)
+        used[:, window, first] += more
+        row[window, which] = first
+        begun = max(begun, int(first.max(initial=0)) + 1)
+    row += window[:, None] * PACKED_TOGETHER
+    return np.unique(row.reshape(-1)[:samples], return_inverse=True)[1]

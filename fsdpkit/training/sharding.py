@@ -2,21 +2,24 @@
 
 FSDP2 (`fully_shard`) is the default and FSDP1 (`FullyShardedDataParallel`) a first-class second,
 with the same numbers. Both average gradients over ranks: a loop that wants a sum over samples
-multiplies its loss by the world size. Gradient accumulation and clipping, where the engines differ
-too, are here as well.
+multiplies its loss by the world size (`fsdpkit.training.gradients`).
+
+The order of things is fixed here, because most others are wrong: activation checkpointing, then
+compilation, then sharding, and an optimizer built from what `shard` returns. Buffers, such as
+BatchNorm's running statistics, are not sharded and not exchanged: each rank keeps its own, as under
+DistributedDataParallel with broadcast_buffers=False, and rank 0's are those that a checkpoint has.
 """
 
 from __future__ import annotations
 
-import functools
-import math
+import dataclasses
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+import msgspec
 import torch
-from torch import Generator, Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
@@ -30,21 +33,41 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.distributed import Ranks, check_same_everywhere
+from fsdpkit.training.gradients import KEEPS_GATHERED
+from fsdpkit.training.initialisation import (
+    Fill,
+    fill_modules,
+    fill_shards,
+    fingerprint,
+    is_on_meta,
+)
+from fsdpkit.training.units import (
+    Unit,
+    block_paths,
+    find_units,
+    matching_paths,
+    outermost,
+    plain_name,
+    walk,
+    warning_about_tiny,
+)
 
-Fill = Callable[[str, Tensor, Generator], None]
-"""Fills one whole parameter in place: (its name, the tensor, a generator seeded for it)."""
+__all__ = ["Fill", "compute_dtype", "plain_name", "shard"]
 
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+_WITHIN_GROUP = {"hybrid_shard": "full_shard", "hybrid_shard_zero2": "shard_grad_op"}
+_HYBRID = tuple(_WITHIN_GROUP)
+_FREES_AFTER_FORWARD = ("full_shard", "hybrid_shard")
 _FSDP1 = {
     "full_shard": ShardingStrategy.FULL_SHARD,
     "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
     "hybrid_shard": ShardingStrategy.HYBRID_SHARD,
+    "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
     "no_shard": ShardingStrategy.NO_SHARD,
 }
 
@@ -55,113 +78,96 @@ def shard(
     precision: PrecisionSettings,
     ranks: Ranks,
     *,
-    blocks: Collection[type[nn.Module]],
+    blocks: Collection[type[nn.Module]] = (),
     fill: Fill | None = None,
     seed: int = 0,
+    compile: bool = False,
 ) -> nn.Module:
-    """`model` sharded block by block, on `ranks.device`; build the optimizer from what it returns.
+    """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
 
-    `blocks` are the classes of the large repeated layers: each instance is one unit, gathered and
-    freed as a whole, and everything outside them is the root unit. Two ways to start:
+    `blocks` are the classes of the large repeated layers: what is checkpointed and compiled, and
+    under wrap = "class" what is gathered and freed as a whole. Everything outside the units is the
+    root unit. Two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
       its shard (FSDP1: one unit at a time). The values depend on seed and parameter name only, so
       they are the same for every world size and both engines.
     - Built with values: they must be equal on all ranks, which is checked; FSDP does not broadcast.
 
-    Raises ConfigError for blocks that the model lacks, a hybrid group that does not divide the
-    world, or a parameter tied across units; FsdpkitError when ranks hold different values.
+    Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
+    divide the world, or a parameter tied across units; FsdpkitError when ranks hold different
+    values.
     """
-    if sharding.activation_checkpointing == "full":
-        checkpoint_activations(model, blocks)
-    units = _units(model, blocks)
-    _refuse_ties_across(model, units)
-    on_meta = any(p.is_meta for p in model.parameters())
+    if sharding.activation_checkpointing != "none":
+        checkpoint_activations(
+            model,
+            blocks,
+            sharding.activation_checkpointing,
+            every=sharding.checkpoint_every,
+            compiled=compile,
+        )
+    kept = _keep_float32(model, precision, compute_dtype(precision, ranks.device))
+    units = find_units(model, sharding, blocks, kept)
+    if sharding.activation_checkpointing == "selective":
+        _refuse_units_in_blocks(units, block_paths(model, blocks), sharding)
+    warning = warning_about_tiny(units)
+    if warning and ranks.world_size > 1:
+        ranks.say(warning)
+
+    on_meta = is_on_meta(model)
     if on_meta and fill is None:
         raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
     if not on_meta:
-        check_same_everywhere("initial weights", _fingerprint(model))
+        check_same_everywhere("initial weights", fingerprint(model))
     check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
 
-    mesh = _mesh(sharding, ranks)
+    if compile:
+        _compile_in_place(model, blocks)
+    fill = fill if on_meta else None
+    sharding = _without_groups_of_one(sharding, ranks)
     if sharding.engine == "fsdp1":
-        initialise = _by_module(model, fill, seed, ranks.device) if fill and on_meta else None
-        return _shard_fsdp1(model, sharding, precision, ranks, units, mesh, initialise)
-
-    dtype = compute_dtype(precision, ranks.device)
-    apply = functools.partial(
-        fully_shard,
-        mesh=mesh,
-        mp_policy=MixedPrecisionPolicy(
-            param_dtype=None if dtype is torch.float32 else dtype,
-            reduce_dtype=getattr(torch, precision.reduce),
-        ),
-        offload_policy=CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
-        if sharding.cpu_offload
-        else OffloadPolicy(),
-    )
-    for unit in units:
-        apply(unit, reshard_after_forward=sharding.strategy in ("full_shard", "hybrid_shard"))
-    # The root's weights are the first that backward needs again: not freed in between.
-    apply(model, reshard_after_forward=False)
-    if on_meta and fill:
-        model.to_empty(device="cpu" if sharding.cpu_offload else ranks.device)
-        _fill_shards(model, fill, seed, ranks.device)
-    return model
+        return _shard_fsdp1(model, sharding, precision, ranks, units, fill, seed)
+    return _shard_fsdp2(model, sharding, precision, ranks, units, fill, seed)
 
 
 def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:
     """The type in which gathered weights and activations are held."""
     if precision.param == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype: torch.dtype = getattr(torch, precision.param)
+    return _dtype(precision.param)
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
-@contextmanager
-def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Inside, backward reduces gradients over ranks only if `wanted`, else it adds them up."""
-    if isinstance(model, FullyShardedDataParallel):
-        with nullcontext() if wanted else model.no_sync():
-            yield
-    else:
-        assert isinstance(model, FSDPModule), "shard() has not seen this model"
-        model.set_requires_gradient_sync(wanted)
-        yield
-
-
-def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale gradients so that their norm over all ranks is at most `max_norm` (0: leave them).
-
-    Returns the norm before clipping, a float32 scalar on the device; the host does not wait.
+def _without_groups_of_one(sharding: ShardingSettings, ranks: Ranks) -> ShardingSettings:
+    """A hybrid on one node replicates over a single group: the same without that dimension, and
+    without its messages; a hybrid in groups of one rank is no_shard.
     """
-    limit = max_norm or math.inf
-    if isinstance(model, FullyShardedDataParallel):
-        return model.clip_grad_norm_(limit)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-    # What a DTensor holds may be this rank's share of the norm only.
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def plain_name(name: str) -> str:
-    """A parameter's name as the unwrapped model has it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+    if sharding.strategy not in _HYBRID:
+        return sharding
+    size = sharding.shard_size or ranks.local_world_size
+    if ranks.world_size % size:
+        raise ConfigError(
+            f"{sharding.strategy} in groups of {size} does not divide {ranks.world_size} ranks: "
+            "set training.sharding.shard_size to a divisor."
+        )
+    if size == 1:
+        return msgspec.structs.replace(sharding, strategy="no_shard")
+    if size == ranks.world_size:
+        return msgspec.structs.replace(sharding, strategy=_WITHIN_GROUP[sharding.strategy])
+    return sharding
 
 
 def _mesh(sharding: ShardingSettings, ranks: Ranks) -> DeviceMesh:
     """One dimension of shards, or replicas × shards; needs the process group."""
-    if sharding.strategy not in ("hybrid_shard", "no_shard"):
+    if sharding.strategy not in (*_HYBRID, "no_shard"):
         return init_device_mesh(ranks.device.type, (ranks.world_size,), mesh_dim_names=("shard",))
     size = sharding.shard_size or ranks.local_world_size
     if sharding.strategy == "no_shard":
         size = 1
-    if ranks.world_size % size:
-        raise ConfigError(
-            f"hybrid_shard in groups of {size} does not divide {ranks.world_size} ranks: set "
-            "training.sharding.shard_size to a divisor."
-        )
     return init_device_mesh(
         ranks.device.type,
         (ranks.world_size // size, size),
@@ -169,96 +175,149 @@ def _mesh(sharding: ShardingSettings, ranks: Ranks) -> DeviceMesh:
     )
 
 
-def _units(model: nn.Module, blocks: Collection[type[nn.Module]]) -> list[nn.Module]:
-    """The outermost modules of the given classes, each with its checkpoint wrapper if any."""
-    units: list[nn.Module] = []
+def _keep_float32(model: nn.Module, precision: PrecisionSettings, dtype: torch.dtype) -> list[str]:
+    """Paths of the modules that compute in float32; what goes into them is cast, and back again.
 
-    def visit(module: nn.Module) -> None:
-        inner = (
-            module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+    Empty when everything is float32 already.
+    """
+    key = "training.precision.keep_float32"
+    kept = outermost(matching_paths(model, precision.keep_float32, key))
+    if dtype is torch.float32:
+        return []
+    modules = dict(walk(model))
+    for path in kept:
+        _cast_inputs(modules[path], torch.float32)
+        _cast_output(modules[path], dtype)
+    return kept
+
+
+def _cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
+    def hook(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        return _cast(args, dtype), _cast(kwargs, dtype)
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _cast_output(module: nn.Module, dtype: torch.dtype) -> None:
+    module.register_forward_hook(lambda _, __, output: _cast(output, dtype))
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with each floating-point tensor in it as `dtype`."""
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
+
+
+def _refuse_units_in_blocks(
+    units: Sequence[Unit], checkpointed: Sequence[str], sharding: ShardingSettings
+) -> None:
+    """Selective checkpointing counts operations, and gathering inside a block adds some that come
+    once more, or once less, when the block is run again.
+    """
+    for unit in units:
+        # FSDP2's inner parts stay gathered until then: nothing is added.
+        harmless = unit.inner and sharding.engine == "fsdp2"
+        if not harmless and any(unit.path.startswith(f"{block}.") for block in checkpointed):
+            raise ConfigError(
+                f"{unit.path} is gathered by itself inside a block that is checkpointed "
+                'selectively, which cannot be recomputed: set activation_checkpointing = "full", '
+                'or leave it out of training.precision.keep_float32 (works with engine = "fsdp2") '
+                "and training.sharding.wrap_names."
+            )
+
+
+def _compile_in_place(model: nn.Module, blocks: Collection[type[nn.Module]]) -> None:
+    """Compile each block's forward, once per kind of block and shape of input.
+
+    The forward and not the module: names stay as they are, and both engines' hooks, which gather
+    and free weights around it, stay outside the compiled graph.
+    """
+    modules = dict(walk(model))
+    for path in block_paths(model, blocks):
+        module = modules[path]
+        module.forward = torch.compile(module.forward)
+
+
+def _shard_fsdp2(
+    model: nn.Module,
+    sharding: ShardingSettings,
+    precision: PrecisionSettings,
+    ranks: Ranks,
+    units: Sequence[Unit],
+    fill: Fill | None,
+    seed: int,
+) -> nn.Module:
+    mesh = _mesh(sharding, ranks)
+    dtype = compute_dtype(precision, ranks.device)
+    offload = (
+        CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
+        if sharding.cpu_offload
+        else OffloadPolicy()
+    )
+    # Full-precision modules cast for themselves, the same way for both engines.
+    in_float32 = MixedPrecisionPolicy(
+        reduce_dtype=_dtype(precision.reduce), cast_forward_inputs=False
+    )
+    usual = MixedPrecisionPolicy(
+        param_dtype=None if dtype is torch.float32 else dtype, reduce_dtype=in_float32.reduce_dtype
+    )
+    frees = _frees_after_forward(sharding, ranks)
+    for unit in reversed(units):  # what is inside another comes first
+        fully_shard(
+            list(unit.modules) if len(unit.modules) > 1 else unit.modules[0],
+            mesh=mesh,
+            # The inner parts are small, and gathered anew inside a recomputed block they would
+            # be a message more for each.
+            reshard_after_forward=False if unit.inner else frees,
+            mp_policy=in_float32 if unit.float32 else usual,
+            offload_policy=offload,
         )
-        if isinstance(inner, tuple(blocks)):
-            units.append(module)
-        else:
-            for child in module.children():
-                visit(child)
-
-    visit(model)
-    if not units:
-        names = ", ".join(block.__name__ for block in blocks) or "none"
-        raise ConfigError(f"{type(model).__name__} has no module of the block classes: {names}.")
-    return units
-
-
-def _refuse_ties_across(model: nn.Module, units: list[nn.Module]) -> None:
-    owner: dict[nn.Parameter, int] = {}
-    in_units = {id(p) for unit in units for p in unit.parameters()}
-    rest = {id(m) for unit in units for m in unit.modules()}
-    for number, unit in enumerate(units):
-        for parameter in unit.parameters():
-            if owner.setdefault(parameter, number) != number:
-                raise ConfigError(_TIED)
-    for module in model.modules():
-        if id(module) not in rest and any(
-            id(p) in in_units for p in module.parameters(recurse=False)
-        ):
-            raise ConfigError(_TIED)
+    output = _dtype(precision.output) if precision.output else None
+    fully_shard(
+        model,
+        mesh=mesh,
+        # The root's weights are the first that backward needs again: not freed in between.
+        reshard_after_forward=False,
+        mp_policy=dataclasses.replace(usual, output_dtype=output),
+        offload_policy=offload,
+    )
+    setattr(model, KEEPS_GATHERED, frees is False)
+    if sharding.prefetch:
+        _prefetch(model, units, sharding.prefetch)
+    if fill:
+        fill_shards(model, fill, seed, ranks.device, offload=sharding.cpu_offload)
+    return model
 
 
-_TIED = (
-    "A weight is shared between two FSDP units. Keep tied layers (embedding and head, say) outside "
-    "the block classes: then both belong to the root unit."
-)
+def _frees_after_forward(sharding: ShardingSettings, ranks: Ranks) -> bool | int:
+    """Whether weights are freed between forward and backward, or over how many ranks they stay."""
+    if sharding.reshard_to is None:
+        return sharding.strategy in _FREES_AFTER_FORWARD
+    to = ranks.local_world_size if sharding.reshard_to == "node" else sharding.reshard_to
+    if ranks.world_size % to:
+        raise ConfigError(
+            f"training.sharding.reshard_to: {to} ranks do not divide {ranks.world_size}."
+        )
+    return False if to == 1 else to
 
 
-def _fingerprint(model: nn.Module) -> str:
-    """A checksum of all values; equal on ranks that were seeded alike."""
-    digest = 0
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            sums = tensor.detach().double().flatten()
-            weights = torch.arange(1, sums.numel() + 1, device=sums.device, dtype=torch.float64)
-            digest = zlib.crc32(f"{name} {(sums * weights).sum().item()!r}".encode(), digest)
-    return f"crc {digest:08x}"
+def _prefetch(root: nn.Module, units: Sequence[Unit], depth: int) -> None:
+    """Tell each unit which `depth` to gather ahead: the next in forward, those before in backward.
+
+    The order is that of definition, which is a model's order of execution as a rule; where it is
+    not, weights are gathered earlier than needed, and the numbers stay the same.
+    """
+    leading = [_as_fsdp(root), *(_as_fsdp(unit.modules[0]) for unit in units)]
+    for number, module in enumerate(leading):
+        if number and units[number - 1].inner:
+            continue  # runs again when its block is recomputed, where gathering ahead is waste
+        module.set_modules_to_forward_prefetch(leading[number + 1 :][:depth])
+        before = leading[1:number] if number else leading[1:]  # backward begins with the root
+        module.set_modules_to_backward_prefetch(before[::-1][:depth])
 
 
-def _generator(name: str, seed: int, device: torch.device) -> Generator:
-    return Generator(device).manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
-
-
-def _fill_shards(model: nn.Module, fill: Fill, seed: int, device: torch.device) -> None:
-    """FSDP2: make each whole parameter in turn, keep this rank's part of it."""
-    with torch.no_grad():
-        for full_name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            name = plain_name(full_name)
-            whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-            fill(name, whole, _generator(name, seed, device))
-            if isinstance(parameter, DTensor):
-                # src_data_rank=None: every rank cuts its own copy, nothing is sent.
-                part = distribute_tensor(
-                    whole, parameter.device_mesh, parameter.placements, src_data_rank=None
-                )
-                parameter.to_local().copy_(part.to_local())
-            else:
-                parameter.copy_(whole)
-
-
-def _by_module(
-    model: nn.Module, fill: Fill, seed: int, device: torch.device
-) -> Callable[[nn.Module], None]:
-    """FSDP1 asks for one module at a time, not its children, and does not say which it is."""
-    names = {id(module): name for name, module in model.named_modules()}
-
-    def materialise(module: nn.Module) -> None:
-        module.to_empty(device=device, recurse=False)
-        prefix = names[id(module)]
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        with torch.no_grad():
-            for last, tensor in own:
-                name = plain_name(f"{prefix}.{last}" if prefix else last)
-                fill(name, tensor, _generator(name, seed, device))
-
-    return materialise
+def _as_fsdp(module: nn.Module) -> FSDPModule:
+    assert isinstance(module, FSDPModule)
+    return module
 
 
 def _shard_fsdp1(
@@ -266,25 +325,44 @@ def _shard_fsdp1(
     sharding: ShardingSettings,
     precision: PrecisionSettings,
     ranks: Ranks,
-    units: list[nn.Module],
-    mesh: DeviceMesh,
-    initialise: Callable[[nn.Module], None] | None,
+    units: Sequence[Unit],
+    fill: Fill | None,
+    seed: int,
 ) -> nn.Module:
-    unit_ids = {id(unit) for unit in units}
+    mesh = _mesh(sharding, ranks)
     dtype = compute_dtype(precision, ranks.device)
-    return FullyShardedDataParallel(
+    in_float32 = MixedPrecision(
+        reduce_dtype=_dtype(precision.reduce),
+        buffer_dtype=_dtype(precision.buffer) if precision.buffer else None,
+    )
+    usual = dataclasses.replace(in_float32, param_dtype=None if dtype is torch.float32 else dtype)
+    plain = usual == MixedPrecision(reduce_dtype=torch.float32)
+    float32_units = {module for unit in units if unit.float32 for module in unit.modules}
+    all_units = {module for unit in units for module in unit.modules}
+
+    def policy(module: nn.Module) -> bool | dict[str, Any]:
+        if module in float32_units:
+            return {"mixed_precision": in_float32}
+        return module in all_units
+
+    initialise: Callable[[nn.Module], None] | None = None
+    if fill:
+        initialise = fill_modules(model, fill, seed, ranks.device)
+    sharded = FullyShardedDataParallel(
         model,
         # With a mesh, state dicts hold DTensors, which either engine can load.
         device_mesh=None if sharding.strategy == "no_shard" else mesh,
         sharding_strategy=_FSDP1[sharding.strategy],
-        auto_wrap_policy=CustomPolicy(lambda module: id(module) in unit_ids),
-        mixed_precision=None
-        if dtype is torch.float32
-        else MixedPrecision(param_dtype=dtype, reduce_dtype=getattr(torch, precision.reduce)),
+        auto_wrap_policy=CustomPolicy(policy),
+        mixed_precision=None if plain else usual,
         # On a CPU there is nothing to offload, and FSDP1 crashes trying.
         cpu_offload=CPUOffload(sharding.cpu_offload and ranks.device.type != "cpu"),
         limit_all_gathers=sharding.limit_all_gathers,
+        forward_prefetch=sharding.prefetch > 0,
         param_init_fn=initialise,
         device_id=ranks.device,
         use_orig_params=True,  # named parameters for the optimizer's groups and for checkpoints
     )
+    if precision.output:
+        _cast_output(sharded, _dtype(precision.output))
+    return sharded

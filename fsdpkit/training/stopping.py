@@ -1,4 +1,4 @@
-"""Stop when asked, all ranks after the same step.
+"""Stop when asked, all ranks after the same step; and stop, or skip a step, when numbers overflow.
 
 The agent, or a person, touches `stop-requested` in the run's directory. Only rank 0 looks, because
 a file may appear to different nodes at different times, and at most once a second, because the
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.distributed import Ranks, sum_over_ranks
 
 LOOK_EVERY_S = 1.0
 
@@ -84,3 +85,18 @@ def require_finite(value: Tensor, what: str) -> None:
         torch._assert_async(torch.isfinite(value), message)
     except RuntimeError:
         raise FsdpkitError(message) from None
+
+
+def may_update(
+    grad_norm: Tensor, what: str, non_finite: Literal["stop", "skip"], ranks: Ranks
+) -> bool:
+    """Whether this step's gradient is fit to be used: the same answer on all ranks.
+
+    With "stop" it is, or the run ends as `require_finite` says. With "skip" False tells the loop
+    to leave the step out; then the ranks add up a number and the host waits for it in each step.
+    """
+    if non_finite == "stop":
+        require_finite(grad_norm, what)
+        return True
+    (bad,) = sum_over_ranks(~torch.isfinite(grad_norm), device=ranks.device).tolist()
+    return not bad

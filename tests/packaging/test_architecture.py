@@ -1,7 +1,8 @@
 """The rooms of the house and which may know which: arrows point down, and start-up stays light.
 
 The design's map, checked: `cli` → `publishing`, `planning`, `scheduling`, `runs` → `rendering` →
-`config`. What runs inside a job (`launching`, `training`) knows the run directory, nothing above.
+`config`. What runs inside a job (`launching`, `training`) knows the run directory, nothing above;
+`data` knows the settings that name it, and files.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ PACKAGE = ROOT / "fsdpkit"
 
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"publishing", "planning", "scheduling", "runs", "rendering", "config"},
+    "cli": {"publishing", "planning", "scheduling", "data", "runs", "rendering", "config"},
     "publishing": {"rendering", "config", "runs"},
     "planning": {"training", "runs", "rendering", "config"},
-    "scheduling": {"launching", "runs", "rendering", "config"},
+    "scheduling": {"launching", "data.inputs", "runs", "rendering", "config"},
     "rendering": {"config"},
     "runs": {"config.assets"},
     "config": set(),
     "launching": {"runs"},
+    "data": {"config.training", "runs.layout"},
     "training": {"runs", "config.training"},
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")

@@ -119,3 +119,35 @@ def test_two_submissions_in_one_second_are_two_runs(
     assert [d.returncode for d in done] == [0, 0, 0]
     assert len({d.stdout.splitlines()[0] for d in done}) == 3
     assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "sets", "said"),
+    [
+        ('{"source": "a", "target": "b"}\n{"source": "c"}\n', [], "pairs.jsonl, line 2"),
+        ("", [], "pairs.jsonl"),
+        ('{"source": "a", "target": "b"}\n', [], "1 row for 8 ranks"),
+        (None, [], "pairs.jsonl"),
+        (
+            '{"source": "a", "target": "b"}\n' * 9,
+            ["--set", "training.model.pretrained=/nowhere"],
+            "/nowhere/config.json",
+        ),
+    ],
+)
+def test_files_that_cannot_be_trained_on_are_named_before_anything_is_queued(
+    rows: str | None,
+    sets: list[str],
+    said: str,
+    fsdpkit: Callable[..., Completed],
+    tmp_path: Path,
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    if rows is not None:
+        pairs.write_text(rows)
+    data = ["--set", f"training.data.source={pairs}", "--set", "training.data.task=pairs"]
+    words = ["--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run"]
+    done = fsdpkit("submit", *words, *data, *sets)
+    assert done.returncode in (65, 66), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

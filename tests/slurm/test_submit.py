@@ -19,7 +19,6 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
-from fsdpkit.runs.events import read_json_lines
 from tests.conftest import Completed
 from tests.slurm.conftest import WHO, everything_said, told_by_ranks
 from tests.slurm_cluster import SlurmCluster
@@ -40,35 +39,6 @@ def assert_succeeded(run: Run) -> None:
     state = run.state()
     assert state is not None, everything_said(run.dir)
     assert state.succeeded, everything_said(run.dir)
-
-
-@pytest.mark.torch
-def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
-    run = wait(
-        submit(
-            "--nodes",
-            "2",
-            "--gpus",
-            "4",
-            "--set",
-            "training.steps=6",
-            "--set",
-            "training.log_every=1",
-        )
-    )
-    assert_succeeded(run)
-    losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics) if "loss" in line]
-    assert len(losses) == 6
-    assert losses[-1] < losses[0] - 0.5
-    assert [r["node"] for r in run.results()] == ["node1", "node2"]
-    assert "2 nodes" in run.rank_log(0).read_text()
-
-
-@pytest.mark.torch
-def test_three_nodes_of_two_ranks_train_too(submit: Submit) -> None:
-    run = wait(submit("--nodes", "3", "--gpus", "2", "--set", "training.steps=2"))
-    assert_succeeded(run)
-    assert "6 (3 nodes" in run.rank_log(0).read_text()
 
 
 def test_ranks_see_their_place_their_gpus_and_their_share_of_cores(

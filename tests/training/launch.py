@@ -45,12 +45,13 @@ def run_ranks(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 
 def findings(ranks: int, script: str, result: Path, *arguments: str) -> dict:
     """Run one of `ranks/*.py`; it writes what it found as JSON to `result`."""
     done = run_ranks(ranks, RANKS / script, str(result), *arguments)
-    assert done.returncode == 0, done.stdout[-6000:]
+    # Before torchrun's own traceback, which says nothing of the cause.
+    assert done.returncode == 0, done.stdout.partition('File "<frozen runpy>"')[0][-6000:]
     return json.loads(result.read_text())

@@ -6,72 +6,47 @@ import math
 
 import pytest
 import torch
-from data import Sample, collate
-from model import T5, T5Config, additive, init_parameter, relative_buckets, shift_right
+from attention import ATTEND, attention_in_use, guard_kernels, masked, relative_buckets
+from model import T5, T5Config, init_parameter, shift_right
+from small_t5 import DIMENSIONS, V1_0, V1_1, batch_of, build, loss_and_gradients
+from torch._subclasses import FakeTensorMode
 from torch.nn.functional import cross_entropy
 
-DIMENSIONS = {
-    "vocab_size": 40, "d_model": 12, "d_ff": 20, "d_kv": 5, "num_heads": 3,
-    "num_layers": 2, "num_decoder_layers": 3, "dropout_rate": 0.0,
-}  # fmt: skip
-V1_0 = {"feed_forward_proj": "relu", "tie_word_embeddings": True}
-V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+from fsdpkit.errors import ConfigError
 
-
-def build(**family) -> T5:
-    torch.manual_seed(0)
-    model = T5(T5Config(**DIMENSIONS, **family))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            init_parameter(model.config, name, parameter, torch.default_generator)
-    return model
-
-
-def batch(extra_padding: int = 0):
-    made = collate([Sample([5, 9, 30, 1], [7, 1]), Sample([8, 1], [4, 3, 22, 17, 1])])
-    if extra_padding:
-        pad = torch.nn.functional.pad
-        made = made._replace(
-            source=pad(made.source, (0, extra_padding)),
-            source_mask=pad(made.source_mask, (0, extra_padding), value=False),
-            labels=pad(made.labels, (0, extra_padding), value=-100),
-        )
-    return made
-
-
-def loss_and_gradients(model: T5, made) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    model.zero_grad()
-    scores = model(*made)
-    loss = cross_entropy(scores.flatten(0, 1), made.labels.flatten(), ignore_index=-100)
-    loss.backward()
-    return loss.detach(), [p.grad.clone() for p in model.parameters()]
+CPU = torch.device("cpu")
+SAMPLES = (([5, 9, 30, 1], [7, 1]), ([8, 1], [4, 3, 22, 17, 1]))
 
 
 @pytest.mark.parametrize("family", [V1_0, V1_1], ids=["v1.0", "v1.1"])
 def test_more_padding_changes_neither_loss_nor_gradient(family):
     model = build(**family)
-    loss, gradients = loss_and_gradients(model, batch())
-    padded_loss, padded_gradients = loss_and_gradients(model, batch(extra_padding=7))
+    loss, gradients = loss_and_gradients(model, batch_of(*SAMPLES))
+    padded_loss, padded_gradients = loss_and_gradients(model, batch_of(*SAMPLES, extra=7))
     torch.testing.assert_close(padded_loss, loss)
     torch.testing.assert_close(padded_gradients, gradients, atol=1e-5, rtol=1e-4)
 
 
 def test_a_target_token_sees_the_tokens_before_it_only():
-    model, made = build(**V1_1), batch()
-    changed = made.labels.clone()
+    model = build(**V1_1)
+    source, mask, labels = batch_of(*SAMPLES)
+    changed = labels.clone()
     changed[1, 3] = 11
-    scores, others = model(*made), model(made.source, made.source_mask, changed)
+    scores, others = model(source, mask, labels), model(source, mask, changed)
     torch.testing.assert_close(scores[1, :4], others[1, :4])  # label 3 is input 4
     assert not torch.allclose(scores[1, 4], others[1, 4])
 
 
-def test_a_row_of_padding_only_gives_finite_scores_and_no_gradient():
-    model = build(**V1_1)
-    made = collate([])
-    scores = model(*made)
+@pytest.mark.parametrize("attention", ["sdpa", "math"])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_a_row_of_padding_only_gives_finite_scores_and_no_gradient(attention, segmented):
+    model = build(attention, **V1_1)
+    source, mask, labels = batch_of(([], []), extra=3)
+    segments = (torch.zeros_like(source), torch.zeros_like(labels)) if segmented else None
+    scores = model(source, mask, labels, segments)
     assert torch.isfinite(scores).all()
     cross_entropy(
-        scores.flatten(0, 1), made.labels.flatten(), ignore_index=-100, reduction="sum"
+        scores.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
     ).backward()
     assert all((p.grad == 0).all() for p in model.parameters())
 
@@ -118,8 +93,7 @@ def literal_bucket(relative: int, bidirectional: bool, buckets: int, max_distanc
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_relative_buckets_of_all_distances_to_600(bidirectional):
-    length = 601
-    got = relative_buckets(length, length, bidirectional, 32, 128).tolist()
+    got = relative_buckets(601, bidirectional, 32, 128, CPU).tolist()
     expected = [literal_bucket(r, bidirectional, 32, 128) for r in range(-600, 601)]
     assert got == expected
     assert max(got) == 31
@@ -127,12 +101,26 @@ def test_relative_buckets_of_all_distances_to_600(bidirectional):
 
 def test_position_bias_is_the_table_s_row_of_key_minus_query():
     attention = build(**V1_1).decoder.block[0].layer[0].inner
-    bias = attention.position_bias(9)
-    buckets = relative_buckets(9, 9, False, 32, 128)
+    buckets = relative_buckets(9, False, 32, 128, CPU)
+    bias = attention.position_bias(buckets)
     table = attention.relative_attention_bias.weight
     for query in range(9):
         for key in range(9):
-            torch.testing.assert_close(bias[0, :, query, key], table[buckets[key - query + 8]])
+            torch.testing.assert_close(bias[:, query, key], table[buckets[key - query + 8]])
+
+
+def test_training_may_follow_generation_and_a_memory_estimate():
+    """Buckets are kept from call to call, but not what a mode made that ends."""
+    relative_buckets.__globals__["_relative_buckets"].cache_clear()
+    model, batch = build(**V1_1), batch_of(*SAMPLES)
+    with torch.inference_mode():
+        model(*batch)
+    loss_and_gradients(model, batch)
+    with FakeTensorMode():
+        estimated = T5(T5Config(**DIMENSIONS))
+        longer = batch_of(([2] * 17, [2] * 13))
+        assert estimated(*longer).shape == (1, 13, 40)
+    loss_and_gradients(model, batch_of(([2] * 17, [2] * 13)))
 
 
 def test_attention_scores_are_not_scaled():
@@ -143,14 +131,14 @@ def test_attention_scores_are_not_scaled():
         for part in (attention.q, attention.k, attention.v)
     )
     expected = attention.o(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(attention(x, x, torch.zeros(1, 1, 4, 4)), expected)
+    torch.testing.assert_close(attention(x, torch.zeros(1, 1, 4, 4)), expected)
 
 
 def test_v1_0_scales_the_decoder_s_output_before_the_tied_head():
-    model, made = build(**V1_0), batch()
+    model = build(**V1_0)
     caught = []
     model.decoder.register_forward_hook(lambda _m, _a, output: caught.append(output))
-    scores = model(*made)
+    scores = model(*batch_of(*SAMPLES))
     torch.testing.assert_close(scores, caught[0] @ model.shared.weight.T / math.sqrt(12))
 
 
@@ -158,9 +146,21 @@ def test_shift_right_starts_with_pad_and_hides_the_ignored():
     assert shift_right(torch.tensor([[7, 8, 1, -100, -100]])).tolist() == [[0, 7, 8, 1, 0]]
 
 
+@pytest.mark.parametrize(
+    ("tied", "given", "scaled"),
+    [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
+)
+def test_whether_outputs_are_scaled_is_told_by_its_own_key_before_the_tie(tied, given, scaled):
+    family = {"tie_word_embeddings": tied, "scale_decoder_outputs": given}
+    model = build(**family)
+    x = torch.randn(1, 2, 12)
+    weight = (model.shared if tied else model.lm_head).weight
+    torch.testing.assert_close(model.head(x), x @ weight.T / (math.sqrt(12) if scaled else 1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_masks_are_finite_in_every_type(dtype):
-    mask = additive(torch.tensor([True, False]), dtype)
+    mask = masked(torch.tensor([True, False]), torch.zeros((), dtype=dtype))
     assert mask.dtype == dtype
     assert torch.isfinite(mask).all()
     assert mask[0] == 0
@@ -194,3 +194,137 @@ def test_initial_values_have_t5_s_spread(name, std):
     tensor = torch.empty(300, 512)
     init_parameter(config, name, tensor, torch.Generator().manual_seed(1))
     assert float(tensor.std()) == pytest.approx(std, rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("family", [V1_0, V1_1], ids=["v1.0", "v1.1"])
+def test_all_kernels_give_the_same_scores_and_gradients(family):
+    batch = batch_of(*SAMPLES, extra=2)
+    scores, gradients = {}, {}
+    for attention in ("sdpa", "math"):
+        model = build(attention, **family)
+        scores[attention] = model(*batch).detach()
+        gradients[attention] = loss_and_gradients(model, batch)[1]
+    torch.testing.assert_close(scores["math"], scores["sdpa"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradients["math"], gradients["sdpa"], atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        flex = build("flex", **family)(*batch)
+    torch.testing.assert_close(flex, scores["sdpa"], atol=1e-5, rtol=1e-5)
+
+
+PARTS = [([5, 9, 30, 1], [7, 1]), ([8, 1], [4, 3, 22, 17, 1]), ([6, 7, 1], [9, 9, 1])]
+
+
+def packed() -> tuple:
+    """Row 0: parts 0 and 1, then padding; row 1: part 2 alone."""
+    source, mask, labels = batch_of(
+        (PARTS[0][0] + PARTS[1][0], PARTS[0][1] + PARTS[1][1]), PARTS[2], extra=2
+    )
+    of_source, of_target = torch.zeros_like(source), torch.zeros_like(labels)
+    of_source[0, :4], of_source[0, 4:6], of_source[1, :3] = 1, 2, 1
+    of_target[0, :2], of_target[0, 2:7], of_target[1, :3] = 1, 2, 1
+    return source, mask, labels, (of_source, of_target)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("attention", ["sdpa", "math", "flex"])
+def test_samples_packed_into_a_row_score_as_each_does_alone(attention):
+    model = build(attention, **V1_1).requires_grad_(attention != "flex")
+    scores = model(*packed())
+    for sample, (row, begin) in zip(PARTS, [(0, 0), (0, 2), (1, 0)], strict=True):
+        alone = model(*batch_of(sample))[0]
+        torch.testing.assert_close(
+            scores[row, begin : begin + len(alone)], alone, atol=1e-5, rtol=1e-5
+        )
+
+
+def test_packed_samples_have_the_gradients_of_the_samples_alone():
+    model = build(**V1_1)
+
+    def gradients(*batch) -> list[torch.Tensor]:
+        model.zero_grad()
+        scores, labels = model(*batch).flatten(0, 1), batch[2].flatten()
+        cross_entropy(scores, labels, ignore_index=-100, reduction="sum").backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    together, apart = gradients(*packed()), gradients(*batch_of(*PARTS))
+    torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
+
+
+def test_an_infinite_sum_is_clamped_under_float16_only():
+    add = build(**V1_1).encoder.block[0].layer[0].add
+    huge = torch.tensor([60000.0, -60000.0, 1.0])
+    clamped = add(huge.half(), huge.half())
+    torch.testing.assert_close(clamped, torch.tensor([64500.0, -64500.0, 2.0]).half())
+    kept = torch.tensor([65504.0, -65504.0]).half()
+    assert torch.equal(add(kept, torch.zeros_like(kept)), kept)  # finite: nothing is taken away
+    assert torch.equal(add(huge, huge), 2 * huge)
+
+
+def test_feed_forward_s_last_matrix_may_stay_in_float32():
+    model = build(**V1_0).half()
+    for block in [*model.encoder.block, *model.decoder.block]:
+        block.layer[-1].inner.wo.float()
+    assert torch.isfinite(model(*batch_of(*SAMPLES))).all()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "math"])
+def test_biases_reach_every_kernel_in_the_queries_type(attention, monkeypatch):
+    """Also where the residual stream is wider: kernels have misread a float32 bias."""
+    original, seen = ATTEND[attention], []
+
+    def recording(q, k, v, bias, dropout):
+        seen.append((q.dtype, bias.dtype))
+        return original(q, k, v, bias, dropout)
+
+    monkeypatch.setitem(ATTEND, attention, recording)
+    model = build(attention, **V1_1)
+    for name, parameter in model.named_parameters():
+        if not name.startswith("shared"):
+            parameter.data = parameter.data.bfloat16()
+    assert torch.isfinite(model(*batch_of(*SAMPLES, ([], [])))).all()
+    assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
+    assert len(seen) == 2 + 2 * 3
+
+
+def test_blocks_compile_whole_and_give_the_same_scores():
+    batch = batch_of(*SAMPLES)
+    model = build(**V1_1, num_decoder_layers=2)
+    scores = model(*batch)
+    for block in [*model.encoder.block, *model.decoder.block]:
+        block.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(*batch), scores)
+
+
+def test_the_kernel_in_use_is_named_with_its_reason():
+    config = T5Config(**DIMENSIONS)
+    line = attention_in_use(config, "sdpa", CPU, torch.float32)
+    assert line == ("sdpa: math in self-attention (trained bias), flash across (padding mask)")
+    assert attention_in_use(config, "sdpa", CPU, torch.float32, training=False).count("flash") == 2
+    assert attention_in_use(config, "math", CPU, torch.float32).startswith("math: ")
+
+
+def test_flex_is_refused_where_it_cannot_train():
+    with pytest.raises(ConfigError, match="no backward on a CPU"):
+        attention_in_use(T5Config(**DIMENSIONS), "flex", CPU, torch.float32)
+    with pytest.raises(ConfigError, match="no backward on a CPU"):
+        build("flex", **V1_1)(*batch_of(*SAMPLES))
+    with_dropout = T5Config(**{**DIMENSIONS, "dropout_rate": 0.1})
+    with pytest.raises(ConfigError, match="no dropout"):
+        attention_in_use(with_dropout, "flex", torch.device("cuda"), torch.bfloat16)
+
+
+def test_an_unknown_kernel_is_refused_by_name():
+    with pytest.raises(ConfigError, match="'flash'"):
+        T5(T5Config(**DIMENSIONS), "flash")
+
+
+def test_cudnn_is_left_alone_without_a_gpu_and_off_with_one():
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    guard_kernels(CPU)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+    try:
+        guard_kernels(torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import pytest
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 
-from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from fsdpkit.config.training import DataSettings
+from fsdpkit.errors import ConfigError
+from fsdpkit.training.checkpoint import Progress
+from fsdpkit.training.sampler import (
+    Buckets,
+    GlobalBatches,
+    GlobalOrderSampler,
+    endless,
+    first_fit,
+    gather,
+)
 
 SAMPLES = range(37)
 
 
 def ranks(
-    world_size: int, epoch: int = 0, position: int = 0, **options
+    world_size: int, epoch: int = 0, position: int = 0, group: int = 0, samples=SAMPLES, **options
 ) -> list[GlobalOrderSampler]:
     samplers = [
-        GlobalOrderSampler(SAMPLES, num_replicas=world_size, rank=rank, **options)
+        GlobalOrderSampler(samples, num_replicas=world_size, rank=rank, **options)
         for rank in range(world_size)
     ]
     for sampler in samplers:
-        sampler.set_epoch(epoch, position)
+        sampler.set_epoch(epoch, position, group)
     return samplers
 
 
@@ -29,6 +47,10 @@ def consumed(samplers: list[GlobalOrderSampler], batch_size: int) -> list[list[i
     ]
 
 
+def in_buckets(samples: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 4, samples).astype(np.uint8)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8, 40])
 def test_each_sample_goes_to_exactly_one_rank(world_size):
     shares = [list(s) for s in ranks(world_size)]
@@ -36,9 +58,11 @@ def test_each_sample_goes_to_exactly_one_rank(world_size):
     assert [len(s) for s in ranks(world_size)] == [len(share) for share in shares]
 
 
+@pytest.mark.parametrize("buckets", [None, in_buckets(37)], ids=["plain", "buckets"])
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_the_global_batch_does_not_depend_on_the_number_of_ranks(world_size, batch_size):
-    assert consumed(ranks(world_size), batch_size) == consumed(ranks(1), 8)
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks(world_size, batch_size, buckets):
+    one = consumed(ranks(1, buckets=buckets), 8)
+    assert consumed(ranks(world_size, buckets=buckets), batch_size) == one
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 5, 40])
@@ -70,10 +94,212 @@ def test_a_finished_epoch_has_no_batches_left():
         assert len(GlobalBatches(ranks(2, position=40)[1], batch_size)) == 0
 
 
+def test_the_last_step_can_be_left_out():
+    batches = [list(GlobalBatches(s, 3, drop_last=True)) for s in ranks(4)]
+    assert [[len(share) for share in b] for b in batches] == [[3, 3, 3]] * 4
+
+
 def test_without_shuffle_the_order_is_the_file_s():
-    assert ranks(1, shuffle=False)[0].order() == list(SAMPLES)
+    assert ranks(1, shuffle=False)[0].order().tolist() == list(SAMPLES)
 
 
 def test_a_rank_outside_the_world_is_refused():
     with pytest.raises(ValueError, match="rank 2"):
         GlobalOrderSampler(SAMPLES, num_replicas=2, rank=2)
+
+
+def test_each_rank_knows_the_step_s_samples_of_all_ranks():
+    for step in zip(*(GlobalBatches(s, 3) for s in ranks(4, epoch=5)), strict=True):
+        everyone = sorted(i for share in step for i in share)
+        assert all(sorted(share.everyone.tolist()) == everyone for share in step)
+        assert {share.epoch for share in step} == {5}
+
+
+# Length buckets
+
+
+def collected(order: list[int], buckets: np.ndarray, group: int) -> list[int]:
+    """What `gather` promises, a sample at a time."""
+    waiting: dict[int, list[int]] = {}
+    done = []
+    for sample in order:
+        bucket = waiting.setdefault(int(buckets[sample]), [])
+        bucket.append(sample)
+        if len(bucket) == group:
+            done += bucket
+            bucket.clear()
+    return done + [i for bucket in sorted(waiting) for i in waiting[bucket]]
+
+
+@given(st.integers(0, 120), st.integers(1, 9), st.integers(1, 12), st.integers(0, 99))
+@settings(deadline=None)
+def test_buckets_hand_over_a_global_batch_when_they_have_one(samples, kinds, group, seed):
+    rng = np.random.default_rng(seed)
+    order, buckets = rng.permutation(samples), rng.integers(0, kinds, samples).astype(np.uint8)
+    assert gather(order, buckets, group).tolist() == collected(order.tolist(), buckets, group)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_all_but_the_last_batches_are_of_one_bucket_on_all_ranks(world_size):
+    samples, buckets = range(500), in_buckets(500)
+    steps = consumed(ranks(world_size, samples=samples, buckets=buckets), 6 // world_size)
+    mixed = [len({int(b) for b in buckets[step]}) > 1 for step in steps]
+    assert not any(mixed[:-4])
+    assert sorted(i for step in steps for i in step) == list(samples)
+
+
+def test_buckets_are_filled_anew_in_each_epoch():
+    buckets = in_buckets(37)
+    orders = {tuple(ranks(2, epoch=e, group=8, buckets=buckets)[0].order()) for e in range(3)}
+    assert len(orders) == 3
+
+
+@given(
+    source=st.integers(2, 600),
+    target=st.integers(2, 600),
+    count=st.integers(1, 64),
+    multiple=st.integers(1, 64),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_a_bucket_is_the_smallest_share_of_the_longest_that_fits(
+    source, target, count, multiple, data
+):
+    buckets = Buckets(
+        DataSettings(source_length=source, target_length=target, buckets=count, multiple=multiple)
+    )
+    lengths = (
+        np.array([data.draw(st.integers(1, source))]),
+        np.array([data.draw(st.integers(1, target))]),
+    )
+
+    def size(k: int, longest: int) -> int:
+        share = -(-k * longest // count)
+        return -(-share // multiple) * multiple
+
+    shapes = [(size(k, source), size(k, target)) for k in range(1, count + 1)]
+    smallest = next(s for s in shapes if lengths[0][0] <= s[0] and lengths[1][0] <= s[1])
+    assert buckets.shape(*lengths) == smallest
+    assert shapes[int(buckets.of(*lengths)[0])] == smallest
+
+
+def test_without_buckets_a_batch_is_padded_to_its_longest_rounded_up():
+    buckets = Buckets(DataSettings(source_length=96, target_length=32, multiple=8))
+    assert buckets.shape(np.array([3, 17]), np.array([8, 2])) == (24, 8)
+
+
+# Through a loader, over epochs and other numbers of ranks
+
+
+def loader(world_size: int, rank: int, batch_size: int, samples: int, **options) -> DataLoader:
+    sampler = GlobalOrderSampler(
+        range(samples), num_replicas=world_size, rank=rank, seed=3, **options
+    )
+    return DataLoader(
+        range(samples), batch_sampler=GlobalBatches(sampler, batch_size), collate_fn=list
+    )
+
+
+def run(
+    world_size: int, batch_size: int, samples: int, progress: Progress, steps: int, **options
+) -> Iterator[tuple[int, list[int]]]:
+    """Epoch and samples of each of `steps` global steps; leaves `progress` as a rank would."""
+    kept = [replace(progress) for _ in range(world_size)]
+    streams = [
+        endless(loader(world_size, rank, batch_size, samples, **options), kept[rank])
+        for rank in range(world_size)
+    ]
+    for _ in range(steps):
+        step = [sample for stream in streams for sample in next(stream)]
+        assert kept.count(kept[0]) == world_size, "all ranks stand at the same place"
+        yield kept[0].epoch, step
+    progress.__dict__.update(kept[0].__dict__)
+
+
+@given(
+    samples=st.integers(7, 80),
+    attempts=st.lists(
+        st.tuples(st.integers(1, 7), st.integers(1, 4), st.integers(1, 12)), min_size=1, max_size=4
+    ),
+    bucketed=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_an_epoch_has_each_sample_once_however_often_the_number_of_ranks_changes(
+    samples, attempts, bucketed
+):
+    options = {"buckets": in_buckets(samples)} if bucketed else {}
+    progress, seen = Progress(), {}
+    for world_size, batch_size, steps in attempts:
+        for epoch, step in run(world_size, batch_size, samples, progress, steps, **options):
+            seen.setdefault(epoch, []).extend(step)
+    for epoch, found in seen.items():
+        assert len(found) == len(set(found))
+        if epoch < progress.epoch or progress.position >= samples:
+            assert sorted(found) == list(range(samples))
+
+
+def test_an_epoch_keeps_the_groups_it_began_with():
+    progress = Progress()
+    options = {"buckets": in_buckets(60)}
+    list(run(4, 2, 60, progress, 3, **options))
+    assert (progress.epoch, progress.position, progress.group) == (0, 24, 8)
+    list(run(3, 1, 60, progress, 2, **options))
+    assert (progress.epoch, progress.position, progress.group) == (0, 30, 8)
+    list(run(3, 1, 60, progress, 11, **options))
+    assert (progress.epoch, progress.position, progress.group) == (1, 3, 3)
+
+
+def test_an_epoch_without_a_batch_is_an_error_and_not_endless():
+    with pytest.raises(ConfigError, match="0 samples"):
+        next(endless(loader(1, 0, 4, samples=0), Progress()))
+
+
+# Packing
+
+
+@given(st.integers(0, 700), st.integers(4, 60), st.integers(4, 60), st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_packed_rows_fit_and_have_no_gaps_in_their_numbers(samples, source, target, seed):
+    rng = np.random.default_rng(seed)
+    lengths = np.stack([rng.integers(1, longest + 1, samples) for longest in (source, target)])
+    row = first_fit(lengths, (source, target))
+    assert sorted(set(row.tolist())) == list(range(int(row.max(initial=-1)) + 1))
+    for field, longest in zip(lengths, (source, target), strict=True):
+        assert (np.bincount(row, weights=field) <= longest).all()
+
+
+def test_no_two_packed_rows_of_a_window_would_have_fitted_into_one():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, (2, 256))
+    row = first_fit(lengths, (100, 100))
+    used = np.stack([np.bincount(row, weights=field) for field in lengths], axis=1)
+    together = used[:, None] + used[None, :]
+    fitting = (together <= 100).all(-1) & ~np.eye(len(used), dtype=bool)
+    assert not fitting.any()
+    assert used.sum() / used.size > 80  # of 100 tokens
+
+
+def test_a_sample_that_fits_no_row_is_refused():
+    with pytest.raises(ValueError, match="longer"):
+        first_fit(np.array([[3, 11], [1, 1]]), (10, 10))
+
+
+# Size
+
+
+def test_the_order_of_a_hundred_million_samples_is_one_array_of_four_bytes_each():
+    samples = range(100_000_000)
+    sampler = ranks(2, samples=samples, shuffle=False)[1]
+    tracemalloc.start()
+    share = next(iter(GlobalBatches(sampler, 4)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert share == [1, 3, 5, 7]
+    assert share.everyone.base is None, "no view of the order goes to a worker"
+    assert sampler.order().dtype == np.int32
+    assert peak < 1_000_000, "beside torch's array nothing grows with the number of samples"
+
+
+def test_the_order_of_a_million_is_a_permutation():
+    order = ranks(1, samples=range(1_000_000))[0].order()
+    assert (np.bincount(order) == 1).all()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -19,7 +22,7 @@ from fsdpkit.config.training import (
     load_settings,
     problems,
 )
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, NotFoundError
 
 
 def test_importing_the_settings_does_not_import_torch():
@@ -43,7 +46,7 @@ def test_every_field_has_one_plain_sentence():
                 sections.append(section_type)
             sentence = schema[field.name].get("description", "")
             assert sentence.endswith("."), f"{section.__name__}.{field.name}: {sentence!r}"
-    assert len(sections) == 7
+    assert len(sections) == 10
 
 
 def test_gradients_are_summed_in_float32_unless_told_otherwise():
@@ -66,7 +69,11 @@ def test_overrides_are_typed_and_may_carry_the_table_s_name(prefix):
         ("steps=0", "at least 1"),
         ("model.d_model=-4", "d_model"),
         ("sharding.engine=fsdp3", "engine"),
-        ("precision.param=float16", "param"),  # no loss scaler yet: refused rather than diverging
+        ("precision.param=float8", "param"),
+        ("micro_batch=half", "micro_batch"),
+        ("micro_batch=0", "micro_batch"),
+        ("sharding.wrap_names=encoder", "wrap_names"),
+        ("optimizer.groups=[{weight_decay=0.0}]", "match"),
         ("optimizer.lr=nan", "lr"),
         ("data.target_length=1", "target_length"),
         ("model=tiny", "model"),
@@ -79,27 +86,51 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
 
 
 @pytest.mark.parametrize(
-    ("sets", "world_size", "sentence"),
+    ("sets", "sentence"),
     [
-        (["sharding.shard_size=2"], 8, "only for hybrid_shard"),
-        (["sharding.strategy=hybrid_shard", "sharding.shard_size=3"], 8, "one of 1, 2, 4, 8"),
-        (["sharding.limit_all_gathers=false"], 8, 'engine = "fsdp1"'),
-        (["sharding.strategy=no_shard", "sharding.cpu_offload=true"], 8, "needs sharded weights"),
+        (["sharding.shard_size=2"], "only for hybrid_shard"),
+        (["sharding.strategy=hybrid_shard", "sharding.shard_size=3"], "one of 1, 2, 4, 8"),
+        (["sharding.strategy=hybrid_shard_zero2", "sharding.shard_size=3"], "one of 1, 2, 4, 8"),
+        (["sharding.reshard_to=3"], "does not divide 8 ranks"),
+        (["sharding.reshard_to=2", "sharding.strategy=shard_grad_op"], "fsdp2's full_shard"),
+        (["sharding.reshard_to=node", "sharding.engine=fsdp1"], "fsdp2's full_shard"),
+        (["sharding.wrap=names"], "needs training.sharding.wrap_names"),
+        (['sharding.wrap_names=["a"]'], 'only for wrap = "names"'),
+        (["sharding.blocks_per_unit=2", "sharding.engine=fsdp1"], "one module at a time"),
+        (["sharding.prefetch=2", "sharding.engine=fsdp1"], "one unit ahead"),
+        (["sharding.checkpoint_every=2"], "needs activation_checkpointing"),
+        (["sharding.limit_all_gathers=false"], 'engine = "fsdp1"'),
+        (["sharding.strategy=no_shard", "sharding.cpu_offload=true"], "needs sharded weights"),
         (
-            ["sharding.engine=fsdp1", "sharding.cpu_offload=true", "accumulate=2"],
-            8,
-            "raise batch_size",
+            ["sharding.engine=fsdp1", "sharding.cpu_offload=true", "micro_batch=2"],
+            "leave training.micro_batch unset",
         ),
-        (["data.task=pairs"], 8, "needs a file"),
-        (["data.source=x.parquet", "data.task=pairs"], 8, "end in .jsonl or .csv"),
-        (["data.source=x.csv"], 8, "Python's own sources only"),
-        (["data.source=x.csv", "data.task=pairs", "data.target_field=source"], 8, "two fields"),
-        (["model.vocab_size=100"], None, "bytes need 259 ids"),
-        (["optimizer.warmup_steps=500"], None, "never be reached"),
+        (["sharding.engine=fsdp1", "micro_batch=auto"], "give training.micro_batch a number"),
+        (["micro_batch=3"], "choose one of 1, 2, 4"),
+        (["precision.buffer=bfloat16"], "fsdp2 leaves buffers"),
+        (["precision.reduce=float16"], "overflows without a loss scale"),
+        (["precision.param=float16", "sharding.cpu_offload=true"], "host memory"),
+        (["optimizer.name=adafactor", "sharding.engine=fsdp1"], "fsdp1's flat shards"),
+        (["optimizer.name=adamw-scaled", "optimizer.implementation=fused"], "no fused"),
+        (["optimizer.name=sgd", "optimizer.implementation=fused"], "no fused sgd"),
+        (["optimizer.warmup_steps=500"], "never be reached"),
+        (["data.task=pairs"], "needs a file"),
+        (["data.source=x.feather", "data.task=pairs"], "end in .jsonl, .csv, .parquet, .txt"),
+        (["data.source=x.csv"], "Python's own sources only"),
+        (["data.source=x.txt", "data.task=pairs"], "plain text"),
+        (["data.source=x.csv", "data.task=pairs", "data.target_field=source"], "two fields"),
+        (["data.packing=true", "data.buckets=2"], "rows of one size"),
+        (["model.vocab_size=100"], "bytes need 259 ids"),
+        (["model.pretrained=a", "model.config=b"], "its own config.json"),
+        (["model.attention=flex", "model.preset=t5-small"], "no dropout"),
+        (["model.attention=flex", "deterministic=true"], "any order"),
+        (["evaluation.patience=2"], "every_steps"),
+        (["evaluation.every_steps=2", "data.held_out=0"], "nothing to evaluate"),
+        (["startup_timeout_s=60"], "shorter than"),
     ],
 )
-def test_a_wrong_combination_is_told_with_its_remedy(sets, world_size, sentence):
-    (found,) = problems(load_settings({}, sets), world_size)
+def test_a_wrong_combination_is_told_with_its_remedy(sets, sentence):
+    (found,) = problems(load_settings({}, sets), 8, 4)
     assert sentence in found
 
 
@@ -107,6 +138,79 @@ def test_hybrid_groups_default_to_one_node():
     settings = load_settings({}, ["sharding.strategy=hybrid_shard"])
     assert problems(settings, 8, 4) == []
     assert "groups of 3" in problems(settings, 8, 3)[0]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["sharding.strategy=hybrid_shard_zero2", "sharding.shard_size=2"],
+        ["sharding.reshard_to=node", "sharding.prefetch=2", "sharding.blocks_per_unit=2"],
+        ["sharding.activation_checkpointing=selective", "sharding.checkpoint_every=2"],
+        ["micro_batch=auto", "optimizer.name=adafactor", "precision.param=float16"],
+        ["sharding.engine=fsdp1", "precision.buffer=float32", "sharding.prefetch=1"],
+        ["data.source=prepared", "data.task=pairs", "data.tokenizer=t.json", "data.buckets=4"],
+        ["data.source=dir.d/prepared", "data.task=span-corruption", "data.packing=true"],
+        ["evaluation.every_steps=10", "evaluation.patience=3"],
+        ["model.pretrained=/models/flan", "data.tokenizer=/models/flan/tokenizer.json"],
+    ],
+)
+def test_settings_that_fit_together_are_left_alone(sets):
+    assert problems(load_settings({}, sets), 8, 4) == []
+
+
+def config_json(path: Path, **changes: object) -> Path:
+    table = {
+        "model_type": "t5", "vocab_size": 300, "d_model": 16, "d_ff": 32, "d_kv": 8,
+        "num_heads": 2, "num_layers": 3, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False, "architectures": ["T5ForConditionalGeneration"],
+        "n_positions": 512, **changes,
+    }  # fmt: skip
+    path.write_text(json.dumps({k: v for k, v in table.items() if v is not ...}))
+    return path
+
+
+def test_a_config_json_takes_the_preset_s_place_and_single_dimensions_its(tmp_path):
+    path = config_json(tmp_path / "config.json")
+    settings = load_settings({}, [f"model.config={path}", "model.num_layers=1"])
+    dimensions = settings.model.dimensions()
+    assert (dimensions["d_model"], dimensions["num_layers"]) == (16, 1)
+    assert dimensions["num_decoder_layers"] == 3, "as many as the encoder has, unless said"
+    assert "n_positions" not in dimensions
+    assert T5Config(**dimensions).feed_forward_proj == "gated-gelu"
+    assert load_settings({}, [f"model.pretrained={tmp_path}"]).model.dimensions()["d_ff"] == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"d_modle": 4}, "'d_modle' is no key of a T5 configuration. Did you mean 'd_model'?"),
+        ({"d_model": 0}, "d_model is 0, but must be a whole number above zero"),
+        ({"num_heads": 2.5}, "num_heads is 2.5"),
+        ({"dropout_rate": 1.5}, "dropout_rate is 1.5, but must be a number from 0 to below 1"),
+        ({"feed_forward_proj": "swish"}, "feed_forward_proj is 'swish'"),
+        ({"tie_word_embeddings": "no"}, "must be true or false"),
+        ({"model_type": "bert"}, "model_type is 'bert'"),
+        ({"d_ff": ...}, "d_ff missing"),
+    ],
+)
+def test_a_config_json_of_no_t5_is_refused_by_file_and_key(tmp_path, changes, sentence):
+    path = config_json(tmp_path / "config.json", **changes)
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as raised:
+        load_settings({}, [f"model.config={path}"]).model.dimensions()
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+def test_a_config_json_that_is_no_json_object_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="JSON"):
+        load_settings({}, [f"model.config={path}"]).model.dimensions()
+
+
+def test_a_missing_config_json_is_named(tmp_path):
+    with pytest.raises(NotFoundError, match=r"config\.json"):
+        load_settings({}, [f"model.pretrained={tmp_path}"]).model.dimensions()
 
 
 def test_presets_and_their_names_agree():

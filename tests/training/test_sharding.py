@@ -1,4 +1,4 @@
-"""Every engine and strategy trains as plain torch does, token for token."""
+"""Every engine, strategy and knob trains as plain torch does, token for token, and takes effect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from launch import findings
 pytestmark = pytest.mark.torch
 
 # Float32 has 24 bits: an operation errs by up to 6e-8 of its result. Sharding changes only the
-# order in which gradients are added (over ranks, and over padding of another width), so after four
+# order in which gradients are added (over ranks, and over padding of another width), so after two
 # SGD steps on weights of size one a few such errors remain. Losses are about ten: ten times that.
 WEIGHT_TOLERANCE, LOSS_TOLERANCE, NORM_TOLERANCE = 2e-6, 1e-5, 2e-6
+
+ENGINES = ["fsdp2", "fsdp1"]
+STRATEGIES = ["full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"]
+UNITS = 5  # two encoder blocks, two decoder blocks, the root
+PARAMETERS = 28752
 
 
 @pytest.fixture(scope="module")
@@ -20,54 +25,71 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return findings(4, "equality.py", tmp_path_factory.mktemp("equality") / "found.json")
 
 
-def same_as_plain(found: dict, case: str) -> None:
+def same_as_plain(found: dict, case: str) -> dict:
     result = found["cases"][case]
     losses, norms = found["plain"][result["family"]]
     assert result["losses"] == pytest.approx(losses, abs=LOSS_TOLERANCE)
     assert result["norms"] == pytest.approx(norms, rel=NORM_TOLERANCE)
     assert result["names_equal"], "state dict keys differ from the unsharded model's"
     assert result["weight_difference"] < WEIGHT_TOLERANCE
+    return result
 
 
-@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
-@pytest.mark.parametrize("strategy", ["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_equals_one_process_with_unequal_tokens_per_rank(found, engine, strategy):
     same_as_plain(found, f"{engine} {strategy}")
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"])
+def test_microbatches_of_unequal_token_counts_equal_one_batch(found, engine, strategy):
+    same_as_plain(found, f"{engine} {strategy} accumulated")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    "case",
+    ("case", "blocks"),
     [
-        "fsdp2 full_shard accumulated",
-        "fsdp2 hybrid_shard accumulated",
-        "fsdp1 full_shard accumulated",
+        ("full_shard checkpointed", 4),
+        ("full_shard checkpointed selectively", 4),
+        ("full_shard every 2nd block checkpointed", 2),
+        ("shard_grad_op checkpointed accumulated", 4),
     ],
 )
-def test_microbatches_of_unequal_token_counts_equal_one_batch(found, case):
-    same_as_plain(found, case)
+def test_activation_checkpointing_changes_nothing_and_is_the_same_on_every_rank(
+    found, engine, case, blocks
+):
+    result = same_as_plain(found, f"{engine} {case}")
+    assert result["checkpointed"] == [blocks] * 4
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "fsdp2 full_shard checkpointed",
-        "fsdp2 shard_grad_op checkpointed accumulated",
-        "fsdp1 full_shard checkpointed",
-    ],
-)
-def test_activation_checkpointing_changes_nothing_and_wraps_every_block_on_every_rank(found, case):
-    same_as_plain(found, case)
-    assert found["cases"][case]["checkpointed"] == [4, 4, 4, 4]  # two encoder, two decoder blocks
-
-
-@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_tied_embedding_and_head_train_as_one_weight(found, engine):
     same_as_plain(found, f"{engine} full_shard tied")
+    tied = same_as_plain(found, f"{engine} tied modules in the root")
+    untied = found["cases"][f"{engine} full_shard"]
+    assert tied["parameters"] == untied["parameters"] - 1, "the optimizer would see it twice"
 
 
-@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_tied_modules_named_as_units_are_gathered_together(found):
+    assert same_as_plain(found, "fsdp2 tied units")["units"] == 2  # the pair, and the root
+
+
+def test_a_weight_tied_across_units_is_refused_with_both_names(found):
+    assert "shared and lm_head share a weight" in found["tied across"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_model_built_with_values_starts_from_them(found, engine):
-    same_as_plain(found, f"{engine} with values")
+    same_as_plain(found, f"{engine} full_shard with values")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parameter_groups_keep_their_own_rate_and_decay(found, engine):
+    same_as_plain(found, f"{engine} full_shard two groups")
+    one, two = found["plain"]["untied"][0], found["plain"]["two groups"][0]
+    assert one[1:] != pytest.approx(two[1:], abs=1e-3), "the groups make no difference here"
 
 
 @pytest.mark.parametrize(
@@ -76,18 +98,93 @@ def test_a_model_built_with_values_starts_from_them(found, engine):
         "fsdp2 full_shard offloaded",
         "fsdp1 full_shard offloaded",
         "fsdp1 full_shard unlimited gathers",
+        "fsdp1 full_shard prefetch",
     ],
 )
-def test_offload_and_gather_limit_change_nothing_but_memory_and_time(found, case):
+def test_offload_prefetch_and_gather_limit_change_nothing_but_memory_and_time(found, case):
     same_as_plain(found, case)
 
 
-def test_each_rank_holds_its_share_only(found):
-    whole = 64 * 24  # the embedding
-    held = {name: case["largest_shard"] for name, case in found["cases"].items()}
-    assert held["fsdp2 full_shard"] == whole // 4
-    assert held["fsdp2 hybrid_shard"] == whole // 2
-    assert held["fsdp2 no_shard"] == whole
+@pytest.mark.parametrize("engine", ENGINES)
+def test_wrapping_by_size_makes_units_of_the_large_blocks_only(found, engine):
+    result = same_as_plain(found, f"{engine} full_shard wrapped by size")
+    assert result["units"] == 4  # two decoder blocks, the rest of the encoder, the root
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_wrapping_by_name_makes_units_of_what_is_named(found, engine):
+    result = same_as_plain(found, f"{engine} full_shard wrapped by name")
+    assert result["units"] == 5  # encoder, two decoder blocks, lm_head, the root
+
+
+@pytest.mark.parametrize("suffix", ["", " checkpointed", " prefetch"])
+def test_neighbouring_blocks_can_share_a_unit(found, suffix):
+    result = same_as_plain(found, f"fsdp2 two blocks per unit{suffix}")
+    assert result["units"] == 3
+    assert result["messages"] == {"gather": 5, "reduce_scatter": 3}
+
+
+def test_units_are_gathered_as_far_ahead_as_asked(found):
+    """The unit whose forward begins, and those after it that are being gathered already."""
+    ahead = {
+        name: same_as_plain(found, f"fsdp2 {name}")["ahead"]
+        for name in ("full_shard", "full_shard prefetch")
+    }
+    assert ahead["full_shard"] == [0, 0, 0, 0]
+    assert ahead["full_shard prefetch"] == [2, 2, 1, 0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("case", "messages"),
+    [
+        # Each unit in forward, and again in backward but for the root, which stays.
+        ("full_shard", {"gather": 2 * UNITS - 1, "reduce_scatter": UNITS}),
+        ("full_shard checkpointed", {"gather": 2 * UNITS - 1, "reduce_scatter": UNITS}),
+        ("shard_grad_op", {"gather": UNITS, "reduce_scatter": UNITS}),
+        ("hybrid_shard_zero2", {"gather": UNITS, "reduce_scatter": UNITS, "allreduce": UNITS}),
+        ("no_shard", {"allreduce": UNITS}),
+        # Two passes: gradients still cross ranks once, and so do weights that need not be freed.
+        ("full_shard accumulated", {"gather": 4 * UNITS - 2, "reduce_scatter": UNITS}),
+        ("shard_grad_op accumulated", {"gather": UNITS, "reduce_scatter": UNITS}),
+        ("no_shard accumulated", {"allreduce": UNITS}),
+    ],
+)
+def test_a_step_sends_no_needless_message(found, engine, case, messages):
+    assert found["cases"][f"{engine} {case}"]["messages"] == messages
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_hybrid_over_all_ranks_has_no_replicas_to_talk_to(found, engine):
+    result = same_as_plain(found, f"{engine} hybrid_shard in one group")
+    assert "allreduce" not in result["messages"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_memory_falls_from_no_shard_to_shard_grad_op_to_full_shard(found, engine):
+    """Values held at the worse of two moments: before backward, and after it with gradients."""
+    no_shard, shard_grad_op, full_shard = (
+        max(found["cases"][f"{engine} {name}"][f"held {when}"] for when in ("between", "after"))
+        for name in ("no_shard", "shard_grad_op", "full_shard")
+    )
+    assert no_shard > 1.5 * shard_grad_op > 2 * full_shard
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_rank_holds_its_share_only(found, engine):
+    held = {name: case["held at first"] for name, case in found["cases"].items()}
+    assert held[f"{engine} full_shard"] == PARAMETERS // 4
+    assert held[f"{engine} hybrid_shard"] == PARAMETERS // 2
+    assert held[f"{engine} no_shard"] == PARAMETERS
+
+
+def test_resharding_to_two_ranks_keeps_half_of_each_unit_until_backward(found):
+    for suffix in ("", " checkpointed accumulated"):
+        same_as_plain(found, f"fsdp2 reshard to 2{suffix}")
+    between = {name: case["held between"] for name, case in found["cases"].items()}
+    assert between["fsdp2 full_shard"] < between["fsdp2 reshard to 2"]
+    assert between["fsdp2 reshard to 2"] < between["fsdp2 shard_grad_op"]
+    assert between["fsdp2 reshard to node"] == between["fsdp2 full_shard"]  # one node here
 
 
 def test_gradient_norms_were_clipped_in_this_comparison(found):
@@ -100,23 +197,14 @@ def test_differently_seeded_ranks_are_refused(found):
     assert "on rank 3" in found["differently seeded"]
 
 
-def test_a_hybrid_group_that_does_not_divide_the_world_is_refused(found):
+def test_a_group_of_ranks_that_does_not_divide_the_world_is_refused(found):
     assert "groups of 3 does not divide 4 ranks" in found["indivisible"]
+    assert "reshard_to: 3 ranks do not divide 4" in found["indivisible reshard_to"]
 
 
-def test_no_host_waits_between_logged_steps(found):
-    assert found["host reads per silent step"] == [1]  # the stop request's vote, on the host
-
-
-def test_a_loss_that_is_not_finite_stops_before_the_update(found: dict) -> None:
-    assert "step 3 is not finite" in found["not finite"]["message"]
-    assert found["not finite"]["weights unchanged"]
-
-
-def test_bfloat16_weights_leave_float32_shards_and_a_close_loss(found):
-    result = found["bfloat16"]
-    assert result["shard dtype"] == "torch.float32"
-    assert result["loss"] == pytest.approx(found["plain"]["untied"][0][0], rel=2e-2)
+def test_units_too_small_for_a_message_are_pointed_out_once(found):
+    (line,) = found["cases"]["fsdp2 full_shard"]["warnings"]
+    assert "4 of 4 sharding units have fewer than 10,000 parameters (encoder.block.1: 5,2" in line
 
 
 def test_ranks_with_other_data_are_named(found):

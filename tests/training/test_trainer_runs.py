@@ -27,7 +27,7 @@ STEPS, FATAL_STEP, SAVE_EVERY = 9, 7, 3
 def small(data: Path) -> list[str]:
     """42 samples in global batches of 8: an epoch is six steps, the last of them uneven."""
     settings = {
-        "steps": STEPS, "log_every": 1, "data.source": data, "data.task": "pairs",
+        "steps": STEPS, "metrics.every_steps": 1, "data.source": data, "data.task": "pairs",
         "data.held_out": 0.05, "model.d_model": 16, "model.d_ff": 24, "model.d_kv": 8,
         "model.num_heads": 2, "model.num_layers": 1, "model.num_decoder_layers": 1,
         "optimizer.lr": 0.01, "checkpoint.every_steps": SAVE_EVERY,

@@ -1,0 +1,34 @@
+"""How much arithmetic one sequence costs: the number that TFLOP/s and MFU are made of.
+
+Matrix products only, two operations per multiply-add, backward counted as twice the forward pass.
+What activation checkpointing computes again is not counted, nor is anything saved for causal masks
+or padding: the shape of the batch alone decides. 6·N·tokens, the usual rule, is wrong for an
+encoder-decoder, where a token passes through half of the weights.
+"""
+
+from __future__ import annotations
+
+from model import T5Config
+
+FORMULA = """\
+FLOPs per sequence = 3·(encoder + decoder + head), backward = 2 × forward, matrix products only
+  encoder = Le·(2·S·(attn + ff) + 4·S²·H·K)
+  decoder = Ld·(2·T·(attn + ff) + 4·T²·H·K + 4·(T + S)·D·H·K + 4·T·S·H·K)
+  head    = 2·T·D·V
+  attn = 4·D·H·K, ff = 3·D·F if gated else 2·D·F
+  S source, T target tokens (padding too), D d_model, F d_ff, H heads, K d_kv, V vocabulary,
+  Le, Ld layers of encoder and decoder"""
+
+
+def flops_per_sequence(config: T5Config, source_length: int, target_length: int) -> int:
+    """Forward and backward of one sequence, padded to the given lengths in tokens; see FORMULA."""
+    s, t, d = source_length, target_length, config.d_model
+    inner = config.num_heads * config.d_kv
+    attention = 4 * d * inner  # multiply-adds of q, k, v and o for a token
+    feed_forward = (3 if config.feed_forward_proj == "gated-gelu" else 2) * d * config.d_ff
+    layer = 2 * (attention + feed_forward)
+    encoder = config.num_layers * (s * layer + 4 * s * s * inner)
+    across = 4 * (t + s) * d * inner + 4 * t * s * inner  # q and o of targets, k and v of sources
+    decoder = config.num_decoder_layers * (t * layer + 4 * t * t * inner + across)
+    head = 2 * t * d * config.vocab_size
+    return 3 * (encoder + decoder + head)

@@ -1,0 +1,97 @@
+"""Your own model: a decoder-only language model in plain torch, sharded by fsdpkit.
+
+    fsdpkit submit examples/own-model/train.py --nodes 2 --gpus 4
+    torchrun --nproc-per-node 2 examples/own-model/train.py 20   # steps
+
+Copy it; put your module in the place of `Decoder` and your data in that of `windows`.
+"""
+
+import sys
+from pydoc_data.topics import topics
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader
+
+from fsdpkit import training
+
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH, LR, SEED = 128, 4, 4, 128, 8, 1e-3, 42
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, T, WIDTH]
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # int64 [B, T] → scores [B, T, 256]
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        return self.head(self.norm(self.blocks(x)))
+
+
+def fill(name: str, tensor: Tensor, generator: Generator) -> None:
+    """Initial values of one whole parameter; the same at any number of ranks."""
+    if tensor.ndim == 1:
+        tensor.fill_(1.0 if "norm" in name else 0.0)
+    else:
+        tensor.normal_(0.0, 0.02, generator=generator)
+
+
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+paths = training.TaskPaths.of_this_job("own-model-run")
+with training.process_group() as ranks:
+    text = torch.tensor(list("\n".join(topics.values()).encode()))
+    windows = text.unfold(0, CONTEXT + 1, CONTEXT)  # neighbours share a byte: a target, then input
+    sampler = training.GlobalOrderSampler(
+        windows, num_replicas=ranks.world_size, rank=ranks.rank, seed=SEED
+    )
+    loader = DataLoader(
+        windows, batch_sampler=training.GlobalBatches(sampler, BATCH, drop_last=True)
+    )
+
+    with torch.device("meta"):  # without memory: each rank fills its own shard only
+        model = Decoder()
+    sharding = training.ShardingSettings(strategy="full_shard")
+    precision = training.PrecisionSettings(param="auto")  # bfloat16 on GPUs
+    model = training.shard(model, sharding, precision, ranks, blocks=[Block], fill=fill, seed=SEED)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
+
+    progress = training.resume(paths, ranks, model, optimizer) or training.Progress()
+    metrics = training.Metrics(paths, ranks, tokens=progress.tokens)
+    stop, stopping = training.StopRequest(paths, ranks), False
+    batches = training.endless(loader, progress)
+    while progress.step < steps and not stopping:
+        tokens = next(batches).to(ranks.device)
+        scores, targets = model(tokens[:, :-1]), tokens[:, 1:]
+        loss = F.cross_entropy(scores.float().flatten(0, 1), targets.flatten(), reduction="sum")
+        count, votes = training.sum_over_ranks(targets.numel(), stop.wanted(), device=ranks.device)
+        (loss * (ranks.world_size / count).float()).backward()  # a token weighs the same everywhere
+        grad_norm = training.clip_gradients(model, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress.step += 1
+        metrics.step(loss, count, count)
+        stop.decide(votes)
+        stopping = stop.agreed()
+        if progress.step % 10 == 0:
+            line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)
+            ranks.say(f"step {progress.step}  loss {line['loss']:.3f}")
+    progress.tokens = metrics.settle()
+    training.save(paths, ranks, model, optimizer, progress, keep_last=2)
+sys.exit(training.STOPPED_EARLY if stopping else 0)

@@ -1,0 +1,244 @@
+"""`fsdpkit data`: prepare training data once, and look at what was prepared."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from fsdpkit.data.index import Index
+    from fsdpkit.data.pool import Progress
+
+PLAIN_LINE_S = 10
+"""Seconds between lines of progress where no terminal shows a bar."""
+MOST_BY_DEFAULT = 8
+"""Processes, when nobody says: a login node is shared."""
+MOST_LENGTHS = 10_000_000
+"""Rows whose lengths are sorted for percentiles; of more, every n-th."""
+
+
+@click.group("data")
+def command() -> None:
+    """Prepare training data once, and look at it.
+
+    \b
+      fsdpkit data prepare pairs.jsonl --output prepared
+      fsdpkit data show prepared
+    """
+
+
+@command.command("prepare")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "--output", required=True, type=click.Path(file_okay=False), help="Directory to make."
+)
+@click.option(
+    "--tokenizer",
+    default="bytes",
+    show_default=True,
+    help="bytes (ByT5), a tokenizer.json or a SentencePiece .model.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["pairs", "span-corruption"]),
+    default="pairs",
+    show_default=True,
+    help="What it will train: source and target, or one text.",
+)
+@click.option("--source-field", default="source", show_default=True, help="Field of the text read.")
+@click.option("--target-field", default="target", show_default=True, help="Field of the answer.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    help=f"Processes (default: CPUs, at most {MOST_BY_DEFAULT}).",
+)
+@click.option(
+    "--bad-rows",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="A row that cannot be used ends it, or is left out.",
+)
+@click.option("--force", is_flag=True, help="Start over what was prepared from other input.")
+def prepare(
+    inputs: tuple[str, ...],
+    output: str,
+    processes: int | None,
+    force: bool,
+    **settings: Any,
+) -> int:
+    """Tokenise .jsonl, .csv, .parquet or .txt files into memory-mapped shards.
+
+    \b
+      fsdpkit data prepare pairs.jsonl --output prepared
+      fsdpkit data prepare 'text/*.txt' --task span-corruption --output prepared
+
+    A preparation that was stopped goes on where it was: run the same command again.
+    """
+    from fsdpkit.config.training import DataSettings
+    from fsdpkit.data.preparing import prepare
+
+    asked = DataSettings(**settings)
+    processes = processes or min(len(os.sched_getaffinity(0)), MOST_BY_DEFAULT)
+    try:
+        with _shown_progress() as report:
+            done = prepare(
+                inputs, Path(output), asked, processes=processes, force=force, report=report
+            )
+    except KeyboardInterrupt:
+        click.echo("fsdpkit: stopped; the same command goes on from here", err=True)
+        raise
+    index = done.index
+    if done.found:
+        click.echo(f"{output}: is prepared already", err=True)
+    _tell_bad_rows(index)
+    click.echo(f"{output}: {index.rows:,} rows, {index.tokens:,} tokens, {_size(index)}")
+    source = shlex.quote(f"training.data.source={output}")
+    click.echo(f"  fsdpkit data show {shlex.quote(output)}")
+    click.echo(f"  fsdpkit submit --set {source} --set training.data.task={asked.task}")
+    return 0
+
+
+@command.command("show")
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--row", type=click.IntRange(0), default=0, help="Row to print, from 0.")
+def show(directory: str, row: int) -> int:
+    """Print what a prepared directory holds, and one of its rows."""
+    from fsdpkit.cli.options import table
+    from fsdpkit.data.index import read_index
+    from fsdpkit.data.prepared import open_tokens, tokenizer_of
+    from fsdpkit.errors import UsageError
+
+    path = Path(directory)
+    index = read_index(path)
+    if row >= index.rows:
+        raise UsageError(f"--row {row}: {directory} has rows 0 to {index.rows - 1}.")
+    tokens, made = open_tokens(path), index.preparation
+    facts = {
+        "task": made.task,
+        "tokenizer": f"{made.tokenizer.file}, {made.tokenizer.vocab_size:,} ids",
+        "rows": f"{index.rows:,}",
+        "tokens": f"{index.tokens:,}",
+        "size": _size(index),
+        "bad rows": f"{index.bad_rows:,} left out" if index.bad_rows else "none",
+        "inputs": _inputs(index),
+        "fingerprint": index.fingerprint,
+    }
+    for name, fact in facts.items():
+        click.echo(_cut(f"{name:<12}{fact}"))
+    _tell_bad_rows(index)
+    click.echo("\nLength in tokens")
+    rows = [[name, *_percentiles(tokens.lengths(i))] for i, name in enumerate(made.fields)]
+    table(["FIELD", "MIN", "5%", "50%", "95%", "99%", "MAX"], rows)
+    tokenizer = tokenizer_of(path, made.tokenizer)
+    click.echo(f"\nRow {row:,}")
+    for i, name in enumerate(made.fields):
+        ids = tokens.ids(row, i)[: _width()]  # a token is a character at least, nearly always
+        click.echo(_cut(f"  {name}: {_printable(tokenizer.decode(ids.tolist()))}"))
+    return 0
+
+
+def _percentiles(lengths: Any) -> list[str]:
+    import numpy as np
+
+    some = lengths[:: max(1, -(-len(lengths) // MOST_LENGTHS))]
+    inner = np.percentile(some, [5, 50, 95, 99], method="lower")
+    return [f"{int(value):,}" for value in (lengths.min(), *inner, lengths.max())]
+
+
+def _inputs(index: Index) -> str:
+    inputs = index.preparation.inputs
+    total = sum(record.bytes for record in inputs)
+    first = Path(inputs[0].path).name
+    if len(inputs) == 1:
+        return f"{_megabytes(total)}, {first}"
+    return f"{_megabytes(total)}, {len(inputs):,} files, the first {first}"
+
+
+def _size(index: Index) -> str:
+    width = int(index.dtype[2])
+    total = index.tokens * width + 8 * index.rows * (index.fields + 1)
+    count = len(index.shards)
+    return f"{_megabytes(total)} in {count:,} shard{'s' if count > 1 else ''}"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _tell_bad_rows(index: Index) -> None:
+    if index.bad_rows:
+        click.echo(f"fsdpkit: {index.bad_rows:,} bad rows left out, such as", err=True)
+        for example in index.bad_examples:
+            click.echo(f"  {example}", err=True)
+
+
+def _printable(text: str) -> str:
+    text = text.replace("\n", "⏎")
+    return "".join(c if c.isprintable() else "·" for c in text)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _width() else line[: _width() - 1] + "…"
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar for a person at a terminal, else a line now and then; both on standard error."""
+    if not sys.stderr.isatty():
+        yield _plain_lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:3.0f}%"),
+        TextColumn("{task.fields[told]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bar:
+        task = bar.add_task("", total=None, told="")
+        started = time.monotonic()
+
+        def update(progress: Progress) -> None:
+            told = _told(progress, time.monotonic() - started)
+            done = progress.bytes_found + progress.bytes
+            bar.update(task, completed=done, total=progress.bytes_total, told=told)
+
+        yield update
+
+
+def _plain_lines() -> Callable[[Progress], None]:
+    started = last = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PLAIN_LINE_S or progress.shards_whole == progress.shards:
+            last = now
+            shards = f"{progress.shards_whole:,} of {progress.shards:,} shards"
+            click.echo(f"fsdpkit: {shards}, {_told(progress, now - started)}", err=True)
+
+    return tell
+
+
+def _told(progress: Progress, elapsed_s: float) -> str:
+    done = (progress.bytes_found + progress.bytes) / 1e6
+    rate = progress.bytes / 1e6 / max(elapsed_s, 1e-9)
+    total = _megabytes(progress.bytes_total)
+    return f"{done:,.1f} of {total}, {rate:,.1f} MB/s, {progress.rows:,} rows"

@@ -1,0 +1,36 @@
+"""What the reference T5 trainer can be told, and which combinations cannot work."""
+
+from fsdpkit.config.training.presets import PRESETS, PresetName
+from fsdpkit.config.training.problems import problems
+from fsdpkit.config.training.settings import (
+    CheckpointSettings,
+    DataSettings,
+    DebugSettings,
+    EvaluationSettings,
+    MetricsSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ParameterGroup,
+    PrecisionSettings,
+    ShardingSettings,
+    TrainingSettings,
+    load_settings,
+)
+
+__all__ = [
+    "PRESETS",
+    "CheckpointSettings",
+    "DataSettings",
+    "DebugSettings",
+    "EvaluationSettings",
+    "MetricsSettings",
+    "ModelSettings",
+    "OptimizerSettings",
+    "ParameterGroup",
+    "PrecisionSettings",
+    "PresetName",
+    "ShardingSettings",
+    "TrainingSettings",
+    "load_settings",
+    "problems",
+]

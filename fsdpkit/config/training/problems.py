@@ -1,0 +1,255 @@
+"""Combinations of `[training]` settings that cannot work, told before a job is queued.
+
+Each is one plain sentence with its remedy. Only settings and the number of ranks are looked at;
+`fsdpkit.data.inputs` looks at the files they name.
+"""
+
+from collections.abc import Iterator
+
+from fsdpkit.config.training.settings import (
+    DataSettings,
+    OptimizerSettings,
+    PrecisionSettings,
+    ShardingSettings,
+    TrainingSettings,
+)
+
+BYTE_IDS = 259
+"""Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
+
+FILES = (".jsonl", ".csv", ".parquet", ".txt")
+
+
+def problems(
+    settings: TrainingSettings, world_size: int | None, ranks_per_node: int | None = None
+) -> list[str]:
+    """Combinations that cannot work, one plain sentence each with the remedy; empty when all fit.
+
+    `world_size` is the number of ranks (nodes × GPUs per node) and `ranks_per_node` its share on
+    one node; None leaves out the checks that need it.
+    """
+    return [
+        *_steps(settings),
+        *_groups_of_ranks(settings.sharding, world_size, ranks_per_node),
+        *_units(settings.sharding),
+        *_engine(settings),
+        *_precision(settings.precision, settings.sharding),
+        *_optimizer(settings.optimizer, settings.sharding),
+        *_data(settings.data),
+        *_model(settings),
+    ]
+
+
+def _steps(settings: TrainingSettings) -> Iterator[str]:
+    micro, warmup = settings.micro_batch, settings.optimizer.warmup_steps
+    if isinstance(micro, int) and settings.batch_size % micro:
+        yield (
+            f"training.micro_batch ({micro}) does not divide training.batch_size "
+            f"({settings.batch_size}): choose one of {_divisors(settings.batch_size)}."
+        )
+    if warmup is not None and warmup > settings.steps:
+        yield (
+            f"training.optimizer.warmup_steps ({warmup}) is more than "
+            f"training.steps ({settings.steps}): the peak rate would never be reached."
+        )
+    evaluation = settings.evaluation
+    if evaluation.patience and not evaluation.every_steps:
+        yield (
+            "training.evaluation.patience waits for evaluations, but there is only the last one: "
+            "set training.evaluation.every_steps."
+        )
+    if (evaluation.patience or evaluation.every_steps) and not (
+        evaluation.batches and settings.data.held_out
+    ):
+        yield (
+            "training.evaluation has nothing to evaluate: set training.data.held_out and "
+            "training.evaluation.batches above 0."
+        )
+    if settings.startup_timeout_s < settings.timeout_s:
+        yield (
+            f"training.startup_timeout_s ({settings.startup_timeout_s}) is shorter than "
+            f"training.timeout_s ({settings.timeout_s}): the start takes longer, raise it."
+        )
+
+
+def _groups_of_ranks(
+    sharding: ShardingSettings, world_size: int | None, ranks_per_node: int | None
+) -> Iterator[str]:
+    hybrid = sharding.strategy in ("hybrid_shard", "hybrid_shard_zero2")
+    shard_size = sharding.shard_size or ranks_per_node
+    if sharding.shard_size is not None and not hybrid:
+        yield (
+            f"training.sharding.shard_size is only for hybrid_shard, but the strategy is "
+            f'{sharding.strategy}: remove it, or set strategy = "hybrid_shard".'
+        )
+    elif hybrid and shard_size and world_size and world_size % shard_size:
+        yield (
+            f"{sharding.strategy} in groups of {shard_size} does not divide {world_size} ranks: "
+            f"set training.sharding.shard_size to one of {_divisors(world_size)}."
+        )
+
+    if sharding.reshard_to is None:
+        return
+    if sharding.engine != "fsdp2" or sharding.strategy != "full_shard":
+        yield (
+            "training.sharding.reshard_to belongs to fsdp2's full_shard, but this is "
+            f"{sharding.engine} {sharding.strategy}: remove it."
+        )
+        return
+    keep = ranks_per_node if sharding.reshard_to == "node" else sharding.reshard_to
+    if keep and world_size and world_size % keep:
+        yield (
+            f"training.sharding.reshard_to ({keep} ranks) does not divide {world_size} ranks: "
+            f"choose one of {_divisors(world_size)}."
+        )
+
+
+def _units(sharding: ShardingSettings) -> Iterator[str]:
+    if sharding.wrap == "names" and not sharding.wrap_names:
+        yield 'wrap = "names" needs training.sharding.wrap_names, such as ["encoder.block.*"].'
+    if sharding.wrap != "names" and sharding.wrap_names:
+        yield (
+            f'training.sharding.wrap_names is only for wrap = "names", but wrap is '
+            f"{sharding.wrap!r}: set it, or remove the names."
+        )
+    if sharding.blocks_per_unit > 1 and sharding.engine == "fsdp1":
+        yield (
+            'fsdp1 wraps one module at a time: use engine = "fsdp2", or leave '
+            "training.sharding.blocks_per_unit at 1."
+        )
+    if sharding.prefetch > 1 and sharding.engine == "fsdp1":
+        yield (
+            'fsdp1 gathers one unit ahead at most: use engine = "fsdp2", or set '
+            "training.sharding.prefetch to 0 or 1."
+        )
+    if sharding.checkpoint_every > 1 and sharding.activation_checkpointing == "none":
+        yield (
+            "training.sharding.checkpoint_every needs activation_checkpointing: set it to full or "
+            "selective."
+        )
+
+
+def _engine(settings: TrainingSettings) -> Iterator[str]:
+    sharding, micro = settings.sharding, settings.micro_batch
+    fsdp1 = sharding.engine == "fsdp1"
+    if not fsdp1 and not sharding.limit_all_gathers:
+        yield (
+            "fsdp2 always limits its all-gathers: leave training.sharding.limit_all_gathers at "
+            'true, or set engine = "fsdp1".'
+        )
+    if sharding.cpu_offload and sharding.strategy == "no_shard":
+        yield (
+            "cpu_offload needs sharded weights, but the strategy is no_shard: choose full_shard, "
+            "or set training.sharding.cpu_offload = false."
+        )
+    if fsdp1 and micro == "auto":
+        yield (
+            "fsdp1 cannot take up again a step that ran out of memory: give "
+            'training.micro_batch a number, or set engine = "fsdp2".'
+        )
+    if fsdp1 and sharding.cpu_offload and micro not in (None, "auto", settings.batch_size):
+        yield (
+            'fsdp1 cannot accumulate gradients with cpu_offload: use engine = "fsdp2", or '
+            "leave training.micro_batch unset."
+        )
+
+
+def _precision(precision: PrecisionSettings, sharding: ShardingSettings) -> Iterator[str]:
+    if precision.buffer is not None and sharding.engine == "fsdp2":
+        yield (
+            "fsdp2 leaves buffers in the type they have: remove training.precision.buffer, or set "
+            'engine = "fsdp1".'
+        )
+    if precision.reduce == "float16" and precision.param != "float16":
+        yield (
+            "training.precision.reduce float16 overflows without a loss scale, which only "
+            'param = "float16" has: use float32 or bfloat16.'
+        )
+    if precision.param == "float16" and sharding.cpu_offload:
+        yield (
+            "float16 unscales gradients on the GPU, but cpu_offload keeps them in host memory: "
+            'use param = "bfloat16", or no cpu_offload.'
+        )
+
+
+def _optimizer(optimizer: OptimizerSettings, sharding: ShardingSettings) -> Iterator[str]:
+    whole_matrix = optimizer.name in ("adafactor", "adamw-scaled")
+    if whole_matrix and sharding.engine == "fsdp1":
+        yield (
+            f"{optimizer.name} needs each matrix's own rows and mean, which fsdp1's flat shards do "
+            'not show: use engine = "fsdp2", or adamw.'
+        )
+    if whole_matrix and optimizer.implementation == "fused":
+        yield f"{optimizer.name} has no fused implementation: use auto, foreach or loop."
+    if (optimizer.name, optimizer.implementation, sharding.engine) == ("sgd", "fused", "fsdp2"):
+        yield "torch has no fused sgd for fsdp2's shards: use auto, foreach or loop."
+
+
+def _data(data: DataSettings) -> Iterator[str]:
+    suffix = data.source.rpartition("/")[2].rpartition(".")
+    is_file = bool(suffix[1])
+    if data.source == "python-docs":
+        if data.task == "pairs":
+            yield (
+                'task "pairs" needs a file: set training.data.source to a .jsonl, .csv or .parquet '
+                'path, or training.data.task to "docstring" or "span-corruption".'
+            )
+    elif is_file and not data.source.endswith(FILES):
+        yield (
+            f'training.data.source is {data.source!r}: it must be "python-docs", end in '
+            f"{', '.join(FILES)}, or be a directory that `fsdpkit data prepare` made."
+        )
+    elif data.task == "docstring":
+        yield (
+            'task "docstring" reads Python\'s own sources only: for a file set '
+            'training.data.task to "pairs" (or "span-corruption" on its source field).'
+        )
+    elif data.task == "pairs" and data.source.endswith(".txt"):
+        yield (
+            f"training.data.source {data.source!r} is plain text, which has no pairs: set "
+            'training.data.task = "span-corruption".'
+        )
+    if data.task == "pairs" and data.source_field == data.target_field:
+        yield (
+            f"training.data.source_field and target_field are both {data.source_field!r}: the "
+            "model would learn to copy; name two fields."
+        )
+    if data.packing and data.buckets > 1:
+        yield (
+            "training.data.packing fills rows of one size: leave training.data.buckets at 0 or 1."
+        )
+
+
+def _model(settings: TrainingSettings) -> Iterator[str]:
+    model, data = settings.model, settings.data
+    if model.pretrained and model.config:
+        yield (
+            "training.model.pretrained brings its own config.json: remove training.model.config, "
+            "or pretrained."
+        )
+    elif not (model.pretrained or model.config) and data.tokenizer in (None, "bytes"):
+        # The files of the other cases are looked at where files are.
+        vocab_size = model.dimensions()["vocab_size"]
+        if vocab_size < BYTE_IDS and data.source.endswith((*FILES, "python-docs")):
+            yield (
+                f"training.model.vocab_size is {vocab_size}, but bytes need {BYTE_IDS} ids: raise "
+                "it (ByT5 has 384)."
+            )
+    if model.attention == "flex":
+        dropout = model.dropout_rate
+        if dropout is None and not (model.pretrained or model.config):
+            dropout = model.dimensions()["dropout_rate"]
+        if dropout:
+            yield (
+                "FlexAttention has no dropout: set training.model.dropout_rate = 0, or "
+                'attention = "sdpa".'
+            )
+        if settings.deterministic:
+            yield (
+                "FlexAttention adds up bias gradients in any order, which training.deterministic "
+                'forbids: set attention = "sdpa".'
+            )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,0 +1,551 @@
+"""The `[training]` tables of a job file, typed; one sentence per field, here and nowhere else.
+
+Command line help, the JSON Schema and the documentation are made from these sentences. The module
+never imports torch, so that a login node can validate a job in milliseconds; what only a rank can
+know (which device, how many samples) is checked by the trainer itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.loading import Layered, build, overrides
+from fsdpkit.config.training.presets import PRESETS, PresetName, read_config_json
+
+Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.model]`: which T5; a dimension given here replaces the preset's or the file's."""
+
+    preset: Annotated[
+        PresetName, Meta(description="Published size to start from, or the demo's.")
+    ] = "tiny-byt5"
+    pretrained: Annotated[
+        Name | None,
+        Meta(
+            description="Directory with a Hugging Face config.json and safetensors to start from; "
+            "takes the place of the preset."
+        ),
+    ] = None
+    config: Annotated[
+        Name | None,
+        Meta(
+            description="A Hugging Face T5 config.json for a model with new weights; takes the "
+            "place of the preset."
+        ),
+    ] = None
+    attention: Annotated[
+        Literal["sdpa", "flex", "math"],
+        Meta(
+            description="sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; math: "
+            "the scores written out, to compare with."
+        ),
+    ] = "sdpa"
+    d_model: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        Meta(description="Width of the residual stream; unset takes the preset's."),
+    ] = None
+    d_ff: Annotated[
+        Annotated[int, Meta(ge=1, le=1048576)] | None,
+        Meta(description="Inner width of the feed-forward layers; unset takes the preset's."),
+    ] = None
+    d_kv: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="Width of one attention head; unset takes the preset's."),
+    ] = None
+    num_heads: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="Attention heads in each layer; unset takes the preset's."),
+    ] = None
+    num_layers: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="Blocks in the encoder; unset takes the preset's."),
+    ] = None
+    num_decoder_layers: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="Blocks in the decoder; unset takes the preset's."),
+    ] = None
+    vocab_size: Annotated[
+        Annotated[int, Meta(ge=2, le=10_000_000)] | None,
+        Meta(description="Rows of the embedding table; unset takes the preset's."),
+    ] = None
+    dropout_rate: Annotated[
+        Annotated[float, Meta(ge=0, lt=1)] | None,
+        Meta(description="Dropout probability everywhere in the model; unset takes the preset's."),
+    ] = None
+
+    @property
+    def source(self) -> str:
+        """The preset's name, or the path of the model that takes its place."""
+        return self.pretrained or self.config or self.preset
+
+    def dimensions(self) -> dict[str, Any]:
+        """Arguments of the example's T5Config: preset or config.json, overrides applied.
+
+        Raises ConfigError or NotFoundError for a config.json that is no T5's.
+        """
+        if self.pretrained:
+            base: Mapping[str, Any] = read_config_json(Path(self.pretrained) / "config.json")
+        elif self.config:
+            base = read_config_json(Path(self.config))
+        else:
+            base = PRESETS[self.preset]
+        given = {k: v for k, v in msgspec.structs.asdict(self).items() if v is not None}
+        for key in ("preset", "pretrained", "config", "attention"):
+            given.pop(key, None)
+        return {**base, **given}
+
+
+class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.data]`: what the model reads and what it should write."""
+
+    source: Annotated[
+        Name,
+        Meta(
+            description='"python-docs" (Python\'s own documentation, no download), a .jsonl, .csv, '
+            ".parquet or .txt file, or a directory that `fsdpkit data prepare` made."
+        ),
+    ] = "python-docs"
+    task: Annotated[
+        Literal["docstring", "span-corruption", "pairs"],
+        Meta(
+            description="docstring: write a function's docstring from its code; span-corruption: "
+            "fill gaps in text; pairs: source and target fields of the file."
+        ),
+    ] = "docstring"
+    tokenizer: Annotated[
+        Name | None,
+        Meta(
+            description='"bytes" (ByT5), a tokenizer.json or a SentencePiece .model; unset takes '
+            "bytes, or what prepared data was made with."
+        ),
+    ] = None
+    source_field: Annotated[
+        str, Meta(description="Field of the file that holds the source text.", min_length=1)
+    ] = "source"
+    target_field: Annotated[
+        str, Meta(description="Field of the file that holds the target text.", min_length=1)
+    ] = "target"
+    bad_rows: Annotated[
+        Literal["fail", "skip"],
+        Meta(description="A row that cannot be used ends the run, or is counted and left out."),
+    ] = "fail"
+    source_length: Annotated[
+        int, Meta(description="Longest source in tokens; longer ones are cut.", ge=2, le=1048576)
+    ] = 96
+    target_length: Annotated[
+        int, Meta(description="Longest target in tokens; longer ones are cut.", ge=2, le=1048576)
+    ] = 32
+    noise_density: Annotated[
+        float, Meta(description="Share of tokens that span-corruption hides.", gt=0, lt=1)
+    ] = 0.15
+    mean_span: Annotated[
+        Annotated[float, Meta(ge=1, le=1000)] | None,
+        Meta(description="Mean length of a hidden span in tokens; unset: 3, and 20 for bytes."),
+    ] = None
+    buckets: Annotated[
+        int,
+        Meta(
+            description="Sizes that batches are padded to, each a share of the longest: few shapes "
+            "for compile; 0 pads each batch to its longest sample.",
+            ge=0,
+            le=64,
+        ),
+    ] = 0
+    multiple: Annotated[
+        int,
+        Meta(
+            description="Padded lengths are multiples of this; GPU kernels like 8 to 128.",
+            ge=1,
+            le=4096,
+        ),
+    ] = 1
+    packing: Annotated[
+        bool,
+        Meta(description="Several short samples in one row, which do not see each other."),
+    ] = False
+    held_out: Annotated[
+        float,
+        Meta(
+            description="Share of the samples kept for evaluation, never trained on.", ge=0, le=0.5
+        ),
+    ] = 0.02
+    workers: Annotated[
+        int,
+        Meta(description="Loader processes per rank; 0 loads in the rank itself.", ge=0, le=64),
+    ] = 0
+
+
+Strategy = Literal["full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"]
+
+
+class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.sharding]`: how the model is spread over the ranks."""
+
+    engine: Annotated[
+        Literal["fsdp2", "fsdp1"],
+        Meta(description="fsdp2: fully_shard; fsdp1: the older FullyShardedDataParallel class."),
+    ] = "fsdp2"
+    strategy: Annotated[
+        Strategy,
+        Meta(
+            description="full_shard saves most memory; shard_grad_op keeps weights gathered until "
+            "backward; the hybrids do either in a group and replicate across; no_shard is DDP."
+        ),
+    ] = "full_shard"
+    shard_size: Annotated[
+        Count | None,
+        Meta(description="Ranks in one group of a hybrid; unset takes the ranks of one node."),
+    ] = None
+    reshard_to: Annotated[
+        Count | Literal["node"] | None,
+        Meta(
+            description="After forward, keep each unit spread over this many ranks only (or one "
+            "node's), so that backward gathers nearby; fsdp2's full_shard."
+        ),
+    ] = None
+    wrap: Annotated[
+        Literal["class", "size", "names"],
+        Meta(
+            description="Units are the instances of the block classes, or modules of at least "
+            "wrap_parameters, or those that wrap_names lists."
+        ),
+    ] = "class"
+    wrap_parameters: Annotated[
+        int, Meta(description="Fewest parameters of a unit when wrap is size.", ge=1)
+    ] = 1_000_000
+    wrap_names: Annotated[
+        tuple[Name, ...],
+        Meta(description='Modules to wrap when wrap is names, such as "encoder.block.*".'),
+    ] = ()
+    blocks_per_unit: Annotated[
+        Count,
+        Meta(
+            description="Neighbouring blocks gathered together; more means fewer, larger messages."
+        ),
+    ] = 1
+    limit_all_gathers: Annotated[
+        bool,
+        Meta(
+            description="Keep at most two units gathered ahead of the computation; "
+            "fsdp2 always does."
+        ),
+    ] = True
+    prefetch: Annotated[
+        int,
+        Meta(
+            description="Units gathered ahead by name, forward and backward; 0 leaves it to the "
+            "engine, which gathers one ahead.",
+            ge=0,
+            le=16,
+        ),
+    ] = 0
+    activation_checkpointing: Annotated[
+        Literal["none", "full", "selective"],
+        Meta(
+            description="full: keep only each block's input and recompute the rest in backward; "
+            "selective: also keep attention and every second matrix product."
+        ),
+    ] = "none"
+    checkpoint_every: Annotated[
+        Count, Meta(description="Activation checkpointing on every n-th block only.")
+    ] = 1
+    cpu_offload: Annotated[
+        bool,
+        Meta(
+            description="Keep shards of weights, gradients and optimizer in host memory; "
+            "saves most, and is slow."
+        ),
+    ] = False
+
+
+class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.precision]`: shards stay float32; these are the types used while computing."""
+
+    param: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(
+            description="Type of gathered weights; auto is bfloat16 on GPUs, float32 on CPUs. "
+            "float16 scales its loss."
+        ),
+    ] = "auto"
+    reduce: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        Meta(description="Type in which gradients are summed over ranks."),
+    ] = "float32"
+    output: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        Meta(description="Type that the model's output is cast to; unset leaves it."),
+    ] = None
+    buffer: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        Meta(description="Type of the model's buffers, fsdp1 only; unset leaves them."),
+    ] = None
+    keep_float32: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description='Modules that compute in float32, by name pattern, such as "*layer_norm".'
+        ),
+    ] = ()
+    loss_scale: Annotated[
+        float, Meta(description="First factor of the loss under float16.", ge=1, le=2**24)
+    ] = 65536.0
+
+
+class ParameterGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[training.optimizer.groups]]`: parameters with a rate or decay of their own."""
+
+    match: Annotated[
+        Name,
+        Meta(
+            description='Pattern of parameter names, such as "*.layer_norm.weight"; '
+            "the first that fits counts."
+        ),
+    ]
+    lr_scale: Annotated[
+        float, Meta(description="Factor on the learning rate; 0 freezes.", ge=0, le=1000)
+    ] = 1.0
+    weight_decay: Annotated[
+        Annotated[float, Meta(ge=0, le=10)] | None,
+        Meta(description="Decoupled weight decay of the group; unset takes the optimizer's."),
+    ] = None
+
+
+class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.optimizer]`: the update rule and its learning rate over time."""
+
+    name: Annotated[
+        Literal["adamw", "adamw-scaled", "adafactor", "sgd"],
+        Meta(
+            description="Update rule; adamw-scaled multiplies each update by its weight's root "
+            "mean square, which pre-training T5 needs."
+        ),
+    ] = "adamw"
+    implementation: Annotated[
+        Literal["auto", "fused", "foreach", "loop"],
+        Meta(
+            description="fused: one kernel; foreach: fewer kernels, more memory; loop: least "
+            "memory; auto is the fastest that the rule has."
+        ),
+    ] = "auto"
+    lr: Annotated[float, Meta(description="Peak learning rate.", gt=0, le=100)] = 4e-3
+    warmup_steps: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Steps over which the rate rises linearly from zero; "
+            "unset takes a tenth of the run, at most 1000."
+        ),
+    ] = None
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine", "inverse-sqrt"],
+        Meta(description="Learning rate after warm-up; linear and cosine end at min_lr_ratio."),
+    ] = "cosine"
+    min_lr_ratio: Annotated[
+        float, Meta(description="Where linear and cosine end, as a share of lr.", ge=0, le=1)
+    ] = 0.1
+    weight_decay: Annotated[
+        float, Meta(description="Decoupled weight decay on matrices; norms have none.", ge=0, le=10)
+    ] = 0.0
+    beta1: Annotated[
+        float, Meta(description="Decay of AdamW's mean; momentum of sgd.", ge=0, lt=1)
+    ] = 0.9
+    beta2: Annotated[float, Meta(description="Decay of AdamW's squared mean.", ge=0, lt=1)] = 0.98
+    eps: Annotated[float, Meta(description="AdamW's guard against division by zero.", gt=0)] = 1e-8
+    groups: Annotated[
+        tuple[ParameterGroup, ...],
+        Meta(description="Parameters with a rate or decay of their own."),
+    ] = ()
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.checkpoint]`: when to save, what to keep, whether to go on from it."""
+
+    every_steps: Annotated[
+        int,
+        Meta(
+            description="Steps between checkpoints; 0 saves only at the end or when stopped.", ge=0
+        ),
+    ] = 50
+    keep_last: Annotated[int, Meta(description="Newest checkpoints to keep.", ge=1)] = 2
+    at_end: Annotated[bool, Meta(description="Also save after the last step.")] = True
+    export: Annotated[
+        bool,
+        Meta(
+            description="After the last step also write config.json and safetensors for "
+            "Hugging Face, in the run's export directory."
+        ),
+    ] = False
+    resume: Annotated[
+        Literal["auto", "never"],
+        Meta(description="auto: go on from the run's newest complete checkpoint, if there is one."),
+    ] = "auto"
+    start: Annotated[
+        str | None,
+        Meta(description="An earlier run's directory to go on from, unless this run has begun."),
+    ] = None
+
+
+class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.evaluation]`: the held-out samples, and when to stop for them."""
+
+    every_steps: Annotated[
+        int, Meta(description="Steps between evaluations; 0 evaluates after the last one.", ge=0)
+    ] = 0
+    batches: Annotated[
+        int, Meta(description="Most held-out batches per rank; 0 never evaluates.", ge=0)
+    ] = 8
+    patience: Annotated[
+        int,
+        Meta(
+            description="Stop after this many evaluations without a lower loss; 0 never does.", ge=0
+        ),
+    ] = 0
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.metrics]`: what a run writes down about itself, and shows."""
+
+    every_steps: Annotated[int, Meta(description="Steps between two lines of metrics.", ge=1)] = 5
+    tensorboard: Annotated[
+        bool, Meta(description="Also write TensorBoard events; needs the extra `tensorboard`.")
+    ] = False
+    progress: Annotated[
+        Literal["auto", "bar", "lines"],
+        Meta(description="A progress bar or plain lines; auto asks whether a person is looking."),
+    ] = "auto"
+    stragglers_every: Annotated[
+        int,
+        Meta(description="Logged lines between two that compare the ranks' step times.", ge=0),
+    ] = 10
+    peak_tflops: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Dense peak of one device that MFU divides by; unset looks the GPU up, and "
+            "leaves MFU out where it is unknown."
+        ),
+    ] = None
+
+
+class DebugSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.debug]`: what to look at when a run is slow, stuck or out of memory."""
+
+    profile_from: Annotated[
+        Count | None,
+        Meta(description="First step that the PyTorch profiler records; unset records none."),
+    ] = None
+    profile_steps: Annotated[Count, Meta(description="Steps that the profiler records.")] = 3
+    memory_snapshot: Annotated[
+        bool,
+        Meta(description="Write the allocator's history when a GPU runs out of memory."),
+    ] = False
+    flight_recorder: Annotated[
+        int,
+        Meta(
+            description="Collectives that NCCL's flight recorder keeps, dumped when one times out.",
+            ge=0,
+        ),
+    ] = 2000
+
+
+class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training]`: one run of the reference T5 trainer."""
+
+    steps: Annotated[int, Meta(description="Optimizer steps in all.", ge=1, le=10**9)] = 100
+    batch_size: Annotated[
+        int, Meta(description="Samples per rank in one optimizer step.", ge=1, le=1_000_000)
+    ] = 4
+    micro_batch: Annotated[
+        Count | Literal["auto"] | None,
+        Meta(
+            description="Samples per rank in one forward pass, their gradients added up; unset: "
+            "the whole batch; auto: the most that memory holds, halved when it runs out."
+        ),
+    ] = None
+    seed: Annotated[
+        int, Meta(description="Seed of weights, data order and dropout.", ge=0, lt=2**31)
+    ] = 42
+    deterministic: Annotated[
+        bool, Meta(description="Only operations that give the same bits each time; slower.")
+    ] = False
+    compile: Annotated[
+        bool, Meta(description="torch.compile each block; wants data.buckets for few shapes.")
+    ] = False
+    grad_clip: Annotated[
+        float, Meta(description="Largest global gradient norm; 0 does not clip.", ge=0)
+    ] = 1.0
+    non_finite: Annotated[
+        Literal["stop", "skip"],
+        Meta(
+            description="A gradient that is not finite ends the run before the update, or its step "
+            "is skipped and counted."
+        ),
+    ] = "stop"
+    timeout_s: Annotated[
+        int,
+        Meta(description="Seconds a collective may wait before the run fails.", ge=10, le=86400),
+    ] = 600
+    startup_timeout_s: Annotated[
+        int,
+        Meta(
+            description="The same until the first step is done: loading and compiling take longer.",
+            ge=10,
+            le=86400,
+        ),
+    ] = 1800
+    model: Annotated[ModelSettings, Meta(description="Which T5.")] = msgspec.field(
+        default_factory=ModelSettings
+    )
+    data: Annotated[DataSettings, Meta(description="What it reads and writes.")] = msgspec.field(
+        default_factory=DataSettings
+    )
+    sharding: Annotated[
+        ShardingSettings, Meta(description="How the model is spread over the ranks.")
+    ] = msgspec.field(default_factory=ShardingSettings)
+    precision: Annotated[PrecisionSettings, Meta(description="Types used while computing.")] = (
+        msgspec.field(default_factory=PrecisionSettings)
+    )
+    optimizer: Annotated[OptimizerSettings, Meta(description="The update rule.")] = msgspec.field(
+        default_factory=OptimizerSettings
+    )
+    checkpoint: Annotated[CheckpointSettings, Meta(description="Saving and resuming.")] = (
+        msgspec.field(default_factory=CheckpointSettings)
+    )
+    evaluation: Annotated[EvaluationSettings, Meta(description="The held-out samples.")] = (
+        msgspec.field(default_factory=EvaluationSettings)
+    )
+    metrics: Annotated[MetricsSettings, Meta(description="What is written down and shown.")] = (
+        msgspec.field(default_factory=MetricsSettings)
+    )
+    debug: Annotated[DebugSettings, Meta(description="When a run is slow or stuck.")] = (
+        msgspec.field(default_factory=DebugSettings)
+    )
+
+    @property
+    def names_files(self) -> bool:
+        """True when something outside of the job file has to be read: data, tokenizer, model."""
+        return bool(
+            self.data.source != "python-docs"
+            or self.data.tokenizer not in (None, "bytes")
+            or self.model.pretrained
+            or self.model.config
+        )
+
+
+def load_settings(
+    table: Mapping[str, Any], sets: Sequence[str] = (), *, origin: str = "[training]"
+) -> TrainingSettings:
+    """The settings in `table` (a job's `training` key) with `KEY=VALUE` overrides on top.
+
+    A key may be written with or without the leading `training.`. `origin` says in messages where
+    the table came from. Raises ConfigError naming key, allowed values and nearest spelling.
+    """
+    layered = Layered()
+    layered.overlay(table, origin)
+    assignments = (item.strip().removeprefix("training.") for item in sets)
+    layered.overlay(overrides(TrainingSettings, assignments), "--set")
+    return build(TrainingSettings, layered, "training")

@@ -1,0 +1,129 @@
+"""Between backward and the optimizer: when gradients cross ranks, their norm, float16's scale.
+
+Both engines average gradients over all ranks, so a loop that wants a sum over samples multiplies
+its loss by the world size. The functions take what `fsdpkit.training.sharding.shard` returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+
+from fsdpkit.config.training import PrecisionSettings
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.stopping import may_update
+
+SMALLEST_SCALE = 2.0**-10
+"""A loss scale that only gradients which are never finite can bring about."""
+
+KEEPS_GATHERED = "_fsdpkit_keeps_weights_gathered"
+"""Attribute of a model whose strategy does not free weights between forward and backward."""
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Inside, backward reduces gradients over ranks only if `wanted`, else it adds them up.
+
+    Until then a rank holds gradients of the whole model. Where the strategy keeps weights gathered
+    after forward anyway, they stay so between the passes of one step: nothing crosses ranks at all.
+    """
+    if isinstance(model, FullyShardedDataParallel):
+        with nullcontext() if wanted else model.no_sync():
+            yield
+        return
+    assert isinstance(model, FSDPModule), "shard() has not seen this model"
+    model.set_requires_gradient_sync(wanted)
+    if getattr(model, KEEPS_GATHERED, False):
+        model.set_reshard_after_backward(wanted)
+    yield
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
+    """Scale gradients so that their norm over all ranks is at most `max_norm` (0: leave them).
+
+    Returns the norm before clipping, a float32 scalar on the device; the host does not wait.
+    """
+    limit = max_norm or math.inf
+    if isinstance(model, FullyShardedDataParallel):
+        return model.clip_grad_norm_(limit)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+    # What a DTensor holds may be this rank's share of the norm only.
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def loss_scaler(
+    precision: PrecisionSettings, model: nn.Module, ranks: Ranks
+) -> torch.amp.GradScaler:
+    """The scale that keeps small gradients above float16's least number; else it does nothing.
+
+    Use it always: `scale(loss).backward()`, `unscale_(optimizer)`, clip, `step(optimizer)`,
+    `update()`. A gradient that overflowed on any rank makes all ranks skip the step and halve the
+    scale.
+    """
+    return _ScalerOfShards(
+        ranks.device.type,
+        init_scale=precision.loss_scale,
+        enabled=precision.param == "float16",
+    )
+
+
+class _ScalerOfShards(torch.amp.GradScaler):
+    """Looks at this rank's shards, then asks the others: each holds gradients that they do not."""
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, Tensor]:
+        gradients = [
+            p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
+        if gradients:  # a small model may leave a rank without any
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inv_scale)
+        dist.all_reduce(found_inf, dist.ReduceOp.MAX)
+        return {found_inf.device: found_inf}
+
+
+def update(
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    grad_norm: Tensor,
+    non_finite: Literal["stop", "skip"],
+    ranks: Ranks,
+    step: int,
+) -> bool:
+    """One optimizer step, or none because the gradient is not finite; whether there was one.
+
+    The answer is the same on all ranks. float16 expects overflows now and then: it skips the step
+    and halves its scale; the others do what `non_finite` says. Raises FsdpkitError naming `step`
+    when that is to stop, or when no scale is small enough.
+    """
+    what = f"The gradient of step {step}"
+    if not scaler.is_enabled():
+        if not may_update(grad_norm, what, non_finite, ranks):
+            return False
+        optimizer.step()
+        return True
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.get_scale() < SMALLEST_SCALE:
+        raise FsdpkitError(
+            f"{what} is not finite in float16 at any scale: use training.precision.param = "
+            '"bfloat16", or look at the data of the last steps.'
+        )
+    return scaler.get_scale() >= before

@@ -1,0 +1,161 @@
+"""Which optimizer a sharded model gets: its update rule, its parameter groups, what is decayed.
+
+AdamW and SGD are torch's: they work element by element, so shards do not concern them. The two
+rules that need whole matrices are in `fsdpkit.training.update_rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from fsdpkit.config.training import OptimizerSettings
+from fsdpkit.errors import ConfigError, FsdpkitError
+from fsdpkit.training.sharding import plain_name
+from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer of `settings` over the parameters of `model`, which `shard` has returned.
+
+    Parameters fall into groups by `settings.groups`; norms and biases are not decayed unless a
+    group says so. Each group carries its `lr_scale`, which
+    `fsdpkit.training.schedules.set_learning_rate` honours. Loading a checkpoint brings the state
+    back, while rates and decays stay those of `settings`.
+
+    Raises ConfigError for a group that no parameter belongs to, or when all are frozen;
+    FsdpkitError for a model that is not sharded yet, whose parameters are about to be replaced.
+    """
+    _refuse_unsharded(model)
+    groups = _groups(model, settings)
+    optimizer = _RULES[settings.name](groups, settings)
+    own = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+    def keep_settings(loaded: torch.optim.Optimizer) -> None:
+        for group, values in zip(loaded.param_groups, own, strict=True):
+            group.update(values)
+
+    optimizer.register_load_state_dict_post_hook(keep_settings)
+    return optimizer
+
+
+def _refuse_unsharded(model: nn.Module) -> None:
+    sharded = isinstance(model, FSDPModule | FullyShardedDataParallel | DistributedDataParallel)
+    on_meta = any(p.is_meta for p in model.parameters())
+    if on_meta or (dist.is_initialized() and not sharded):
+        raise FsdpkitError(
+            "The optimizer was asked for before the model was sharded: it would update parameters "
+            "that nobody uses any more. Call make_optimizer with what shard() returns."
+        )
+
+
+def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Parameter groups of equal decay and rate, without frozen parameters where FSDP2 allows."""
+    chosen: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    used: set[str] = set()
+    for name, parameter, decays in _parameters(model):
+        scale, decay = 1.0, settings.weight_decay if decays else 0.0
+        group = next((g for g in settings.groups if fnmatchcase(name, g.match)), None)
+        if group is not None:
+            used.add(group.match)
+            scale = group.lr_scale
+            decay = decay if group.weight_decay is None else group.weight_decay
+        if scale == 0 and isinstance(model, FSDPModule):
+            # Neither gradient nor state. The other engines have fixed by now which gradients they
+            # reduce; there a rate of 0 freezes.
+            parameter.requires_grad_(False)
+        if parameter.requires_grad:
+            chosen[decay, scale].append(parameter)
+
+    for group in settings.groups:
+        if group.match not in used:
+            raise ConfigError(
+                f"training.optimizer.groups: no parameter is left for match = {group.match!r}. "
+                "Patterns see whole names, such as encoder.block.0.layer.0.layer_norm.weight, and "
+                "the first that fits counts."
+            )
+    if not any(scale for _, scale in chosen):
+        raise ConfigError("training.optimizer.groups freezes every parameter: nothing would learn.")
+    return [
+        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        for (decay, scale), parameters in chosen.items()
+    ]
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    """Plain name, parameter, whether it is decayed; each parameter once.
+
+    By name and class, because under FSDP1 a shard does not show how many dimensions it had.
+    """
+    seen: set[nn.Parameter] = set()
+    for prefix, module in model.named_modules():
+        is_norm = re.search("norm", type(module).__name__, re.IGNORECASE)
+        for last, parameter in module.named_parameters(recurse=False):
+            if parameter not in seen:
+                seen.add(parameter)
+                name = plain_name(f"{prefix}.{last}" if prefix else last)
+                yield name, parameter, not is_norm and last != "bias"
+
+
+Groups = list[dict[str, Any]]
+
+
+def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        groups,
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        **_kernels(settings),
+    )
+
+
+def _sgd(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    if any(isinstance(p, DTensor) for group in groups for p in group["params"]):
+        if settings.implementation == "fused":
+            raise ConfigError(
+                "torch has no fused sgd for fsdp2's shards: set "
+                'training.optimizer.implementation to "auto" or "foreach".'
+            )
+        kernels = {"foreach": settings.implementation != "loop"}
+    else:
+        kernels = _kernels(settings)
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.beta1, **kernels)
+
+
+def _kernels(settings: OptimizerSettings) -> dict[str, bool]:
+    """torch's own switches; auto is fused, which CPUs and GPUs both have."""
+    kind = settings.implementation
+    return {"fused": kind in ("auto", "fused"), "foreach": kind == "foreach"}
+
+
+def _adamw_scaled(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return ScaledAdamW(
+        groups,
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        foreach=settings.implementation != "loop",
+    )
+
+
+def _adafactor(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return Adafactor(groups, lr=settings.lr, foreach=settings.implementation != "loop")
+
+
+_RULES: dict[str, Callable[[Groups, OptimizerSettings], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adamw-scaled": _adamw_scaled,
+    "adafactor": _adafactor,
+    "sgd": _sgd,
+}

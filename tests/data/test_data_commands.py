@@ -1,0 +1,105 @@
+"""`fsdpkit data`, as a person runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Completed
+from tests.data.conftest import pairs, write_jsonl
+
+Fsdpkit = Callable[..., Completed]
+PLAIN = {"COLUMNS": "80"}
+
+
+def test_prepare_and_show_on_eighty_columns(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    table = pairs(1234)
+    table[7]["target"] = None
+    write_jsonl(tmp_path / "a.jsonl", table)
+    done = fsdpkit(
+        *("data", "prepare", "a.jsonl", "--output", "my data", "--bad-rows", "skip"), env=PLAIN
+    )
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert re.fullmatch(r"my data: 1,233 rows, [\d,]+ tokens, 0\.4 MB in 1 shard", first)
+    assert rest == [
+        "  fsdpkit data show 'my data'",
+        "  fsdpkit submit --set 'training.data.source=my data' --set training.data.task=pairs",
+    ]
+    assert re.search(r"1 of 1 shards, 0\.\d of 0\.\d MB, [\d.]+ MB/s, 1,233 rows", done.stderr)
+    assert "1 bad rows left out" in done.stderr
+    assert "a.jsonl, line 8: field 'target' must be a string, but is null" in done.stderr
+
+    shown = fsdpkit("data", "show", "my data", "--row", "3", env=PLAIN)
+    assert shown.returncode == 0, shown.stderr
+    assert [line for line in shown.stdout.splitlines() if len(line) > 80] == []
+    for expected in (
+        "rows        1,233",
+        "bad rows    1 left out",
+        "tokenizer   bytes, 259 ids",
+        'source: What is "3" + 3,⏎in Größe ☃?',
+        "target: 6, and ééé.",
+    ):
+        assert expected in shown.stdout
+    assert re.search(r"^FIELD +MIN +5% +50% +95% +99% +MAX$", shown.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["prepare", "none.jsonl", "--output", "out"], 66, "none.jsonl: no such file"),
+        (["prepare", "bad.jsonl", "--output", "out"], 65, "bad.jsonl, line 2: not JSON"),
+        (["prepare", "a.jsonl"], 2, "Missing option '--output'"),
+        (["prepare", "a.jsonl", "--output", "."], 2, "holds other files"),
+        (["prepare", "a.jsonl", "--output", "out", "--tokenizer", "x.json"], 66, "x.json: no such"),
+        (["show", "out"], 66, "out: holds no index.json"),
+    ],
+)
+def test_what_goes_wrong_is_told_with_an_exit_status(
+    words: list[str], status: int, told: str, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(3))
+    (tmp_path / "bad.jsonl").write_text('{"source": "a", "target": "b"}\n{"sour\n')
+    done = fsdpkit("data", *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
+    """A real SIGINT to all processes, as a terminal sends it."""
+    line = '{"source": "' + "some words " * 50 + '", "target": "answer"}\n'
+    (tmp_path / "a.jsonl").write_text(line * 60_000)
+    argv = [*(sys.executable, "-m", "fsdpkit", "data", "prepare", "a.jsonl", "--output", "out")]
+    command = subprocess.Popen(
+        [*argv, "--processes", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/.shard-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(command.pid, signal.SIGINT)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "the same command goes on from here" in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("out/.*"))
+
+
+def test_help_fits_a_terminal(fsdpkit: Fsdpkit) -> None:
+    for words in (["data"], ["data", "prepare"], ["data", "show"]):
+        done = fsdpkit(*words, "--help", env=PLAIN)
+        assert done.returncode == 0
+        assert [line for line in done.stdout.splitlines() if len(line) > 80] == []

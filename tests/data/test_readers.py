@@ -1,0 +1,261 @@
+"""Rows come out of every format as they went in, whatever the pieces; bad ones are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpkit.data import readers, rows
+from fsdpkit.data.readers import input_files, pieces, read, whole
+from fsdpkit.data.rows import BadRow, Piece, Row
+from fsdpkit.errors import ConfigError, NotFoundError
+from tests.data.conftest import WRITERS, pairs, write_csv, write_jsonl, write_parquet
+
+FIELDS = ("source", "target")
+
+# Whatever UTF-8 can hold; NUL is no text, and Python 3.10's csv refuses it.
+text = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30
+).filter(lambda t: not t.isspace())
+tables = st.lists(st.fixed_dictionaries({"x": text, "source": text, "target": text}), min_size=1)
+
+
+def everything(parts: list[Piece], fields: tuple[str, ...]) -> tuple[list[Row], list[BadRow]]:
+    batches = [batch for part in parts for batch in read(part, fields)]
+    return [r for b in batches for r in b.rows], [r for b in batches for r in b.bad]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rows")
+
+
+@pytest.mark.parametrize("suffix", list(WRITERS))
+def test_rows_come_out_as_they_went_in(suffix: str, scratch: Path) -> None:
+    @given(table=tables, target_bytes=st.integers(1, 200))
+    @settings(deadline=None, max_examples=60)
+    def check(table: list[dict[str, Any]], target_bytes: int) -> None:
+        path = WRITERS[suffix](scratch / f"rows{suffix}", table)
+        expected = [(row["source"], row["target"]) for row in table]
+        assert everything([whole(path)], FIELDS) == (expected, [])
+        parts = list(pieces(path, target_bytes))
+        assert everything(parts, FIELDS) == (expected, [])
+        assert sum(part.bytes for part in parts) == path.stat().st_size
+
+    check()
+
+
+@given(
+    paragraphs=st.lists(
+        st.text("ab é\r\n", min_size=1, max_size=20).filter(lambda t: bool(t.strip()))
+    ),
+    ending=st.sampled_from(["\n\n", "\n \t\n", "\r\n\r\n", "\n\n\n\n"]),
+    target_bytes=st.integers(1, 100),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_text_is_cut_at_blank_lines_and_nowhere_else(
+    paragraphs: list[str], ending: str, target_bytes: int, scratch: Path
+) -> None:
+    raw = ending.join(paragraphs).encode()
+    path = scratch / "rows.txt"
+    path.write_bytes(raw)
+    lines = [line.rstrip(b"\r") for line in raw.split(b"\n")]
+    expected: list[list[bytes]] = [[]]
+    for line in lines:
+        if line.strip():
+            expected[-1].append(line)
+        else:
+            expected.append([])
+    texts = [(b"\n".join(group).decode(),) for group in expected if group]
+    assert everything([whole(path)], ("text",)) == (texts, [])
+    parts = list(pieces(path, target_bytes)) if raw else []
+    assert everything(parts, ("text",)) == (texts, [])
+
+
+def test_batches_are_small_and_their_bytes_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "BATCH_BYTES", 1000)
+    for suffix in (".jsonl", ".csv"):
+        path = WRITERS[suffix](tmp_path / f"a{suffix}", pairs(200))
+        batches = list(read(whole(path), FIELDS))
+        assert len(batches) > 10 or suffix == ".csv"  # csv reads ahead by 8 kB
+        assert sum(b.bytes for b in batches) == path.stat().st_size
+        assert sum(len(b.rows) for b in batches) == 200
+
+
+def test_parquet_is_read_by_row_group_and_counts_its_rows_from_the_file(tmp_path: Path) -> None:
+    table = pairs(50)
+    table[33]["target"] = None
+    path = write_parquet(tmp_path / "a.parquet", table, row_group_size=10)
+    parts = list(pieces(path, 1))
+    assert len(parts) == 5
+    found, bad = everything(parts, FIELDS)
+    assert len(found) == 49
+    assert [str(b) for b in bad] == [
+        f"{path}, row 34: field 'target' must be a string, but is null"
+    ]
+    assert sum(b.bytes for part in parts for b in read(part, FIELDS)) == path.stat().st_size
+
+
+def test_a_parquet_column_of_categories_is_text_and_one_of_numbers_is_not(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    texts = pyarrow.array(["a", "b", "a"]).dictionary_encode()
+    parquet.write_table(pyarrow.table({"source": texts, "n": [1, 2, 3]}), path)
+    assert everything([whole(path)], ("source",))[0] == [("a",), ("b",), ("a",)]
+    with pytest.raises(ConfigError, match=r"a\.parquet: column 'n' must hold strings.*int64"):
+        everything([whole(path)], ("n",))
+
+
+def test_parquet_text_that_is_not_utf_8_is_a_bad_row(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    raw = pyarrow.array([b"fine", b"caf\xe9"])
+    texts = pyarrow.StringArray.from_buffers(2, *raw.buffers()[1:])
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"source": texts}), path)
+    found, bad = everything([whole(path)], ("source",))
+    assert found == [("fine",)]
+    assert str(bad[0]).endswith("row 2: field 'source' is not UTF-8: byte 0xe9")
+
+
+GOOD = b'{"source": "a", "target": "b"}'
+BAD_LINES = [
+    (b'{"source": "caf\xe9", "target": "b"}', "not UTF-8: byte 0xe9"),
+    (b'{"source": "a"', "not JSON"),
+    (b'{"source": "a"}', "no field 'target'; the row has source"),
+    (b'{"source": "a", "target": 3}', "field 'target' must be a string, but is int 3"),
+    (b'{"source": "a", "target": NaN}', "field 'target' must be a string, but is float nan"),
+    (b'{"source": "a", "target": null}', "field 'target' must be a string, but is null"),
+    (b'{"source": "", "target": "b"}', "field 'source' is empty"),
+    (b'{"source": " \\n ", "target": "b"}', "field 'source' is empty"),
+    (b'{"source": "\\ud800", "target": "b"}', "half of a surrogate pair"),
+    (b'["a", "b"]', "must be an object"),
+    (b'{"source": "a", "deep": ' + b"[" * 100_000, "not JSON"),
+    (GOOD + GOOD, "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=[reason for _, reason in BAD_LINES])
+def test_a_bad_jsonl_row_is_named_by_file_and_line(
+    line: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([GOOD, b"", GOOD, line, GOOD]))
+    for parts in ([whole(path)], list(pieces(path, 1))):
+        found, bad = everything(parts, FIELDS)
+        assert found == [("a", "b")] * 3
+        assert [b.where for b in bad] == [f"{path}, line 4"]
+        assert reason in bad[0].reason
+
+
+def test_json_that_python_writes_is_read_though_the_standard_forbids_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"score": float("nan"), "source": "a", "target": "b"}))
+    assert everything([whole(path)], FIELDS) == ([("a", "b")], [])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    rows = {".jsonl": GOOD, ".csv": b"source,target\na,b\n", ".txt": b"a"}
+    for suffix, content in rows.items():
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(b"\xef\xbb\xbf" + content)
+        fields = ("source",) if suffix == ".txt" else FIELDS
+        assert everything([whole(path)], fields) == ([("a", "b")[: len(fields)]], [])
+
+
+def test_utf_16_is_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("hello", encoding="utf-16")
+    _, bad = everything([whole(path)], ("text",))
+    assert "iconv -f UTF-16" in bad[0].reason
+
+
+BAD_RECORDS = [
+    (b"a", "has 1 fields, the header 2"),
+    (b"a,b,c", "has 3 fields, the header 2"),
+    (b"a,", "field 'target' is empty"),
+    (b"caf\xe9,b", "field 'source' is not UTF-8: byte 0xe9"),
+    (b'"a"x,b', "not CSV"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_RECORDS, ids=[r for _, r in BAD_RECORDS])
+def test_a_bad_csv_row_is_named_by_the_line_it_begins_on(
+    line: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'source,target\n"two\nlines",b\n' + line + b"\na,b\n")
+    found, bad = everything([whole(path)], FIELDS)
+    assert found == [("two\nlines", "b"), ("a", "b")]
+    assert [b.where for b in bad] == [f"{path}, line 4"]
+    assert reason in bad[0].reason
+
+
+def test_a_csv_field_may_be_long(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [{"source": "x" * 200_000, "target": "y"}])
+    assert len(everything([whole(path)], FIELDS)[0][0][0]) == 200_000
+
+
+def test_a_file_without_the_field_is_refused_as_a_whole(tmp_path: Path) -> None:
+    table = [{"text": "a", "target": "b"}]
+    for suffix in (".csv", ".parquet"):
+        path = WRITERS[suffix](tmp_path / f"a{suffix}", table)
+        with pytest.raises(ConfigError, match=rf"a\{suffix}: no column 'source'.*text, target"):
+            everything([whole(path)], FIELDS)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(ConfigError, match="not a Parquet file"):
+        whole(path)
+
+
+def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "MAX_ROW_BYTES", 1 << 20)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * (5 << 20))
+    with pytest.raises(ConfigError, match=r"a\.jsonl: no line break in 1 MiB"):
+        everything([whole(path)], FIELDS)
+
+
+def test_a_long_paragraph_becomes_several_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "PARAGRAPH_BYTES", 100)
+    path = tmp_path / "a.txt"
+    path.write_text("a line of text\n" * 100)
+    found, _ = everything([whole(path)], ("text",))
+    assert len(found) > 5
+    assert "\n".join(t for (t,) in found) + "\n" == path.read_text()
+
+
+def test_inputs_are_a_path_or_a_sorted_pattern(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl"):
+        write_jsonl(tmp_path / name, pairs(1))
+    assert input_files(str(tmp_path / "*.jsonl")) == [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    with pytest.raises(NotFoundError, match=r"c\.jsonl: no such file"):
+        input_files(str(tmp_path / "c.jsonl"))
+    with pytest.raises(ConfigError, match=r"\.json: the name must end in"):
+        input_files(str(write_jsonl(tmp_path / "d.json", pairs(1))))
+    (tmp_path / "e.csv").touch()
+    with pytest.raises(ConfigError, match=r"e\.csv: is empty"):
+        input_files(str(tmp_path / "e.csv"))
+
+
+def test_the_first_bad_rows_are_kept_as_examples() -> None:
+    one = rows.BadRows(3, ("a", "b", "c"))
+    both = one.and_also(rows.BadRows(4, ("d", "e", "f", "g")))
+    assert both == rows.BadRows(7, ("a", "b", "c", "d", "e"))

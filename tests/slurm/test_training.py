@@ -1,0 +1,87 @@
+"""What people submit to train, on a real Slurm cluster: T5, prepared data, their own model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit import Run
+from fsdpkit.runs.events import read_json_lines
+from tests.conftest import Completed
+from tests.packaging.installation import ROOT
+from tests.slurm.conftest import everything_said
+from tests.slurm_cluster import SlurmCluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+
+Submit = Callable[..., dict[str, Any]]
+
+
+def trained(answer: dict[str, Any]) -> Run:
+    """The run, when it has ended well."""
+    run = Run.open(answer["dir"])
+    run.wait(poll_s=0.2)
+    state = run.state()
+    assert state is not None, everything_said(run.dir)
+    assert state.succeeded, everything_said(run.dir)
+    return run
+
+
+def losses(run: Run) -> list[float]:
+    return [line["loss"] for line in read_json_lines(run.paths.task().metrics) if "loss" in line]
+
+
+def sets(**settings: object) -> list[str]:
+    items = (f"training.{key.replace('__', '.')}={value}" for key, value in settings.items())
+    return [word for item in items for word in ("--set", item)]
+
+
+def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
+    run = trained(submit("--nodes", "2", "--gpus", "4", *sets(steps=6, metrics__every_steps=1)))
+    assert len(losses(run)) == 6
+    assert losses(run)[-1] < losses(run)[0] - 0.5
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+    assert "2 nodes" in run.rank_log(0).read_text()
+
+
+def test_three_nodes_of_two_ranks_train_too(submit: Submit) -> None:
+    run = trained(submit("--nodes", "3", "--gpus", "2", *sets(steps=2)))
+    assert "6 (3 nodes" in run.rank_log(0).read_text()
+
+
+def test_your_own_model_trains_with_the_page_that_the_readme_names(submit: Submit) -> None:
+    script = ROOT / "examples" / "own-model" / "train.py"
+    run = trained(submit(str(script), "--nodes", "2", "--gpus", "2", "--", "20"))
+    assert len(losses(run)) == 2
+    assert losses(run)[-1] < losses(run)[0] - 0.3
+    assert (run.paths.task().checkpoints / "step-20" / ".metadata").exists()
+
+
+def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, tmp_path: Path
+) -> None:
+    """Two jobs: the first exports a model, the second starts from it on the same prepared data,
+    split over nodes in groups."""
+    rows = [{"source": f"count to {i}", "target": "one two"} for i in range(60)]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepared = tmp_path / "prepared"
+    done = fsdpkit("data", "prepare", str(pairs), "--output", str(prepared))
+    assert done.returncode == 0, done.stderr
+    data = sets(data__source=prepared, data__task="pairs", steps=4, metrics__every_steps=1)
+    small = sets(model__num_layers=1, model__num_decoder_layers=1, checkpoint__export="true")
+    first = trained(submit("--nodes", "2", "--gpus", "2", *data, *small))
+    model = first.paths.task().export
+    assert {p.name for p in model.iterdir()} == {"config.json", "model.safetensors"}
+
+    second = trained(
+        submit(
+            *("--nodes", "2", "--gpus", "2", *data),
+            *sets(model__pretrained=model, sharding__strategy="hybrid_shard", data__buckets=2),
+        )
+    )
+    assert losses(second)[0] < losses(first)[0]

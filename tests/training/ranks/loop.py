@@ -1,0 +1,164 @@
+"""On two ranks: the trainer's own loop under many settings, one process start for all of them.
+
+Writes to the file in argv[1], per scenario: the lines of metrics.jsonl, what was printed, the
+status, and what the run directory holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import fsdp_t5
+import torch
+import torch.distributed as dist
+from data import Batch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fsdpkit.config.training import TrainingSettings, load_settings
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.debugging import prepare
+from fsdpkit.training.distributed import Ranks, process_group
+
+SCENARIOS = {
+    "plain": [],
+    "micro batches": ["micro_batch=1"],
+    "auto": ["micro_batch=auto"],
+    "fsdp1": ["sharding.engine=fsdp1", "micro_batch=2"],
+    "zero2 in groups": ["sharding.strategy=hybrid_shard_zero2", "sharding.shard_size=2"],
+    "recomputed": ["sharding.activation_checkpointing=selective"],
+    "math": ["model.attention=math"],
+    "spans": ["data.task=span-corruption"],
+    "buckets": ["data.task=docstring", "data.buckets=4", "data.multiple=8", "steps=6"],
+    "packed": ["data.packing=true", "data.target_length=96", "data.source_length=256"],
+    "adafactor": ["optimizer.name=adafactor", "optimizer.lr=0.01"],
+    "scaled": ["optimizer.name=adamw-scaled", "optimizer.lr=0.02"],
+    "float16": ["precision.param=float16"],
+    "deterministic": ["deterministic=true"],
+    "dropout": ["model.dropout_rate=0.1"],
+    "evaluated": ["evaluation.every_steps=2", "evaluation.batches=2", "steps=5"],
+    "patient": [
+        "evaluation.every_steps=1", "evaluation.patience=2", "evaluation.batches=2",
+        "optimizer.lr=50", "grad_clip=0",
+        "steps=20", "optimizer.schedule=constant", "optimizer.warmup_steps=0",
+    ],
+    "exported": ["checkpoint.export=true"],
+    "tensorboard": ["metrics.tensorboard=true"],
+    "profiled": ["debug.profile_from=2", "debug.profile_steps=1"],
+    "peak": ["metrics.peak_tflops=0.001"],
+}  # fmt: skip
+
+
+def settings_of(*sets: str) -> TrainingSettings:
+    small = [
+        "model.d_model=16", "model.d_ff=24", "model.num_layers=1", "model.num_decoder_layers=1",
+        "model.num_heads=2", "model.d_kv=8", "batch_size=4", "steps=4", "metrics.every_steps=1",
+        "evaluation.batches=0", "checkpoint.every_steps=0", "checkpoint.at_end=false",
+    ]  # fmt: skip
+    return load_settings({}, [*small, *sets])
+
+
+def run(ranks: Ranks, *sets: str) -> dict:
+    """One training in a directory that all ranks share."""
+    folder: list = [tempfile.mkdtemp() if ranks.is_first else None]
+    dist.broadcast_object_list(folder)
+    paths = TaskPaths(Path(folder[0]))
+    printed, settings = io.StringIO(), settings_of(*sets)
+    if settings.deterministic:
+        prepare(settings.debug, paths, deterministic=True)
+    with contextlib.redirect_stdout(printed):
+        status = fsdp_t5.train(settings, paths, ranks)
+    torch.use_deterministic_algorithms(False)
+    dist.barrier()
+    return {
+        "status": status,
+        "lines": list(read_json_lines(paths.metrics)),
+        "printed": printed.getvalue(),
+        "files": sorted(
+            p.relative_to(paths.dir).as_posix() for p in paths.dir.rglob("*") if p.is_file()
+        ),
+        "dir": str(paths.dir),
+    }
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what makes a host wait for a GPU: reading a number out of a tensor."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "_local_scalar_dense" in str(function):
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def host_reads(ranks: Ranks, *sets: str) -> list[int]:
+    """Distinct numbers of reads in the trainer's own steps between two logged ones."""
+    marks: list[int] = []
+    reads = HostReads()
+    original = fsdp_t5.seed_step
+
+    def marking(*arguments: int) -> None:
+        marks.append(reads.count)
+        original(*arguments)
+
+    fsdp_t5.seed_step = marking
+    with tempfile.TemporaryDirectory() as folder, reads:
+        settings = settings_of("steps=6", "metrics.every_steps=6", *sets)
+        fsdp_t5.train(settings, TaskPaths(Path(folder)), ranks)
+    fsdp_t5.seed_step = original
+    return sorted({b - a for a, b in itertools.pairwise(marks[1:])})
+
+
+def local(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
+def not_finite(ranks: Ranks, policy: str) -> dict:
+    """Rank 1's loss becomes infinite in step 3; the weights before and after that step."""
+    seen: list[list[torch.Tensor]] = []
+    original = fsdp_t5.token_loss_sum
+    calls = 0
+
+    def poisoned(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls in (3, 4):
+            seen.append([local(p).detach().clone() for p in model.parameters()])
+        loss = original(model, batch)
+        return loss * math.inf if calls == 3 and ranks.rank == 1 else loss
+
+    fsdp_t5.token_loss_sum = poisoned
+    message, result = "no error", {}
+    try:
+        result = run(ranks, "steps=5", f"non_finite={policy}")
+    except FsdpkitError as error:
+        message = str(error)
+    fsdp_t5.token_loss_sum = original
+    unchanged = len(seen) < 2 or all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    return {"message": message, "weights unchanged": unchanged, **result}
+
+
+def main() -> None:
+    with process_group(timeout_s=60) as ranks:
+        found: dict = {name: run(ranks, *sets) for name, sets in SCENARIOS.items()}
+        found["host reads"] = host_reads(ranks)
+        found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")
+        for policy in ("stop", "skip"):
+            found[f"not finite, {policy}"] = not_finite(ranks, policy)
+        exported = found["exported"]["dir"]
+        found["pretrained"] = run(ranks, f"model.pretrained={exported}/export", "steps=1")
+        if ranks.is_first:
+            Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

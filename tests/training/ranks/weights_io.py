@@ -1,0 +1,97 @@
+"""On two ranks: fill sharded models from files, export them again, compare the bits.
+
+argv: the file for the findings, and a folder with the exports `untied` and `tied`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from model import T5, Block, T5Config
+from weights import Stored, check, export, fill_from, load
+
+from fsdpkit.config.training import PrecisionSettings, ShardingSettings
+from fsdpkit.config.training.presets import read_config_json
+from fsdpkit.errors import StorageError
+from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.sharding import shard
+
+HALF = PrecisionSettings(param="bfloat16")
+CASES: dict[str, tuple[str, dict]] = {
+    "fsdp2": ("untied", {}),
+    "fsdp2 checkpointed": ("untied", {"activation_checkpointing": "full"}),
+    "fsdp2 evaluated in bfloat16": ("tied", {"strategy": "shard_grad_op"}),
+    "fsdp1": ("untied", {"engine": "fsdp1"}),
+    "fsdp1 evaluated in bfloat16": ("untied", {"engine": "fsdp1", "strategy": "shard_grad_op"}),
+    "fsdp1 tied": ("tied", {"engine": "fsdp1"}),
+    "fsdp2 no_shard": ("tied", {"strategy": "no_shard"}),
+    "fsdp1 no_shard": ("untied", {"engine": "fsdp1", "strategy": "no_shard"}),
+}
+
+
+def from_files(
+    directory: Path, sharding: dict, precision: PrecisionSettings, ranks: Ranks
+) -> tuple[torch.nn.Module, T5Config]:
+    config = check(directory, T5Config(**read_config_json(directory / "config.json")))
+    with torch.device("meta"):
+        model = T5(config)
+    sharded = shard(
+        model, ShardingSettings(**sharding), precision, ranks,
+        blocks=[Block], fill=fill_from(directory, config),
+    )  # fmt: skip
+    return sharded, config
+
+
+def different(one: Path, other: Path) -> list[str]:
+    a, b = load(one).state_dict(), load(other).state_dict()
+    return [n for n in a.keys() | b.keys() if n not in b or not torch.equal(a[n], b[n])]
+
+
+def main() -> None:
+    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    read: list[weakref.ref] = []
+    most = 0
+    original = Stored.read
+
+    def counted(self: Stored) -> torch.Tensor:
+        nonlocal most
+        value = original(self)
+        read.append(weakref.ref(value))
+        most = max(most, sum(there() is not None for there in read))
+        return value
+
+    with process_group(timeout_s=60) as ranks:
+        found: dict = {}
+        for name, (family, sharding) in CASES.items():
+            Stored.read = counted if name == "fsdp2" else original
+            evaluated = name.endswith("evaluated in bfloat16")
+            precision = HALF if evaluated else PrecisionSettings()
+            model, config = from_files(folder / family, sharding, precision, ranks)
+            if evaluated:  # leaves weights gathered, in bfloat16
+                with torch.no_grad():
+                    ids = torch.ones(1, 4, dtype=torch.int64)
+                    model(ids, ids > 0, ids)
+            export(folder / name, model, config, ranks)
+            if ranks.is_first:
+                Stored.read = original
+                found[name] = different(folder / family, folder / name)
+        found["most read at once"] = most
+        try:
+            export(result.parent / "foreign", model, config, ranks)
+            message = "no error"
+        except StorageError as error:
+            message = str(error)
+        messages: list = [None] * ranks.world_size
+        dist.all_gather_object(messages, message)
+        found["foreign directory"] = messages
+        if ranks.is_first:
+            result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What a slow, stuck or failed run leaves behind, and what is set before ranks meet."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from loop_parts import loop_parts
+
+from fsdpkit.config.training.settings import DebugSettings
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.debugging import debug_folder, prepare
+
+
+@pytest.mark.torch
+def test_collectives_wait_long_until_the_first_step_is_done_and_then_the_usual_time_in_all_groups():
+    found = loop_parts()
+    assert found["groups"] == 2, "the world, and the mesh's own group of shards"
+    assert 120 in found["limits"][0]
+    assert found["limits"][1] == [33]
+
+
+@pytest.mark.torch
+def test_each_rank_of_the_first_node_leaves_a_profile():
+    assert {"profile-rank-0.json.gz", "profile-rank-1.json.gz"} <= set(loop_parts()["debug"])
+
+
+@pytest.mark.torch
+def test_an_exception_dumps_the_flight_recorder_of_every_rank_that_raised():
+    found = loop_parts()
+    assert {"nccl_trace_rank_0", "nccl_trace_rank_1"} <= set(found["debug"])
+    assert found["recorded"] == 50, "as many collectives as the setting says"
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """Environment and switches as before, afterwards."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores whatever prepare() sets
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "")
+    monkeypatch.delenv("TORCH_NCCL_DUMP_ON_TIMEOUT")
+    monkeypatch.delenv("FSDPKIT_ATTEMPT_DIR", raising=False)
+    yield monkeypatch
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
+
+
+def test_deterministic_mode_refuses_an_operation_that_sums_in_any_order(clean, tmp_path):
+    prepare(DebugSettings(), TaskPaths(tmp_path), deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_without_it_nothing_is_switched(clean, tmp_path):
+    prepare(DebugSettings(), TaskPaths(tmp_path))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+def test_a_hang_will_be_dumped_into_the_attempts_folder_and_the_persons_variables_stay(
+    clean, tmp_path
+):
+    clean.setenv("FSDPKIT_ATTEMPT_DIR", str(tmp_path / "attempt-3"))
+    clean.setenv("TORCH_FR_BUFFER_SIZE", "7")
+    paths = TaskPaths(tmp_path)
+    clean.setattr(torch.cuda, "is_available", lambda: True)
+    prepare(DebugSettings(flight_recorder=10), paths)
+    assert debug_folder(paths) == tmp_path / "debug" / "attempt-3"
+    assert os.environ["TORCH_FR_DUMP_TEMP_FILE"].startswith(str(debug_folder(paths)))
+    assert debug_folder(paths).is_dir()
+    assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "7"
+
+
+def test_a_flight_recorder_of_0_records_nothing_and_makes_no_folder(clean, tmp_path):
+    prepare(DebugSettings(flight_recorder=0), TaskPaths(tmp_path))
+    assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
+    assert list(tmp_path.iterdir()) == []

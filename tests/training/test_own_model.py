@@ -1,0 +1,53 @@
+"""The page that people copy: a decoder-only model on `fsdpkit.training`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from launch import REPOSITORY, run_ranks
+
+from fsdpkit.runs.layout import TaskPaths
+
+pytestmark = pytest.mark.torch
+SCRIPT = REPOSITORY / "examples" / "own-model" / "train.py"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[TaskPaths, str]:
+    """Twenty steps on two ranks, then on to thirty on one."""
+    paths = TaskPaths(tmp_path_factory.mktemp("own"))
+    said = ""
+    for ranks, steps in ((2, "20"), (1, "30")):
+        done = run_ranks(ranks, SCRIPT, steps, FSDPKIT_TASK_DIR=str(paths.dir))
+        assert done.returncode == 0, done.stdout[-4000:]
+        said += done.stdout
+    return paths, said
+
+
+def test_it_is_shorter_than_a_hundred_lines():
+    assert len(SCRIPT.read_text().splitlines()) < 100
+
+
+def test_it_learns_and_goes_on_at_another_number_of_ranks(trained):
+    paths, said = trained
+    of_step = {int(s): float(x) for s, x in re.findall(r"step (\d+)  loss ([\d.]+)", said)}
+    assert sorted(of_step) == [10, 20, 30]
+    assert of_step[30] < of_step[20] < of_step[10] < 5.5
+    progress = json.loads((paths.checkpoints / "step-30" / "progress.json").read_text())
+    assert (progress["epoch"], progress["position"]) == (0, 20 * 16 + 10 * 8)
+
+
+def test_its_readme_names_what_it_uses():
+    code = SCRIPT.read_text()
+    table = (SCRIPT.parent / "README.md").read_text().partition("|---|---|")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(\w+)", table))
+    assert {"process_group", "shard", "GlobalOrderSampler", "Metrics", "resume"} <= named
+    assert [name for name in named if name not in code] == []
+
+
+def test_every_name_of_the_library_can_be_imported():
+    import fsdpkit.training
+
+    assert [name for name in fsdpkit.training.__all__ if not hasattr(fsdpkit.training, name)] == []

@@ -1,0 +1,220 @@
+"""The example's T5 beside Hugging Face's: same weights, same numbers.
+
+Float32 on both sides; what differs is the order of sums (fused kernels, one matrix product instead
+of another), so scores, losses and gradients are compared to 1e-5, absolute and relative to the
+number. Tokens are compared exactly.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from attention import relative_buckets
+from generate import CachedDecoder, Search, generate
+from model import T5
+from small_t5 import V1_0, V1_1, batch_of, build, loss_and_gradients
+from weights import export, hugging_face_config, load
+
+transformers = pytest.importorskip("transformers")
+
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+WIDE = {"d_kv": 8, "num_heads": 5}  # 40, where d_model is 12
+FAMILIES = {
+    "v1.0": V1_0,
+    "v1.1": V1_1,
+    "v1.0, heads wider than the model": {**V1_0, **WIDE},
+    "v1.1, 8 buckets to distance 20": {
+        **V1_1, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+    },
+    "tied, not scaled": {**V1_0, "scale_decoder_outputs": False},
+}  # fmt: skip
+SAMPLES = (
+    ([5, 9, 30, 2, 33, 8, 1], [7, 1]),
+    ([8, 1], [4, 3, 22, 17, 1]),
+    ([*range(2, 39), 1], [*range(38, 2, -1), 1]),  # farther apart than small buckets reach
+)
+
+
+def peer_of(model: T5, **arguments: object) -> torch.nn.Module:
+    """Hugging Face's model with `model`'s weights."""
+    config = transformers.T5Config(**hugging_face_config(model.config))
+    peer = transformers.T5ForConditionalGeneration(config)
+    if model.lm_head is not None:
+        peer.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    state = {**model.state_dict()}
+    for alias in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"):
+        state.setdefault(alias, state["shared.weight"])
+    peer.load_state_dict(state)
+    return peer.train()
+
+
+@pytest.fixture(scope="module", params=FAMILIES.values(), ids=FAMILIES.keys())
+def pair(request) -> tuple[T5, torch.nn.Module]:
+    model = build(**request.param)
+    return model, peer_of(model)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "math"])
+def test_scores_loss_and_every_gradient_are_hugging_face_s(pair, attention):
+    ours, peer = pair
+    model = T5(ours.config, attention)
+    model.load_state_dict(ours.state_dict())
+    source, mask, labels = batch_of(*SAMPLES)
+    scores = model(source, mask, labels)
+    peer.zero_grad()
+    expected = peer(input_ids=source, attention_mask=mask.long(), labels=labels)
+    torch.testing.assert_close(scores, expected.logits, **TOLERANCE)
+    loss, gradients = loss_and_gradients(model, (source, mask, labels))
+    torch.testing.assert_close(loss, expected.loss.detach(), **TOLERANCE)
+    expected.loss.backward()
+    found = {name: p.grad for name, p in peer.named_parameters()}
+    assert gradients.keys() == found.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(
+            gradient, found[name], **TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def expected_tokens(peer: torch.nn.Module, source, mask, **arguments: object) -> list[list[int]]:
+    """What transformers writes, cut like ours: without start token, up to EOS."""
+    rows = (
+        peer.eval()
+        .generate(input_ids=source, attention_mask=mask.long(), do_sample=False, **arguments)[:, 1:]
+        .tolist()
+    )
+    return [row[: row.index(1)] if 1 in row else row for row in rows]
+
+
+def writer(**family: object) -> T5:
+    """A model that writes texts of many lengths: few tokens, EOS among the likely ones."""
+    # transformers' cache has a slot per encoder layer: it fails where the decoder has more.
+    model = build(**family, vocab_size=12, num_layers=3, num_decoder_layers=2).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith((".o.weight", ".wo.weight")):
+                parameter *= 2  # less of the token before, more of the layers
+        head = model.shared if model.lm_head is None else model.lm_head
+        head.weight[1] = 2 * torch.randn(12, generator=torch.Generator().manual_seed(6))
+    return model
+
+
+def sources() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    rows = [torch.randint(2, 12, (n,), generator=random).tolist() for n in range(1, 13)]
+    return batch_of(*((row, [1]) for row in rows))[:2]
+
+
+SEARCHES = {
+    "greedy": Search(max_new_tokens=10),
+    "4 beams": Search(max_new_tokens=10, beams=4),
+    "long preferred": Search(max_new_tokens=10, beams=4, length_penalty=2.0),
+    "short preferred": Search(max_new_tokens=10, beams=3, length_penalty=-1.0),
+    "stopping early": Search(max_new_tokens=10, beams=4, early_stopping=True),
+    "a single token": Search(max_new_tokens=1, beams=3),
+}
+
+
+@pytest.mark.parametrize("family", [V1_0, V1_1], ids=["v1.0", "v1.1"])
+def test_greedy_and_beam_search_write_hugging_face_s_tokens(family):
+    source, mask = sources()
+    model = writer(**family)
+    peer = peer_of(model)
+    lengths = set()
+    for name, search in SEARCHES.items():
+        expected = expected_tokens(
+            peer,
+            source,
+            mask,
+            max_new_tokens=search.max_new_tokens,
+            num_beams=search.beams,
+            length_penalty=search.length_penalty,
+            early_stopping=search.early_stopping,
+        )
+        assert generate(model, source, mask, search) == expected, name
+        lengths |= set(map(len, expected))
+    assert len(lengths) >= 4  # texts that end at once, early, late and not at all
+
+
+@pytest.mark.parametrize("family", [V1_0, V1_1], ids=["v1.0", "v1.1"])
+def test_the_cache_changes_no_score(family):
+    model = build(**family).eval()
+    source, mask, labels = batch_of(*SAMPLES)
+    together = model(source, mask, labels.clamp(min=0))
+    decoder = CachedDecoder(model, source, mask, Search(max_new_tokens=labels.shape[1]))
+    tokens = torch.nn.functional.pad(labels.clamp(min=0), (1, 0))
+    with torch.inference_mode():
+        for t in range(labels.shape[1]):
+            torch.testing.assert_close(decoder.step(tokens[:, t]), together[:, t], **TOLERANCE)
+
+
+def test_float16_with_wo_in_float32_is_hugging_face_s():
+    """As transformers loads a float16 T5; half precision rounds by 2^-11, layer upon layer."""
+    ours = build(**V1_1)
+    peer = peer_of(ours).half().eval()
+    ours.half().eval()
+    for model in (ours, peer):
+        for name, module in model.named_modules():
+            if name.endswith(".wo"):
+                module.float()
+    source, mask, labels = batch_of(*SAMPLES)
+    expected = peer(input_ids=source, attention_mask=mask.long(), labels=labels).logits
+    torch.testing.assert_close(ours(source, mask, labels), expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_of_all_distances_to_600_are_hugging_face_s(bidirectional):
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    expected = T5Attention._relative_position_bucket(
+        torch.arange(-600, 601), bidirectional=bidirectional, num_buckets=32, max_distance=128
+    )
+    got = relative_buckets(601, bidirectional, 32, 128, torch.device("cpu"))
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_an_export_loads_in_transformers_and_back_bit_for_bit(family, tmp_path):
+    model = build(**family).eval()
+    export(tmp_path / "ours", model, model.config)
+    peer, report = transformers.T5ForConditionalGeneration.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    theirs = peer.state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(theirs[name], value), name
+    source, mask, labels = batch_of(*SAMPLES)
+    expected = peer(input_ids=source, attention_mask=mask.long(), labels=labels).logits
+    torch.testing.assert_close(model(source, mask, labels), expected, **TOLERANCE)
+
+    peer.save_pretrained(tmp_path / "theirs")
+    back = load(tmp_path / "theirs")
+    assert back.config.tie_word_embeddings == model.config.tie_word_embeddings
+    assert back.config.scales_decoder_outputs == model.config.scales_decoder_outputs
+    assert back.state_dict().keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], value), name
+
+
+def test_an_export_names_the_ids_that_transformers_generate_needs(tmp_path):
+    model = writer(**V1_1)
+    export(tmp_path / "ours", model, model.config)
+    peer = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    source, mask = sources()
+    found = expected_tokens(peer, source, mask, max_new_tokens=8)
+    assert found == generate(model, source, mask, Search(max_new_tokens=8))
+
+
+def test_files_of_several_parts_are_read_by_both_sides(tmp_path):
+    model = build(**V1_1)
+    export(tmp_path / "ours", model, model.config, max_file_bytes=4000)
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 3
+    peer = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    peer.save_pretrained(tmp_path / "theirs", max_shard_size="3KB")
+    assert not (tmp_path / "theirs" / "model.safetensors").exists()
+    for name, value in load(tmp_path / "theirs").state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name

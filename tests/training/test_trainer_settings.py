@@ -1,0 +1,118 @@
+"""What each setting does to the trainer's own loop, on two ranks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from launch import findings
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return findings(2, "loop.py", tmp_path_factory.mktemp("loop") / "found.json")
+
+
+def losses(found: dict, name: str) -> list[float]:
+    return [line["loss"] for line in found[name]["lines"] if "loss" in line]
+
+
+def eval_losses(found: dict, name: str) -> list[float]:
+    return [line["eval_loss"] for line in found[name]["lines"] if "eval_loss" in line]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "micro batches",
+        "auto",
+        "fsdp1",
+        "zero2 in groups",
+        "recomputed",
+        "math",
+        "deterministic",
+        "exported",
+        "tensorboard",
+        "profiled",
+        "peak",
+    ],
+)
+def test_what_should_not_change_the_training_does_not(found, name):
+    # Four steps of AdamW from the same weights: float32 sums in another order.
+    assert losses(found, name) == pytest.approx(losses(found, "plain"), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["spans", "buckets", "packed", "adafactor", "scaled", "dropout", "float16"]
+)
+def test_what_changes_the_training_still_learns(found, name):
+    of_step = losses(found, name)
+    assert of_step[-1] < of_step[0] - 0.02
+    assert of_step != losses(found, "plain")
+
+
+def test_packing_trains_on_more_text_a_step(found):
+    tokens = {name: found[name]["lines"][0]["tokens"] for name in ("plain", "packed")}
+    assert tokens["packed"] > 2 * tokens["plain"]
+
+
+def test_two_runs_of_one_seed_are_the_same_to_the_bit(found):
+    assert losses(found, "deterministic") == losses(found, "plain")
+
+
+def test_held_out_loss_comes_every_so_many_steps_and_at_the_end(found):
+    steps = [line["step"] for line in found["evaluated"]["lines"] if "eval_loss" in line]
+    assert steps == [2, 4, 5]
+    assert len(losses(found, "evaluated")) == 5, "evaluation leaves training alone"
+    assert losses(found, "evaluated")[:2] == losses(found, "plain")[:2]
+
+
+def test_training_stops_when_the_held_out_loss_no_longer_falls(found):
+    of_step = eval_losses(found, "patient")
+    assert len(of_step) < 20
+    best = min(of_step)
+    assert of_step.index(best) == len(of_step) - 3, "two evaluations without a lower one"
+    assert found["patient"]["status"] == 0
+    assert "early" in found["patient"]["printed"]
+
+
+def test_an_export_starts_another_training_where_this_one_ended(found):
+    files = set(found["exported"]["files"])
+    assert {"export/config.json", "export/model.safetensors"} <= files
+    assert "exported to" in found["exported"]["printed"]
+    assert losses(found, "pretrained")[0] < losses(found, "plain")[0] - 0.1
+
+
+def test_tensorboard_events_lie_in_the_run_directory(found):
+    assert any(f.startswith("tensorboard/events") for f in found["tensorboard"]["files"])
+
+
+def test_a_profile_of_the_steps_asked_for_lies_in_the_run_directory(found):
+    assert any(f.startswith("debug/") for f in found["profiled"]["files"])
+
+
+def test_mfu_is_flops_by_the_peak_given_and_left_out_where_none_is_known(found):
+    line, without = found["peak"]["lines"][1], found["plain"]["lines"][1]
+    assert line["mfu"] == pytest.approx(line["tflops_per_device"] / 0.001)
+    assert "mfu" not in without
+    assert without["tflops_per_device"] > 0
+
+
+def test_no_host_waits_between_logged_steps(found):
+    assert found["host reads"] == [1]  # the stop request's vote, on the host
+    assert found["host reads, fsdp1"] == [1]
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(found):
+    assert "step 3 is not finite" in found["not finite, stop"]["message"]
+    assert found["not finite, stop"]["weights unchanged"]
+
+
+def test_or_its_step_is_skipped_and_counted_when_that_is_set(found):
+    skipped = found["not finite, skip"]
+    assert skipped["message"] == "no error"
+    assert skipped["weights unchanged"]
+    assert [line["skipped"] for line in skipped["lines"]] == [0, 0, 1, 1, 1]
+    assert all(math.isfinite(line["loss"]) for line in skipped["lines"] if line["step"] != 3)
