@@ -1,33 +1,104 @@
-"""The table in README.md from results/launch.json: `python benchmarks/report.py` writes it anew."""
+"""The tables in README.md from the files in results/: `python benchmarks/report.py` writes them.
+
+A section of README.md names the files that it is made from, `results/training-*.json` say: one
+table a file, by name. A result file is one JSON object:
+
+- `figures`: the rows, each with the fields of `Figure`; a row without `unit` counts seconds.
+- `measured`: `date`, `cpus` (a number), `device` if not the CPUs (a name), versions of software.
+- `strategies`, if any: rows of a second table, with the keys that `_strategy` reads.
+- `notes`, if any: sentences that follow the tables.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import statistics
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "launch.json"
 README = HERE / "README.md"
-BEGIN = "<!-- made by report.py from results/launch.json: do not edit -->"
+_BEGIN = "<!-- made by report.py from {files}: do not edit -->"
+BEGIN = _BEGIN.format(files="results/launch.json")
 END = "<!-- end of what report.py made -->"
+_SECTION = re.compile(
+    _BEGIN.format(files=r"(?P<files>results/\S+)") + ".*?" + re.escape(END), re.DOTALL
+)
 
 COLUMNS = ("What", "Against", "Ours", "Theirs", "Figure", "Target", "")
+STRATEGIES = ("Strategy", "Steps/s", "Weights", "Gradients", "Optimizer", "Peak")
+# Named first and with a capital in the line that says where figures come from.
+_SOFTWARE = {"slurm": "Slurm", "python": "Python"}
+
+
+@dataclass
+class Figure:
+    """One row of a table. `kind` says what `value` is: ours/theirs, seconds, or a count.
+
+    `unit` is that of `ours`, `theirs` and the samples: s, MB/s, tokens/s, MiB, or any other word.
+    """
+
+    name: str
+    what: str
+    against: str | None
+    kind: Literal["ratio", "seconds", "count"]
+    bound: Literal["≤", "≥"]
+    target: float
+    ours: float
+    theirs: float | None
+    value: float
+    unit: str = "s"
+    met: bool = False
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.met = self.value <= self.target if self.bound == "≤" else self.value >= self.target
+
+
+def ratio(
+    name: str,
+    what: str,
+    against: str,
+    bound: Literal["≤", "≥"],
+    target: float,
+    samples: tuple[Sequence[float], Sequence[float]],
+    unit: str,
+) -> Figure:
+    """The median of our samples over the median of theirs; `samples` holds both in this order."""
+    ours, theirs = (statistics.median(side) for side in samples)
+    kept = {"ours": list(samples[0]), "theirs": list(samples[1])}
+    value = ours / theirs
+    return Figure(
+        name, what, against, "ratio", bound, target, ours, theirs, value, unit, samples=kept
+    )
 
 
 def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
-    rows = [COLUMNS, tuple("-" * max(3, len(c)) for c in COLUMNS)]
-    rows += [_row(figure) for figure in result["figures"]]
-    about = result["measured"]
-    source = (
-        f"Measured {about['date']} on {about['cpus']} CPU cores: Slurm {about['slurm']}, "
-        f"Python {about['python']}, torch {about['torch']}, fsdpkit {about['fsdpkit']}, "
-        f"torchx {about['torchx']}."
-    )
-    lines = ["| " + " | ".join(row).rstrip() + " |" for row in rows]
-    return "\n".join([*lines, "", source])
+    parts = [_markdown(COLUMNS, map(_row, result["figures"]))]
+    if strategies := result.get("strategies"):
+        parts.append(_markdown(STRATEGIES, map(_strategy, strategies)))
+    parts += result.get("notes", [])
+    return "\n\n".join([*parts, _source(result["measured"])])
+
+
+def _markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    ruled = [columns, tuple("-" * max(3, len(c)) for c in columns), *rows]
+    return "\n".join("| " + " | ".join(row).rstrip() + " |" for row in ruled)
+
+
+def _source(about: dict[str, Any]) -> str:
+    known = [(shown, about[name]) for name, shown in _SOFTWARE.items() if name in about]
+    other = about.keys() - {"date", "cpus", "device", *_SOFTWARE}
+    known += [(name, version) for name, version in about.items() if name in other]
+    where = about.get("device") or f"{about['cpus']} CPU cores"
+    software = ", ".join(f"{name} {version}" for name, version in known)
+    return f"Measured {about['date']} on {where}: {software}."
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:
@@ -43,10 +114,27 @@ def _row(figure: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _strategy(row: dict[str, Any]) -> tuple[str, ...]:
+    held = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "peak_bytes")
+    return (
+        row["what"],
+        f"{row['steps_per_s']:.2f}",
+        *(_number(row[key] / 2**20) + " MiB" for key in held),
+    )
+
+
 def _amount(value: float, figure: dict[str, Any]) -> str:
+    unit = figure.get("unit", "s")
     if figure["kind"] == "count":
         return f"{value:.0f} of {len(figure['samples']['ours'])}"
+    if unit != "s":
+        return f"{_number(value)} {unit}"
     return f"{value:.3f} s" if value < 1 else f"{value:.2f} s"
+
+
+def _number(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _value(value: float, kind: str) -> str:
@@ -56,15 +144,26 @@ def _value(value: float, kind: str) -> str:
 
 
 def with_table(readme: str, result: dict[str, Any]) -> str:
-    """The README's text with the table of this result in its place."""
+    """The README's text with the table of this result of launch.py in its place."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table(result)}\n\n{END}{after}"
 
 
+def with_all_tables(readme: str, directory: Path = HERE) -> str:
+    """The README's text with every section made anew from the files it names, if there are any."""
+
+    def section(match: re.Match[str]) -> str:
+        files = match["files"]
+        results = [json.loads(p.read_text("utf-8")) for p in sorted(directory.glob(files))]
+        tables = [table(result) for result in results] or ["Not measured yet."]
+        return "\n\n".join([_BEGIN.format(files=files), *tables, END])
+
+    return _SECTION.sub(section, readme)
+
+
 def main() -> int:
-    result = json.loads(RESULTS.read_text(encoding="utf-8"))
-    README.write_text(with_table(README.read_text(encoding="utf-8"), result), encoding="utf-8")
+    README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
     return 0
 
 

@@ -14,6 +14,7 @@ import functools
 import gc
 import math
 import sys
+import textwrap
 import time
 from contextlib import closing
 from pathlib import Path
@@ -306,16 +307,19 @@ def describe(
         f"batch      {settings.batch_size} × {ranks.world_size} ranks, {micro} at a time",
         f"speed      {describe_peak(ranks.device, dtype, peak)}",
     ]
-    if peak:
-        lines += [f"           {line}" for line in FORMULA.splitlines()]
     if text.bad_rows.count:
-        lines.append(f"left out   {text.bad_rows.count:,} rows")
+        lines.append(f"bad rows   {text.bad_rows.count:,} left out, such as")
         lines += [f"           {row}" for row in text.bad_rows.examples]
     if progress.step:
         lines.append(f"resumed    after step {progress.step}")
     if progress.step >= settings.steps:
         lines.append(f"nothing left to train: training.steps is {settings.steps}")
-    ranks.say("\n".join(lines))
+    wrap = textwrap.TextWrapper(
+        80, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False
+    )
+    ranks.say("\n".join(wrap.fill(line) for line in lines))
+    if peak:
+        ranks.say(textwrap.indent(FORMULA, "  "))
 
 
 if __name__ == "__main__":

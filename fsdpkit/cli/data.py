@@ -177,7 +177,7 @@ def _megabytes(count: int) -> str:
 
 def _tell_bad_rows(index: Index) -> None:
     if index.bad_rows:
-        click.echo(f"fsdpkit: {index.bad_rows:,} bad rows left out, such as", err=True)
+        click.echo(f"fsdpkit: bad rows left out: {index.bad_rows:,}, such as", err=True)
         for example in index.bad_examples:
             click.echo(f"  {example}", err=True)
 

@@ -35,7 +35,7 @@ def test_prepare_and_show_on_eighty_columns(fsdpkit: Fsdpkit, tmp_path: Path) ->
         "  fsdpkit submit --set 'training.data.source=my data' --set training.data.task=pairs",
     ]
     assert re.search(r"1 of 1 shards, 0\.\d of 0\.\d MB, [\d.]+ MB/s, 1,233 rows", done.stderr)
-    assert "1 bad rows left out" in done.stderr
+    assert "bad rows left out: 1" in done.stderr
     assert "a.jsonl, line 8: field 'target' must be a string, but is null" in done.stderr
 
     shown = fsdpkit("data", "show", "my data", "--row", "3", env=PLAIN)
