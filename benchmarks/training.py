@@ -1,0 +1,341 @@
+"""T5 trained side by side with its peers: `python benchmarks/training.py`, under 15 minutes.
+
+Ours, Accelerate's FSDP2 and Lightning's FSDP strategy train the same T5 from the same weights on
+the same token ids, in turns (A B C A B C …), so that a slow or busy machine slows all. Medians are
+compared; every sample is kept in results/training-<machine>.json. They must go through the same
+losses, or nothing is reported. A second part runs our strategies beside plain DDP.
+`--quick` tries every part once and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.peers.environment import PEERS, peers_python, version  # noqa: E402
+from benchmarks.peers.workload import Workload  # noqa: E402
+from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
+from benchmarks.training_task import BASE, EXAMPLE, ON_CPU, ON_GPU, SMALL, write_task  # noqa: E402
+
+MIB = 2**20
+
+# Largest relative difference of a step's loss: rounding, which training amplifies step by step.
+SAME_LOSS = {"float32": 5e-6, "bfloat16": 2e-2}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A script of benchmarks/peers, the Python that runs it and what the tables call it."""
+
+    name: str
+    shown: str
+    python: str
+    script: str
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one start of a contestant found; bytes are of the rank that held the most."""
+
+    tokens_per_s: float
+    steps_per_s: float
+    start_bytes: int  # peak until the warm-up's end, beyond what was held before the model
+    training_bytes: int  # peak while the steps were timed, likewise
+    losses: list[float]  # mean over ranks, one a step, warm-up included
+    ranks: list[dict[str, Any]]
+
+
+def ours(*words: str, name: str = "ours", shown: str = "fsdpkit") -> Contestant:
+    return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words)
+
+
+def contestants(peers: str) -> list[Contestant]:
+    return [
+        ours("sharding.strategy=full_shard"),
+        Contestant("accelerate", "Hugging Face T5, Accelerate FSDP2", peers, "accelerate_t5.py"),
+        Contestant("lightning", "Hugging Face T5, Lightning FSDP", peers, "lightning_t5.py"),
+    ]
+
+
+def strategies() -> list[Contestant]:
+    """The founding guide's table, in its order, and what saves more."""
+    full = "sharding.strategy=full_shard"
+    return [
+        ours("ddp", name="ddp", shown="DDP (torch)"),
+        ours("sharding.strategy=no_shard", name="no_shard", shown="NO_SHARD"),
+        ours("sharding.strategy=shard_grad_op", name="shard_grad_op", shown="SHARD_GRAD_OP"),
+        ours(full, name="full_shard", shown="FULL_SHARD"),
+        ours(
+            full,
+            "sharding.activation_checkpointing=full",
+            name="checkpointing",
+            shown="FULL_SHARD, activation checkpointing",
+        ),
+        ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
+    ]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One workload on disk and where its runs may write."""
+
+    directory: Path
+    work: Workload
+
+    def run(self, contestant: Contestant) -> Sample:
+        """Start it on all ranks, wait, and read what they found; RuntimeError with its output."""
+        out = Path(tempfile.mkdtemp(prefix=f"{contestant.name}-", dir=self.directory))
+        argv = [
+            *(contestant.python, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(self.work.ranks)),
+            *(str(HERE / "peers" / contestant.script), str(self.directory), str(out)),
+            *contestant.words,
+        ]
+        done = subprocess.run(
+            argv,
+            env=environment(),
+            cwd=out,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        found = [out / f"rank-{rank}.json" for rank in range(self.work.ranks)]
+        if done.returncode != 0 or not all(path.exists() for path in found):
+            said = f"{' '.join(argv)} ended with {done.returncode}:\n{done.stdout[-6000:]}"
+            raise RuntimeError(said)
+        sample = read_sample(self.work, [json.loads(path.read_text("utf-8")) for path in found])
+        print(
+            f"  {contestant.name}: {sample.tokens_per_s:,.0f} tokens/s, "
+            f"{sample.training_bytes / MIB:.0f} MiB, last loss {sample.losses[-1]:.6f}",
+            file=sys.stderr,
+        )
+        return sample
+
+    def in_turns(self, count: int, them: Sequence[Contestant]) -> dict[str, list[Sample]]:
+        """`count` samples of each; RuntimeError unless all went through the same losses."""
+        samples: dict[str, list[Sample]] = {one.name: [] for one in them}
+        for _ in range(count):
+            for one in them:
+                samples[one.name].append(self.run(one))
+        difference, allowed = loss_difference(samples), SAME_LOSS[self.work.precision]
+        if not difference <= allowed:
+            raise RuntimeError(
+                f"the contestants did not do the same work: their losses differ by {difference:.1e}"
+                f" of their size, {allowed:.0e} is rounding"
+            )
+        return samples
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the person's settings; one thread a rank on a CPU; no network."""
+    dropped = (
+        "PYTHON",
+        "VIRTUAL_ENV",
+        "OMP_",
+        "MKL_",
+        "ACCELERATE_",
+        "FSDP",
+        "TORCH",
+        "PL_",
+        "HF_",
+    )
+    outer = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped) and k not in outer}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLE)]),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def read_sample(work: Workload, ranks: list[dict[str, Any]]) -> Sample:
+    seconds = max(rank["elapsed_s"] for rank in ranks)
+    by_step = zip(*(rank["losses"] for rank in ranks), strict=True)
+    return Sample(
+        tokens_per_s=work.steps * work.tokens_per_step / seconds,
+        steps_per_s=work.steps / seconds,
+        start_bytes=max(r["start_peak_bytes"] - r["before_bytes"] for r in ranks),
+        training_bytes=max(r["training_peak_bytes"] - r["before_bytes"] for r in ranks),
+        losses=[statistics.fmean(losses) for losses in by_step],
+        ranks=[{k: v for k, v in rank.items() if k != "losses"} for rank in ranks],
+    )
+
+
+def loss_difference(samples: Mapping[str, Sequence[Sample]]) -> float:
+    """The largest difference of one step's loss between any two runs, relative to the loss."""
+    runs: list[list[float]] = [sample.losses for each in samples.values() for sample in each]
+    spread: list[float] = [
+        (max(losses) - min(losses)) / min(losses) for losses in zip(*runs, strict=True)
+    ]
+    return max(spread)
+
+
+def compare(bench: Bench, count: int, peers: str) -> tuple[list[Figure], dict[str, Any]]:
+    """Rows of speed and memory against each peer, and every sample."""
+    them = contestants(peers)
+    samples = bench.in_turns(count, them)
+    mine = samples["ours"]
+    figures = []
+    for peer in them[1:]:
+        theirs = samples[peer.name]
+        figures.append(
+            ratio(
+                f"speed-{peer.name}",
+                "T5, FULL_SHARD: tokens a second",
+                peer.shown,
+                "≥",
+                1.0,
+                ([s.tokens_per_s for s in mine], [s.tokens_per_s for s in theirs]),
+                "tokens/s",
+            )
+        )
+        figures.append(
+            ratio(
+                f"memory-{peer.name}",
+                "T5, FULL_SHARD: peak memory a rank",
+                peer.shown,
+                "≤",
+                1.0,
+                ([s.training_bytes / MIB for s in mine], [s.training_bytes / MIB for s in theirs]),
+                "MiB",
+            )
+        )
+    return figures, {
+        "loss_difference": loss_difference(samples),
+        "last_loss": {name: each[-1].losses[-1] for name, each in samples.items()},
+        "samples": {name: [asdict(s) for s in each] for name, each in samples.items()},
+    }
+
+
+def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
+    them = strategies()
+    samples = bench.in_turns(count, them)
+    rows = []
+    for one in them:
+        each = samples[one.name]
+        held = each[0].ranks[0]
+        rows.append(
+            {
+                "name": one.name,
+                "what": one.shown,
+                "steps_per_s": statistics.median(s.steps_per_s for s in each),
+                **{k: held[k] for k in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")},
+                "peak_bytes": statistics.median(s.training_bytes for s in each),
+                "samples": [asdict(s) for s in each],
+            }
+        )
+    return rows
+
+
+def measure(
+    work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int
+) -> dict[str, Any]:
+    """Everything, as results/training-<machine>.json holds it."""
+    peers = peers_python()
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name:
+        write_task(Path(name), dimensions, work)
+        bench = Bench(Path(name), work)
+        load = os.getloadavg()[0]
+        figures, evidence = compare(bench, rounds, peers)
+        between = os.getloadavg()[0]
+        rows = compare_strategies(bench, turns)
+    return {
+        "measured": about(peers),
+        "figures": [{**asdict(figure), "load_before": round(load, 2)} for figure in figures],
+        "strategies": [{**row, "load_before": round(between, 2)} for row in rows],
+        "notes": [note(work, dimensions, evidence)],
+        "workload": {**asdict(work), "dimensions": dict(dimensions)},
+        "evidence": evidence,
+    }
+
+
+def note(work: Workload, dimensions: Mapping[str, int], evidence: Mapping[str, Any]) -> str:
+    layers = f"{dimensions['num_layers']} + {dimensions['num_decoder_layers']}"
+    losses = ", ".join(f"{name} {loss:.5f}" for name, loss in evidence["last_loss"].items())
+    return (
+        f"{work.ranks} ranks × {work.batch} rows of {work.source_length} source and "
+        f"{work.target_length} target tokens, {layers} blocks of width {dimensions['d_model']}, "
+        f"{work.precision}. Loss of the last step: {losses}; over all steps and runs the largest "
+        f"difference is {evidence['loss_difference']:.1e} of the loss."
+    )
+
+
+def about(peers: str) -> dict[str, Any]:
+    names = [requirement.partition("==")[0] for requirement in PEERS]
+    versions = {name: version(peers, name) for name in names}
+    if (mine := version(sys.executable, "torch")) != versions["torch"]:
+        raise RuntimeError(f"torch {mine} here, {versions['torch']} for the peers: not comparable")
+    where = {"device": f"{gpus} × {gpu}"} if (gpu := gpu_name()) and (gpus := gpu_count()) else {}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpus": os.cpu_count(),
+        **where,
+        "python": platform.python_version(),
+        "fsdpkit": version(sys.executable, "fsdpkit"),
+        **versions,
+    }
+
+
+def gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def gpu_name() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def machine_name() -> str:
+    """The GPU's name, or cpu and the number of cores, fit for a file's name."""
+    name = gpu_name() or f"cpu-{os.cpu_count()}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train T5 side by side with its peers.")
+    parser.add_argument("--quick", action="store_true", help="each part once; write no results")
+    parser.add_argument("--machine", help="name in the result's file name")
+    arguments = parser.parse_args()
+    dimensions, work = SMALL, ON_CPU
+    if gpus := gpu_count():
+        dimensions, work = BASE, replace(ON_GPU, ranks=gpus)
+    rounds, turns = 6, 3
+    if arguments.quick:
+        work, rounds, turns = replace(work, warmup_steps=1, steps=3), 1, 1
+    result = measure(work, dimensions, rounds, turns)
+    print(table(result))
+    if not arguments.quick:
+        path = HERE / "results" / f"training-{arguments.machine or machine_name()}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
+    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

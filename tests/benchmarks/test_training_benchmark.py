@@ -1,0 +1,114 @@
+"""What the training benchmark says of its samples, with known answers; and that ours runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.workload import Workload
+from benchmarks.training import (
+    Bench,
+    Contestant,
+    Sample,
+    loss_difference,
+    ours,
+    read_sample,
+)
+from benchmarks.training_task import SMALL, write_task
+
+WORK = Workload(
+    ranks=2,
+    batch=2,
+    source_length=12,
+    target_length=8,
+    warmup_steps=1,
+    steps=3,
+    precision="float32",
+)
+TINY = {**SMALL, "vocab_size": 64, "d_model": 16, "d_ff": 32, "d_kv": 4, "num_heads": 2}
+
+
+def rank(**changes: object) -> dict:
+    return {
+        "elapsed_s": 2.0,
+        "losses": [4.0, 3.0, 2.0, 1.0],
+        "before_bytes": 100,
+        "start_peak_bytes": 150,
+        "training_peak_bytes": 180,
+        **changes,
+    }
+
+
+def sample(*losses: float) -> Sample:
+    return Sample(1.0, 1.0, 0, 0, list(losses), [])
+
+
+def test_tokens_a_second_are_those_of_all_ranks_over_the_slowest_ranks_time() -> None:
+    found = read_sample(WORK, [rank(), rank(elapsed_s=4.0)])
+    # 3 timed steps × 2 ranks × 2 rows × (12 + 8) tokens in 4 s
+    assert found.tokens_per_s == 3 * 2 * 2 * 20 / 4.0
+    assert found.steps_per_s == 3 / 4.0
+
+
+def test_memory_is_the_fullest_ranks_beyond_what_it_held_before() -> None:
+    found = read_sample(WORK, [rank(), rank(before_bytes=50, start_peak_bytes=90)])
+    assert (found.start_bytes, found.training_bytes) == (50, 130)
+
+
+def test_a_steps_loss_is_the_mean_over_ranks() -> None:
+    found = read_sample(WORK, [rank(), rank(losses=[2.0, 1.0, 0.0, 3.0])])
+    assert found.losses == [3.0, 2.0, 1.0, 2.0]
+
+
+def test_the_difference_of_losses_is_the_largest_of_any_step_and_run() -> None:
+    runs = {"ours": [sample(4.0, 2.0), sample(4.0, 2.0)], "peer": [sample(4.0, 2.5)]}
+    assert loss_difference(runs) == pytest.approx(0.25)
+    assert loss_difference({"ours": [sample(4.0, 2.0)]}) == 0
+
+
+def test_contestants_that_did_other_work_are_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {"ours": 4.0, "peer": 4.01}
+    monkeypatch.setattr(Bench, "run", lambda self, one: sample(losses[one.name]))
+    peer = Contestant("peer", "a peer", "python", "peer.py")
+    with pytest.raises(RuntimeError, match="not do the same work"):
+        Bench(tmp_path, WORK).in_turns(1, [ours(), peer])
+
+
+def test_turns_alternate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def run(self: Bench, one: Contestant) -> Sample:
+        order.append(one.name)
+        return sample(4.0)
+
+    monkeypatch.setattr(Bench, "run", run)
+    Bench(tmp_path, WORK).in_turns(2, [ours(name="a"), ours(name="b"), ours(name="c")])
+    assert order == ["a", "b", "c", "a", "b", "c"]
+
+
+@pytest.mark.torch
+def test_our_contestant_trains_sharded_as_ddp_does(tmp_path: Path) -> None:
+    write_task(tmp_path, TINY, WORK)
+    bench = Bench(tmp_path, WORK)
+    ddp, sharded = ours("ddp", name="ddp"), ours("sharding.strategy=full_shard", name="full_shard")
+    samples = bench.in_turns(1, [ddp, sharded])
+    assert len(samples["ddp"][0].losses) == 4
+    assert samples["ddp"][0].losses[-1] != samples["ddp"][0].losses[0]
+    whole, half = (samples[name][0].ranks[0] for name in ("ddp", "full_shard"))
+    for key in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+        # Rows that two ranks cannot halve, and what fused AdamW counts steps with, are the rest.
+        assert 0.45 < half[key] / whole[key] < 0.6, key
+
+
+@pytest.mark.torch
+def test_a_contestant_that_fails_says_why(tmp_path: Path) -> None:
+    work = replace(WORK, ranks=1)
+    write_task(tmp_path, TINY, work)
+    broken = Contestant("broken", "broken", sys.executable, "fsdpkit_t5.py", ("no_such=1",))
+    with pytest.raises(RuntimeError, match="no_such"):
+        Bench(tmp_path, work).run(broken)
