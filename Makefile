@@ -116,7 +116,11 @@ slurm-down: env
 	"$(PYTHON)" -m tests.slurm_cluster down --root $(SLURM_ROOT)
 
 bench: env packages
-	"$(PYTHON)" benchmarks/launch.py $(BENCH_ARGS)
+	missed=0
+	for what in launch training data_preparation; do
+	    "$(PYTHON)" benchmarks/$$what.py $(BENCH_ARGS) || missed=1
+	done
+	exit $$missed
 
 # constraints.txt from the newest versions that pyproject.toml allows; torch stays where it is.
 pins:

@@ -1,4 +1,4 @@
-"""How fast text becomes token ids on disk: `python benchmarks/data_preparation.py --output FILE`.
+"""How fast text becomes token ids on disk: `python benchmarks/data_preparation.py`.
 
 `fsdpkit data prepare` against `datasets` + `tokenizers` used as their documentation shows: load a
 JSONL file of pairs, tokenise both fields in processes, save memory-mapped arrays. Both sides read
@@ -6,7 +6,8 @@ the same file, use the same tokenizer and number of processes, start from nothin
 whole commands, alternately; the numbers of rows and tokens that they wrote must agree. The peers
 have a virtual environment of their own, made once in the cache directory.
 
-`--quick` tries everything on a small file and writes nothing.
+Writes results/data-<machine>.json and the table in README.md; `--quick` tries everything on a
+small file and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.report import ratio  # noqa: E402
+from benchmarks.report import README, ratio, table, with_all_tables  # noqa: E402
 from fsdpkit.data import python_docs  # noqa: E402
 from fsdpkit.data.index import read_index  # noqa: E402
 
@@ -252,24 +253,24 @@ def measure(work: Path, size_bytes: int, processes: int, count: int) -> dict[str
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure how fast data is prepared.")
     parser.add_argument("--quick", action="store_true", help="a small file; write no results")
-    parser.add_argument("--output", type=Path, help="result file, such as results/data-cpu-2.json")
+    parser.add_argument(
+        "--machine", default=f"cpu-{os.cpu_count()}", help="name in the result's file name"
+    )
     parser.add_argument("--megabytes", type=int, default=64, help="size of the corpus")
     parser.add_argument("--samples", type=int, default=5, help="runs of each side")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    if not arguments.quick and arguments.output is None:
-        parser.error("--output says where results go; --quick writes none")
     size = 2_000_000 if arguments.quick else arguments.megabytes * 1_000_000
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as work:
         result = measure(
             Path(work), size, arguments.processes, 1 if arguments.quick else arguments.samples
         )
-    for row in result["figures"]:
-        print(f"{row['name']}: {row['ours']:.1f} against {row['theirs']:.1f} MB/s")
+    print(table(result))
     if not arguments.quick:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        arguments.output.write_text(text, encoding="utf-8")
+        path = HERE / "results" / f"data-{arguments.machine}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
     return 0 if all(row["met"] for row in result["figures"]) else 1
 
 

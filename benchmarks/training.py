@@ -68,10 +68,15 @@ def ours(*words: str, name: str = "ours", shown: str = "fsdpkit") -> Contestant:
 
 def contestants(peers: str) -> list[Contestant]:
     return [
-        ours("sharding.strategy=full_shard"),
+        ours("sharding.engine=fsdp2", name="fsdp2", shown="fsdpkit, FSDP2"),
+        ours("sharding.engine=fsdp1", name="fsdp1", shown="fsdpkit, FSDP1"),
         Contestant("accelerate", "Hugging Face T5, Accelerate FSDP2", peers, "accelerate_t5.py"),
-        Contestant("lightning", "Hugging Face T5, Lightning FSDP", peers, "lightning_t5.py"),
+        Contestant("lightning", "Hugging Face T5, Lightning FSDP1", peers, "lightning_t5.py"),
     ]
+
+
+# Which of ours stands beside which peer: the same engine, and our default beside both.
+PAIRS = (("fsdp2", "accelerate"), ("fsdp1", "lightning"), ("fsdp2", "lightning"))
 
 
 def strategies() -> list[Contestant]:
@@ -196,15 +201,15 @@ def compare(bench: Bench, count: int, peers: str) -> tuple[list[Figure], dict[st
     """Rows of speed and memory against each peer, and every sample."""
     them = contestants(peers)
     samples = bench.in_turns(count, them)
-    mine = samples["ours"]
+    shown = {one.name: one.shown for one in them}
     figures = []
-    for peer in them[1:]:
-        theirs = samples[peer.name]
+    for ours_name, peer in PAIRS:
+        mine, theirs = samples[ours_name], samples[peer]
         figures.append(
             ratio(
-                f"speed-{peer.name}",
-                "T5, FULL_SHARD: tokens a second",
-                peer.shown,
+                f"speed-{ours_name}-{peer}",
+                f"{shown[ours_name]} full_shard: tokens a second",
+                shown[peer],
                 "≥",
                 1.0,
                 ([s.tokens_per_s for s in mine], [s.tokens_per_s for s in theirs]),
@@ -213,9 +218,9 @@ def compare(bench: Bench, count: int, peers: str) -> tuple[list[Figure], dict[st
         )
         figures.append(
             ratio(
-                f"memory-{peer.name}",
-                "T5, FULL_SHARD: peak memory a rank",
-                peer.shown,
+                f"memory-{ours_name}-{peer}",
+                f"{shown[ours_name]} full_shard: peak memory a rank",
+                shown[peer],
                 "≤",
                 1.0,
                 ([s.training_bytes / MIB for s in mine], [s.training_bytes / MIB for s in theirs]),

@@ -73,6 +73,13 @@ def wrong_words(words: list[str]) -> Iterator[str]:
         return
     command = group.get_command(click.Context(group), name) if name else group
     assert command is not None
+    if isinstance(command, click.Group) and name and len(words) > 1:
+        words = words[1:]
+        below = command.get_command(click.Context(command), words[0])
+        if below is None:
+            yield f"there is no command: fsdpkit {name} {words[0]}"
+            return
+        name, command = f"{name} {words[0]}", below
     context = click.Context(command, **command.context_settings)
     options = {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
     for word in words[1:]:

@@ -60,7 +60,15 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Summary"]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "gpu", "plot"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "dev",
+        "gpu",
+        "parquet",
+        "plot",
+        "rouge",
+        "tensorboard",
+        "tokenizers",
+    }
     required = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
     assert any(r.startswith("torch<2.14,>=2.13") for r in required)
     assert "fsdpkit = fsdpkit.cli.main:main" in entry_points

@@ -76,7 +76,7 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
     small = sets(model__num_layers=1, model__num_decoder_layers=1, checkpoint__export="true")
     first = trained(submit("--nodes", "2", "--gpus", "2", *data, *small))
     model = first.paths.task().export
-    assert {p.name for p in model.iterdir()} == {"config.json", "model.safetensors"}
+    assert {p.name for p in model.iterdir()} >= {"config.json", "model.safetensors"}
 
     second = trained(
         submit(
