@@ -1,4 +1,4 @@
-"""T5 trained side by side with its peers: `python benchmarks/training.py`, under 15 minutes.
+"""T5 trained side by side with its peers: `python benchmarks/training.py`.
 
 Ours, Accelerate's FSDP2 and Lightning's FSDP strategy train the same T5 from the same weights on
 the same token ids, in turns (A B C A B C …), so that a slow or busy machine slows all. Medians are
