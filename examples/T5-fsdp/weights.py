@@ -337,6 +337,9 @@ def _begin(directory: Path, building: Path) -> None:
 
 def _save(path: Path, tensors: dict[str, Tensor]) -> None:
     save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)  # safetensors makes files that nobody else can read
 
 
 def _finish(

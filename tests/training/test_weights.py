@@ -232,6 +232,13 @@ def test_an_export_takes_the_place_of_an_earlier_one(tmp_path):
     assert names == {"config.json", "generation_config.json", "model.safetensors"}
 
 
+def test_an_export_can_be_read_by_whom_the_umask_lets(tmp_path):
+    export(tmp_path / "x", build(**V1_1), UNTIED)
+    modes = {p.stat().st_mode & 0o777 for p in (tmp_path / "x").iterdir()}
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode & 0o777}
+
+
 def test_a_directory_that_is_no_export_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years")
     with pytest.raises(StorageError, match="no earlier export"):
