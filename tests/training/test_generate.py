@@ -100,7 +100,7 @@ def test_a_beam_never_scores_below_greedy():
     def score(row: int, ids: list[int]) -> float:
         labels = torch.tensor([[*ids, 1]])[:, :6]
         log_p = model(source[row : row + 1], mask[row : row + 1], labels).log_softmax(-1)
-        return float(log_p.gather(2, labels[..., None]).sum())
+        return float(log_p.gather(2, labels[..., None]).sum().detach())
 
     # All the paths there are near the best: six tokens, wide beams, no reward for length.
     wide = generate(model, source, mask, Search(max_new_tokens=6, beams=24, length_penalty=0.0))

@@ -114,6 +114,23 @@ def test_a_metrics_line_has_its_fields_and_tokens_add_up(whole):
     assert all(a["tokens"] < b["tokens"] for a, b in itertools.pairwise(lines))
 
 
+def test_one_rank_with_the_whole_batch_takes_the_same_steps(data, whole, tmp_path):
+    """A token weighs the same on four ranks with unequal numbers of them as in one process."""
+    sets = ["--set", "batch_size=8", "--set", "checkpoint.every_steps=0"]
+    done = run_ranks(1, TRAINER, *small(data), *sets, FSDPKIT_TASK_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout[-3000:]
+    alone, spread = (
+        [x for x in read_json_lines(paths.metrics) if "loss" in x]
+        for paths in (TaskPaths(tmp_path), whole[0])
+    )
+    assert [x["tokens"] for x in alone] == [x["tokens"] for x in spread]
+    # Of the same weights; later gradients differ by what AdamW makes of rounding.
+    assert alone[0]["grad_norm"] == pytest.approx(spread[0]["grad_norm"], rel=1e-5)
+    for one, other in zip(alone, spread, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=2e-4), one["step"]
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-2), one["step"]
+
+
 def test_a_killed_run_resumes_on_other_ranks_and_engine_with_the_same_losses(
     whole, killed_and_resumed
 ):
