@@ -17,15 +17,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.installed import Installed, install_fsdpkit, install_torchx  # noqa: E402
-from benchmarks.report import README, RESULTS, table, with_table  # noqa: E402
+from benchmarks.report import README, RESULTS, Figure, ratio, table, with_table  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
 from tests.slurm_cluster import SlurmCluster  # noqa: E402
 
@@ -52,36 +52,6 @@ class Counts:
 
 
 QUICK = Counts(commands=3, starts=1, arrays=1, submissions=1)
-
-
-@dataclass
-class Figure:
-    """One row of the table. `kind` says what `value` is: ours/theirs, seconds, or a count."""
-
-    name: str
-    what: str
-    against: str | None
-    kind: Literal["ratio", "seconds", "count"]
-    bound: Literal["≤", "≥"]
-    target: float
-    ours: float
-    theirs: float | None
-    value: float
-    met: bool = False
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.met = self.value <= self.target if self.bound == "≤" else self.value >= self.target
-
-
-def ratio(
-    name: str, what: str, against: str, target: float, ours: list[float], theirs: list[float]
-) -> Figure:
-    middle, other = statistics.median(ours), statistics.median(theirs)
-    samples = {"ours": ours, "theirs": theirs}
-    return Figure(
-        name, what, against, "ratio", "≤", target, middle, other, middle / other, samples=samples
-    )
 
 
 def alternate(
@@ -113,12 +83,12 @@ class Bench:
         theirs = ["torchx", "run", "--dryrun", "-s", "slurm"]
         theirs += ["dist.ddp", "-j", "2x4", "--script", "train.py"]
         samples = self._commands(self.ours, ours, self.torchx, theirs)
-        return ratio("dry-run", _code(ours), _code(theirs), 0.5, *samples)
+        return ratio("dry-run", _code(ours), _code(theirs), "≤", 0.5, samples, "s")
 
     def help(self) -> Figure:
         ours, theirs = ["fsdpkit", "--help"], ["python", "-c", "pass"]
         samples = self._commands(self.ours, ours, self.ours, theirs)
-        return ratio("help", _code(ours), _code(theirs), 5.0, *samples)
+        return ratio("help", _code(ours), _code(theirs), "≤", 5.0, samples, "s")
 
     def _commands(
         self, a: Installed, ours: Sequence[str], b: Installed, theirs: Sequence[str]
@@ -142,7 +112,7 @@ class Bench:
         )
         what = f"{_code(['fsdpkit', 'submit', *SHAPE])} to the first training step"
         against = "`sbatch osc_style.sbatch`, the same trainer and settings"
-        return ratio("first-step", what, against, 1.05, ours, theirs)
+        return ratio("first-step", what, against, "≤", 1.05, (ours, theirs), "s")
 
     def _job_and_trainer(self) -> tuple[Path, Path]:
         """The trainer and its settings as fsdpkit hands them over; also warms every cache."""

@@ -1,14 +1,14 @@
 """What the reference T5 trainer can be told, and which combinations cannot work."""
 
+from fsdpkit.config.training.data import DataSettings
+from fsdpkit.config.training.model import ModelSettings
 from fsdpkit.config.training.presets import PRESETS, PresetName
 from fsdpkit.config.training.problems import problems
 from fsdpkit.config.training.settings import (
     CheckpointSettings,
-    DataSettings,
     DebugSettings,
     EvaluationSettings,
     MetricsSettings,
-    ModelSettings,
     OptimizerSettings,
     ParameterGroup,
     PrecisionSettings,

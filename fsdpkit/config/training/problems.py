@@ -6,8 +6,8 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 
 from collections.abc import Iterator
 
+from fsdpkit.config.training.data import DataSettings
 from fsdpkit.config.training.settings import (
-    DataSettings,
     OptimizerSettings,
     PrecisionSettings,
     ShardingSettings,

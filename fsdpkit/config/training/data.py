@@ -1,0 +1,88 @@
+"""`[training.data]`: what the model reads, what it should write, and how samples lie in a batch."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.training.model import Name
+
+
+class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[training.data]`: what the model reads and what it should write."""
+
+    source: Annotated[
+        Name,
+        Meta(
+            description='"python-docs" (Python\'s own documentation, no download), a .jsonl, .csv, '
+            ".parquet or .txt file, or a directory that `fsdpkit data prepare` made."
+        ),
+    ] = "python-docs"
+    task: Annotated[
+        Literal["docstring", "span-corruption", "pairs"],
+        Meta(
+            description="docstring: write a function's docstring from its code; span-corruption: "
+            "fill gaps in text; pairs: source and target fields of the file."
+        ),
+    ] = "docstring"
+    tokenizer: Annotated[
+        Name | None,
+        Meta(
+            description='"bytes" (ByT5), a tokenizer.json or a SentencePiece .model; unset takes '
+            "bytes, or what prepared data was made with."
+        ),
+    ] = None
+    source_field: Annotated[
+        str, Meta(description="Field of the file that holds the source text.", min_length=1)
+    ] = "source"
+    target_field: Annotated[
+        str, Meta(description="Field of the file that holds the target text.", min_length=1)
+    ] = "target"
+    bad_rows: Annotated[
+        Literal["fail", "skip"],
+        Meta(description="A row that cannot be used ends the run, or is counted and left out."),
+    ] = "fail"
+    source_length: Annotated[
+        int, Meta(description="Longest source in tokens; longer ones are cut.", ge=2, le=1048576)
+    ] = 96
+    target_length: Annotated[
+        int, Meta(description="Longest target in tokens; longer ones are cut.", ge=2, le=1048576)
+    ] = 32
+    noise_density: Annotated[
+        float, Meta(description="Share of tokens that span-corruption hides.", gt=0, lt=1)
+    ] = 0.15
+    mean_span: Annotated[
+        Annotated[float, Meta(ge=1, le=1000)] | None,
+        Meta(description="Mean length of a hidden span in tokens; unset: 3, and 20 for bytes."),
+    ] = None
+    buckets: Annotated[
+        int,
+        Meta(
+            description="Sizes that batches are padded to, each a share of the longest: few shapes "
+            "for compile; 0 pads each batch to its longest sample.",
+            ge=0,
+            le=64,
+        ),
+    ] = 0
+    multiple: Annotated[
+        int,
+        Meta(
+            description="Padded lengths are multiples of this; GPU kernels like 8 to 128.",
+            ge=1,
+            le=4096,
+        ),
+    ] = 1
+    packing: Annotated[
+        bool,
+        Meta(description="Several short samples in one row, which do not see each other."),
+    ] = False
+    held_out: Annotated[
+        float,
+        Meta(
+            description="Share of the samples kept for evaluation, never trained on.", ge=0, le=0.5
+        ),
+    ] = 0.02
+    workers: Annotated[
+        int,
+        Meta(description="Loader processes per rank; 0 loads in the rank itself.", ge=0, le=64),
+    ] = 0
