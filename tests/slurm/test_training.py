@@ -55,7 +55,7 @@ def test_three_nodes_of_two_ranks_train_too(submit: Submit) -> None:
 
 def test_your_own_model_trains_with_the_page_that_the_readme_names(submit: Submit) -> None:
     script = ROOT / "examples" / "own-model" / "train.py"
-    run = trained(submit(str(script), "--nodes", "2", "--gpus", "2", "--", "20"))
+    run = trained(submit(str(script), "--nodes", "2", "--gpus", "4", "--", "20"))
     assert len(losses(run)) == 2
     assert losses(run)[-1] < losses(run)[0] - 0.3
     assert (run.paths.task().checkpoints / "step-20" / ".metadata").exists()
