@@ -33,10 +33,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     attention: Annotated[
-        Literal["sdpa", "flex", "math"],
+        Literal["sdpa", "flex", "triton", "math"],
         Meta(
-            description="sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; math: "
-            "the scores written out, to compare with."
+            description="sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; triton: "
+            "a kernel that never holds scores or biases, GPUs only, extra `kernels`; math: the "
+            "scores written out, to compare with."
         ),
     ] = "sdpa"
     d_model: Annotated[

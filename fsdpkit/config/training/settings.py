@@ -208,6 +208,19 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             description="Steps between checkpoints; 0 saves only at the end or when stopped.", ge=0
         ),
     ] = 50
+    every_minutes: Annotated[
+        float,
+        Meta(
+            description="Also save when this long has passed since the last checkpoint; 0 never.",
+            ge=0,
+        ),
+    ] = 0
+    background: Annotated[
+        bool,
+        Meta(
+            description="Write while training goes on, from a copy of the shards in host memory."
+        ),
+    ] = True
     keep_last: Annotated[int, Meta(description="Newest checkpoints to keep.", ge=1)] = 2
     at_end: Annotated[bool, Meta(description="Also save after the last step.")] = True
     export: Annotated[
@@ -312,6 +325,13 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     compile: Annotated[
         bool, Meta(description="torch.compile each block; wants data.buckets for few shapes.")
     ] = False
+    loss: Annotated[
+        Literal["whole", "chunked"],
+        Meta(
+            description="chunked: score the vocabulary for some target tokens at a time, and never "
+            "hold all scores."
+        ),
+    ] = "whole"
     grad_clip: Annotated[
         float, Meta(description="Largest global gradient norm; 0 does not clip.", ge=0)
     ] = 1.0
