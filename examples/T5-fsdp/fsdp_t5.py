@@ -19,6 +19,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import torch
 import torch.nn.functional as F
 from attention import attention_in_use, guard_kernels
@@ -28,23 +29,26 @@ from model import IGNORE, T5, Block, T5Config, init_parameter
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
-from weights import check, export, fill_from
+from weights import check, fill_from, hugging_face
 
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.command_line import read_settings
-from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError, NotFoundError
+from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import Progress, checkpoints, resume, save
+from fsdpkit.training.agreement import SaveClock, StopRequest
+from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.debugging import Debugging, prepare
 from fsdpkit.training.display import Display
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
+    on_first,
     process_group,
     seed_step,
     sum_over_ranks,
 )
 from fsdpkit.training.early_stop import lost_patience
+from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
 from fsdpkit.training.hardware import describe_peak, peak_tflops
 from fsdpkit.training.metrics import Metrics
@@ -52,7 +56,6 @@ from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.sharding import compute_dtype, shard
-from fsdpkit.training.stopping import StopRequest
 
 
 @record  # an exception reaches torchrun's error file with its traceback
@@ -82,9 +85,17 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     model, config = build(settings, text.vocabulary, ranks)
     optimizer = make_optimizer(model, settings.optimizer)
     scaler = loss_scaler(settings.precision, model, ranks)
-    progress = restore(settings, paths, ranks, model, optimizer)
-    if progress.loss_scale:
-        scaler.load_state_dict(progress.loss_scale)
+    saves = Checkpointer(
+        paths,
+        ranks,
+        model,
+        optimizer,
+        settings.checkpoint,
+        state={"loss_scale": scaler},
+        about=msgspec.to_builtins(settings),
+        export=hugging_face(config, eos_id=text.tokenizer.eos_id),
+    )
+    progress = saves.resume() or Progress()
 
     dtype = compute_dtype(settings.precision, ranks.device)
     peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
@@ -103,7 +114,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
     )
     micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
-    stop = StopRequest(paths, ranks)
+    stop, clock = StopRequest(paths, ranks), SaveClock(ranks, settings.checkpoint.every_minutes)
     evaluates = settings.evaluation.batches and len(text.held_out)
     patience = settings.evaluation.patience or math.inf
     batches = stream(loader, progress)
@@ -113,8 +124,10 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             seed_step(settings.seed, progress.step, ranks.rank)
             batch = next(batches).to(ranks.device)
             targets = (batch.labels != IGNORE).sum()
-            target_tokens, all_tokens, votes = sum_over_ranks(
-                targets, targets + batch.source_mask.sum(), stop.wanted(), device=ranks.device
+            target_tokens, all_tokens, stops, saves_now = sum_over_ranks(
+                *(targets, targets + batch.source_mask.sum()),
+                *(stop.wanted(), clock.wanted()),
+                device=ranks.device,
             )
             # A token weighs the same wherever it is: sums, divided once by the tokens of all
             # ranks. FSDP averages over ranks; the factor undoes that.
@@ -148,20 +161,23 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
                 if lost_patience(progress, eval_loss, settings.evaluation.patience):
                     ranks.say(f"stopping early: {progress.worse} evaluations without a lower loss")
                     last = True
-            stop.decide(votes)
-            stopping = stop.agreed() and not last
+            stop.decide(stops)
+            clock.decide(saves_now)
+            stopping, late = stop.agreed() and not last, clock.agreed()
             if (
                 stopping
+                or late
                 or is_due(settings.checkpoint.every_steps, progress)
-                or (last and settings.checkpoint.at_end)
+                or (last and (settings.checkpoint.at_end or settings.checkpoint.export))
             ):
                 progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
-                progress.loss_scale = scaler.state_dict()
-                keep = settings.checkpoint.keep_last
                 with metrics.pause():
-                    where = save(paths, ranks, model, optimizer, progress, keep_last=keep)
-                ranks.say(f"checkpoint {where}")
+                    saves.save(progress)
+                clock.saved()
+            saves.report(metrics.record)
             if stopping:
+                saves.close()
+                saves.report(metrics.record)
                 stop.answered()
                 ranks.say(
                     f"stopped on request after step {progress.step}; to go on, submit again with "
@@ -169,8 +185,11 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
                 )
                 return STOPPED_EARLY
 
+    saves.close()
+    saves.report(metrics.record)
     if settings.checkpoint.export:
-        export(paths.export, model, config, ranks, eos_id=text.tokenizer.eos_id)
+        newest = paths.checkpoints / f"step-{progress.step}"
+        on_first(ranks, lambda: export_hugging_face(newest, paths.export))
         ranks.say(f"exported to {paths.export}")
     ranks.say(
         f"done: {progress.step} steps, {metrics.settle():,} target tokens, "
@@ -210,32 +229,6 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
         compile=settings.compile,
     )
     return model, config
-
-
-def restore(
-    settings: TrainingSettings,
-    paths: TaskPaths,
-    ranks: Ranks,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> Progress:
-    """Where this run, or the one it starts from, left off; the beginning if there is neither."""
-    if settings.checkpoint.resume == "never":
-        if checkpoints(paths):
-            raise ConfigError(
-                f"{paths.checkpoints} holds checkpoints of an earlier run, which a new one would "
-                "mix with its own: move them away, or set training.checkpoint.resume = "
-                '"auto".'
-            )
-        return Progress()
-    progress = resume(paths, ranks, model, optimizer)
-    start = settings.checkpoint.start
-    if progress is None and start:
-        # Another run's newest checkpoint; it is read, never changed.
-        progress = resume(TaskPaths(Path(start)), ranks, model, optimizer)
-        if progress is None:
-            raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
-    return progress or Progress()
 
 
 def forward_backward(

@@ -1,9 +1,9 @@
-"""Weights in files: a Hugging Face directory of `config.json` and safetensors, read and written.
+"""Weights in files: a Hugging Face directory of `config.json` and safetensors, read and written,
+and checkpoints, read for use without training.
 
-One whole parameter is in memory at a time, so that no rank ever holds the model; on export, the
-first rank's host holds the tensors of one file. Everything that can be wrong with a file is found
-in the headers, before a GPU has done any work: `check`, then `fill_from` for
-`fsdpkit.training.sharding.shard`.
+One whole parameter is in memory at a time, so that no rank ever holds the model. Everything that
+can be wrong with a file is found in the headers, before a GPU has done any work: `check`, then
+`fill_from` for `fsdpkit.training.sharding.shard`.
 
 Names are those of model.py, which are Hugging Face's. Values are float32 in memory and in files
 written here; bfloat16 and float16 files are read too.
@@ -12,26 +12,30 @@ written here; bfloat16 and float16 files are read too.
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from model import EOS, PAD, T5, T5Config
+from model import EOS, PAD, T5, Block, T5Config
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Generator, Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Generator, Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
 
+from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
-from fsdpkit.training.distributed import Ranks
+from fsdpkit.runs.checkpoints import DESCRIPTION, describe, step_of
+from fsdpkit.training.checkpoint_files import LoadPlanner, Reader
+from fsdpkit.training.checkpoint_loading import weights_in
+from fsdpkit.training.distributed import Ranks, error_text, together
+from fsdpkit.training.export import INDEX, MAX_FILE_BYTES, SINGLE, HuggingFace, write_hugging_face
+from fsdpkit.training.sharding import shard
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of SHARED
 # In files of 2020: transformers made this table and never read it.
@@ -94,61 +98,76 @@ def load(
     attention: str = "sdpa",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    ranks: Ranks | None = None,
 ) -> T5:
-    """The whole model in one process, in evaluation mode. Raises what `check` raises."""
-    config = check(directory, T5Config(**read_config_json(directory / "config.json")))
+    """The model in evaluation mode, from a Hugging Face directory or a checkpoint of fsdp_t5.py.
+
+    In one process it is whole; with `ranks`, a collective, FSDP2 spreads it over their devices, and
+    each reads its part. A checkpoint is believed: `fsdpkit.runs.checkpoints` can check it before.
+
+    Raises what `check` raises, NotFoundError for a checkpoint without config.json, StorageError for
+    one that cannot be read.
+    """
+    sharded = is_checkpoint(directory)
+    config = (_config_of_checkpoint if sharded else _config)(directory)
+    fill = _leave if sharded else fill_from(directory, config)
     with torch.device("meta"):
         model = T5(config, attention).to(dtype).eval()
-    model.to_empty(device=device)
-    fill = fill_from(directory, config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            fill(name, parameter, torch.default_generator)
+    if ranks:
+        # Gathered as they are: the type is in the shards already.
+        precision = PrecisionSettings(param="float32")
+        shard(model, ShardingSettings(), precision, ranks, blocks=[Block], fill=fill)
+    else:
+        model.to_empty(device=device)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                fill(name, parameter, torch.default_generator)
+    if sharded:
+        _read_shards(directory, model, ranks)
     return model
+
+
+def is_checkpoint(directory: Path) -> bool:
+    """Whether `directory` is a checkpoint of a run, not a Hugging Face directory."""
+    return step_of(directory) is not None or (directory / DESCRIPTION).is_file()
 
 
 def export(
     directory: Path,
-    model: nn.Module,
+    model: T5,
     config: T5Config,
-    ranks: Ranks | None = None,
     *,
     eos_id: int = EOS,
-    max_file_bytes: int = 5 * 10**9,
+    max_file_bytes: int = MAX_FILE_BYTES,
 ) -> None:
-    """Write `model`, sharded by either engine or whole, to `directory` for `transformers`.
+    """Write a whole `model` to `directory` for `transformers` 4 and 5.
 
-    A collective: with `ranks`, call it on every rank; the first one writes, next to `directory`
-    first, which is replaced when all is there. transformers 4 and 5 load the result. Raises
-    StorageError on all ranks when it cannot be written, or when `directory` is no earlier export.
+    A sharded one is exported from its checkpoint: `fsdpkit.training.export`. Raises StorageError
+    when it cannot be written, or when `directory` is no earlier export.
     """
-    first = ranks is None or ranks.is_first
-    directory = directory.absolute()
-    building = directory.with_name(f".{directory.name}.partial")
-    gather = _gatherer(model)
-    names = [*_shapes(config)]
-    if config.tie_word_embeddings and not config.scales_decoder_outputs:
-        names.append(HEAD)  # transformers 4 scales what is tied: give it an equal, untied head
-    plan = _files(names, config, max_file_bytes)
+    weights = dict(model.named_parameters())
+    beside = hugging_face(config, eos_id)
+    write_hugging_face(
+        directory,
+        {name: 4 * weight.numel() for name, weight in weights.items()},
+        lambda names: {name: weights[name] for name in names},
+        beside.texts(),
+        beside.copies,
+        dtype=torch.float32,
+        max_file_bytes=max_file_bytes,
+    )
+
+
+def hugging_face(config: T5Config, eos_id: int = EOS) -> HuggingFace:
+    """What a directory for `transformers` has beside the weights of a T5."""
     table = hugging_face_config(config, eos_id)
-    failure = _attempt(partial(_begin, directory, building)) if first else ""
-    for file, members in plan.items():
-        tensors = {}
-        for name in members:  # after a failure too: the other ranks are in the same collective
-            whole = gather(SHARED if name == HEAD and config.tie_word_embeddings else name)
-            if first and not failure:
-                # A copy: safetensors refuses tensors that share memory.
-                tensors[name] = whole.detach().to("cpu", torch.float32, copy=True).contiguous()
-        if first and not failure:
-            failure = _attempt(partial(_save, building / file, tensors))
-    if first and not failure:
-        failure = _attempt(partial(_finish, directory, building, table, plan))
-    if ranks is not None:
-        told = [failure]
-        torch.distributed.broadcast_object_list(told)
-        failure = told[0]
-    if failure:
-        raise StorageError(f"The model could not be exported to {directory}: {failure}.")
+    ids = ("decoder_start_token_id", "pad_token_id", "eos_token_id")
+    # transformers 4 scales what is tied: where ours does not, it gets an equal, untied head.
+    untie = config.tie_word_embeddings and not config.scales_decoder_outputs
+    return HuggingFace(
+        files={"config.json": table, "generation_config.json": {key: table[key] for key in ids}},
+        copies={HEAD: SHARED} if untie else {},
+    )
 
 
 def hugging_face_config(config: T5Config, eos_id: int = EOS) -> dict[str, Any]:
@@ -173,6 +192,55 @@ def hugging_face_config(config: T5Config, eos_id: int = EOS) -> dict[str, Any]:
         "pad_token_id": PAD,
         "eos_token_id": eos_id,
     }
+
+
+def _config(directory: Path) -> T5Config:
+    return check(directory, T5Config(**read_config_json(directory / CONFIG)))
+
+
+def _config_of_checkpoint(directory: Path) -> T5Config:
+    """Its config.json, the head tied as it was while training; fits the tensors."""
+    if not (directory / CONFIG).is_file():
+        raise NotFoundError(
+            f"{directory}: holds no {CONFIG}, which says what model it is: it was saved by another "
+            "trainer than fsdp_t5.py."
+        )
+    config = T5Config(**read_config_json(directory / CONFIG))
+    if describe(directory).export.get("copies", {}).get(HEAD) == SHARED:
+        scales = config.scales_decoder_outputs
+        config = replace(config, tie_word_embeddings=True, scale_decoder_outputs=scales)
+    found = {name: tuple(shape) for name, (shape, _) in weights_in(directory).items()}
+    expected = _shapes(config)
+    if wrong := sorted(dict(found.items() ^ expected.items())):
+        raise ConfigError(f"{directory}: {wrong[0]} is not what {CONFIG} there says.")
+    return config
+
+
+def _leave(name: str, tensor: Tensor, generator: Generator) -> None:
+    """A `fill` for values that are read later."""
+
+
+def _read_shards(checkpoint: Path, model: T5, ranks: Ranks | None) -> None:
+    """Copy into each parameter, or this rank's part of it, what `checkpoint` has of it."""
+    state = {"model": {name: p.detach() for name, p in model.named_parameters()}}
+
+    def read() -> None:
+        with warnings.catch_warnings():  # that there is no process group
+            warnings.simplefilter("ignore")
+            state_dict_loader.load(
+                state,
+                storage_reader=Reader(checkpoint),
+                planner=LoadPlanner(),
+                no_dist=ranks is None,
+            )
+
+    if ranks:
+        together(read)
+        return
+    try:
+        read()
+    except (OSError, RuntimeError, CheckpointException) as error:
+        raise StorageError(f"{checkpoint} cannot be read: {error_text(error)}.") from None
 
 
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
@@ -282,82 +350,3 @@ def _same(one: Stored, other: Stored) -> bool:
         a, b = first.get_slice(one.name), second.get_slice(other.name)
         rows = range(0, one.shape[0], 1024)
         return all(torch.equal(a[r : r + 1024], b[r : r + 1024]) for r in rows)
-
-
-def _gatherer(model: nn.Module) -> Callable[[str], Tensor]:
-    """A function from a parameter's plain name to the whole parameter; a collective."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-    # Sharded, as either engine holds it: FSDP1's own gathering into full state dicts would put the
-    # whole model on one host, and has crashed before the first forward pass.
-    state = get_model_state_dict(model)
-
-    def gather(name: str) -> Tensor:
-        held: Any = state[name]
-        whole: Tensor = held.full_tensor() if isinstance(held, DTensor) else held
-        return whole
-
-    return gather
-
-
-def _files(names: list[str], config: T5Config, max_bytes: int) -> dict[str, list[str]]:
-    """File name → its tensors, none larger than `max_bytes` unless a single tensor is."""
-    shapes = _shapes(replace(config, tie_word_embeddings=False))
-    parts: list[list[str]] = [[]]
-    used = 0
-    for name in names:
-        size = 4 * torch.Size(shapes[name]).numel()
-        if parts[-1] and used + size > max_bytes:
-            parts.append([])
-            used = 0
-        parts[-1].append(name)
-        used += size
-    if len(parts) == 1:
-        return {SINGLE: parts[0]}
-    return {
-        f"model-{i:05d}-of-{len(parts):05d}.safetensors": part for i, part in enumerate(parts, 1)
-    }
-
-
-def _attempt(action: Callable[[], None]) -> str:
-    """What went wrong, or nothing."""
-    try:
-        action()
-    except (OSError, SafetensorError, StorageError) as error:
-        return str(error).rstrip(".")
-    return ""
-
-
-def _begin(directory: Path, building: Path) -> None:
-    if directory.exists() and not (directory / "config.json").is_file():
-        raise StorageError("it exists and is no earlier export; name another place")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-
-
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
-    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)  # safetensors makes files that nobody else can read
-
-
-def _finish(
-    directory: Path, building: Path, table: dict[str, Any], plan: dict[str, list[str]]
-) -> None:
-    def write(name: str, content: dict[str, Any]) -> None:
-        (building / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-    write("config.json", table)
-    ids = ("decoder_start_token_id", "pad_token_id", "eos_token_id")
-    write("generation_config.json", {key: table[key] for key in ids})
-    if len(plan) > 1:
-        size = sum((building / file).stat().st_size for file in plan)
-        where = {name: file for file, names in plan.items() for name in names}
-        write(INDEX, {"metadata": {"total_size": size}, "weight_map": where})
-    old = directory.with_name(f".{directory.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if directory.exists():
-        os.rename(directory, old)
-    os.rename(building, directory)
-    shutil.rmtree(old, ignore_errors=True)

@@ -72,7 +72,8 @@ with training.process_group() as ranks:
     model = training.shard(model, sharding, precision, ranks, blocks=[Block], fill=fill, seed=SEED)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
 
-    progress = training.resume(paths, ranks, model, optimizer) or training.Progress()
+    saves = training.Checkpointer(paths, ranks, model, optimizer)
+    progress = saves.resume() or training.Progress()
     metrics = training.Metrics(paths, ranks, tokens=progress.tokens)
     stop, stopping = training.StopRequest(paths, ranks), False
     batches = training.endless(loader, progress)
@@ -93,5 +94,6 @@ with training.process_group() as ranks:
             line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)
             ranks.say(f"step {progress.step}  loss {line['loss']:.3f}")
     progress.tokens = metrics.settle()
-    training.save(paths, ranks, model, optimizer, progress, keep_last=2)
+    saves.save(progress)
+    saves.close()
 sys.exit(training.STOPPED_EARLY if stopping else 0)

@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from fsdpkit.config.training import PrecisionSettings, ShardingSettings
     from fsdpkit.errors import STOPPED_EARLY
     from fsdpkit.runs.layout import TaskPaths
-    from fsdpkit.training.checkpoint import Progress, resume, save
+    from fsdpkit.training.agreement import SaveClock, StopRequest
+    from fsdpkit.training.checkpoint import Checkpointer, Progress
     from fsdpkit.training.distributed import Ranks, process_group, seed_step, sum_over_ranks
+    from fsdpkit.training.export import HuggingFace
+    from fsdpkit.training.finite import require_finite
     from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler
     from fsdpkit.training.metrics import Metrics
     from fsdpkit.training.optimizers import make_optimizer
     from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, endless
     from fsdpkit.training.schedules import set_learning_rate
     from fsdpkit.training.sharding import shard
-    from fsdpkit.training.stopping import StopRequest, require_finite
 
 _HOMES = {
     "config.training": ("PrecisionSettings", "ShardingSettings"),
     "errors": ("STOPPED_EARLY",),
     "runs.layout": ("TaskPaths",),
-    "training.checkpoint": ("Progress", "resume", "save"),
+    "training.checkpoint": ("Checkpointer", "Progress"),
+    "training.export": ("HuggingFace",),
     "training.distributed": ("Ranks", "process_group", "seed_step", "sum_over_ranks"),
     "training.gradients": ("clip_gradients", "gradient_sync", "loss_scaler"),
     "training.metrics": ("Metrics",),
@@ -37,18 +40,22 @@ _HOMES = {
     "training.sampler": ("GlobalBatches", "GlobalOrderSampler", "endless"),
     "training.schedules": ("set_learning_rate",),
     "training.sharding": ("shard",),
-    "training.stopping": ("StopRequest", "require_finite"),
+    "training.agreement": ("SaveClock", "StopRequest"),
+    "training.finite": ("require_finite",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "STOPPED_EARLY",
+    "Checkpointer",
     "GlobalBatches",
     "GlobalOrderSampler",
+    "HuggingFace",
     "Metrics",
     "PrecisionSettings",
     "Progress",
     "Ranks",
+    "SaveClock",
     "ShardingSettings",
     "StopRequest",
     "TaskPaths",
@@ -59,8 +66,6 @@ __all__ = [
     "make_optimizer",
     "process_group",
     "require_finite",
-    "resume",
-    "save",
     "seed_step",
     "set_learning_rate",
     "shard",

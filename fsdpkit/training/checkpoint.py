@@ -1,32 +1,51 @@
-"""Checkpoints that either exist in full or not at all, and resuming from the newest.
+"""Save while training goes on, and go on exactly where a run stopped.
 
-Sharded, through `torch.distributed.checkpoint`: each rank writes what it holds, and another world
-size or engine can read it. A checkpoint is written under a name with a leading dot and renamed when
-everything is in place. Saving and loading are collectives: call them on every rank.
+Each rank writes what it holds, through `torch.distributed.checkpoint`; another number of ranks,
+another engine or strategy can read it (`fsdpkit.runs.checkpoints` has the files). A save makes a
+copy of the shards and returns; the copy is written by a thread with a process group of its own,
+synced, summed, described, and only then renamed to `step-<s>`. Whatever happens before that leaves
+the older checkpoints as they are.
 
-    checkpoints/step-<s>/progress.json      Progress: where the run stood
-    checkpoints/step-<s>/.metadata, *.distcp  weights under plain names, optimizer state
+    saves = Checkpointer(paths, ranks, model, optimizer)
+    progress = saves.resume() or Progress()
+    …
+    saves.save(progress)      # in the loop, on every rank
+    …
+    saves.close()             # all is on disk
+
+Resuming restores weights, optimizer, `state` (a loss scale, a scheduler), progress and, on the same
+number of ranks, every rank's random generators. It reads every byte before it believes any: a
+checkpoint that is not what was written is refused by name, and the one before it is taken.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
-from dataclasses import asdict, dataclass, field
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from fsdpkit.errors import StorageError
-from fsdpkit.runs.layout import TaskPaths, write_atomically
-from fsdpkit.training.distributed import Ranks
+from fsdpkit.config.training import CheckpointSettings
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.runs import checkpoints as files
+from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.checkpoint_files import Writer
+from fsdpkit.training.checkpoint_loading import load, newest_whole, sharded_state, versions
+from fsdpkit.training.distributed import Ranks, gather, on_first, together
+from fsdpkit.training.export import HuggingFace
 
-_COMPLETE = re.compile(r"step-(\d+)")
+WRITE_TIMEOUT = timedelta(hours=1)
+"""How long one rank may wait for another's part of a checkpoint to be written."""
 
 
 @dataclass
@@ -41,120 +60,291 @@ class Progress:
     skipped: int = 0  # steps left out because their gradient was not finite
     best_loss: float | None = None  # lowest held-out loss so far
     worse: int = 0  # evaluations since then
-    loss_scale: dict[str, Any] = field(default_factory=dict)  # float16's, as its scaler gives it
 
 
-def checkpoints(paths: TaskPaths) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    found = [
-        (int(match[1]), path)
-        for path in paths.checkpoints.glob("step-*")
-        if (match := _COMPLETE.fullmatch(path.name))
-        and (path / ".metadata").exists()
-        and (path / "progress.json").exists()
-    ]
-    return [path for _, path in sorted(found)]
+class Stateful(Protocol):
+    """What has a small state of plain numbers: a loss scaler, a learning-rate scheduler."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
-def save(
-    paths: TaskPaths,
-    ranks: Ranks,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    *,
-    keep_last: int,
-) -> Path:
-    """Write `checkpoints/step-<progress.step>`, remove all but the newest `keep_last`.
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was written, and what it cost. Times are rank 0's, in seconds."""
 
-    Raises StorageError when the directory cannot be written; older checkpoints then still stand.
+    path: Path
+    bytes: int
+    blocked_s: float  # training waited
+    written_s: float  # from the call until it was whole
+
+    def __str__(self) -> str:
+        return (
+            f"checkpoint {self.path}: {self.bytes / 1e6:.1f} MB, training waited "
+            f"{self.blocked_s:.2f} s, written after {self.written_s:.2f} s"
+        )
+
+
+class Checkpointer:
+    """One run's checkpoints: `resume` from the newest whole one, `save`, `close`.
+
+    Its methods are collectives: on all ranks, after the same step. `state` is restored with the
+    weights; `about` and `export` are kept beside them for whoever reads the checkpoint. Once a
+    checkpoint fits, or there is none, the directory is claimed: a process that wrote there before
+    stops at its next save.
     """
-    # Imported on use: a second of start-up that a run does not need before its first checkpoint.
-    from torch.distributed.checkpoint import state_dict_saver
-    from torch.distributed.checkpoint.api import CheckpointException
 
-    final = paths.checkpoints / f"step-{progress.step}"
-    temporary = paths.checkpoints / f".{final.name}.tmp"
-    try:
-        if ranks.is_first:
-            # What an attempt left that was killed while saving, perhaps at another step.
-            for leftover in paths.checkpoints.glob(".step-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            temporary.mkdir(parents=True)
-        dist.barrier()
-        state_dict_saver.save(_state(model, optimizer), checkpoint_id=temporary)
-        if ranks.is_first:
-            write_atomically(temporary / "progress.json", json.dumps(asdict(progress)))
-            if final.exists():
-                _discard(final)
-            os.rename(temporary, final)
-            for old in checkpoints(paths)[:-keep_last]:
-                _discard(old)
-    except (OSError, CheckpointException) as error:
-        raise StorageError(f"Checkpoint {final} could not be written: {_cause(error)}.") from error
-    dist.barrier()
-    return final
+    def __init__(
+        self,
+        paths: TaskPaths,
+        ranks: Ranks,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: CheckpointSettings | None = None,
+        *,
+        state: Mapping[str, Stateful] | None = None,
+        about: Mapping[str, Any] | None = None,
+        export: HuggingFace | None = None,
+    ) -> None:
+        self.settings = settings or CheckpointSettings()
+        self._ranks, self._model, self._optimizer = ranks, model, optimizer
+        self._state, self._about, self._export = dict(state or {}), dict(about or {}), export
+        self._directory = paths.checkpoints
+        self._claim: Claim | None = None
+        self._refused: list[Path] = []
+        self._newest: int | None = None  # step of the newest checkpoint, as far as we know
+        self._group: dist.ProcessGroup | None = None
+        self._stager: Any = None
+        self._save: _Save | None = None  # that is under way
+        self._finished: list[Saved] = []
+        # Whoever steps the optimizer changes what is being copied.
+        optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
+
+    def resume(self) -> Progress | None:
+        """Load the newest whole checkpoint, of this run or else of `settings.start`; None without.
+
+        Raises StorageError when there are checkpoints and none is whole, or new ones could not be
+        written; ConfigError for one of another model, optimizer or format, or when the settings
+        forbid to go on from what is there; NotFoundError when `settings.start` has none.
+        """
+        progress = self._resume()
+        self._claim = on_first(self._ranks, lambda: claim(self._directory))
+        return progress
+
+    def _resume(self) -> Progress | None:
+        own, start = self._directory, self.settings.start
+        found = on_first(self._ranks, lambda: files.checkpoints_in(own))
+        if self.settings.resume == "never":
+            if found:
+                raise ConfigError(
+                    f"{own} holds checkpoints of an earlier run, which a new one would mix with "
+                    'its own: move them away, or set training.checkpoint.resume = "auto".'
+                )
+            return None
+        if found:
+            path, self._refused = newest_whole(found, self._ranks)
+            self._newest = files.step_of(path)
+            return self._load(path)
+        if start is None:
+            return None
+        # Another run's checkpoint; it is read, never changed.
+        found = on_first(self._ranks, lambda: _checkpoints_of(Path(start)))
+        if not found:
+            raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
+        return self._load(newest_whole(found, self._ranks)[0])
+
+    def save(self, progress: Progress) -> None:
+        """Write `step-<progress.step>`; returns when it is begun, or done without `background`.
+
+        The save before must be done: this one waits for it. Does nothing for a step that is saved
+        already. Raises StorageError when this checkpoint, or the one before, could not be written;
+        older ones then still stand.
+        """
+        if progress.step == self._newest:
+            return
+        self.wait()
+        began = time.perf_counter()
+        if self._claim is None:
+            self._claim = on_first(self._ranks, lambda: claim(self._directory))
+        description = self._describe(progress)
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
+        copy = self._copy(sharded_state(self._model, self._optimizer, self._ranks))
+        write = _in_background(partial(self._write, self._claim, copy, description))
+        self._save = _Save(copy, write, description, began)
+        self._newest = progress.step
+        self._save.blocked_s = time.perf_counter() - began
+        if not self.settings.background:
+            self.wait()
+
+    def _load(self, path: Path) -> Progress:
+        description = load(path, self._model, self._optimizer, self._ranks)
+        for name, stateful in self._state.items():
+            if saved := description.state.get(name):  # empty: it was switched off
+                stateful.load_state_dict(saved)
+        return Progress(**description.progress)
+
+    def wait(self) -> None:
+        """Until what was saved is on disk. Raises StorageError when it could not be written."""
+        if self._save is None:
+            return
+        save, began = self._save, time.perf_counter()
+        try:
+            path, size, ended = save.written.result()
+        except StorageError as error:
+            self._save = self._newest = None
+            raise StorageError(
+                f"The checkpoint of step {save.description.step} could not be written: {error} "
+                "Older ones stand."
+            ) from None
+        save.blocked_s += time.perf_counter() - began
+        self._finished.append(Saved(path, size, save.blocked_s, ended - save.began))
+        self._save = None
+        if self._stager and self._ranks.device.type != "cuda":
+            self._stager.close()  # only pinned memory is worth keeping for the next copy
+            self._stager = None
+
+    def report(self, record: Callable[..., None] | None = None) -> None:
+        """Say, and `record` as numbers, which checkpoints were written since the last call."""
+        if (save := self._save) and save.written.done():
+            if not (error := save.written.exception()):
+                self.wait()
+            elif not save.told:
+                save.told = True
+                self._ranks.say(
+                    f"The checkpoint of step {save.description.step} could not be written: {error} "
+                    "The run ends when the next one is due."
+                )
+        for saved in self._finished:
+            self._ranks.say(str(saved))
+            if record:
+                record(
+                    step=files.step_of(saved.path),
+                    checkpoint_bytes=saved.bytes,
+                    checkpoint_blocked_s=saved.blocked_s,
+                    checkpoint_written_s=saved.written_s,
+                )
+        self._finished.clear()
+
+    def close(self) -> None:
+        """Wait for the last checkpoint and give back the memory of copies. Raises StorageError."""
+        self.wait()
+        if self._stager:
+            self._stager.close()
+
+    def _describe(self, progress: Progress) -> files.Description:
+        export = self._export
+        return files.Description(
+            step=progress.step,
+            saved_at=now(),
+            world_size=self._ranks.world_size,
+            optimizer=type(self._optimizer).__name__,
+            versions=versions(),
+            progress=asdict(progress),
+            state={name: each.state_dict() for name, each in self._state.items()},
+            settings=self._about,
+            export={"files": [*export.files], "copies": dict(export.copies)} if export else {},
+            files={},
+        )
+
+    def _copy(self, state: dict[str, Any]) -> Future[dict[str, Any]]:
+        """The same in host memory, once the future is done; until then tensors must not change."""
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        on_gpu = self._ranks.device.type == "cuda"
+        if on_gpu:
+            # The copy has a stream of its own, which must not overtake the last update.
+            torch.cuda.current_stream().synchronize()
+        if self._stager is None:
+            self._stager = DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=on_gpu,
+                    use_shared_memory=False,
+                    use_async_staging=True,
+                    use_non_blocking_copy=on_gpu,
+                )
+            )
+        copy: Future[dict[str, Any]] = self._stager.stage(state)
+        return copy
+
+    def _wait_for_copy(self) -> None:
+        save = self._save
+        if save and not save.copied:
+            began = time.perf_counter()
+            save.copy.exception()  # what went wrong, if anything, `_write` tells
+            save.blocked_s += time.perf_counter() - began
+            save.copied = True
+
+    def _write(
+        self, mine: Claim, copy: Future[dict[str, Any]], description: files.Description
+    ) -> tuple[Path, int, float]:
+        """On a thread of each rank: path, bytes and time of the checkpoint, or StorageError."""
+        from torch.distributed.checkpoint import state_dict_saver
+
+        group, first = self._group, self._ranks.is_first
+        draft = mine.draft(description.step)
+        texts = self._export.texts() if self._export else {}
+
+        def write() -> dict[str, Written]:
+            writer = Writer(draft)
+            state_dict_saver.save(state, storage_writer=writer, process_group=group)
+            return writer.written
+
+        def name() -> tuple[Path, int]:
+            if not first:
+                return draft, 0
+            written = {n: file for part in parts for n, file in part.items()}
+            path = publish(
+                mine,
+                description,
+                written,
+                texts,
+                keep_last=self.settings.keep_last,
+                refused=self._refused,
+            )
+            return path, sum(file.bytes for file in written.values())
+
+        try:
+            state = together(copy.result, group)
+            parts = gather(together(write, group), group)
+            path, size = together(name, group)
+        except StorageError:
+            if first:
+                abandon(mine, description.step)
+            raise
+        return path, size, time.perf_counter()
 
 
-def resume(
-    paths: TaskPaths, ranks: Ranks, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> Progress | None:
-    """Load the newest complete checkpoint into `model` and `optimizer`; None if there is none.
+@dataclass
+class _Save:
+    """A save under way."""
 
-    Raises StorageError when it cannot be read or belongs to another model.
-    """
-    chosen: list[Any] = [None]
-    if ranks.is_first:  # one rank looks: a shared file system may show nodes different listings
-        found = checkpoints(paths)
-        chosen = [str(found[-1]) if found else None]
-    dist.broadcast_object_list(chosen)
-    if chosen[0] is None:
-        return None
-
-    from torch.distributed.checkpoint import state_dict_loader
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.state_dict import (
-        set_model_state_dict,
-        set_optimizer_state_dict,
-    )
-
-    path = Path(chosen[0])
-    state = _state(model, optimizer)
-    try:
-        state_dict_loader.load(state, checkpoint_id=path)
-        progress = Progress(**json.loads((path / "progress.json").read_text()))
-    except (OSError, ValueError, TypeError, RuntimeError, CheckpointException) as error:
-        raise StorageError(
-            f"Checkpoint {path} could not be loaded: {_cause(error)}. "
-            "Does it belong to another model? Then move it away, or start another run."
-        ) from error
-    set_model_state_dict(model, state["model"])
-    set_optimizer_state_dict(model, optimizer, state["optimizer"])
-    return progress
+    copy: Future[dict[str, Any]]
+    written: Future[tuple[Path, int, float]]
+    description: files.Description
+    began: float
+    blocked_s: float = 0.0
+    copied: bool = False
+    told: bool = False
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import (
-        get_model_state_dict,
-        get_optimizer_state_dict,
-    )
+def _in_background(action: Callable[[], Any]) -> Future[Any]:
+    """On a thread that a process which fails does not wait for."""
+    result: Future[Any] = Future()
 
-    return {
-        "model": get_model_state_dict(model),
-        "optimizer": get_optimizer_state_dict(model, optimizer),
-    }
+    def run() -> None:
+        try:
+            result.set_result(action())
+        except BaseException as error:
+            result.set_exception(error)
 
-
-def _cause(error: BaseException) -> str:
-    """What went wrong, in a line; a CheckpointException's own text holds every rank's traceback."""
-    failures = getattr(error, "failures", None)
-    if not failures:
-        return str(error)
-    return "; ".join(dict.fromkeys(str(cause).rstrip(".") for cause, _ in failures.values()))
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return result
 
 
-def _discard(path: Path) -> None:
-    """Remove a checkpoint such that a reader never takes a half-removed one for whole."""
-    doomed = path.with_name(f".{path.name}.old")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+def _checkpoints_of(start: Path) -> list[Path]:
+    """Those of a run's directory, or `start` itself if it is a checkpoint."""
+    if files.step_of(start) is not None:
+        return [start]
+    return files.checkpoints_in(TaskPaths(start).checkpoints)

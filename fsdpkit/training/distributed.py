@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -20,7 +21,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 import fsdpkit
-from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.errors import FsdpkitError, StorageError, UsageError
+
+T = TypeVar("T")
 
 TORCHRUN_VARIABLES = (
     "RANK",
@@ -117,8 +120,7 @@ def set_timeout(timeout_s: int) -> None:
 
 def check_same_everywhere(what: str, value: str) -> None:
     """Raise FsdpkitError on every rank unless all ranks hold the same `value`; a collective."""
-    values: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    values = gather(value)
     if len(set(values)) > 1:
         shown = "; ".join(
             f"{v} on rank{'s' if values.count(v) > 1 else ''} "
@@ -126,6 +128,51 @@ def check_same_everywhere(what: str, value: str) -> None:
             for v in dict.fromkeys(values)
         )
         raise FsdpkitError(f"The ranks differ in their {what}: {shown}.")
+
+
+def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
+    """What `action` returns on rank 0, on all ranks; an FsdpkitError there is raised on all.
+
+    For questions to a shared file system, which may answer each node differently. A collective.
+    """
+    told: list[Any] = [None, None]
+    if ranks.is_first:
+        try:
+            told = [action(), None]
+        except FsdpkitError as error:
+            told = [None, error]
+    dist.broadcast_object_list(told)
+    if told[1] is not None:
+        raise told[1]
+    answer: T = told[0]
+    return answer
+
+
+def together(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """What `action` returns on this rank; if it fails on any, StorageError on all. A collective."""
+    problem = None
+    try:
+        result = action()
+    except BaseException as error:  # told to everyone, who would wait for this rank otherwise
+        problem = error_text(error)
+    if found := [each for each in gather(problem, group) if each]:
+        raise StorageError("; ".join(dict.fromkeys(found)) + ".")
+    return result
+
+
+def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Each rank's `value`, on all ranks; a collective."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def error_text(error: BaseException) -> str:
+    """What went wrong, in a line; a CheckpointException's own text holds every rank's traceback."""
+    failures = getattr(error, "failures", None)
+    if failures:
+        return "; ".join(dict.fromkeys(error_text(cause) for cause, _ in failures.values()))
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def sum_over_ranks(*values: float | torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.stopping import may_update
+from fsdpkit.training.finite import may_update
 
 SMALLEST_SCALE = 2.0**-10
 """A loss scale that only gradients which are never finite can bring about."""

@@ -10,9 +10,9 @@ import torch
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.checkpoint import checkpoints
+from fsdpkit.training.agreement import StopRequest
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.stopping import StopRequest, require_finite
+from fsdpkit.training.finite import require_finite
 
 FIRST = Ranks(rank=0, local_rank=0, world_size=2, local_world_size=2, device=torch.device("cpu"))
 
@@ -44,23 +44,6 @@ def test_ranks_agree_on_what_was_summed(tmp_path, votes):
     assert not stop.agreed()
     stop.decide(torch.tensor(votes))
     assert stop.agreed() == (votes > 0)
-
-
-def test_checkpoints_are_the_complete_ones_by_number(tmp_path):
-    paths = TaskPaths(tmp_path)
-    assert checkpoints(paths) == []
-    for name, files in {
-        "step-9": [".metadata", "progress.json"],
-        "step-10": [".metadata", "progress.json"],
-        "step-11": [".metadata"],
-        "step-12": ["progress.json"],
-        ".step-13.tmp": [".metadata", "progress.json"],
-        "step-14-copy": [".metadata", "progress.json"],
-    }.items():
-        (paths.checkpoints / name).mkdir(parents=True)
-        for file in files:
-            (paths.checkpoints / name / file).touch()
-    assert [p.name for p in checkpoints(paths)] == ["step-9", "step-10"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

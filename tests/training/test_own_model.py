@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from launch import REPOSITORY, run_ranks
 
+from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.layout import TaskPaths
 
 pytestmark = pytest.mark.torch
@@ -35,7 +35,7 @@ def test_it_learns_and_goes_on_at_another_number_of_ranks(trained):
     of_step = {int(s): float(x) for s, x in re.findall(r"step (\d+)  loss ([\d.]+)", said)}
     assert sorted(of_step) == [10, 20, 30]
     assert of_step[30] < of_step[20] < of_step[10] < 5.5
-    progress = json.loads((paths.checkpoints / "step-30" / "progress.json").read_text())
+    progress = describe(paths.checkpoints / "step-30").progress
     assert (progress["epoch"], progress["position"]) == (0, 20 * 16 + 10 * 8)
 
 
@@ -43,7 +43,7 @@ def test_its_readme_names_what_it_uses():
     code = SCRIPT.read_text()
     table = (SCRIPT.parent / "README.md").read_text().partition("|---|---|")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)", table))
-    assert {"process_group", "shard", "GlobalOrderSampler", "Metrics", "resume"} <= named
+    assert {"process_group", "shard", "GlobalOrderSampler", "Metrics", "Checkpointer"} <= named
     assert [name for name in named if name not in code] == []
 
 

@@ -16,6 +16,7 @@ import pytest
 from launch import EXAMPLE, RANKS, environment, run_ranks, torchrun
 
 from fsdpkit.errors import STOPPED_EARLY
+from fsdpkit.runs.checkpoints import checkpoints_in, describe, problems_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 
@@ -31,6 +32,7 @@ def small(data: Path) -> list[str]:
         "data.held_out": 0.05, "model.d_model": 16, "model.d_ff": 24, "model.d_kv": 8,
         "model.num_heads": 2, "model.num_layers": 1, "model.num_decoder_layers": 1,
         "optimizer.lr": 0.01, "checkpoint.every_steps": SAVE_EVERY,
+        "checkpoint.background": "false",
     }  # fmt: skip
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
@@ -72,8 +74,8 @@ def killed_and_resumed(data: Path, tmp_path_factory: pytest.TempPathFactory):
     assert done.returncode != 0
     left = {p.name for p in paths.checkpoints.iterdir()}
     (paths.checkpoints / "step-8").mkdir()  # as a copy that was interrupted would leave it
-    (paths.checkpoints / "step-8" / "progress.json").write_text('{"step": 8}')
-    (paths.checkpoints / ".step-7.tmp").mkdir()
+    (paths.checkpoints / "step-8" / "checkpoint.json").write_text('{"step": 8}')
+    (paths.checkpoints / ".step-7.abc").mkdir()
     before = losses(paths)
     paths.metrics.unlink()
     done = run_ranks(
@@ -87,8 +89,8 @@ def killed_and_resumed(data: Path, tmp_path_factory: pytest.TempPathFactory):
 def test_a_default_configuration_saves_resumes_and_evaluates(whole):
     paths, output = whole
     assert sorted(losses(paths)) == list(range(1, STEPS + 1))
-    assert [p.name for p in sorted(paths.checkpoints.iterdir())] == ["step-6", "step-9"]
-    progress = json.loads((paths.checkpoints / "step-9" / "progress.json").read_text())
+    assert [p.name for p in checkpoints_in(paths.checkpoints)] == ["step-6", "step-9"]
+    progress = describe(paths.checkpoints / "step-9").progress
     assert (progress["step"], progress["epoch"], progress["position"]) == (9, 1, 24)
     (evaluation,) = [x for x in read_json_lines(paths.metrics) if "eval_loss" in x]
     assert evaluation["step"] == STEPS
@@ -146,8 +148,10 @@ def test_a_killed_run_resumes_on_other_ranks_and_engine_with_the_same_losses(
 
 def test_a_checkpoint_exists_in_full_or_not_at_all(killed_and_resumed):
     paths, _, left, _ = killed_and_resumed
-    assert left == {"step-3", "step-6"}
-    assert (paths.checkpoints / "step-9" / ".metadata").exists()
+    assert left == {"writer.json", "step-3", "step-6"}
+    after = {p.name for p in paths.checkpoints.iterdir()}
+    assert after == {"writer.json", "step-6", "step-8", "step-9"}  # 8 was refused, and left alone
+    assert problems_of(paths.checkpoints / "step-9") == []
 
 
 def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tmp_path):
@@ -171,21 +175,26 @@ def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tm
     assert re.findall(r"exitcode  : (\d+)", root_cause) == [str(STOPPED_EARLY)], output[-3000:]
     last = max(losses(paths))
     assert f"stopped on request after step {last};" in output
-    assert [p.name for p in paths.checkpoints.iterdir()] == [f"step-{last}"]
+    assert [p.name for p in checkpoints_in(paths.checkpoints)] == [f"step-{last}"]
     assert not paths.stop_requested.exists()  # answered: the next attempt goes on
 
 
 def test_a_checkpoint_of_another_model_or_run_is_not_trained_over(data, whole):
     paths, _ = whole
+    before = sorted(p.name for p in paths.checkpoints.iterdir())
+    claimed = (paths.checkpoints / "writer.json").read_text()
+    other = r"of another model: decoder\..* is \[.*16\] there and \[.*32\] here"
     for sets, status, said in [
-        (["model.d_model=32"], "74", "Size mismatch .* for model.shared.weight. Does it belong"),
+        (["model.d_model=32"], "65", other),
+        (["optimizer.name=sgd"], "65", "of another optimizer: AdamW there, SGD here"),
         (["checkpoint.resume=never"], "65", "holds checkpoints of an earlier run"),
     ]:
         arguments = [part for item in sets for part in ("--set", item)]
         done = run_ranks(1, TRAINER, *small(data), *arguments, FSDPKIT_TASK_DIR=str(paths.dir))
         assert re.search(f"^fsdp_t5: .*{said}", done.stdout, re.M), done.stdout[-3000:]
         assert re.findall(r"exitcode  : (\d+)", done.stdout) == [status]
-    assert sorted(p.name for p in paths.checkpoints.iterdir()) == ["step-6", "step-9"]
+    assert sorted(p.name for p in paths.checkpoints.iterdir()) == before
+    assert (paths.checkpoints / "writer.json").read_text() == claimed  # its writer may go on
 
 
 def test_a_new_run_goes_on_from_an_earlier_one_and_leaves_it_alone(data, whole, tmp_path):

@@ -217,9 +217,7 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ] = 0
     background: Annotated[
         bool,
-        Meta(
-            description="Write while training goes on, from a copy of the shards in host memory."
-        ),
+        Meta(description="Write while training goes on, from a copy of the shards in host memory."),
     ] = True
     keep_last: Annotated[int, Meta(description="Newest checkpoints to keep.", ge=1)] = 2
     at_end: Annotated[bool, Meta(description="Also save after the last step.")] = True

@@ -25,7 +25,7 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training import debugging, metrics, stragglers
 from fsdpkit.training.distributed import process_group
-from fsdpkit.training.stopping import may_update
+from fsdpkit.training.finite import may_update
 
 
 class Clock:

@@ -11,14 +11,15 @@ import weakref
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from model import T5, Block, T5Config
-from weights import Stored, check, export, fill_from, load
+from weights import Stored, check, fill_from, hugging_face, load
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
-from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.distributed import Ranks, process_group
+from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.sharding import shard
 
 HALF = PrecisionSettings(param="bfloat16")
@@ -72,23 +73,21 @@ def main() -> None:
             evaluated = name.endswith("evaluated in bfloat16")
             precision = HALF if evaluated else PrecisionSettings()
             model, config = from_files(folder / family, sharding, precision, ranks)
+            optimizer = torch.optim.SGD(model.parameters())
             if evaluated:  # leaves weights gathered, in bfloat16
                 with torch.no_grad():
                     ids = torch.ones(1, 4, dtype=torch.int64)
                     model(ids, ids > 0, ids)
-            export(folder / name, model, config, ranks)
+            paths = TaskPaths(folder / f"run of {name}")
+            saves = Checkpointer(paths, ranks, model, optimizer, export=hugging_face(config))
+            saves.save(Progress(step=1))
+            saves.close()
+            checkpoint = paths.checkpoints / "step-1"
             if ranks.is_first:
+                export_hugging_face(checkpoint, folder / name)
                 Stored.read = original
                 found[name] = different(folder / family, folder / name)
         found["most read at once"] = most
-        try:
-            export(result.parent / "foreign", model, config, ranks)
-            message = "no error"
-        except StorageError as error:
-            message = str(error)
-        messages: list = [None] * ranks.world_size
-        dist.all_gather_object(messages, message)
-        found["foreign directory"] = messages
         if ranks.is_first:
             result.write_text(json.dumps(found))
 

@@ -1,0 +1,172 @@
+"""How a checkpoint gets its name: one writer, nothing overwritten, only what is whole is named.
+
+A trainer claims the directory when it begins (`claim`), writes into a draft that no reader looks
+at, and publishes it: everything synced, then one rename. The claim decides between two jobs that
+write to the same run, whichever way that came about: the one that began last may write, and the
+other finds out before it names anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.checkpoints import (
+    CHECKSUMS,
+    DESCRIPTION,
+    Description,
+    checkpoints_in,
+    checksum_lines,
+    step_of,
+)
+from fsdpkit.runs.layout import write_atomically
+
+CLAIM = "writer.json"
+
+
+class Written(NamedTuple):
+    """A file, as its writer had it."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right of one process to write to `directory`, until another claims it."""
+
+    directory: Path
+    writer: str
+
+    def draft(self, step: int) -> Path:
+        """Where the checkpoint of `step` is written before it has its name."""
+        return self.directory / f".step-{step}.{self.writer}"
+
+    def require(self) -> None:
+        """Raise StorageError when another process has claimed the directory since."""
+        file = self.directory / CLAIM
+        try:
+            found = json.loads(file.read_text("utf-8"))
+            writer, who = found["writer"], f"{found['who']} since {found['since']}"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{file} cannot be read any more: {error}.") from None
+        if writer != self.writer:
+            raise StorageError(
+                f"{self.directory} belongs to another job of the same run ({who}, says {CLAIM}); "
+                "this one stops writing, and has overwritten nothing."
+            )
+
+
+def claim(directory: Path) -> Claim:
+    """Make `directory` if need be, become its writer, remove drafts that earlier ones left.
+
+    Raises StorageError when it cannot be written.
+    """
+    mine = Claim(directory, uuid.uuid4().hex[:12])
+    job = os.environ.get("SLURM_JOB_ID")
+    who = f"{f'Slurm job {job}, ' if job else ''}process {os.getpid()} on {socket.gethostname()}"
+    table = {"writer": mine.writer, "who": who, "since": now()}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / CLAIM, json.dumps(table) + "\n")
+    except OSError as error:
+        raise StorageError(
+            f"{directory} cannot be written ({error.strerror}): no checkpoint could be saved there."
+        ) from None
+    for leftover in directory.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return mine
+
+
+def publish(
+    mine: Claim,
+    description: Description,
+    written: Mapping[str, Written],
+    texts: Mapping[str, str],
+    *,
+    keep_last: int,
+    refused: Collection[Path] = (),
+) -> Path:
+    """Describe the draft, sync it, and give it its name; older ones than `keep_last` then go.
+
+    `written` is what lies in the draft, synced by its writers; `texts` are small files to add. A
+    checkpoint of the same step must not exist, unless it is among the `refused`, which count for
+    nothing. Raises OSError, and StorageError when another process has claimed the directory or made
+    this checkpoint.
+    """
+    draft = mine.draft(description.step)
+    final = mine.directory / f"step-{description.step}"
+    written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
+    sizes = {name: file.bytes for name, file in sorted(written.items())}
+    itself = _write(draft / DESCRIPTION, replace(description, files=sizes).to_json())
+    sums = {name: file.sha256 for name, file in {**written, DESCRIPTION: itself}.items()}
+    _write(draft / CHECKSUMS, checksum_lines(sums))
+    _sync(draft)
+    mine.require()
+    replaced = None
+    if final.exists():
+        if final not in refused:
+            raise StorageError(f"{final} exists already; it was not overwritten.")
+        replaced = _hide(final)
+    os.rename(draft, final)
+    _sync(mine.directory)
+    if replaced:
+        shutil.rmtree(replaced, ignore_errors=True)
+    _prune(mine.directory, keep_last, refused)
+    return final
+
+
+def abandon(mine: Claim, step: int) -> None:
+    """Remove the draft of `step`, which failed: a full disk needs the room."""
+    shutil.rmtree(mine.draft(step), ignore_errors=True)
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _prune(directory: Path, keep_last: int, refused: Collection[Path]) -> None:
+    """Remove what is older than the newest `keep_last`; what cannot be removed stays."""
+    counted = [path for path in checkpoints_in(directory) if path not in refused]
+    oldest_kept = step_of(counted[-keep_last:][0]) or 0
+    for path in checkpoints_in(directory):
+        if (step_of(path) or 0) < oldest_kept:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(_hide(path), ignore_errors=True)
+
+
+def _hide(path: Path) -> Path:
+    """Take its name from a checkpoint, so that no reader takes a half-removed one for whole."""
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    os.rename(path, hidden)
+    return hidden
+
+
+def _write(path: Path, text: str) -> Written:
+    data = text.encode()
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return Written(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _sync(directory: Path) -> None:
+    """Make the names in `directory` last."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,175 @@
+"""Checkpoints on disk: which there are, what each is, and whether every byte of it is still there.
+
+    checkpoints/
+        writer.json          who may write here: the process that began last
+        step-<s>/            whole: it got this name after everything in it was written and synced
+            checkpoint.json  what it is (Description)
+            .metadata, __<rank>_0.distcp   tensors, as torch.distributed.checkpoint lays them out
+            config.json, …   what Hugging Face wants beside the weights, if the trainer gave it
+            SHA256SUMS       of all the others; `sha256sum -c SHA256SUMS` checks it by hand, too
+        .step-<s>.<writer>/  being written, or left by a process that was killed
+
+Needs no torch, so that a login node lists and checks checkpoints in no time. What is in the tensors
+is `fsdpkit.training.checkpoint`'s business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.errors import NotFoundError, StorageError
+
+FORMAT = 1
+DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
+SHARD_SUFFIX = ".distcp"
+
+_STEP = re.compile(r"step-(\d+)")
+_CHECKSUM = re.compile(r"([0-9a-f]{64})  ([^/\0\n]+)")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What `checkpoint.json` says. Sizes are in bytes, times in UTC."""
+
+    step: int
+    saved_at: str  # ISO 8601, to the second
+    world_size: int  # ranks that wrote it; any number can read it
+    optimizer: str  # the class's name
+    versions: dict[str, str]  # of fsdpkit, torch, numpy and python
+    progress: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)  # small state by name: loss scale and such
+    export: dict[str, Any] = field(default_factory=dict)  # what an export adds; see HuggingFace
+    settings: dict[str, Any] = field(default_factory=dict)  # the trainer's, to look up later
+    files: dict[str, int]  # name → size of every file but this one and the checksums
+    format: int = FORMAT
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.files.values())
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def step_of(path: Path) -> int | None:
+    """The step in a checkpoint's name; None for anything else."""
+    match = _STEP.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """What has a checkpoint's name in `directory`, oldest first: whole when it was given the name.
+
+    Raises StorageError when the directory cannot be read; one that does not exist holds none.
+    """
+    try:
+        named = [(step_of(path), path) for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be read: {error.strerror}.") from None
+    return [path for _, path in sorted((step, path) for step, path in named if step is not None)]
+
+
+def describe(path: Path) -> Description:
+    """What the checkpoint `path` is, by its own account.
+
+    Raises StorageError naming the file that is missing, torn, or written by a newer fsdpkit.
+    """
+    file = path / DESCRIPTION
+    try:
+        table = json.loads(file.read_text("utf-8"))
+        if (form := table["format"]) != FORMAT:
+            writer = table.get("versions", {}).get("fsdpkit", "?")
+            raise StorageError(
+                f"{file} has format {form}, written by fsdpkit {writer}; this one reads format "
+                f"{FORMAT}. Use that version."
+            )
+        return Description(**table)
+    except FileNotFoundError:
+        raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise StorageError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
+
+
+def checksums(path: Path) -> dict[str, str]:
+    """SHA-256 of each file of the checkpoint `path`, as it was written.
+
+    Raises StorageError when the list is missing, torn or leaves out a file that must be there.
+    """
+    file = path / CHECKSUMS
+    try:
+        text = file.read_text("ascii")
+    except FileNotFoundError:
+        raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{file} cannot be read: {error}.") from None
+    lines = [_CHECKSUM.fullmatch(line) for line in text.splitlines()]
+    sums = {match[2]: match[1] for match in lines if match}
+    wanted = {DESCRIPTION, *describe(path).files}
+    if not all(lines) or not text.endswith("\n") or wanted != sums.keys():
+        raise StorageError(f"{file} is torn or was changed: it does not list the files here.")
+    return sums
+
+
+def problem_with(path: Path, name: str, sha256: str) -> str | None:
+    """What is wrong with the file `name` of the checkpoint `path`; None if it is as written."""
+    file = path / name
+    try:
+        found = sha256_of(file)
+    except FileNotFoundError:
+        return f"{file} is missing"
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror}"
+    return None if found == sha256 else f"{file} is not what was written (SHA-256 differs)"
+
+
+def problems_of(path: Path, names: Iterable[str] | None = None) -> list[str]:
+    """What is wrong with the checkpoint `path`; reads every byte of its files, or of `names`."""
+    try:
+        sums = checksums(path)
+    except StorageError as error:
+        return [str(error).rstrip(".")]
+    chosen = sums if names is None else names
+    found = (problem_with(path, name, sums[name]) for name in chosen)
+    return [problem for problem in found if problem]
+
+
+def sha256_of(file: Path) -> str:
+    """Of the file's bytes, in hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def checksum_lines(sums: dict[str, str]) -> str:
+    """The text of SHA256SUMS."""
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+
+
+def newest_whole(directory: Path) -> Path:
+    """The newest checkpoint in `directory` whose every byte is as it was written.
+
+    Raises NotFoundError when there is no checkpoint, StorageError naming what is wrong with each
+    when none is whole.
+    """
+    problems: list[str] = []
+    for path in reversed(checkpoints_in(directory)):
+        found = problems_of(path)
+        if not found:
+            return path
+        problems += found
+    if not problems:
+        raise NotFoundError(f"{directory} holds no checkpoint.")
+    raise StorageError("No checkpoint is whole:\n" + "\n".join(problems))

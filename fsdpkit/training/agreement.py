@@ -1,0 +1,100 @@
+"""What rank 0 notices and all ranks act on after the same step: a wish to stop, time to save.
+
+Only rank 0 looks, because a file may appear to different nodes at different times, and clocks
+differ. Its answer travels with the token counts that the ranks add up in every step anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.distributed import Ranks
+
+LOOK_EVERY_S = 1.0
+"""The run's directory lies on a shared file system: no look at each step."""
+
+
+class Agreement:
+    """Rank 0's yes or no, acted on by all ranks after the same step.
+
+    Each step: put rank 0's answer into a sum over ranks, hand that sum to `decide`, then ask
+    `agreed`. On a GPU the decision is one step old, so that the host need not wait for the step it
+    is in.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._delay = 2 if ranks.device.type == "cuda" else 1
+        self._decisions: list[tuple[Tensor, torch.cuda.Event | None]] = []
+
+    def decide(self, votes: Tensor) -> None:
+        """Take the sum of all ranks' answers, a scalar on the device: yes if it is positive."""
+        event = None
+        if votes.is_cuda:
+            host = votes.to("cpu", non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        else:
+            host = votes
+        self._decisions.append((host, event))
+
+    def agreed(self) -> bool:
+        """True on all ranks after the same step, once the answer was yes."""
+        if len(self._decisions) < self._delay:
+            return False
+        votes, event = self._decisions.pop(0)
+        if event is not None:
+            event.synchronize()
+        return bool(votes > 0)
+
+
+class StopRequest(Agreement):
+    """Whether `stop-requested` is in the run's directory, where the agent or a person touches it;
+    `wanted()` goes into the sum."""
+
+    def __init__(
+        self, paths: TaskPaths, ranks: Ranks, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(ranks)
+        self._file, self._ranks, self._clock = paths.stop_requested, ranks, clock
+        self._next_look = -float("inf")
+        self._seen = False
+
+    def wanted(self) -> float:
+        """1.0 on rank 0 once the file exists, else 0.0."""
+        if self._ranks.is_first and not self._seen and self._clock() >= self._next_look:
+            self._next_look = self._clock() + LOOK_EVERY_S
+            self._seen = self._file.exists()
+        return float(self._seen)
+
+    def answered(self) -> None:
+        """Remove the file, so that the run can go on when it is started again."""
+        if self._ranks.is_first:
+            self._file.unlink(missing_ok=True)
+
+
+class SaveClock(Agreement):
+    """When `every_minutes` have passed since the last checkpoint; `wanted()` goes into the sum."""
+
+    def __init__(
+        self, ranks: Ranks, every_minutes: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(ranks)
+        self._every_s, self._clock = every_minutes * 60, clock
+        self._asks = ranks.is_first and every_minutes > 0
+        self.saved()
+
+    def wanted(self) -> float:
+        """1.0 on rank 0 when it is time, else 0.0; asks again only after as long."""
+        due = self._asks and self._clock() - self._since >= self._every_s
+        if due:
+            self.saved()
+        return float(due)
+
+    def saved(self) -> None:
+        """A checkpoint is made: the time begins anew."""
+        self._since = self._clock()

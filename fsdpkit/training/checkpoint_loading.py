@@ -1,0 +1,197 @@
+"""From a checkpoint back into a sharded model: which one to believe, whether it fits, loading it.
+
+All functions are collectives.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+
+import fsdpkit
+from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.runs import checkpoints as files
+from fsdpkit.training.checkpoint_files import LoadPlanner, Reader, tensors_in
+from fsdpkit.training.distributed import Ranks, error_text, gather, on_first, together
+from fsdpkit.training.random_state import random_state, set_random_state
+from fsdpkit.training.units import plain_name
+
+
+def newest_whole(found: Sequence[Path], ranks: Ranks) -> tuple[Path, list[Path]]:
+    """The last of `found` that is as it was written, and those after it, which are not.
+
+    Every byte is read, by each rank a share of the files; what is refused is said, with the file
+    that is wrong. Raises StorageError when none is whole.
+    """
+    refused: list[Path] = []
+    problems: list[str] = []
+    for path in reversed(found):
+        wrong = _problems_of(path, ranks)
+        if not wrong:
+            return path, refused
+        ranks.say(f"checkpoint {path.name} is refused: {'; '.join(wrong)}.")
+        refused.append(path)
+        problems += wrong
+    raise StorageError("No checkpoint is whole:\n" + "\n".join(problems))
+
+
+def _problems_of(path: Path, ranks: Ranks) -> list[str]:
+    try:
+        sums = on_first(ranks, lambda: files.checksums(path))
+    except StorageError as error:
+        return [str(error).rstrip(".")]
+    mine = sorted(sums)[ranks.rank :: ranks.world_size]
+    found = [files.problem_with(path, name, sums[name]) for name in mine]
+    return [problem for each in gather(found) for problem in each if problem]
+
+
+def sharded_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> dict[str, Any]:
+    """What a checkpoint has, as this rank holds it: tensors are not copied, but for buffers."""
+    from torch.distributed.checkpoint.state_dict import (
+        get_model_state_dict,
+        get_optimizer_state_dict,
+    )
+
+    weights: dict[str, Any] = get_model_state_dict(model)
+    for name, _ in model.named_buffers():
+        if (name := plain_name(name)) in weights:  # the next forward pass may change it
+            weights[name] = weights[name].clone()
+    return {
+        "model": weights,
+        "optimizer": get_optimizer_state_dict(model, optimizer),
+        "random": {str(ranks.rank): random_state(ranks.device)},
+    }
+
+
+def load(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> files.Description:
+    """Load weights, optimizer and, on as many ranks as saved it, each rank's random generators.
+
+    `path` is what `newest_whole` found. Raises ConfigError, naming what differs, when it is of
+    another model or optimizer, StorageError when it cannot be read.
+    """
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.state_dict import (
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    description = on_first(ranks, lambda: files.describe(path))
+    index = together(Reader(path).read_metadata)
+    state = sharded_state(model, optimizer, ranks)
+    _require_fit(path, description, index, state["model"], type(optimizer).__name__)
+    state["random"] = _room_for_random_state(description, index, ranks)
+
+    def read() -> None:
+        state_dict_loader.load(state, storage_reader=Reader(path), planner=LoadPlanner())
+
+    together(read)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    for each in state["random"].values():
+        set_random_state(each, ranks.device)
+    for name, here in versions().items():
+        if (there := description.versions.get(name)) != here:
+            ranks.say(
+                f"note: the checkpoint was written with {name} {there}, this is {here}; rounding "
+                "and random numbers may differ from here on"
+            )
+    return description
+
+
+def weights_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shape and type of each weight of the checkpoint `path`; needs no process group.
+
+    Raises StorageError when its index cannot be read.
+    """
+    try:
+        return tensors_in(Reader(path).read_metadata(), "model")
+    except (OSError, pickle.UnpicklingError, EOFError) as error:
+        raise StorageError(f"{path}: its index cannot be read: {error}.") from None
+
+
+def read_weights(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
+    """The weights `names` of the checkpoint `path`, whole, on the CPU; needs no process group.
+
+    Raises StorageError when they cannot be read.
+    """
+    from torch.distributed.checkpoint import state_dict_loader
+
+    stored = weights_in(path)
+    weights = {name: torch.empty(stored[name][0], dtype=stored[name][1]) for name in names}
+    try:
+        with warnings.catch_warnings():  # that there is no process group
+            warnings.simplefilter("ignore")
+            state_dict_loader.load(
+                {"model": weights},
+                storage_reader=Reader(path),
+                planner=LoadPlanner(),
+                no_dist=True,
+            )
+    except (OSError, RuntimeError, CheckpointException) as error:
+        raise StorageError(f"{path} cannot be read: {error_text(error)}.") from None
+    return weights
+
+
+def versions() -> dict[str, str]:
+    """Of what decides about rounding and random numbers."""
+    return {
+        "fsdpkit": fsdpkit.__version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _require_fit(
+    path: Path,
+    description: files.Description,
+    index: Metadata,
+    model: Mapping[str, Tensor],
+    optimizer: str,
+) -> None:
+    theirs = {name: shape for name, (shape, _) in tensors_in(index, "model").items()}
+    ours = {name: tensor.shape for name, tensor in model.items()}
+    wrong = [
+        f"{name} is {_shape(theirs.get(name))} there and {_shape(ours.get(name))} here"
+        for name in sorted({*theirs, *ours})
+        if theirs.get(name) != ours.get(name)
+    ]
+    remedy = "Start another run, or move the checkpoint away."
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ConfigError(f"{path} is of another model: {'; '.join(wrong[:3])}{more}. {remedy}")
+    if description.optimizer != optimizer:
+        raise ConfigError(
+            f"{path} is of another optimizer: {description.optimizer} there, {optimizer} here. "
+            f"{remedy} To begin from its weights alone: fsdpkit checkpoint export."
+        )
+
+
+def _shape(shape: torch.Size | None) -> str:
+    return "missing" if shape is None else str(list(shape))
+
+
+def _room_for_random_state(
+    description: files.Description, index: Metadata, ranks: Ranks
+) -> dict[str, Tensor]:
+    """Where this rank's generators are read to; none on another number of ranks."""
+    mine = str(ranks.rank)
+    stored = tensors_in(index, "random")
+    if description.world_size != ranks.world_size or mine not in stored:
+        return {}
+    size, dtype = stored[mine]
+    return {mine: torch.empty(size, dtype=dtype)}

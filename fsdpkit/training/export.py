@@ -1,0 +1,172 @@
+"""From a checkpoint to files for other programs: Hugging Face's directory, or one torch file.
+
+Reads shards without a process group, so that a login node can do it, and holds the tensors of one
+file at a time. Written beside the place it is for, and renamed when all is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.checkpoints import describe
+from fsdpkit.training.checkpoint_loading import read_weights, weights_in
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_FILE_BYTES = 5 * 10**9
+
+Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """What a directory for Hugging Face has besides the weights."""
+
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name → JSON content
+    copies: Mapping[str, str] = field(default_factory=dict)  # tensor → parameter it is equal to
+
+    def texts(self) -> dict[str, str]:
+        return {name: json.dumps(table, indent=2) + "\n" for name, table in self.files.items()}
+
+
+def export_hugging_face(
+    checkpoint: Path,
+    directory: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write safetensors and what the trainer put beside the weights; `dtype` None keeps theirs.
+
+    Raises StorageError when the checkpoint cannot be read, `directory` cannot be written, or is
+    something else than an earlier export.
+    """
+    export = describe(checkpoint).export
+    texts = {name: (checkpoint / name).read_text("utf-8") for name in export.get("files", [])}
+    stored = weights_in(checkpoint)
+    sizes = {name: shape.numel() * (dtype or own).itemsize for name, (shape, own) in stored.items()}
+    write_hugging_face(
+        directory,
+        sizes,
+        lambda names: read_weights(checkpoint, names),
+        texts,
+        export.get("copies", {}),
+        dtype=dtype,
+        max_file_bytes=max_file_bytes,
+    )
+
+
+def export_file(checkpoint: Path, file: Path) -> None:
+    """Write all weights as one file, which `torch.load(file, weights_only=True)` reads.
+
+    The whole model is in memory meanwhile. Raises StorageError when `file` exists or cannot be
+    written, or the checkpoint cannot be read.
+    """
+    if file.exists():
+        raise StorageError(f"{file} exists; it was not overwritten.")
+    weights = read_weights(checkpoint, [*weights_in(checkpoint)])
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        with partial.open("wb") as stream:
+            torch.save(weights, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(partial, file)
+    except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(f"{file} could not be written: {error}.") from None
+
+
+def write_hugging_face(
+    directory: Path,
+    sizes: Mapping[str, int],
+    read: Read,
+    texts: Mapping[str, str],
+    copies: Mapping[str, str],
+    *,
+    dtype: torch.dtype | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """Write the tensors that `read` gives for names of `sizes` (bytes), and the small `texts`.
+
+    `directory` is replaced when all is there. Raises StorageError as `export_hugging_face` does.
+    """
+    from safetensors import SafetensorError
+
+    directory = directory.absolute()
+    building = directory.with_name(f".{directory.name}.partial")
+    sizes = {**sizes, **{name: sizes[source] for name, source in copies.items()}}
+    plan = _files(sizes, max_file_bytes)
+    try:
+        _begin(directory, building)
+        for file, names in plan.items():
+            found = read([copies.get(name, name) for name in names])
+            _save(building / file, {name: found[copies.get(name, name)] for name in names}, dtype)
+        for name, text in {**texts, **_index(plan, sizes)}.items():
+            (building / name).write_text(text, "utf-8")
+        _finish(directory, building)
+    except (OSError, SafetensorError, StorageError) as error:
+        cause = str(error).rstrip(".")
+        raise StorageError(f"The model could not be exported to {directory}: {cause}.") from None
+
+
+def _files(sizes: Mapping[str, int], max_bytes: int) -> dict[str, list[str]]:
+    """File name → its tensors, none larger than `max_bytes` unless a single tensor is."""
+    parts: list[list[str]] = [[]]
+    used = 0
+    for name, size in sizes.items():
+        if parts[-1] and used + size > max_bytes:
+            parts.append([])
+            used = 0
+        parts[-1].append(name)
+        used += size
+    if len(parts) == 1:
+        return {SINGLE: parts[0]}
+    return {
+        f"model-{i:05d}-of-{len(parts):05d}.safetensors": part for i, part in enumerate(parts, 1)
+    }
+
+
+def _index(plan: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> dict[str, str]:
+    if len(plan) == 1:
+        return {}
+    where = {name: file for file, names in plan.items() for name in names}
+    table = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+    return {INDEX: json.dumps(table, indent=2) + "\n"}
+
+
+def _begin(directory: Path, building: Path) -> None:
+    if directory.exists() and not any((directory / name).is_file() for name in (SINGLE, INDEX)):
+        raise StorageError("it exists and is no earlier export; name another place")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+    from safetensors.torch import save_file
+
+    # Copies: safetensors refuses tensors that share memory.
+    ready = {name: each.detach().to("cpu", dtype, copy=True) for name, each in tensors.items()}
+    contiguous = {name: each.contiguous() for name, each in ready.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})  # without it transformers refuses
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)  # safetensors makes files that nobody else can read
+
+
+def _finish(directory: Path, building: Path) -> None:
+    old = directory.with_name(f".{directory.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if directory.exists():
+        os.rename(directory, old)
+    os.rename(building, directory)
+    shutil.rmtree(old, ignore_errors=True)
