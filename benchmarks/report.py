@@ -5,7 +5,8 @@ table a file, by name. A result file is one JSON object:
 
 - `figures`: the rows, each with the fields of `Figure`; a row without `unit` counts seconds.
 - `measured`: `date`, `cpus` (a number), `device` if not the CPUs (a name), versions of software.
-- `strategies`, if any: rows of a second table, with the keys that `_strategy` reads.
+- `strategies` and `steps`, if any: rows of two more tables, with the keys that `_strategy` and
+  `_step` read.
 - `notes`, if any: sentences that follow the tables.
 """
 
@@ -32,6 +33,7 @@ _SECTION = re.compile(
 
 COLUMNS = ("What", "Against", "Ours", "Theirs", "Figure", "Target", "")
 STRATEGIES = ("Strategy", "Steps/s", "Weights", "Gradients", "Optimizer", "Peak")
+STEPS = ("Step", "Tokens/s", "× before", "Peak")
 # Named first and with a capital in the line that says where figures come from.
 _SOFTWARE = {"slurm": "Slurm", "python": "Python"}
 
@@ -83,6 +85,8 @@ def table(result: dict[str, Any]) -> str:
     parts = [_markdown(COLUMNS, map(_row, result["figures"]))]
     if strategies := result.get("strategies"):
         parts.append(_markdown(STRATEGIES, map(_strategy, strategies)))
+    if steps := result.get("steps"):
+        parts.append(_markdown(STEPS, map(_step, steps)))
     parts += result.get("notes", [])
     return "\n\n".join([*parts, _source(result["measured"])])
 
@@ -120,6 +124,16 @@ def _strategy(row: dict[str, Any]) -> tuple[str, ...]:
         row["what"],
         f"{row['steps_per_s']:.2f}",
         *(_number(row[key] / 2**20) + " MiB" for key in held),
+    )
+
+
+def _step(row: dict[str, Any]) -> tuple[str, ...]:
+    before = row["times_before"]
+    return (
+        row["what"],
+        _number(row["tokens_per_s"]),
+        "" if before is None else f"{before:.2f}",
+        f"{_number(row['peak_bytes'] / 2**20)} MiB",
     )
 
 

@@ -3,7 +3,8 @@
 Ours, Accelerate's FSDP2 and Lightning's FSDP strategy train the same T5 from the same weights on
 the same token ids, in turns (A B C A B C …), so that a slow or busy machine slows all. Medians are
 compared; every sample is kept in results/training-<machine>.json. They must go through the same
-losses, or nothing is reported. A second part runs our strategies beside plain DDP.
+losses, or nothing is reported. A second part runs our strategies beside plain DDP, a third what
+makes a step fast, one thing more at a time. contestants.py says who they are.
 `--quick` tries every part once and writes nothing.
 """
 
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.contestants import (  # noqa: E402
+    Contestant,
+    contestants,
+    pairs,
+    steps,
+    strategies,
+)
 from benchmarks.peers.environment import PEERS, peers_python, version  # noqa: E402
-from benchmarks.peers.workload import Workload  # noqa: E402
+from benchmarks.peers.workload import Workload, write_workload  # noqa: E402
 from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
 from benchmarks.training_task import BASE, EXAMPLE, ON_CPU, ON_GPU, SMALL, write_task  # noqa: E402
 
@@ -38,16 +46,10 @@ MIB = 2**20
 # Largest relative difference of a step's loss: rounding, which training amplifies step by step.
 SAME_LOSS = {"float32": 5e-6, "bfloat16": 2e-2}
 
-
-@dataclass(frozen=True)
-class Contestant:
-    """A script of benchmarks/peers, the Python that runs it and what the tables call it."""
-
-    name: str
-    shown: str
-    python: str
-    script: str
-    words: tuple[str, ...] = ()
+# glibc then maps each block of at least so many bytes by itself, and unmaps it when it is freed. By
+# default it keeps what is freed: three quarters of these processes' memory, more or less by chance.
+# It costs speed, so that memory is measured in runs of its own.
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 @dataclass(frozen=True)
@@ -62,47 +64,13 @@ class Sample:
     ranks: list[dict[str, Any]]
 
 
-def ours(*words: str, name: str = "ours", shown: str = "fsdpkit") -> Contestant:
-    return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words)
-
-
-def contestants(peers: str) -> list[Contestant]:
-    return [
-        ours("sharding.engine=fsdp2", name="fsdp2", shown="fsdpkit, FSDP2"),
-        ours("sharding.engine=fsdp1", name="fsdp1", shown="fsdpkit, FSDP1"),
-        Contestant("accelerate", "Hugging Face T5, Accelerate FSDP2", peers, "accelerate_t5.py"),
-        Contestant("lightning", "Hugging Face T5, Lightning FSDP1", peers, "lightning_t5.py"),
-    ]
-
-
-# Which of ours stands beside which peer: the same engine, and our default beside both.
-PAIRS = (("fsdp2", "accelerate"), ("fsdp1", "lightning"), ("fsdp2", "lightning"))
-
-
-def strategies() -> list[Contestant]:
-    """The founding guide's table, in its order, and what saves more."""
-    full = "sharding.strategy=full_shard"
-    return [
-        ours("ddp", name="ddp", shown="DDP (torch)"),
-        ours("sharding.strategy=no_shard", name="no_shard", shown="NO_SHARD"),
-        ours("sharding.strategy=shard_grad_op", name="shard_grad_op", shown="SHARD_GRAD_OP"),
-        ours(full, name="full_shard", shown="FULL_SHARD"),
-        ours(
-            full,
-            "sharding.activation_checkpointing=full",
-            name="checkpointing",
-            shown="FULL_SHARD, activation checkpointing",
-        ),
-        ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
-    ]
-
-
 @dataclass(frozen=True)
 class Bench:
     """One workload on disk and where its runs may write."""
 
     directory: Path
     work: Workload
+    extra: Mapping[str, str] = field(default_factory=dict)  # environment variables
 
     def run(self, contestant: Contestant) -> Sample:
         """Start it on all ranks, wait, and read what they found; RuntimeError with its output."""
@@ -115,7 +83,7 @@ class Bench:
         ]
         done = subprocess.run(
             argv,
-            env=environment(),
+            env={**environment(), **self.extra},
             cwd=out,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -149,6 +117,19 @@ class Bench:
                 f" of their size, {allowed:.0e} is rounding"
             )
         return samples
+
+    def peaks(
+        self, them: Sequence[Contestant], samples: Mapping[str, list[Sample]]
+    ) -> Mapping[str, list[Sample]]:
+        """`samples` on a GPU; on a CPU one short run of each, whose memory means something."""
+        if gpu_count():
+            return samples
+        with tempfile.TemporaryDirectory(prefix="memory-", dir=self.directory) as name:
+            for file in ("config.json", "model.safetensors", "batches.safetensors"):
+                (Path(name) / file).symlink_to(self.directory / file)
+            work = replace(self.work, warmup_steps=2, steps=2)
+            write_workload(Path(name), work)
+            return Bench(Path(name), work, GIVES_BACK).in_turns(1, them)
 
 
 def environment() -> dict[str, str]:
@@ -197,46 +178,55 @@ def loss_difference(samples: Mapping[str, Sequence[Sample]]) -> float:
     return max(spread)
 
 
-def compare(bench: Bench, count: int, peers: str) -> tuple[list[Figure], dict[str, Any]]:
+def compare(
+    bench: Bench, count: int, peers: str, *, gpu: bool
+) -> tuple[list[Figure], dict[str, Any]]:
     """Rows of speed and memory against each peer, and every sample."""
-    them = contestants(peers)
+    them = contestants(peers, gpu=gpu)
     samples = bench.in_turns(count, them)
+    peaks = bench.peaks(them, samples)
     shown = {one.name: one.shown for one in them}
     figures = []
-    for ours_name, peer in PAIRS:
-        mine, theirs = samples[ours_name], samples[peer]
-        figures.append(
+    for pair in pairs(gpu=gpu):
+        mine, theirs = samples[pair.ours], samples[pair.peer]
+        held = tuple([s.training_bytes / MIB for s in peaks[n]] for n in (pair.ours, pair.peer))
+        what, against = f"{shown[pair.ours]} full_shard", shown[pair.peer]
+        figures += [
             ratio(
-                f"speed-{ours_name}-{peer}",
-                f"{shown[ours_name]} full_shard: tokens a second",
-                shown[peer],
+                f"speed-{pair.ours}-{pair.peer}",
+                f"{what}: tokens a second",
+                against,
                 "≥",
-                1.0,
+                pair.least_speed,
                 ([s.tokens_per_s for s in mine], [s.tokens_per_s for s in theirs]),
                 "tokens/s",
-            )
-        )
-        figures.append(
+            ),
             ratio(
-                f"memory-{ours_name}-{peer}",
-                f"{shown[ours_name]} full_shard: peak memory a rank",
-                shown[peer],
+                f"memory-{pair.ours}-{pair.peer}",
+                f"{what}: peak memory a rank",
+                against,
                 "≤",
                 1.0,
-                ([s.training_bytes / MIB for s in mine], [s.training_bytes / MIB for s in theirs]),
+                (held[0], held[1]),
                 "MiB",
-            )
-        )
+            ),
+        ]
     return figures, {
         "loss_difference": loss_difference(samples),
         "last_loss": {name: each[-1].losses[-1] for name, each in samples.items()},
         "samples": {name: [asdict(s) for s in each] for name, each in samples.items()},
+        "peaks": {name: [asdict(s) for s in each] for name, each in peaks.items()},
     }
+
+
+def peak_of(samples: Sequence[Sample]) -> float:
+    return statistics.median(s.training_bytes for s in samples)
 
 
 def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
     them = strategies()
     samples = bench.in_turns(count, them)
+    peaks = bench.peaks(them, samples)
     rows = []
     for one in them:
         each = samples[one.name]
@@ -247,7 +237,30 @@ def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
                 "what": one.shown,
                 "steps_per_s": statistics.median(s.steps_per_s for s in each),
                 **{k: held[k] for k in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")},
-                "peak_bytes": statistics.median(s.training_bytes for s in each),
+                "peak_bytes": peak_of(peaks[one.name]),
+                "samples": [asdict(s) for s in each],
+            }
+        )
+    return rows
+
+
+def compare_steps(bench: Bench, count: int) -> list[dict[str, Any]]:
+    """What each step of the speed list brings, beside the one before it."""
+    them = steps()
+    samples = bench.in_turns(count, them)
+    peaks = bench.peaks(them, samples)
+    rows: list[dict[str, Any]] = []
+    for one in them:
+        each = samples[one.name]
+        speed = statistics.median(s.tokens_per_s for s in each)
+        rows.append(
+            {
+                "name": one.name,
+                "what": one.shown,
+                "words": list(one.words),
+                "tokens_per_s": speed,
+                "times_before": speed / rows[-1]["tokens_per_s"] if rows else None,
+                "peak_bytes": peak_of(peaks[one.name]),
                 "samples": [asdict(s) for s in each],
             }
         )
@@ -255,21 +268,24 @@ def compare_strategies(bench: Bench, count: int) -> list[dict[str, Any]]:
 
 
 def measure(
-    work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int
+    work: Workload, dimensions: Mapping[str, int], rounds: int, turns: int, *, gpu: bool
 ) -> dict[str, Any]:
     """Everything, as results/training-<machine>.json holds it."""
     peers = peers_python()
     with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name:
         write_task(Path(name), dimensions, work)
         bench = Bench(Path(name), work)
-        load = os.getloadavg()[0]
-        figures, evidence = compare(bench, rounds, peers)
-        between = os.getloadavg()[0]
-        rows = compare_strategies(bench, turns)
+        load = [os.getloadavg()[0]]
+        figures, evidence = compare(bench, rounds, peers, gpu=gpu)
+        load.append(os.getloadavg()[0])
+        strategy_rows = compare_strategies(bench, turns)
+        load.append(os.getloadavg()[0])
+        step_rows = compare_steps(bench, turns)
     return {
         "measured": about(peers),
-        "figures": [{**asdict(figure), "load_before": round(load, 2)} for figure in figures],
-        "strategies": [{**row, "load_before": round(between, 2)} for row in rows],
+        "figures": [{**asdict(figure), "load_before": round(load[0], 2)} for figure in figures],
+        "strategies": [{**row, "load_before": round(load[1], 2)} for row in strategy_rows],
+        "steps": [{**row, "load_before": round(load[2], 2)} for row in step_rows],
         "notes": [note(work, dimensions, evidence)],
         "workload": {**asdict(work), "dimensions": dict(dimensions)},
         "evidence": evidence,
@@ -329,10 +345,10 @@ def main() -> int:
     dimensions, work = SMALL, ON_CPU
     if gpus := gpu_count():
         dimensions, work = BASE, replace(ON_GPU, ranks=gpus)
-    rounds, turns = 6, 3
+    rounds, turns = 5, 2
     if arguments.quick:
         work, rounds, turns = replace(work, warmup_steps=1, steps=3), 1, 1
-    result = measure(work, dimensions, rounds, turns)
+    result = measure(work, dimensions, rounds, turns, gpu=gpus > 0)
     print(table(result))
     if not arguments.quick:
         path = HERE / "results" / f"training-{arguments.machine or machine_name()}.json"

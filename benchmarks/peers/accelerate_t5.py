@@ -3,9 +3,14 @@
 https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2. Accelerate gives FSDP to GPUs
 only: on a CPU it falls back to plain data parallelism without a word. There the state is told that
 it is FSDP, and every line after that is Accelerate's own.
+
+`SCRIPT WORKLOAD OUT eager` writes attention out instead of using PyTorch's fused one; `compile`
+compiles block by block, as Accelerate's guide to regional compilation has it.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -17,7 +22,10 @@ from accelerate.state import (  # type: ignore[import-not-found]
     AcceleratorState,
     PartialState,
 )
-from accelerate.utils import DistributedType  # type: ignore[import-not-found]
+from accelerate.utils import (  # type: ignore[import-not-found]
+    DistributedType,
+    TorchDynamoPlugin,
+)
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from transformers import T5ForConditionalGeneration
@@ -27,7 +35,7 @@ from benchmarks.peers.workload import Task, held_bytes, measure
 
 def main() -> None:
     task = Task.from_arguments()
-    work = task.work
+    work, words = task.work, sys.argv[3:]
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         reshard_after_forward=True,
@@ -39,12 +47,20 @@ def main() -> None:
             param_dtype=task.param_dtype, reduce_dtype=torch.float32
         ),
     )
-    accelerator = Accelerator(fsdp_plugin=plugin, cpu=task.device.type == "cpu")
+    accelerator = Accelerator(
+        fsdp_plugin=plugin,
+        dynamo_plugin=TorchDynamoPlugin(backend="inductor", use_regional_compilation=True)
+        if "compile" in words
+        else None,
+        cpu=task.device.type == "cpu",
+    )
     if task.device.type == "cpu":
         shard_on_cpu(plugin)
     before = held_bytes(task.device)
     model = T5ForConditionalGeneration.from_pretrained(
-        task.directory, attn_implementation="sdpa", dtype=torch.float32
+        task.directory,
+        attn_implementation="eager" if "eager" in words else "sdpa",
+        dtype=torch.float32,
     )
     # prepare() ties weights again by this word, which transformers sets for every T5: v1.1's head
     # is not tied. Then nothing ties the stacks' embeddings to `shared`, so they become that module.

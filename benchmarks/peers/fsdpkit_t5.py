@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from attention import guard_kernels  # type: ignore[import-not-found]
 from model import IGNORE, T5, Block, T5Config  # type: ignore[import-not-found]
 from safetensors import safe_open
@@ -47,13 +46,7 @@ def main() -> None:
             nonlocal gradient_bytes
             tokens = sum_over_ranks((labels != IGNORE).sum(), device=ranks.device)
             weight = (ranks.world_size / tokens).float()
-            scores = model(source, mask, labels)
-            loss = F.cross_entropy(
-                scores.flatten(0, 1).float(),
-                labels.flatten(),
-                ignore_index=IGNORE,
-                reduction="sum",
-            )
+            loss: Tensor = model(source, mask, labels, loss=settings.loss)
             torch.autograd.backward(loss * weight)
             clip_gradients(model, settings.grad_clip)
             optimizer.step()
@@ -96,13 +89,21 @@ def settings_of(task: Task, words: list[str]) -> TrainingSettings:
 def build(task: Task, settings: TrainingSettings, ranks: Ranks) -> nn.Module:
     """Sharded from the start: each rank reads one whole weight at a time and keeps its part."""
     with torch.device("meta"):
-        model = T5(config(task))
+        model = T5(config(task), settings.model.attention)
     with safe_open(task.directory / "model.safetensors", framework="pt") as weights:
 
         def fill(name: str, tensor: Tensor, _: Generator) -> None:
             tensor.copy_(weights.get_tensor(name))
 
-        return shard(model, settings.sharding, settings.precision, ranks, blocks=[Block], fill=fill)
+        return shard(
+            model,
+            settings.sharding,
+            settings.precision,
+            ranks,
+            blocks=[Block],
+            fill=fill,
+            compile=settings.compile,
+        )
 
 
 def build_ddp(task: Task, ranks: Ranks) -> nn.Module:

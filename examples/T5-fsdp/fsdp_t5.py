@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-import torch.nn.functional as F
 from attention import attention_in_use, guard_kernels
 from data import Batch, Text, make_loader, open_data, stream
 from flops import FORMULA, flops_per_sequence
@@ -133,7 +132,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             # ranks. FSDP averages over ranks; the factor undoes that.
             weight = (ranks.world_size / target_tokens).float()
             loss_sum = micro_batches.run(
-                batch, functools.partial(forward_backward, model, scaler, weight)
+                batch, functools.partial(forward_backward, model, settings.loss, scaler, weight)
             )
             scaler.unscale_(optimizer)
             grad_norm = clip_gradients(model, settings.grad_clip)
@@ -232,20 +231,18 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
 
 
 def forward_backward(
-    model: nn.Module, scaler: torch.amp.GradScaler, weight: Tensor, batch: Batch
+    model: nn.Module, how: str, scaler: torch.amp.GradScaler, weight: Tensor, batch: Batch
 ) -> Tensor:
     """Add the gradient of `weight` × the loss to what there is; the unweighted loss, detached."""
-    loss = token_loss_sum(model, batch)
-    scaler.scale(loss * weight).backward()
-    return loss.detach()
+    loss_sum = token_loss_sum(model, batch, how)
+    scaler.scale(loss_sum * weight).backward()
+    return loss_sum.detach()
 
 
-def token_loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+def token_loss_sum(model: nn.Module, batch: Batch, how: str) -> Tensor:
     """Cross-entropy summed over the batch's real target tokens, float32 scalar."""
-    scores = model(batch.source, batch.source_mask, batch.labels, batch.segments)
-    return F.cross_entropy(
-        scores.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
+    loss_sum: Tensor = model(*batch, loss=how)
+    return loss_sum
 
 
 @torch.no_grad()
@@ -262,7 +259,7 @@ def evaluate(
     tokens = torch.zeros((), device=ranks.device)
     for _, batch in zip(range(settings.evaluation.batches), loader, strict=False):
         for part in batch.to(ranks.device).split(micro_batch):
-            loss += token_loss_sum(model, part)
+            loss += token_loss_sum(model, part, settings.loss)
             tokens += (part.labels != IGNORE).sum()
     model.train()
     loss_sum, token_sum = sum_over_ranks(loss, tokens, device=ranks.device).tolist()

@@ -8,7 +8,8 @@ those of a Hugging Face T5 state dict, so that weights can be exchanged.
 What is unlike other transformers: no biases, no positions in the embeddings (a learned bias per
 head and bucketed distance instead), attention scores that are not scaled, and norms that do not
 subtract the mean. The file knows nothing of sharding or ranks. Beside it: attention.py has the
-kernels, biases and masks, weights.py reads and writes files, generate.py decodes with a cache.
+kernels, biases and masks, loss.py scores against the labels, weights.py reads and writes files,
+generate.py decodes with a cache.
 
 Shapes: B batch, S source tokens, T target tokens, D d_model, H heads, K d_kv, V vocabulary.
 """
@@ -16,6 +17,7 @@ Shapes: B batch, S source tokens, T target tokens, D d_model, H heads, K d_kv, V
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,16 +25,17 @@ from attention import (
     ATTEND,
     Bias,
     FlexBias,
+    TokenBias,
     masked,
     relative_buckets,
-    same_sample,
     visible_blocks,
 )
+from loss import IGNORE, chunked, whole
 from torch import Generator, Tensor, nn
 
 from fsdpkit.errors import ConfigError
 
-PAD, EOS, IGNORE = 0, 1, -100
+PAD, EOS = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +98,13 @@ class Attention(nn.Module):
                 config.relative_attention_num_buckets, self.heads
             )
 
-    def position_bias(self, buckets: Tensor) -> Tensor:
-        """Bias of every query–key pair, [H, L, L], from the 2·L − 1 buckets of their offsets.
+    def bias_by_offset(self, buckets: Tensor) -> Tensor:
+        """The bias depends only on key − query: [H, 2·L − 1] from the buckets of those offsets."""
+        return self.relative_attention_bias(buckets).t()
 
-        The bias depends only on key − query: looked up once per offset, then each query's row is a
-        window into that vector.
-        """
-        by_offset = self.relative_attention_bias(buckets).t()  # [H, 2·L − 1]
-        return by_offset.unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
+    def position_bias(self, buckets: Tensor) -> Tensor:
+        """Bias of every query–key pair, [H, L, L]: each query's row is a window into the vector."""
+        return self.bias_by_offset(buckets).unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """What a query meets in `memory` [B, S, D]: two tensors [B, H, S, K]."""
@@ -200,11 +202,13 @@ class Block(nn.Module):
         while this block runs.
         """
         if buckets is not None:
-            positions = self.layer[0].inner.position_bias(buckets)
-            if isinstance(bias, FlexBias):
-                bias = bias._replace(positions=positions)
+            itself = self.layer[0].inner
+            if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
+                bias = bias._replace(by_offset=itself.bias_by_offset(buckets).float())
+            elif isinstance(bias, FlexBias):
+                bias = bias._replace(positions=itself.position_bias(buckets))
             else:
-                bias = masked(bias, positions)
+                bias = masked(bias, itself.position_bias(buckets))
         x = self.layer[0](x, bias)
         if memory is not None and memory_bias is not None:
             x = self.layer[1](x, memory_bias, memory)
@@ -236,22 +240,28 @@ class Stack(nn.Module):
     def forward(
         self,
         embedded: Tensor,
-        mask: Tensor,
+        mask: Tensor | TokenBias,
         memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        memory_mask: Tensor | TokenBias | None = None,
     ) -> Tensor:
-        """`embedded` [B, T, D]; `mask` bool, broadcasts to [B, 1, T, T]; `memory_mask` the same
-        to [B, 1, T, S]; true where a token may look."""
+        """`embedded` [B, T, D]; `mask` by token, or bool, true where a token may look, to broadcast
+        to [B, 1, T, T]; `memory_mask` the same to [B, 1, T, S]."""
         x = self.dropout(embedded)
+        length = x.shape[1]
+        if self.kernel != "triton":
+            mask, memory_mask = (
+                m.pairs(length, x.device) if isinstance(m, TokenBias) else m
+                for m in (mask, memory_mask)
+            )
         bias: Bias = mask
-        memory_bias: Bias | None = None
+        memory_bias: Bias | None = memory_mask
         if self.kernel == "flex":
-            bias = FlexBias(None, visible_blocks(mask, x.shape[1]))
+            bias = FlexBias(None, visible_blocks(mask, length))
             if memory_mask is not None:
-                memory_bias = FlexBias(None, visible_blocks(memory_mask, x.shape[1]))
-        elif memory_mask is not None:
+                memory_bias = FlexBias(None, visible_blocks(memory_mask, length))
+        elif isinstance(memory_mask, Tensor):
             memory_bias = masked(memory_mask, x.new_zeros(()))
-        buckets = self.buckets(x.shape[1], x.device)
+        buckets = self.buckets(length, x.device)
         for i, block in enumerate(self.block):
             x, made = block(x, bias, memory, memory_bias, None if i else buckets)
             bias = bias if made is None else made
@@ -261,8 +271,8 @@ class Stack(nn.Module):
 class T5(nn.Module):
     """Encoder, decoder and the head that scores the vocabulary.
 
-    `attention`: "sdpa", "flex" or "math"; the same numbers to rounding. Raises ConfigError for
-    another name.
+    `attention`: "sdpa", "flex", "triton" or "math"; the same numbers to rounding. Raises
+    ConfigError for another name.
     """
 
     def __init__(self, config: T5Config, attention: str = "sdpa") -> None:
@@ -283,8 +293,9 @@ class T5(nn.Module):
         source_mask: Tensor,
         labels: Tensor,
         segments: tuple[Tensor, Tensor] | None = None,
+        loss: Literal["whole", "chunked"] | None = None,
     ) -> Tensor:
-        """Scores of the next target token, [B, T, V].
+        """Scores of the next target token, [B, T, V]; or, by `loss`, their summed cross-entropy.
 
         `source` int64 [B, S], `source_mask` bool [B, S] (true on real tokens), `labels` int64
         [B, T] with −100 on padding. The decoder reads the labels shifted right by one.
@@ -292,28 +303,36 @@ class T5(nn.Module):
         `segments`, in rows that hold several samples: the number of each token's sample in its row
         (from 1; 0 on padding), int64 [B, S] for the source and [B, T] for the labels. Samples do
         not see each other, and the scores are those of each alone: biases know distances only.
+
+        `loss`: a float32 scalar, summed over target tokens; loss.py says what the two ways are.
         """
-        length = labels.shape[1]
-        causal = labels.new_ones((length, length), dtype=torch.bool).tril()
         decoder_input = shift_right(labels)
         if segments is None:
-            own_source = memory_mask = source_mask[:, None, None, :]
-            own_target = causal[None, None]
+            own_source = memory_mask = TokenBias(None, source_mask)
+            own_target = TokenBias(causal=True)
         else:
             of_source, of_target = segments
-            own_source = same_sample(of_source, of_source)
-            memory_mask = same_sample(of_target, of_source)
-            own_target = same_sample(of_target, of_target) & causal
+            own_source = TokenBias(of_source, of_source)
+            memory_mask = TokenBias(of_target, of_source)
+            own_target = TokenBias(of_target, of_target, causal=True)
             begins = of_target != F.pad(of_target[:, :-1], (1, 0))
             decoder_input = decoder_input.masked_fill(begins, PAD)
         memory = self.encoder(self.shared(source), own_source)
-        return self.head(self.decoder(self.shared(decoder_input), own_target, memory, memory_mask))
+        x = self.decoder(self.shared(decoder_input), own_target, memory, memory_mask)
+        if loss == "chunked":
+            head = self.shared if self.lm_head is None else self.lm_head
+            return chunked(self.scaled(x), head.weight, labels)
+        scores = self.head(x)
+        return scores if loss is None else whole(scores, labels)
 
     def head(self, x: Tensor) -> Tensor:
         """Scores [B, T, V] of the decoder's output [B, T, D]."""
-        if self.config.scales_decoder_outputs:
-            x = x * self.config.d_model**-0.5
+        x = self.scaled(x)
         return F.linear(x, self.shared.weight) if self.lm_head is None else self.lm_head(x)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The decoder's output as the head multiplies it."""
+        return x * self.config.d_model**-0.5 if self.config.scales_decoder_outputs else x
 
 
 def shift_right(labels: Tensor) -> Tensor:

@@ -95,6 +95,10 @@ class SaveClock(Agreement):
             self.saved()
         return float(due)
 
+    def decide(self, votes: Tensor) -> None:
+        if self._every_s:  # otherwise nobody asks, and no host need look
+            super().decide(votes)
+
     def saved(self) -> None:
         """A checkpoint is made: the time begins anew."""
         self._since = self._clock()

@@ -75,6 +75,14 @@ def test_strategies_and_notes_follow_the_figures() -> None:
     )
 
 
+def test_each_step_is_shown_beside_the_one_before() -> None:
+    first = {"what": "plain", "tokens_per_s": 1234.5, "times_before": None, "peak_bytes": 2**30}
+    second = {**first, "what": "+ more", "times_before": 1.234}
+    text = table({"figures": [speed(2, 1)], "steps": [first, second], "measured": MEASURED})
+    assert "| Step | Tokens/s | × before | Peak |" in text
+    assert "| plain | 1,234 |  | 1,024 MiB |\n| + more | 1,234 | 1.23 | 1,024 MiB |" in text
+
+
 def test_a_section_shows_every_machine_that_was_measured(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     readme = f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from benchmarks.contestants import Contestant, contestants, ours, pairs, steps
 from benchmarks.peers.workload import Workload
-from benchmarks.training import (
-    Bench,
-    Contestant,
-    Sample,
-    loss_difference,
-    ours,
-    read_sample,
-)
+from benchmarks.training import Bench, Sample, compare_steps, loss_difference, read_sample
 from benchmarks.training_task import SMALL, write_task
 
 WORK = Workload(
@@ -91,12 +87,64 @@ def test_turns_alternate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert order == ["a", "b", "c", "a", "b", "c"]
 
 
+def test_each_step_of_the_speed_list_adds_one_thing_to_the_one_before() -> None:
+    words = [set(one.words) for one in steps()]
+    assert all(len(after - before) == 1 for before, after in pairwise(words))
+    assert all(before < after for before, after in pairwise(words))
+
+
+def test_a_step_is_compared_with_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = iter([100.0, 150.0, 300.0, 100.0, 150.0, 100.0, 120.0] * 3)
+    monkeypatch.setattr(
+        Bench, "run", lambda self, one: replace(sample(4.0), tokens_per_s=next(speeds))
+    )
+    monkeypatch.setattr(Bench, "peaks", lambda self, them, samples: samples)
+    rows = compare_steps(Bench(tmp_path, WORK), 3)
+    assert [row["times_before"] for row in rows[:4]] == [None, 1.5, 2.0, pytest.approx(1 / 3)]
+    assert [row["tokens_per_s"] for row in rows[:3]] == [100.0, 150.0, 300.0]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_memory_of_a_cpu_is_measured_in_short_runs_whose_allocator_gives_back(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "batches.safetensors").write_text("ids")
+
+    def run(self: Bench, one: Contestant) -> Sample:
+        assert (self.directory / "batches.safetensors").read_text() == "ids"
+        assert json.loads((self.directory / "workload.json").read_text())["steps"] == 2
+        assert "MALLOC_MMAP_THRESHOLD_" in self.extra
+        return replace(sample(4.0), training_bytes=123)
+
+    monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr("benchmarks.training.gpu_count", lambda: gpus)
+    peaks = Bench(tmp_path, WORK).peaks([ours()], {"ours": [sample(4.0)]})
+    assert [s.training_bytes for s in peaks["ours"]] == [0 if gpus else 123]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_every_pair_is_of_contestants(gpu: bool) -> None:
+    names = {one.name for one in contestants("python", gpu=gpu)}
+    assert all({pair.ours, pair.peer} <= names for pair in pairs(gpu=gpu))
+
+
+def test_on_a_gpu_eager_attention_is_to_be_beaten_twofold() -> None:
+    least = {pair.peer: pair.least_speed for pair in pairs(gpu=True)}
+    assert {name for name, speed in least.items() if speed == 2} == {
+        "accelerate-eager",
+        "accelerate-eager-compile",
+    }
+
+
 @pytest.mark.torch
 def test_our_contestant_trains_sharded_as_ddp_does(tmp_path: Path) -> None:
     write_task(tmp_path, TINY, WORK)
     bench = Bench(tmp_path, WORK)
     ddp, sharded = ours("ddp", name="ddp"), ours("sharding.strategy=full_shard", name="full_shard")
-    samples = bench.in_turns(1, [ddp, sharded])
+    words = ("model.attention=math", "loss=chunked", "optimizer.implementation=loop")
+    samples = bench.in_turns(1, [ddp, sharded, ours(*words, name="in other ways")])
     assert len(samples["ddp"][0].losses) == 4
     assert samples["ddp"][0].losses[-1] != samples["ddp"][0].losses[0]
     whole, half = (samples[name][0].ranks[0] for name in ("ddp", "full_shard"))

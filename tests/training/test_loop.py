@@ -10,7 +10,7 @@ import torch
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.agreement import StopRequest
+from fsdpkit.training.agreement import SaveClock, StopRequest
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import require_finite
 
@@ -44,6 +44,34 @@ def test_ranks_agree_on_what_was_summed(tmp_path, votes):
     assert not stop.agreed()
     stop.decide(torch.tensor(votes))
     assert stop.agreed() == (votes > 0)
+
+
+def test_a_checkpoint_is_wanted_when_the_last_one_is_old_enough():
+    now = 0.0
+    clock = SaveClock(FIRST, every_minutes=2, clock=lambda: now)
+    now = 119.0
+    assert clock.wanted() == 0
+    now = 120.0
+    assert clock.wanted() == 1
+    assert clock.wanted() == 0, "asked once, until all ranks have answered"
+    clock.decide(torch.tensor(1.0))
+    assert clock.agreed()
+    now = 200.0
+    clock.saved()  # for another reason
+    now = 319.0
+    assert clock.wanted() == 0
+    now = 320.0
+    assert clock.wanted() == 1
+
+
+def test_without_minutes_or_on_other_ranks_no_clock_asks():
+    now = 0.0
+    clocks = [
+        SaveClock(FIRST, every_minutes=0, clock=lambda: now),
+        SaveClock(replace(FIRST, rank=1), every_minutes=1, clock=lambda: now),
+    ]
+    now = 1e9
+    assert [clock.wanted() for clock in clocks] == [0, 0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

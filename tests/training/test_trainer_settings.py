@@ -36,6 +36,8 @@ def eval_losses(found: dict, name: str) -> list[float]:
         "exported",
         "tensorboard",
         "profiled",
+        "chunked",
+        "by the clock",
         "peak",
     ],
 )
@@ -51,6 +53,11 @@ def test_what_changes_the_training_still_learns(found, name):
     of_step = losses(found, name)
     assert of_step[-1] < of_step[0] - 0.02
     assert of_step != losses(found, "plain")
+
+
+def test_checkpoints_come_by_the_clock_too(found):
+    saved = {file.split("/")[1] for file in found["by the clock"]["files"] if "/step-" in file}
+    assert saved == {"step-1", "step-2", "step-3", "step-4"}
 
 
 def test_packing_trains_on_more_text_a_step(found):

@@ -165,6 +165,11 @@ def _precision(precision: PrecisionSettings, sharding: ShardingSettings) -> Iter
             "training.precision.reduce float16 overflows without a loss scale, which only "
             'param = "float16" has: use float32 or bfloat16.'
         )
+    if precision.output not in (None, "float32"):
+        yield (
+            f"training.precision.output {precision.output} would round the loss, which is what the "
+            "T5 trainer's model gives: remove it."
+        )
     if precision.param == "float16" and sharding.cpu_offload:
         yield (
             "float16 unscales gradients on the GPU, but cpu_offload keeps them in host memory: "

@@ -53,6 +53,8 @@ SCENARIOS = {
     "exported": ["checkpoint.export=true"],
     "tensorboard": ["metrics.tensorboard=true"],
     "profiled": ["debug.profile_from=2", "debug.profile_steps=1"],
+    "chunked": ["loss=chunked"],
+    "by the clock": ["checkpoint.every_minutes=0.000001", "checkpoint.keep_last=9"],
     "peak": ["metrics.peak_tflops=0.001"],
 }  # fmt: skip
 
@@ -128,12 +130,12 @@ def not_finite(ranks: Ranks, policy: str) -> dict:
     original = fsdp_t5.token_loss_sum
     calls = 0
 
-    def poisoned(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    def poisoned(model: torch.nn.Module, batch: Batch, how: str) -> torch.Tensor:
         nonlocal calls
         calls += 1
         if calls in (3, 4):
             seen.append([local(p).detach().clone() for p in model.parameters()])
-        loss = original(model, batch)
+        loss = original(model, batch, how)
         return loss * math.inf if calls == 3 and ranks.rank == 1 else loss
 
     fsdp_t5.token_loss_sum = poisoned

@@ -1,0 +1,104 @@
+"""Who takes part in training.py: our trainer's parts in several settings, and its peers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A script of benchmarks/peers, the Python that runs it and what the tables call it."""
+
+    name: str
+    shown: str
+    python: str
+    script: str
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Names of one of ours and a peer, and how many times the peer's speed is asked of it."""
+
+    ours: str
+    peer: str
+    least_speed: float = 1.0
+
+
+def ours(*words: str, name: str = "ours", shown: str = "fsdpkit") -> Contestant:
+    return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words)
+
+
+def contestants(peers: str, *, gpu: bool) -> list[Contestant]:
+    """`peers` is the Python of their environment. Compiling is compared on GPUs only."""
+    shown = "Hugging Face T5, Accelerate FSDP2"
+    them = [
+        ours("sharding.engine=fsdp2", name="fsdp2", shown="fsdpkit, FSDP2"),
+        ours("sharding.engine=fsdp1", name="fsdp1", shown="fsdpkit, FSDP1"),
+        Contestant("accelerate", shown, peers, "accelerate_t5.py"),
+        Contestant("lightning", "Hugging Face T5, Lightning FSDP1", peers, "lightning_t5.py"),
+    ]
+    if gpu:
+        them.append(ours("compile=true", name="compiled", shown="fsdpkit, FSDP2 compiled"))
+        them += [
+            Contestant(f"accelerate-{'-'.join(words)}", told, peers, "accelerate_t5.py", words)
+            for words, told in (
+                (("eager",), f"{shown}, eager attention"),
+                (("compile",), f"{shown} compiled"),
+                (("eager", "compile"), f"{shown} compiled, eager attention"),
+            )
+        ]
+    return them
+
+
+def pairs(*, gpu: bool) -> list[Pair]:
+    """The same engine side by side, and our default beside both peers."""
+    them = [Pair("fsdp2", "accelerate"), Pair("fsdp1", "lightning"), Pair("fsdp2", "lightning")]
+    if gpu:
+        them += [
+            Pair("fsdp2", "accelerate-eager", least_speed=2.0),
+            Pair("compiled", "accelerate-compile"),
+            Pair("compiled", "accelerate-eager-compile", least_speed=2.0),
+        ]
+    return them
+
+
+def strategies() -> list[Contestant]:
+    """The founding guide's table, in its order, and what saves more."""
+    full = "sharding.strategy=full_shard"
+    return [
+        ours("ddp", name="ddp", shown="DDP (torch)"),
+        ours("sharding.strategy=no_shard", name="no_shard", shown="NO_SHARD"),
+        ours("sharding.strategy=shard_grad_op", name="shard_grad_op", shown="SHARD_GRAD_OP"),
+        ours(full, name="full_shard", shown="FULL_SHARD"),
+        ours(
+            full,
+            "sharding.activation_checkpointing=full",
+            name="checkpointing",
+            shown="FULL_SHARD, activation checkpointing",
+        ),
+        ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
+    ]
+
+
+PLAIN: tuple[str, ...] = ("model.attention=math", "optimizer.implementation=loop")
+STEPS = {
+    "attention without scores": "model.attention=sdpa",
+    "each block compiled": "compile=true",
+    "fused optimizer": "optimizer.implementation=fused",
+    "chunked loss": "loss=chunked",
+    "two blocks a unit": "sharding.blocks_per_unit=2",
+    "two units gathered ahead": "sharding.prefetch=2",
+}
+
+
+def steps() -> list[Contestant]:
+    """The plain path, then one thing more at a time; later words of a setting win."""
+    words = accumulate(STEPS.values(), lambda before, word: (*before, word), initial=PLAIN)
+    shown = ["plain: scores written out, optimizer in a loop", *(f"+ {what}" for what in STEPS)]
+    return [
+        ours(*each, name=f"step-{number}", shown=what)
+        for number, (each, what) in enumerate(zip(words, shown, strict=True))
+    ]

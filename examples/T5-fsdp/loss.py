@@ -1,0 +1,100 @@
+"""T5's loss: cross-entropy, summed over the target tokens of a batch.
+
+A sum and not a mean, so that a trainer can weigh every token the same whatever batch, micro-batch
+or rank it is in. Two ways to one number:
+
+- `whole` scores all tokens at once: the definition, and what the other is compared with. Scores
+  are the largest tensor of a training step: tokens × vocabulary, several times over.
+- `chunked` scores some tokens at a time and keeps no scores. The gradients of a sum are known but
+  for the factor that backward brings, so each chunk's are taken, by `whole` itself, while its
+  scores are there. Nothing is computed twice, and the head's weight is only needed in forward.
+
+torch 2.13 has the same idea as `F.linear_cross_entropy`, which adds the chunks' losses up in the
+type of its input. A sum over thousands of tokens passes float16's largest number and is off by
+percents in bfloat16; here it is float32, and so is the sum of the weight's gradients.
+
+Shapes: B batch, T target tokens, D d_model, V vocabulary, N = B·T.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from fsdpkit.errors import ConfigError
+
+IGNORE = -100
+"""The label of a target position that is not scored: padding."""
+
+FEWEST_CHUNKS = 8
+MOST_SCORES = 1 << 24
+"""Of one chunk: 64 MiB in float32, and enough work for a GPU."""
+
+
+def whole(scores: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropy of `scores` [..., V] at `labels` [...] int64; float32 scalar.
+
+    Positions whose label is IGNORE count nothing. Computed in float32 whatever the scores' type.
+    """
+    return F.cross_entropy(
+        scores.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORE, reduction="sum"
+    )
+
+
+def chunked(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """`whole(F.linear(x, weight), labels)` with an eighth of the scores at a time, or fewer.
+
+    `x` [B, T, D] is what the head scores, `weight` [V, D] the head's, of the same type. Backward
+    can run once. Raises ConfigError when this rank has only a shard of `weight`.
+    """
+    if isinstance(weight, DTensor) or weight.dim() != 2:
+        raise ConfigError(
+            'training.loss = "chunked" needs the whole weight of the head, which here is sharded '
+            "as a unit of its own. Leave lm_head to the root unit: training.sharding.wrap = "
+            '"class", no pattern for it in wrap_names or training.precision.keep_float32; or set '
+            'training.loss = "whole".'
+        )
+    x, labels = x.flatten(0, 1), labels.flatten()
+    if torch.is_grad_enabled():
+        loss: Tensor = _Chunked.apply(x, weight, labels)
+        return loss
+    losses = [whole(F.linear(part, weight), wanted) for part, wanted in _chunks(x, weight, labels)]
+    return torch.stack(losses).sum()
+
+
+def _chunks(x: Tensor, weight: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Parts of `x` [N, D] and `labels` [N]."""
+    rows = max(1, min(-(-len(x) // FEWEST_CHUNKS), MOST_SCORES // len(weight)))
+    return list(zip(x.split(rows), labels.split(rows), strict=True))
+
+
+class _Chunked(torch.autograd.Function):
+    """The loss of `x` [N, D] under `weight` [V, D], with the gradients of both at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        losses, of_x = [], []
+        of_weight = torch.zeros_like(weight, dtype=torch.float32)
+        for part, wanted in _chunks(x, weight, labels):
+            with torch.enable_grad():
+                leaves = part.detach().requires_grad_(), weight.detach().requires_grad_()
+                loss = whole(F.linear(*leaves), wanted)
+            gradient, of_weight_part = torch.autograd.grad(loss, leaves)
+            of_x.append(gradient)
+            of_weight += of_weight_part
+            losses.append(loss.detach())
+        ctx.weight_dtype = weight.dtype
+        ctx.save_for_backward(torch.cat(of_x), of_weight)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor, None]:
+        of_x, of_weight = ctx.saved_tensors
+        # In place: autograd itself refuses a second backward, as for any tensor changed since.
+        return of_x.mul_(factor), of_weight.mul_(factor).to(ctx.weight_dtype), None

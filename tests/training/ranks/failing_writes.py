@@ -1,0 +1,72 @@
+"""On two ranks: one cannot write its part of a save. argv: file for the findings, a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from fsdpkit.config.training import PrecisionSettings, ShardingSettings
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.distributed import gather, process_group
+from fsdpkit.training.sharding import shard
+
+
+def main() -> None:
+    result, paths = Path(sys.argv[1]), TaskPaths(Path(sys.argv[2]))
+    with process_group(timeout_s=60) as ranks:
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(1.0)
+        model = shard(
+            model, ShardingSettings(), PrecisionSettings(), ranks, blocks=[torch.nn.Linear]
+        )
+        optimizer = torch.optim.AdamW(model.parameters())
+        saves = Checkpointer(paths, ranks, model, optimizer)
+        saves.save(Progress(step=1))
+        saves.wait()
+        if ranks.rank == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        saves.save(Progress(step=2))
+        messages = []
+        with contextlib.suppress(StorageError):
+            saves._save.written.result()
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            saves.report()
+            saves.report()  # is not said twice
+        try:
+            saves.save(Progress(step=3))
+        except StorageError as error:
+            messages = gather(str(error))
+        left = sorted(os.listdir(paths.checkpoints))
+        dist.barrier()
+        if ranks.rank == 1:
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
+        saves.save(Progress(step=4))
+        saves.close()
+        found = {
+            "messages": messages,
+            "said": said.getvalue(),
+            "left": left,
+            "after": {p.name: problems_of(p) for p in checkpoints_in(paths.checkpoints)},
+        }
+        if ranks.is_first:
+            result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What a checkpoint directory looks like after something went wrong in a save."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from launch import RANKS, environment, findings
+from torch.distributed.checkpoint import state_dict_saver
+
+from fsdpkit.errors import StorageError
+from fsdpkit.training.checkpoint_files import Reader, Writer
+from fsdpkit.training.checkpoint_loading import read_weights, weights_in
+
+KILLED = 9
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What `ranks/checkpoint_faults.py` found; its mounts end with it."""
+    folder = tmp_path_factory.mktemp("disturbed")
+    result = folder / "found.json"
+    (folder / "runs").mkdir()
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-W", "ignore",
+         str(RANKS / "checkpoint_faults.py"), str(result), str(folder / "runs")],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    return json.loads(result.read_text())
+
+
+@pytest.mark.torch
+def test_killed_at_any_moment_of_a_save_every_named_checkpoint_is_whole(disturbed):
+    *killed, undisturbed = disturbed["killed"]
+    assert len(killed) > 12
+    assert [case["status"] for case in killed] == [KILLED] * len(killed)
+    assert undisturbed["status"] == 0
+    for case in killed:
+        assert set(case["left"]) in ({"step-1", "step-2"}, {"step-1", "step-2", "step-3"},
+                                     {"step-2", "step-3"})  # fmt: skip
+        assert not any(case["left"].values()), case
+    before_the_name = [case for case in killed if "step-3" not in case["left"]]
+    assert 0 < len(before_the_name) < len(killed)
+
+
+@pytest.mark.torch
+def test_a_run_that_was_killed_in_a_save_goes_on_and_cleans_up(disturbed):
+    for case in disturbed["killed"]:
+        newest = max(int(name.removeprefix("step-")) for name in case["left"])
+        assert case["again"] == [0, f"resumed after step {newest}"]
+        names = [f"step-{newest}", f"step-{newest + 1}", "writer.json"]
+        assert case["names"] == names
+        assert not any(case["after"].values())
+
+
+@pytest.mark.torch
+def test_what_is_written_is_what_was_there_when_it_was_saved(disturbed):
+    assert disturbed["copied"] == [-2.0, -3.0]
+
+
+@pytest.mark.torch
+def test_a_full_disk_costs_the_new_checkpoint_only(disturbed):
+    case = disturbed["no room"]
+    assert case["first"] == [0, "resumed after step 0"]
+    assert "checkpoint of step 2 could not be written" in case["second"][1]
+    assert "No space left on device" in case["second"][1]
+    assert case["left"] == {"step-1": []}
+    assert case["names"] == ["step-1", "writer.json"]  # the draft has made room
+    assert case["third"] == [0, "resumed after step 1"]
+
+
+@pytest.mark.torch
+def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(disturbed):
+    case = disturbed["read-only"]
+    assert "StorageError" in case["second"][1]
+    assert "read-only/checkpoints cannot be written (Read-only file system)" in case["second"][1]
+    assert case["left"] == {"step-1": []}
+
+
+@pytest.mark.torch
+def test_of_two_jobs_that_write_one_run_the_later_one_goes_on(disturbed):
+    case = disturbed["two jobs"]
+    assert "belongs to another job of the same run (process " in case["first"][1]
+    assert "has overwritten nothing" in case["first"][1]
+    assert case["left"] == {"step-1": [], "step-2": []}
+    assert case["third"] == [0, "resumed after step 2"]
+
+
+@pytest.mark.torch
+def test_all_ranks_hear_that_one_could_not_write(tmp_path):
+    found = findings(2, "failing_writes.py", tmp_path / "found.json", str(tmp_path / "run"))
+    first, second = found["messages"]
+    assert first == second
+    assert "checkpoint of step 2 could not be written" in first
+    assert "File too large" in first
+    assert found["said"].count("The run ends when the next one is due.") == 1
+    assert found["left"] == ["step-1", "writer.json"]
+    assert found["after"] == {"step-1": [], "step-4": []}
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.marker),)
+
+
+def written(directory: Path, state: dict) -> Path:
+    state_dict_saver.save(state, storage_writer=Writer(directory), no_dist=True)
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_an_index_cannot_run_code(tmp_path):
+    path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
+    assert weights_in(path) == {"w": (torch.Size([2]), torch.float32)}
+    (path / ".metadata").write_bytes(pickle.dumps(Malicious(tmp_path / "owned")))
+    with pytest.raises(StorageError, match=r"\.metadata asks for posix\.mkdir"):
+        Reader(path).read_metadata()
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_value_cannot_run_code(tmp_path):
+    bad = Malicious(tmp_path / "owned")
+    path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2), "x": bad}})
+    with pytest.raises(StorageError):
+        load_anything(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def load_anything(path: Path) -> None:
+    """Loads the value beside the weight, as a run whose optimizer has such a value would."""
+    from torch.distributed.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from fsdpkit.training.checkpoint_files import LoadPlanner
+
+    try:
+        state_dict_loader.load(
+            {"model": {"x": 0}}, storage_reader=Reader(path), planner=LoadPlanner(), no_dist=True
+        )
+    except CheckpointException as error:
+        raise StorageError(str(error)) from None
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_shard_that_is_missing_is_named(tmp_path):
+    path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
+    (path / "__0_0.distcp").unlink()
+    with pytest.raises(StorageError, match=r"__0_0\.distcp"):
+        read_weights(path, ["w"])

@@ -1,0 +1,191 @@
+"""The chunked loss: the whole one's numbers, never all scores in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from launch import findings
+from loss import FEWEST_CHUNKS, IGNORE, MOST_SCORES, _chunks, chunked, whole
+from small_t5 import V1_0, V1_1, batch_of, build
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ROWS, WIDTH, VOCABULARY = 200, 8, 96
+SCORES = ROWS * VOCABULARY
+FACTOR = 2 / 4096  # ranks / target tokens, as a trainer weighs the sum
+
+
+def task(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """What the head scores [2, ROWS / 2, WIDTH], its weight, labels of which some are padding."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, ROWS // 2, WIDTH, generator=generator)
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator)
+    labels = torch.randint(VOCABULARY // 4, (2, ROWS // 2), generator=generator)
+    labels[1, -30:] = IGNORE
+    return x.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_(), labels
+
+
+def plain(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return whole(F.linear(x, weight), labels)
+
+
+WAYS = {"chunked": chunked, "whole": plain}
+
+
+def loss_and_gradients(way: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    x, weight, labels = task(dtype)
+    loss = WAYS[way](x, weight, labels)
+    (loss * FACTOR).backward()
+    return [loss.detach(), x.grad, weight.grad]
+
+
+def test_chunked_is_whole() -> None:
+    torch.testing.assert_close(
+        loss_and_gradients("chunked"), loss_and_gradients("whole"), rtol=1e-6, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_half_precision_it_is_as_close_to_the_truth_as_whole(dtype: torch.dtype) -> None:
+    x, weight, labels = (t.detach().double() if t.is_floating_point() else t for t in task(dtype))
+    x.requires_grad_(), weight.requires_grad_()
+    scores = F.linear(x, weight).flatten(0, 1)
+    truth = F.cross_entropy(scores, labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    (truth * FACTOR).backward()
+
+    def errors(way: str) -> list[float]:
+        found = loss_and_gradients(way, dtype)
+        assert [t.dtype for t in found] == [torch.float32, dtype, dtype]
+        true = truth.detach(), x.grad, weight.grad
+        return [float((a - b).norm() / b.norm()) for a, b in zip(found, true, strict=True)]
+
+    for error, bound in zip(errors("chunked"), errors("whole"), strict=True):
+        assert error <= 1.5 * bound + 1e-6
+
+
+def test_a_sum_beyond_float16s_largest_number_stays_finite() -> None:
+    x, weight, labels = task(torch.float16)
+    with torch.no_grad():
+        far = chunked(100 * x, 4 * weight, labels)
+    assert far.isfinite()
+    assert far > torch.finfo(torch.float16).max
+
+
+def test_rows_without_a_target_add_neither_loss_nor_gradient() -> None:
+    x, weight, labels = task()
+    loss = chunked(x, weight, torch.full_like(labels, IGNORE))
+    loss.backward()
+    assert loss == 0
+    assert not x.grad.any()
+    assert not weight.grad.any()
+
+
+def test_without_gradients_the_number_is_the_same() -> None:
+    expected = loss_and_gradients("chunked")[0]
+    with torch.no_grad():
+        assert torch.equal(chunked(*task()), expected)
+
+
+def test_a_second_backward_is_refused() -> None:
+    loss = chunked(*task())
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of what was computed while it was on that were alive at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                reference = StorageWeakRef(tensor.untyped_storage())
+                self.storages[reference.cdata] = (reference, tensor.untyped_storage().nbytes())
+        self.storages = {k: v for k, v in self.storages.items() if not v[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self.storages.values()))
+        return result
+
+
+def peak_bytes(way: str) -> int:
+    x, weight, labels = task()
+    with Peak() as peak:
+        WAYS[way](x, weight, labels).backward()
+    return peak.bytes
+
+
+def test_never_are_all_scores_in_memory() -> None:
+    of_all = 4 * SCORES
+    assert peak_bytes("whole") >= 2 * of_all
+    # Three tensors of a chunk's scores; gradients of x (twice) and weight (thrice).
+    assert peak_bytes("chunked") < of_all
+    assert peak_bytes("chunked") < 3.1 * of_all / FEWEST_CHUNKS + 4 * WIDTH * (
+        2 * ROWS + 3 * VOCABULARY
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocabulary", "chunk"),
+    [(800, 100, 100), (801, 100, 101), (3, 100, 1), (100_000, 1 << 20, 16), (8, 1 << 30, 1)],
+)
+def test_a_chunk_is_an_eighth_of_the_rows_or_what_the_vocabulary_allows(
+    rows: int, vocabulary: int, chunk: int
+) -> None:
+    with torch.device("meta"):
+        x, labels = torch.empty(rows, 4), torch.empty(rows)
+        parts = _chunks(x, torch.empty(vocabulary, 4), labels)
+    assert len(parts[0][0]) == chunk
+    assert chunk == 1 or chunk * vocabulary <= MOST_SCORES
+    assert sum(len(part) for part, _ in parts) == sum(len(wanted) for _, wanted in parts) == rows
+
+
+@pytest.mark.parametrize("family", [V1_1, V1_0], ids=["untied", "tied and scaled"])
+def test_the_model_gives_scores_or_either_loss(family: dict) -> None:
+    batch = batch_of(([5, 6, 7], [8, 9]), ([5, 6], [7, 8, 9, 10, 1]))
+    found = {}
+    for way in WAYS:
+        model = build(**family)
+        loss = model(*batch, loss=way)
+        loss.backward()
+        torch.testing.assert_close(loss, whole(model(*batch), batch[2]), rtol=1e-6, atol=0)
+        found[way] = {name: p.grad for name, p in model.named_parameters()}
+    torch.testing.assert_close(found["chunked"], found["whole"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return findings(2, "chunked.py", tmp_path_factory.mktemp("chunked") / "found.json")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("case", ["untied", "tied, in two parts", "checkpointed, in four parts"])
+def test_training_goes_the_same_way(on_ranks: dict, engine: str, case: str) -> None:
+    found = on_ranks[engine][case]
+    assert found["chunked"]["losses"] == pytest.approx(found["whole"]["losses"], rel=1e-6)
+    assert found["chunked"]["norms"] == pytest.approx(found["whole"]["norms"], rel=1e-5)
+    assert found["farthest weight"] < 1e-6
+    assert found["whole"]["losses"][0] != found["whole"]["losses"][-1]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("case", ["bfloat16", "float16"])
+def test_training_in_half_precision_stays_close(on_ranks: dict, engine: str, case: str) -> None:
+    found, exact = on_ranks[engine][case], on_ranks[engine]["untied"]["whole"]
+    assert found["chunked"]["losses"] == pytest.approx(found["whole"]["losses"], rel=2e-3)
+    assert found["chunked"]["norms"] == pytest.approx(exact["norms"], rel=2e-2)  # unscaled
+    assert found["chunked"]["updates"] == found["whole"]["updates"] == [True] * 2
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_a_head_that_is_gathered_by_itself_is_refused(on_ranks: dict, engine: str) -> None:
+    assert "Leave lm_head to the root unit" in on_ranks[engine]["a unit of its own"]
