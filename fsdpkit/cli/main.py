@@ -18,6 +18,7 @@ COMMANDS = {
     "logs": "Print or follow a rank's output.",
     "cancel": "End a run.",
     "data": "Prepare training data, or show what was prepared.",
+    "checkpoint": "List a run's checkpoints, check every byte, or export one.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",

@@ -107,12 +107,11 @@ def publish(
     """
     draft = mine.draft(description.step)
     final = mine.directory / f"step-{description.step}"
-    written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
-    sizes = {name: file.bytes for name, file in sorted(written.items())}
-    itself = _write(draft / DESCRIPTION, replace(description, files=sizes).to_json())
-    sums = {name: file.sha256 for name, file in {**written, DESCRIPTION: itself}.items()}
-    _write(draft / CHECKSUMS, checksum_lines(sums))
-    _sync(draft)
+    try:
+        _complete(draft, description, written, texts)
+    except FileNotFoundError:
+        mine.require()  # whoever claimed the directory since has removed the draft
+        raise
     mine.require()
     replaced = None
     if final.exists():
@@ -123,7 +122,7 @@ def publish(
     _sync(mine.directory)
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)
-    _prune(mine.directory, keep_last, refused)
+    _prune(mine.directory, keep_last, [path for path in refused if path != final])
     return final
 
 
@@ -135,6 +134,18 @@ def abandon(mine: Claim, step: int) -> None:
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _complete(
+    draft: Path, description: Description, written: Mapping[str, Written], texts: Mapping[str, str]
+) -> None:
+    """Add to the draft what no rank writes, and make all of it last."""
+    written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
+    sizes = {name: file.bytes for name, file in sorted(written.items())}
+    itself = _write(draft / DESCRIPTION, replace(description, files=sizes).to_json())
+    sums = {name: file.sha256 for name, file in {**written, DESCRIPTION: itself}.items()}
+    _write(draft / CHECKSUMS, checksum_lines(sums))
+    _sync(draft)
 
 
 def _prune(directory: Path, keep_last: int, refused: Collection[Path]) -> None:

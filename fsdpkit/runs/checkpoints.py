@@ -18,12 +18,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.errors import NotFoundError, StorageError
+import msgspec
+
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 
 FORMAT = 1
 DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
@@ -32,6 +34,9 @@ SHARD_SUFFIX = ".distcp"
 _STEP = re.compile(r"step-(\d+)")
 _CHECKSUM = re.compile(r"([0-9a-f]{64})  ([^/\0\n]+)")
 _READ_BYTES = 1 << 20
+
+Report = Callable[[int], object]
+"""Told the bytes read since it was last called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,51 +86,55 @@ def checkpoints_in(directory: Path) -> list[Path]:
 def describe(path: Path) -> Description:
     """What the checkpoint `path` is, by its own account.
 
-    Raises StorageError naming the file that is missing, torn, or written by a newer fsdpkit.
+    Raises StorageError naming the file that is missing or torn, ConfigError for one of another
+    format, which another fsdpkit wrote.
     """
     file = path / DESCRIPTION
     try:
-        table = json.loads(file.read_text("utf-8"))
+        table = json.loads(file.read_bytes())
         if (form := table["format"]) != FORMAT:
             writer = table.get("versions", {}).get("fsdpkit", "?")
-            raise StorageError(
+            raise ConfigError(
                 f"{file} has format {form}, written by fsdpkit {writer}; this one reads format "
                 f"{FORMAT}. Use that version."
             )
-        return Description(**table)
+        return msgspec.convert(table, Description)
     except FileNotFoundError:
         raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StorageError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
 
 
 def checksums(path: Path) -> dict[str, str]:
     """SHA-256 of each file of the checkpoint `path`, as it was written.
 
-    Raises StorageError when the list is missing, torn or leaves out a file that must be there.
+    Raises StorageError when the list is missing, torn or leaves out a file that must be there, and
+    what `describe` raises.
     """
     file = path / CHECKSUMS
     try:
-        text = file.read_text("ascii")
+        *lines, last = file.read_bytes().decode("ascii").split("\n")
     except FileNotFoundError:
         raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
     except (OSError, ValueError) as error:
         raise StorageError(f"{file} cannot be read: {error}.") from None
-    lines = [_CHECKSUM.fullmatch(line) for line in text.splitlines()]
-    sums = {match[2]: match[1] for match in lines if match}
-    wanted = {DESCRIPTION, *describe(path).files}
-    if not all(lines) or not text.endswith("\n") or wanted != sums.keys():
-        raise StorageError(f"{file} is torn or was changed: it does not list the files here.")
-    return sums
+    sums = {match[2]: match[1] for match in map(_CHECKSUM.fullmatch, lines) if match}
+    if not last and len(sums) == len(lines) and DESCRIPTION in sums:
+        # The description's own sum first: only what is as it was written is believed.
+        if problem := problem_with(path, DESCRIPTION, sums[DESCRIPTION]):
+            raise StorageError(f"{problem}.")
+        if {DESCRIPTION, *describe(path).files} == sums.keys():
+            return sums
+    raise StorageError(f"{file} is torn or was changed: it does not list the files here.")
 
 
-def problem_with(path: Path, name: str, sha256: str) -> str | None:
+def problem_with(path: Path, name: str, sha256: str, report: Report | None = None) -> str | None:
     """What is wrong with the file `name` of the checkpoint `path`; None if it is as written."""
     file = path / name
     try:
-        found = sha256_of(file)
+        found = sha256_of(file, report)
     except FileNotFoundError:
         return f"{file} is missing"
     except OSError as error:
@@ -133,23 +142,24 @@ def problem_with(path: Path, name: str, sha256: str) -> str | None:
     return None if found == sha256 else f"{file} is not what was written (SHA-256 differs)"
 
 
-def problems_of(path: Path, names: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with the checkpoint `path`; reads every byte of its files, or of `names`."""
+def problems_of(path: Path, report: Report | None = None) -> list[str]:
+    """What is wrong with the checkpoint `path`; reads every byte of its files."""
     try:
         sums = checksums(path)
     except StorageError as error:
         return [str(error).rstrip(".")]
-    chosen = sums if names is None else names
-    found = (problem_with(path, name, sums[name]) for name in chosen)
+    found = (problem_with(path, name, sha256, report) for name, sha256 in sums.items())
     return [problem for problem in found if problem]
 
 
-def sha256_of(file: Path) -> str:
+def sha256_of(file: Path, report: Report | None = None) -> str:
     """Of the file's bytes, in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as stream:
         while chunk := stream.read(_READ_BYTES):
             digest.update(chunk)
+            if report:
+                report(len(chunk))
     return digest.hexdigest()
 
 

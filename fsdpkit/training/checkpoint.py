@@ -312,6 +312,7 @@ class Checkpointer:
         except StorageError:
             if first:
                 abandon(mine, description.step)
+                mine.require()  # that another job has claimed the directory explains it better
             raise
         return path, size, time.perf_counter()
 

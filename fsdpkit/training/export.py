@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fsdpkit.training.checkpoint_loading import read_weights, weights_in
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
@@ -50,10 +52,17 @@ def export_hugging_face(
     Raises StorageError when the checkpoint cannot be read, `directory` cannot be written, or is
     something else than an earlier export.
     """
-    export = describe(checkpoint).export
-    texts = {name: (checkpoint / name).read_text("utf-8") for name in export.get("files", [])}
+    described = describe(checkpoint)
+    export = described.export
+    texts = {
+        name: _said(checkpoint / name, dtype)
+        for name in export.get("files", [])
+        if name in described.files  # and so in the checkpoint, nowhere else
+    }
     stored = weights_in(checkpoint)
-    sizes = {name: shape.numel() * (dtype or own).itemsize for name, (shape, own) in stored.items()}
+    sizes = {
+        name: shape.numel() * _type(own, dtype).itemsize for name, (shape, own) in stored.items()
+    }
     write_hugging_face(
         directory,
         sizes,
@@ -65,15 +74,16 @@ def export_hugging_face(
     )
 
 
-def export_file(checkpoint: Path, file: Path) -> None:
+def export_file(checkpoint: Path, file: Path, *, dtype: torch.dtype | None = None) -> None:
     """Write all weights as one file, which `torch.load(file, weights_only=True)` reads.
 
-    The whole model is in memory meanwhile. Raises StorageError when `file` exists or cannot be
-    written, or the checkpoint cannot be read.
+    `dtype` None keeps their types. The whole model is in memory meanwhile. Raises StorageError
+    when `file` exists or cannot be written, or the checkpoint cannot be read.
     """
     if file.exists():
         raise StorageError(f"{file} exists; it was not overwritten.")
     weights = read_weights(checkpoint, [*weights_in(checkpoint)])
+    weights = {name: each.to(_type(each.dtype, dtype)) for name, each in weights.items()}
     partial = file.with_name(f".{file.name}.partial")
     try:
         with partial.open("wb") as stream:
@@ -107,7 +117,7 @@ def write_hugging_face(
     sizes = {**sizes, **{name: sizes[source] for name, source in copies.items()}}
     plan = _files(sizes, max_file_bytes)
     try:
-        _begin(directory, building)
+        _begin(directory, building, texts)
         for file, names in plan.items():
             found = read([copies.get(name, name) for name in names])
             _save(building / file, {name: found[copies.get(name, name)] for name in names}, dtype)
@@ -136,6 +146,26 @@ def _files(sizes: Mapping[str, int], max_bytes: int) -> dict[str, list[str]]:
     }
 
 
+def _type(own: torch.dtype, asked: torch.dtype | None) -> torch.dtype:
+    """Counters and masks stay what they are."""
+    return asked if asked and own.is_floating_point else own
+
+
+def _said(file: Path, dtype: torch.dtype | None) -> str:
+    """The JSON in `file`, with the type that the weights are written in, if it names any.
+
+    Raises StorageError when it cannot be read.
+    """
+    try:
+        text = file.read_text("utf-8")
+        table = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{file} cannot be read: {error}.") from None
+    if dtype is None or "torch_dtype" not in table:
+        return text
+    return json.dumps({**table, "torch_dtype": str(dtype).removeprefix("torch.")}, indent=2) + "\n"
+
+
 def _index(plan: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> dict[str, str]:
     if len(plan) == 1:
         return {}
@@ -144,9 +174,21 @@ def _index(plan: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> dict[
     return {INDEX: json.dumps(table, indent=2) + "\n"}
 
 
-def _begin(directory: Path, building: Path) -> None:
-    if directory.exists() and not any((directory / name).is_file() for name in (SINGLE, INDEX)):
-        raise StorageError("it exists and is no earlier export; name another place")
+def require_replaceable(directory: Path, texts: Collection[str]) -> None:
+    """Raise StorageError when `directory` holds anything but an earlier export with `texts`."""
+    if not directory.exists():
+        return
+    found = {path.name for path in directory.iterdir()}
+    others = {name for name in found - set(texts) if not _WEIGHTS.fullmatch(name)}
+    if others or not found & {SINGLE, INDEX}:
+        what = f"{min(others)} in it is of something else" if others else "it has no weights"
+        raise StorageError(
+            f"{directory} exists and is no earlier export, {what}; name another place."
+        )
+
+
+def _begin(directory: Path, building: Path, texts: Collection[str]) -> None:
+    require_replaceable(directory, texts)
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
 
@@ -155,7 +197,10 @@ def _save(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) 
     from safetensors.torch import save_file
 
     # Copies: safetensors refuses tensors that share memory.
-    ready = {name: each.detach().to("cpu", dtype, copy=True) for name, each in tensors.items()}
+    ready = {
+        name: each.detach().to("cpu", _type(each.dtype, dtype), copy=True)
+        for name, each in tensors.items()
+    }
     contiguous = {name: each.contiguous() for name, each in ready.items()}
     save_file(contiguous, path, metadata={"format": "pt"})  # without it transformers refuses
     mask = os.umask(0)

@@ -23,7 +23,10 @@ PACKAGE = ROOT / "fsdpkit"
 
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"publishing", "planning", "scheduling", "data", "runs", "rendering", "config"},
+    "cli": {
+        *("publishing", "planning", "scheduling", "data", "runs", "rendering", "config"),
+        "training.export",
+    },
     "publishing": {"rendering", "config", "runs"},
     "planning": {"training", "runs", "rendering", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config"},
@@ -116,8 +119,12 @@ def test_only_training_and_planning_import_torch_when_they_are_imported() -> Non
     assert wrong == []
 
 
-def test_the_module_of_ranks_is_imported_inside_functions_only() -> None:
-    users = [f for f in all_imports() if within(f.module, {"fsdpkit.launching.ranks"})]
+@pytest.mark.parametrize(
+    ("module", "room"), [("fsdpkit.launching.ranks", ""), ("fsdpkit.training", "cli/")]
+)
+def test_what_needs_torch_is_imported_inside_functions_only(module: str, room: str) -> None:
+    users = [f for f in all_imports() if within(f.module, {module}) and f.file.startswith(room)]
+    assert users
     assert [str(found) for found in users if found.at_once] == []
 
 
@@ -146,6 +153,21 @@ def test_a_dry_run_imports_neither_torch_nor_submitit() -> None:
     loaded = loaded_by("submit", "--nodes", "2", "--gpus", "4", "--dry-run", "--cluster", "generic")
     assert "jinja2" in loaded
     assert not loaded & {"torch", "submitit", "numpy", "cloudpickle", "psutil", "rich"}
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify"])
+def test_checkpoints_are_listed_and_read_without_torch(verb: str, tmp_path: Path) -> None:
+    from fsdpkit.runs.checkpoint_writing import claim, now, publish
+    from fsdpkit.runs.checkpoints import Description
+
+    mine = claim(tmp_path)
+    mine.draft(1).mkdir()
+    description = Description(
+        step=1, saved_at=now(), world_size=1, optimizer="", versions={}, progress={}, files={}
+    )
+    publish(mine, description, {}, {"config.json": "{}"}, keep_last=1)
+    loaded = loaded_by("checkpoint", verb, str(tmp_path))
+    assert not loaded & {"torch", "submitit", "jinja2", "numpy", "safetensors"}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["submit", "--help"], ["status", "--help"]])

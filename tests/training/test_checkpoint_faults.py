@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,41 @@ def test_a_run_that_was_killed_in_a_save_goes_on_and_cleans_up(disturbed):
         names = [f"step-{newest}", f"step-{newest + 1}", "writer.json"]
         assert case["names"] == names
         assert not any(case["after"].values())
+
+
+DAMAGE = {
+    "flipped shard": "step-2/__0_0.distcp is not what was written",
+    "flipped index": "step-2/.metadata is not what was written",
+    "flipped description": "step-2/checkpoint.json is not what was written",
+    "flipped sums": "step-2/SHA256SUMS is torn|step-2/.* is not what was written",
+    "truncated shard": "step-2/__0_0.distcp is not what was written",
+    "missing shard": "step-2/__0_0.distcp is missing",
+    "missing sums": "step-2/SHA256SUMS is missing",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_not_whole_is_refused_by_name_and_the_one_before_taken(disturbed, damage):
+    case = disturbed["damaged"][damage]
+    status, said = case["again"]
+    assert (status, said.partition("\n")[0]) == (0, "resumed after step 1")
+    assert re.search(f"checkpoint step-2 is refused: .*{DAMAGE[damage]}", said), said
+    assert case["after"] == {"step-1": [], "step-2": []}  # made again, in the place of the bad one
+
+
+@pytest.mark.torch
+def test_a_run_does_not_begin_anew_when_all_its_checkpoints_are_bad(disturbed):
+    case = disturbed["damaged"]["all"]
+    assert "StorageError: No checkpoint is whole" in case["again"][1]
+    assert case["again"][1].count("__0_0.distcp is not what was written") == 2
+    assert case["after"] == case["before"]
+
+
+@pytest.mark.torch
+def test_a_checkpoint_of_a_newer_version_ends_the_run_instead_of_being_passed_over(disturbed):
+    said = disturbed["damaged"]["newer format"]["again"][1]
+    assert re.search(r"ConfigError: .*step-2/checkpoint.json has format 7", said), said
 
 
 @pytest.mark.torch

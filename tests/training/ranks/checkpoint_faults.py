@@ -31,7 +31,7 @@ from torch.distributed.checkpoint import (  # noqa: F401
 
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
+from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, sha256_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.checkpoint_loading import read_weights
@@ -47,15 +47,16 @@ def in_child(case: Callable[[], object]) -> tuple[int, str]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        status = 0
+        status, printed = 0, io.StringIO()
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(printed):
                 said = str(case())
+            said += "\n" + printed.getvalue()
         except FsdpkitError as error:
             said = f"{type(error).__name__}: {error}"
         except BaseException:
             said, status = traceback.format_exc(), 1
-        os.write(writing, said.encode())
+        os.write(writing, said.strip().encode())
         os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -131,6 +132,52 @@ def killed_at_each_moment(folder: Path) -> list[dict]:
         if status != KILLED:  # the save made fewer calls: all have had their turn
             return found
     raise AssertionError("a save does not make two hundred calls")
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped shard": lambda path: flip(path / "__0_0.distcp"),
+    "flipped index": lambda path: flip(path / ".metadata"),
+    "flipped description": lambda path: flip(path / "checkpoint.json"),
+    "flipped sums": lambda path: flip(path / "SHA256SUMS"),
+    "truncated shard": lambda path: os.truncate(path / "__0_0.distcp", 1000),
+    "missing shard": lambda path: (path / "__0_0.distcp").unlink(),
+    "missing sums": lambda path: (path / "SHA256SUMS").unlink(),
+}
+
+
+def damaged(folder: Path) -> dict[str, dict]:
+    """The newest of two checkpoints is not what was written any more; the run goes on."""
+    found = {}
+    for name, damage in DAMAGE.items():
+        run = folder / name
+        shutil.copytree(folder / "before", run)
+        damage(TaskPaths(run).checkpoints / "step-2")
+        again = in_child(lambda run=run: training(run, 1))
+        found[name] = {"again": again, "after": state_of(run)}
+    run = folder / "all damaged"
+    shutil.copytree(folder / "before", run)
+    for path in checkpoints_in(TaskPaths(run).checkpoints):
+        flip(path / "__0_0.distcp")
+    before = sorted(p.name for p in TaskPaths(run).checkpoints.iterdir())
+    again = in_child(lambda: training(run, 1))
+    after = sorted(p.name for p in TaskPaths(run).checkpoints.iterdir())
+    newer = folder / "newer format"
+    shutil.copytree(folder / "before", newer)
+    description = TaskPaths(newer).checkpoints / "step-2" / "checkpoint.json"
+    sums, before_it = description.with_name("SHA256SUMS"), sha256_of(description)
+    description.write_text(description.read_text().replace('"format": 1', '"format": 7'))
+    sums.write_text(sums.read_text().replace(before_it, sha256_of(description)))
+    return {
+        **found,
+        "all": {"again": again, "before": before, "after": after},
+        "newer format": {"again": in_child(lambda: training(newer, 1))},
+    }
 
 
 def copied_before_it_changes(folder: Path) -> list[float]:
@@ -215,6 +262,7 @@ def main() -> None:
     result, folder = Path(sys.argv[1]), Path(sys.argv[2])
     found = {
         "killed": killed_at_each_moment(folder),
+        "damaged": damaged(folder),
         "copied": copied_before_it_changes(folder / "copied"),
         "no room": no_room(folder / "full"),
         "read-only": read_only(folder / "read-only"),

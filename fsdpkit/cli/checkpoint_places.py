@@ -1,0 +1,92 @@
+"""Which checkpoints a person means by RUN: a run, its array tasks, or a directory on disk."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Checkpoints, oldest first, and the directory that they are all of; None of a single one."""
+
+    directory: Path | None
+    checkpoints: list[Path]
+    task: int | None = None
+
+    def name(self, checkpoint: Path) -> str:
+        return checkpoint.name if self.task is None else f"task-{self.task}/{checkpoint.name}"
+
+
+def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Place]:
+    """Where the checkpoints of what the user named lie; several for an array.
+
+    Raises NotFoundError when there is no such run, task or directory, StorageError when it cannot
+    be read.
+    """
+    from fsdpkit.errors import NotFoundError, UsageError
+    from fsdpkit.runs.checkpoints import checkpoints_in
+    from fsdpkit.runs.layout import RunPaths
+    from fsdpkit.runs.store import find_run, runs_dir
+
+    path = Path(run).expanduser()
+    if path.is_dir() and not RunPaths(path).record.is_file() and (found := _checkpoints_at(path)):
+        if task is not None:
+            raise UsageError(f"--task chooses from an array's run, and {run} is no run.")
+        return [found]
+    try:
+        paths = RunPaths(find_run(run, runs_dir(runs)))
+    except NotFoundError:
+        if not path.is_dir():
+            raise
+        raise NotFoundError(f"{run} is no run, and no directory with checkpoints.") from None
+    tasks: Sequence[int | None] = paths.array_tasks() or [None]
+    if task is not None and task not in tasks:
+        started = f"tasks {', '.join(map(str, tasks))}" if tasks != [None] else "no array tasks"
+        raise NotFoundError(f"{run} has no array task {task} that started: it has {started}.")
+    directories = {
+        number: paths.task(number).checkpoints for number in tasks if task in (None, number)
+    }
+    return [Place(where, checkpoints_in(where), number) for number, where in directories.items()]
+
+
+def _checkpoints_at(path: Path) -> Place | None:
+    """If `path` is a checkpoint, a directory of checkpoints, or one that has it inside."""
+    from fsdpkit.runs.checkpoint_writing import CLAIM
+    from fsdpkit.runs.checkpoints import DESCRIPTION, checkpoints_in, step_of
+    from fsdpkit.runs.layout import TaskPaths
+
+    path = path.absolute()
+    if step_of(path) is not None or (path / DESCRIPTION).is_file():
+        return Place(None, [path])
+    for directory in (TaskPaths(path).checkpoints, path):
+        found = checkpoints_in(directory)
+        if found or (directory / CLAIM).is_file():
+            return Place(directory, found)
+    return None
+
+
+def require_some(run: str, places: Sequence[Place]) -> None:
+    from fsdpkit.errors import NotFoundError
+
+    if not any(place.checkpoints for place in places):
+        raise NotFoundError(
+            f"{run} has no checkpoint. training.checkpoint.every_steps says when one is due, "
+            f"`fsdpkit logs {shlex.quote(run)}` whether it was reached."
+        )
+
+
+def of_step(run: str, places: Sequence[Place], step: int | None) -> list[tuple[str, Path]]:
+    """Name and path of each checkpoint, or of those of `step`. Raises NotFoundError without any."""
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.runs.checkpoints import step_of
+
+    require_some(run, places)
+    every = [(place.name(path), path) for place in places for path in place.checkpoints]
+    chosen = [(name, path) for name, path in every if step is None or step_of(path) == step]
+    if not chosen:
+        names = ", ".join(name for name, _ in every[-5:])
+        raise NotFoundError(f"{run} has no checkpoint of step {step}; the newest are {names}.")
+    return chosen

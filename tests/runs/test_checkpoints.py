@@ -1,0 +1,261 @@
+"""Which checkpoints there are and whether they are whole; damaged in every way that we know of.
+
+The checkpoints are those of the real trainer on two ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.runs import checkpoints as files
+from fsdpkit.runs.checkpoints import describe, newest_whole, problems_of
+from fsdpkit.runs.layout import TaskPaths
+from tests.runs.trained import STEPS, copied, flip
+
+pytestmark = pytest.mark.torch
+SHARD = "__1_0.distcp"
+Damage = Callable[[Path], object]
+
+
+def sha256sum_is_content(checkpoint: Path) -> bool:
+    """What coreutils say, run by hand in the checkpoint's directory."""
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "--status", files.CHECKSUMS],
+        cwd=checkpoint,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def replace_by_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def change_sums(checkpoint: Path, change: Callable[[str], str]) -> None:
+    file = checkpoint / files.CHECKSUMS
+    file.write_text(change(file.read_text()))
+
+
+def change_description(checkpoint: Path, **values: Any) -> None:
+    """As whoever wrote it would have: with its checksum."""
+    file = checkpoint / files.DESCRIPTION
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    line = f"{files.sha256_of(file)}  {file.name}"
+    change_sums(checkpoint, lambda text: re.sub(rf"\w+  {file.name}", line, text))
+
+
+# What is done to a checkpoint, and the file that is named for it.
+DAMAGE: dict[str, tuple[Damage, str]] = {
+    "a missing shard": (lambda c: (c / SHARD).unlink(), SHARD),
+    "a truncated shard": (lambda c: truncate(c / SHARD), SHARD),
+    "an empty shard": (lambda c: (c / SHARD).write_bytes(b""), SHARD),
+    "a directory for a shard": (lambda c: replace_by_directory(c / SHARD), SHARD),
+    "a flipped bit in a shard": (lambda c: flip(c / SHARD), SHARD),
+    "a flipped bit in .metadata": (lambda c: flip(c / files.METADATA), files.METADATA),
+    "a flipped bit in config.json": (lambda c: flip(c / "config.json"), "config.json"),
+    "a flipped bit in checkpoint.json": (
+        lambda c: flip(c / files.DESCRIPTION),
+        files.DESCRIPTION,
+    ),
+    "no checkpoint.json": (lambda c: (c / files.DESCRIPTION).unlink(), files.DESCRIPTION),
+    "a torn checkpoint.json": (lambda c: truncate(c / files.DESCRIPTION), files.DESCRIPTION),
+    "no SHA256SUMS": (lambda c: (c / files.CHECKSUMS).unlink(), files.CHECKSUMS),
+    "an empty SHA256SUMS": (lambda c: change_sums(c, lambda _: ""), files.CHECKSUMS),
+    "a torn SHA256SUMS": (lambda c: change_sums(c, lambda t: t[: len(t) // 2]), files.CHECKSUMS),
+    "SHA256SUMS of ../x": (
+        lambda c: change_sums(c, lambda t: f"{t}{'0' * 64}  ../x\n"),
+        files.CHECKSUMS,
+    ),
+    "SHA256SUMS with two sums of a file": (
+        lambda c: change_sums(c, lambda t: f"{'0' * 64}  {SHARD}\n{t}"),
+        files.CHECKSUMS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_and_the_file_named_and_sha256sum_agrees(
+    name: str, checkpoint: Path
+) -> None:
+    damage, named = DAMAGE[name]
+    assert problems_of(checkpoint) == []
+    assert sha256sum_is_content(checkpoint)
+    damage(checkpoint)
+    (problem,) = problems_of(checkpoint)
+    assert str(checkpoint / named) in problem
+    assert not sha256sum_is_content(checkpoint)
+
+
+def test_any_flipped_bit_of_the_small_files_is_found(checkpoint: Path) -> None:
+    """Every byte of SHA256SUMS, line ends included, and some of checkpoint.json."""
+    for name, every, bits in ((files.CHECKSUMS, 1, (1, 7)), (files.DESCRIPTION, 197, (1,))):
+        file = checkpoint / name
+        for position in range(0, file.stat().st_size, every):
+            for bit in bits:
+                flip(file, position, bit)
+                assert problems_of(checkpoint), (name, position, bit)
+                flip(file, position, bit)
+    assert problems_of(checkpoint) == []
+
+
+def test_every_file_that_is_wrong_is_told(checkpoint: Path) -> None:
+    flip(checkpoint / SHARD)
+    (checkpoint / "config.json").unlink()
+    assert problems_of(checkpoint) == [
+        f"{checkpoint / SHARD} is not what was written (SHA-256 differs)",
+        f"{checkpoint / 'config.json'} is missing",
+    ]
+
+
+def test_a_file_too_many_is_no_damage(checkpoint: Path) -> None:
+    (checkpoint / "notes.txt").write_text("the good one")
+    assert problems_of(checkpoint) == []
+
+
+def test_sums_that_leave_a_file_out_are_refused(checkpoint: Path) -> None:
+    """Here sha256sum says yes: it does not know what must be there."""
+    change_sums(checkpoint, lambda text: re.sub(rf".*{SHARD}\n", "", text))
+    assert sha256sum_is_content(checkpoint)
+    (problem,) = problems_of(checkpoint)
+    assert files.CHECKSUMS in problem
+
+
+def test_a_newer_format_is_refused_with_the_version_that_reads_it(checkpoint: Path) -> None:
+    change_description(checkpoint, format=files.FORMAT + 1, versions={"fsdpkit": "9.1"})
+    assert sha256sum_is_content(checkpoint)
+    told = f"{files.DESCRIPTION} has format {files.FORMAT + 1}, written by fsdpkit 9.1"
+    for read in (describe, files.checksums, problems_of):
+        with pytest.raises(ConfigError, match=told):
+            read(checkpoint)
+
+
+def test_a_description_says_what_the_trainer_did(checkpoint: Path) -> None:
+    found = describe(checkpoint)
+    assert (found.step, found.world_size, found.optimizer) == (STEPS[-1], 2, "AdamW")
+    assert found.progress["position"] == 4 * STEPS[-1]
+    assert found.settings["batch_size"] == 2
+    on_disk = {p.name: p.stat().st_size for p in checkpoint.iterdir()}
+    assert found.files == {
+        name: size
+        for name, size in on_disk.items()
+        if name not in (files.DESCRIPTION, files.CHECKSUMS)
+    }
+    assert found.total_bytes == sum(found.files.values())
+
+
+def test_checkpoints_are_listed_by_step_and_nothing_else_is(tmp_path: Path) -> None:
+    for name in ("step-10", "step-9", "step-0", ".step-11.abc", "step-", "step-x", "step-1.old"):
+        (tmp_path / name).mkdir()
+    names = [path.name for path in files.checkpoints_in(tmp_path)]
+    assert names == ["step-0", "step-9", "step-10"]
+    assert files.checkpoints_in(tmp_path / "none") == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file cannot be read"):
+        files.checkpoints_in(tmp_path / "file")
+
+
+def test_the_newest_whole_one_is_taken(checkpoint: Path) -> None:
+    directory = checkpoint.parent
+    assert newest_whole(directory) == checkpoint
+    flip(checkpoint / SHARD)
+    assert newest_whole(directory).name == "step-4"
+    for name in ("step-2", "step-4"):
+        (directory / name / SHARD).unlink()
+    with pytest.raises(StorageError) as raised:
+        newest_whole(directory)
+    for step in STEPS:
+        assert f"step-{step}/{SHARD}" in str(raised.value)
+    shutil.rmtree(directory)
+    with pytest.raises(NotFoundError, match="holds no checkpoint"):
+        newest_whole(directory)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+NAMES = st.sampled_from([SHARD, "config.json", "..", ".", "../x", "/etc/passwd", "a\0b", "x" * 300])
+
+
+@pytest.fixture(scope="module")
+def patient(
+    trained: TaskPaths, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any], str]:
+    """A checkpoint of which one file is written anew all the time, and what was in its files."""
+    copy = copied(trained, tmp_path_factory.mktemp("patient"))
+    checkpoint = copy.checkpoints / "step-2"
+    table = json.loads((checkpoint / files.DESCRIPTION).read_text())
+    return checkpoint, table, (checkpoint / files.CHECKSUMS).read_text()
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_json_is_in_the_description_the_answer_is_a_sentence(
+    data: st.DataObject, patient: tuple[Path, dict[str, Any], str]
+) -> None:
+    checkpoint, table, sums = patient
+    some = st.sampled_from([*table, "unknown"])
+    tables = st.dictionaries(some, JSON, max_size=3).map(lambda changes: {**table, **changes})
+    lists = st.dictionaries(NAMES, JSON, max_size=3).map(lambda names: {**table, "files": names})
+    content = data.draw(JSON | tables | lists)
+    change = json.dumps(content)
+    (checkpoint / files.DESCRIPTION).write_text(change)
+    (checkpoint / files.CHECKSUMS).write_text(sums)
+    try:
+        found = describe(checkpoint)
+    except (StorageError, ConfigError) as error:
+        said = str(error)
+    else:  # of the types that it promises, or one of these raises
+        said = f"{checkpoint / files.DESCRIPTION}{found.saved_at + found.optimizer}"
+        assert found.total_bytes + found.step + found.world_size == sum(
+            [*found.files.values(), found.step, found.world_size]
+        )
+        assert len({*found.progress, *found.state, *found.export, *found.settings}) >= 0
+    assert str(checkpoint / files.DESCRIPTION) in said
+    if content != table:
+        with suppress(ConfigError):  # of a format that is none of ours
+            assert problems_of(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 5000, "\ud800", "é", "{}\0"]
+)
+def test_what_is_no_json_is_told_by_the_files_name(text: str, checkpoint: Path) -> None:
+    (checkpoint / files.DESCRIPTION).write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(StorageError, match=re.escape(str(checkpoint / files.DESCRIPTION))):
+        describe(checkpoint)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_text_is_in_the_sums_the_answer_is_a_sentence(
+    data: st.DataObject, patient: tuple[Path, dict[str, Any], str]
+) -> None:
+    checkpoint, table, sums = patient
+    (checkpoint / files.DESCRIPTION).write_text(json.dumps(table, indent=1) + "\n")
+    line = st.tuples(st.sampled_from(["0" * 64, "x"]), NAMES).map("  ".join)
+    lines = st.lists(st.sampled_from(sums.splitlines()) | line).map(lambda x: "\n".join(x) + "\n")
+    text = data.draw((st.text() | lines).map(lambda text: text.encode("utf-8", "replace")))
+    (checkpoint / files.CHECKSUMS).write_bytes(text)
+    problems = problems_of(checkpoint)
+    assert all(str(checkpoint) in problem for problem in problems)
+    assert problems or sorted(text.decode().splitlines()) == sums.splitlines()
