@@ -1,48 +1,46 @@
 """Write text with a trained T5: greedy or beam search, from texts or a file, scored if asked.
 
     python examples/T5-fsdp/generate.py --weights runs/<run>/export "def add(a, b): return a + b"
-    python examples/T5-fsdp/generate.py --weights DIR --input pairs.jsonl --beams 4 --rouge
+    python examples/T5-fsdp/generate.py --weights runs/<run>/checkpoints/step-50 "def add(a, b):"
+    torchrun --nproc-per-node 4 examples/T5-fsdp/generate.py --weights DIR --input pairs.jsonl
 
-One process, no torchrun. The decoder runs a token at a time and keeps what earlier tokens left, in
-`CachedDecoder`, so that model.py has training's path alone. The search gives the tokens that
-transformers' `generate` gives for the same settings.
+`--weights` is a Hugging Face directory, a checkpoint of fsdp_t5.py, or a run, whose newest whole
+checkpoint is taken. In one process the model is whole; under torchrun each rank reads and holds its
+part, and the ranks share the texts. What is printed is the same: the texts, on standard output,
+once. search.py chooses the tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from attention import guard_kernels, masked
-from model import EOS, PAD, T5
+from attention import guard_kernels
+from model import T5
+from search import CachedDecoder, Search, beam_search, greedy
 from torch import Tensor
 from torch.nn.functional import pad
-from weights import load
+from weights import is_checkpoint, load
 
+from fsdpkit.data.index import INDEX, read_index
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, StorageError, UsageError
+from fsdpkit.runs import checkpoints
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.checkpoint_loading import newest_whole
+from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
 
 if TYPE_CHECKING:
     from fsdpkit.data.tokenizers import Tokenizer
 
-NEVER = -1e9  # score of a beam that must not be chosen; finite, so that sums stay so
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """How to choose tokens; names and meanings as in transformers."""
-
-    max_new_tokens: int = 128
-    beams: int = 1  # 1 is greedy
-    length_penalty: float = 1.0  # scores are divided by length to this power
-    early_stopping: bool = False  # stop at `beams` finished texts, not when none can improve
-    eos_id: int = EOS
+T = TypeVar("T")
 
 
 @torch.inference_mode()
@@ -51,8 +49,9 @@ def generate(
 ) -> list[list[int]]:
     """Target ids for each row of `source`, int64 [B, S], without start token and EOS.
 
-    `source_mask` bool [B, S], true on real tokens. The model is neither sharded nor in training
-    mode. Raises ConfigError for a model built with FlexAttention, which knows no single tokens.
+    `source_mask` bool [B, S], true on real tokens. The model is in evaluation mode: whole, or
+    sharded by FSDP2, then with a batch on each rank, at the same time. Raises ConfigError for a
+    model built with FlexAttention, which knows no single tokens.
     """
     search = search or Search()
     if model.decoder.kernel == "flex":
@@ -63,128 +62,18 @@ def generate(
     return [row[: row.index(search.eos_id)] if search.eos_id in row else row for row in rows]
 
 
-class CachedDecoder:
-    """The decoder one token at a time: keys and values of what came before are kept.
-
-    It holds B·beams rows, the beams of a source next to each other.
-    """
-
-    def __init__(self, model: T5, source: Tensor, source_mask: Tensor, search: Search) -> None:
-        self.model, self.length = model, 0
-        blocks, beams = model.decoder.block, search.beams
-        mask = source_mask[:, None, None, :]
-        memory = model.encoder(model.shared(source), mask)
-        self.memory_bias = masked(mask, memory.new_zeros(())).repeat_interleave(beams, 0)
-        self.memory = [
-            [part.repeat_interleave(beams, 0) for part in b.layer[1].inner.keys_and_values(memory)]
-            for b in blocks
-        ]
-        buckets = model.decoder.buckets(search.max_new_tokens, source.device)
-        self.positions = blocks[0].layer[0].inner.position_bias(buckets)[None]  # [1, H, L, L]
-        rows, heads, _, width = self.memory[0][0].shape
-        shape = rows, heads, search.max_new_tokens, width
-        self.past = [[part.new_empty(shape) for part in pair] for pair in self.memory]
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Scores of the token after `tokens`, int64 [rows]: float32 [rows, V]."""
-        now, self.length = self.length, self.length + 1
-        bias = self.positions[:, :, now : self.length, : self.length]
-        x = self.model.shared(tokens[:, None])
-        for block, past, memory in zip(
-            self.model.decoder.block, self.past, self.memory, strict=True
-        ):
-            itself, across, feed_forward = block.layer
-            normed = itself.layer_norm(x)
-            for kept, new in zip(past, itself.inner.keys_and_values(normed), strict=True):
-                kept[:, :, now] = new[:, :, 0]
-            seen = (kept[:, :, : self.length] for kept in past)
-            x = itself.add(x, itself.inner.attend(normed, *seen, bias))
-            normed = across.layer_norm(x)
-            x = across.add(x, across.inner.attend(normed, *memory, self.memory_bias))
-            x = feed_forward(x)
-        scores: Tensor = self.model.head(self.model.decoder.final_layer_norm(x))
-        return scores[:, 0].float()
-
-    def reorder(self, rows: Tensor) -> None:
-        """Row i goes on from what row `rows[i]` has seen; only within the beams of one source."""
-        for pair in self.past:
-            for kept in pair:
-                kept[:, :, : self.length] = kept[rows, :, : self.length]
-
-
-def greedy(decoder: CachedDecoder, batch: int, search: Search) -> Tensor:
-    """The likeliest token each time; int64 [batch, ≤ max_new_tokens], PAD after EOS."""
-    tokens = torch.full((batch,), PAD, device=decoder.positions.device)
-    finished = torch.zeros_like(tokens, dtype=torch.bool)
-    written = []
-    for _ in range(search.max_new_tokens):
-        tokens = decoder.step(tokens).argmax(-1).masked_fill(finished, PAD)
-        written.append(tokens)
-        finished |= tokens == search.eos_id
-        if finished.all():
-            break
-    return torch.stack(written, 1)
-
-
-def beam_search(decoder: CachedDecoder, batch: int, search: Search) -> Tensor:
-    """The best of the texts found along `beams` paths; int64 [batch, max_new_tokens].
-
-    Two pools a source: `running` texts, still without EOS, by the sum of their log-probabilities,
-    and `ended` ones, by that sum divided by length^length_penalty. Twice as many candidates as
-    beams are looked at, so that enough go on even if half of them end; only those of the better
-    half may end. A source is done when its best running text, at its present length, scores no
-    better than its worst ended one.
-    """
-    beams, steps, device = search.beams, search.max_new_tokens, decoder.positions.device
-    first_row = torch.arange(batch, device=device)[:, None] * beams
-    running = torch.full((batch, beams, steps), PAD, device=device)
-    running_score = torch.full((batch, beams), NEVER, device=device)
-    running_score[:, 0] = 0.0  # all beams begin alike: go on from one of them
-    ended, ended_score = running.clone(), torch.full_like(running_score, NEVER)
-    is_ended = torch.zeros_like(running_score, dtype=torch.bool)
-    may_improve = torch.ones(batch, 1, dtype=torch.bool, device=device)
-    last = running[:, :, 0]
-    for t in range(steps):
-        log_p = decoder.step(last.flatten()).log_softmax(-1).unflatten(0, (batch, beams))
-        totals = running_score[:, :, None] + log_p
-        score, flat = totals.flatten(1).topk(2 * beams)
-        parent, token = flat // log_p.shape[-1], flat % log_p.shape[-1]
-        candidates = pick(running, parent)
-        candidates[:, :, t] = token
-        ends = (token == search.eos_id) | (t + 1 == steps)
-
-        counts = ends & may_improve
-        counts[:, beams:] = False
-        if search.early_stopping:
-            counts &= ~is_ended.all(1, keepdim=True)
-        penalty = (t + 1) ** search.length_penalty
-        final = torch.where(counts, score / penalty, -torch.inf)
-        ended_score, best = torch.cat([ended_score, final], 1).topk(beams)
-        ended = pick(torch.cat([ended, candidates], 1), best)
-        is_ended = pick(torch.cat([is_ended, counts], 1), best)
-
-        running_score, best = (score + ends * NEVER).topk(beams)
-        running, last = pick(candidates, best), pick(token, best)
-        decoder.reorder((pick(parent, best) + first_row).flatten())
-
-        worst = torch.where(is_ended, ended_score.amin(1, keepdim=True), NEVER)
-        may_improve &= (running_score[:, :1] / penalty > worst).any(1, keepdim=True)
-        if not may_improve.any() or ends.all() or (search.early_stopping and is_ended.all()):
-            break
-    return ended[:, 0]
-
-
-def pick(values: Tensor, which: Tensor) -> Tensor:
-    """`values[b, which[b, i]]` for each b and i: [B, n, …] and [B, m] to [B, m, …]."""
-    return values.take_along_dim(which.reshape(*which.shape, *[1] * (values.ndim - 2)), 1)
-
-
 def write(
-    model: T5, tokenizer: Tokenizer, texts: Sequence[str], search: Search, batch_size: int = 8
+    model: T5,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    search: Search,
+    batch_size: int = 8,
+    ranks: Ranks | None = None,
 ) -> list[str]:
     """What `model` writes for each of `texts`, in batches of similar length.
 
-    Raises ConfigError for a tokenizer whose ids the model does not have.
+    With `ranks`, all of them call this with the same texts, each writes for its share, and each
+    gets the whole answer. Raises ConfigError for a tokenizer whose ids the model does not have.
     """
     known = model.config.vocab_size
     if tokenizer.vocab_size > known:
@@ -194,9 +83,12 @@ def write(
         )
     sources = [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
     by_length = sorted(range(len(texts)), key=lambda i: len(sources[i]))
-    outputs = [""] * len(texts)
-    for begin in progress(range(0, len(texts), batch_size)):
-        members = by_length[begin : begin + batch_size]
+    rank, world_size = (ranks.rank, ranks.world_size) if ranks else (0, 1)
+    outputs: dict[int, str] = {}
+    for begin in progress(range(0, len(texts), batch_size * world_size), visible=rank == 0):
+        members = by_length[begin : begin + batch_size * world_size][rank::world_size]
+        # A rank without a text of its own joins in all the same: the others gather its weights.
+        members = members or [by_length[begin]]
         longest = len(sources[members[-1]])
         rows = [pad(torch.tensor(sources[i]), (0, longest - len(sources[i]))) for i in members]
         lengths = torch.tensor([len(sources[i]) for i in members])
@@ -206,12 +98,14 @@ def write(
         for i, ids in zip(members, written, strict=True):
             # Embeddings are padded to a round number: some ids stand for nothing.
             outputs[i] = tokenizer.decode([j for j in ids if j < tokenizer.vocab_size])
-    return outputs
+    for others in gather(outputs) if ranks else []:
+        outputs.update(others)
+    return [outputs[i] for i in range(len(texts))]
 
 
-def progress(steps: range) -> Iterator[int]:
+def progress(steps: range, *, visible: bool) -> Iterator[int]:
     """`steps`, with a bar on stderr when there are many and a person is looking."""
-    if len(steps) < 3 or not sys.stderr.isatty():
+    if len(steps) < 3 or not visible or not sys.stderr.isatty():
         yield from steps
         return
     from rich.console import Console
@@ -274,12 +168,13 @@ def arguments_of(command_line: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         required=True,
         metavar="DIR",
-        help="directory with config.json and safetensors, such as a run's export",
+        help="config.json and safetensors, such as a run's export; a checkpoint; or a run",
     )
     add(
         "--tokenizer",
         metavar="NAME",
-        help='"bytes", a tokenizer.json or a .model; default: the one in DIR, or bytes',
+        help='"bytes", a tokenizer.json or a .model; default: the one in DIR, or of its run, '
+        "or bytes",
     )
     add("--input", type=Path, metavar="FILE", help="read texts from a .jsonl file instead")
     add("--source-field", default="source", metavar="KEY", help="its key with the text to read")
@@ -296,8 +191,9 @@ def arguments_of(command_line: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--early-stopping", action="store_true", help="stop at as many texts as beams")
     add("--max-new-tokens", type=whole, default=128, metavar="N", help="default 128")
-    add("--batch-size", type=whole, default=8, metavar="N", help="texts at a time (default 8)")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--batch-size", type=whole, default=8, metavar="N",
+        help="texts at a time, on each rank (default 8)")  # fmt: skip
+    add("--device", help="default: a GPU if there is one; each rank has its own")
     add("--dtype", choices=["float32", "bfloat16"],
         help="default: bfloat16 on GPUs, float32 on CPUs")  # fmt: skip
     return parser.parse_args(command_line)
@@ -316,17 +212,30 @@ def main(command_line: Sequence[str] | None = None) -> int:
         raise UsageError("Give texts, or a file with --input, and not both.")
     if given.rouge and not given.input:
         raise UsageError("--rouge compares with targets: give a file of pairs with --input.")
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return run(given, None)
+    if given.device:
+        raise UsageError("--device is for one process: under torchrun each rank has its own.")
+    with process_group(timeout_s=3600) as ranks:  # one may read for long
+        return run(given, ranks)
+
+
+def run(given: argparse.Namespace, ranks: Ranks | None) -> int:
+    """From arguments that fit one another to the output; with `ranks`, a collective."""
     columns = [given.texts]
     if given.input:
         fields = [given.source_field, *([given.target_field] if given.rouge else [])]
-        columns = read_fields(given.input, fields)
+        columns = once(ranks, lambda: read_fields(given.input, fields))
     if given.rouge:
         rouge([""], [""])  # a missing package is told now, not after the work
-    tokenizer = load_tokenizer(given.tokenizer or own_tokenizer(given.weights))
-    device = torch.device(given.device)
-    guard_kernels(device)
-    dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    model = load(given.weights, device=device, dtype=getattr(torch, dtype))
+    with contextlib.redirect_stdout(sys.stderr):  # which has the texts alone
+        weights = choose_weights(given.weights, ranks)
+        tokenizer = load_tokenizer(given.tokenizer or own_tokenizer(weights))
+        usual = "cuda" if torch.cuda.is_available() else "cpu"
+        device = ranks.device if ranks else torch.device(given.device or usual)
+        guard_kernels(device)
+        dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+        model = load(weights, device=device, dtype=getattr(torch, dtype), ranks=ranks)
     search = Search(
         max_new_tokens=given.max_new_tokens,
         beams=given.beams,
@@ -334,7 +243,55 @@ def main(command_line: Sequence[str] | None = None) -> int:
         early_stopping=given.early_stopping,
         eos_id=tokenizer.eos_id,
     )
-    outputs = write(model, tokenizer, columns[0], search, given.batch_size)
+    outputs = write(model, tokenizer, columns[0], search, given.batch_size, ranks)
+    once(ranks, lambda: show(given, columns, outputs))
+    return 0
+
+
+def once(ranks: Ranks | None, action: Callable[[], T]) -> T:
+    """What `action` returns here, or on rank 0 of `ranks`."""
+    return action() if ranks is None else on_first(ranks, action)
+
+
+def choose_weights(given: Path, ranks: Ranks | None) -> Path:
+    """The directory to read: `given`, or, if that is a run, its newest checkpoint that is whole.
+
+    Every byte of a checkpoint is read before it is believed, by each rank a share of the files.
+    Raises StorageError naming the file that is not as it was written, NotFoundError for a run
+    without checkpoints.
+    """
+    of_run = TaskPaths(given).checkpoints
+    is_one = once(ranks, lambda: is_checkpoint(given))
+    if not is_one and not once(ranks, of_run.is_dir):
+        return given
+    found = [given] if is_one else once(ranks, lambda: checkpoints.checkpoints_in(of_run))
+    if ranks and found:
+        path, _ = newest_whole(found, ranks)
+    elif is_one and (problems := checkpoints.problems_of(given)):
+        raise StorageError(f"{'; '.join(problems)}.")
+    else:
+        path = given if is_one else checkpoints.newest_whole(of_run)
+    if not is_one:
+        once(ranks, lambda: print(f"reading {path}"))
+    return path
+
+
+def own_tokenizer(weights: Path) -> str:
+    """The tokenizer beside the weights, else that of the run which saved them, else bytes."""
+    for name in ("tokenizer.json", "spiece.model"):
+        if (weights / name).is_file():
+            return str(weights / name)
+    if not is_checkpoint(weights):
+        return "bytes"
+    data = checkpoints.describe(weights).settings.get("data", {})
+    prepared = Path(data.get("source", ""))
+    if data.get("tokenizer") is None and (prepared / INDEX).is_file():
+        name = read_index(prepared).preparation.tokenizer.file
+        return name if name == "bytes" else str(prepared / name)
+    return data.get("tokenizer") or "bytes"
+
+
+def show(given: argparse.Namespace, columns: list[list[str]], outputs: list[str]) -> None:
     if given.output:
         save(given.output, ["source", "target"][: len(columns)], columns, outputs)
     else:
@@ -343,12 +300,6 @@ def main(command_line: Sequence[str] | None = None) -> int:
         scores = rouge(outputs, columns[1])
         found = "  ".join(f"{kind} {score:.2f}" for kind, score in scores.items())
         print(f"{found}  (mean F1 of {len(outputs)} texts, percent)")
-    return 0
-
-
-def own_tokenizer(weights: Path) -> str:
-    found = [weights / n for n in ("tokenizer.json", "spiece.model") if (weights / n).is_file()]
-    return str(found[0]) if found else "bytes"
 
 
 def save(path: Path, keys: list[str], columns: list[list[str]], outputs: list[str]) -> None:

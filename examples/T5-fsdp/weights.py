@@ -108,21 +108,23 @@ def load(
     Raises what `check` raises, NotFoundError for a checkpoint without config.json, StorageError for
     one that cannot be read.
     """
-    sharded = is_checkpoint(directory)
-    config = (_config_of_checkpoint if sharded else _config)(directory)
-    fill = _leave if sharded else fill_from(directory, config)
+    in_shards = is_checkpoint(directory)
+    if in_shards:
+        config, fill = _config_of_checkpoint(directory), _leave
+    else:
+        config = check(directory, T5Config(**read_config_json(directory / CONFIG)))
+        fill = fill_from(directory, config)
     with torch.device("meta"):
         model = T5(config, attention).to(dtype).eval()
     if ranks:
-        # Gathered as they are: the type is in the shards already.
-        precision = PrecisionSettings(param="float32")
-        shard(model, ShardingSettings(), precision, ranks, blocks=[Block], fill=fill)
+        as_it_is = PrecisionSettings(param="float32")  # the shards have `dtype` already
+        shard(model, ShardingSettings(), as_it_is, ranks, blocks=[Block], fill=fill)
     else:
         model.to_empty(device=device)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 fill(name, parameter, torch.default_generator)
-    if sharded:
+    if in_shards:
         _read_shards(directory, model, ranks)
     return model
 
@@ -192,10 +194,6 @@ def hugging_face_config(config: T5Config, eos_id: int = EOS) -> dict[str, Any]:
         "pad_token_id": PAD,
         "eos_token_id": eos_id,
     }
-
-
-def _config(directory: Path) -> T5Config:
-    return check(directory, T5Config(**read_config_json(directory / CONFIG)))
 
 
 def _config_of_checkpoint(directory: Path) -> T5Config:

@@ -15,7 +15,7 @@
             software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
         metrics.jsonl               one line a logged step, written by rank 0
-        checkpoints/step-<s>/       complete when its name has no leading dot
+        checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
         export/                     the trained model for Hugging Face, when it was asked for
         tensorboard/                the metrics again, when they were asked for there
         debug/                      profiles, memory snapshots, the flight recorder's dumps

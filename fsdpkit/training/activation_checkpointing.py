@@ -32,6 +32,7 @@ _ATTENTION = frozenset(
         "aten::_scaled_dot_product_flash_attention",
         "aten::_scaled_dot_product_flash_attention_for_cpu",
         "aten::_scaled_dot_product_fused_attention_overrideable",
+        "fsdpkit::t5_attention",
         "flex_attention",
     }
 )

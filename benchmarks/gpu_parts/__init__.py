@@ -1,0 +1,1 @@
+"""What gpu.py measures, a file each; started one after the other in processes of their own."""

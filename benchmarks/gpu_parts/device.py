@@ -1,0 +1,95 @@
+"""The few calls that differ between a GPU and the CPU of a dry run, behind one name each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.util
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.peers.workload import held_bytes, peak_bytes, restart_peak
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a speed is taken: steps that are not timed, then blocks of timed ones."""
+
+    warmup: int
+    blocks: int
+    steps: int
+
+
+class Device:
+    """A GPU, or the CPU in its place: bytes are allocated ones there, resident ones here."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.torch = device
+        self.on_gpu = device.type == "cuda"
+        self.pace = Pace(3, 3, 4) if self.on_gpu else Pace(1, 1, 1)
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.torch) if self.on_gpu else "CPU"
+
+    @property
+    def total_bytes(self) -> int:
+        """All of its memory; on a CPU what the machine has."""
+        if self.on_gpu:
+            return torch.cuda.get_device_properties(self.torch).total_memory
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def synchronize(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize(self.torch)
+
+    def held_bytes(self) -> int:
+        return held_bytes(self.torch)
+
+    def restart_peak(self) -> None:
+        restart_peak(self.torch)
+
+    def peak_bytes(self) -> int:
+        return peak_bytes(self.torch)
+
+    def reserved_bytes(self) -> int:
+        """The most that the caching allocator took from the device since `restart_peak`."""
+        return torch.cuda.max_memory_reserved(self.torch) if self.on_gpu else self.peak_bytes()
+
+    def recompile(self) -> None:
+        """Forget compiled code: new shapes are then compiled as fixed ones again."""
+        torch._dynamo.reset()
+
+    def free(self) -> None:
+        """Give back what nobody refers to."""
+        self.recompile()
+        gc.collect()
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+
+    def lacks(self, attention: str, dtype: str = "bfloat16") -> str | None:
+        """Why this kind of attention cannot be trained here in `dtype`; None if it can."""
+        if attention == "flex" and not self.on_gpu:
+            return "FlexAttention has no backward on a CPU"
+        if attention == "triton" and importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        if attention == "triton" and not self.on_gpu and dtype != "float32":
+            return "Triton's interpreter has no bfloat16"
+        return None
+
+    @contextlib.contextmanager
+    def compiler(self) -> Iterator[None]:
+        """Inside, torch.compile takes no minutes on a CPU: it traces, but generates no code."""
+        if self.on_gpu:
+            yield
+            return
+        compile_ = torch.compile
+        torch.compile = functools.partial(compile_, backend="eager")
+        try:
+            yield
+        finally:
+            torch.compile = compile_

@@ -1,0 +1,94 @@
+"""The founding guide's table, as far as one GPU can show it: T5 v1.1-base, peaks and steps.
+
+On one rank a shard is the whole: FULL_SHARD and NO_SHARD hold the same weights, gradients and
+optimizer state. What differs, and is measured, are gathered copies, activations, and what leaves
+the GPU. What each of several ranks would hold is in the tables of training.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.gpu_parts.part import Part, Row
+from benchmarks.gpu_parts.trial import (
+    T5,
+    Batch,
+    Plan,
+    Trial,
+    guard_kernels,
+    init_parameter,
+    plan,
+    time_steps,
+)
+
+STRATEGIES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("NO_SHARD", ("sharding.strategy=no_shard",)),
+    ("SHARD_GRAD_OP", ("sharding.strategy=shard_grad_op",)),
+    ("FULL_SHARD", ()),
+    ("FULL_SHARD, selective checkpointing", ("sharding.activation_checkpointing=selective",)),
+    ("FULL_SHARD, activation checkpointing", ("sharding.activation_checkpointing=full",)),
+    ("FULL_SHARD, CPU offload", ("sharding.cpu_offload=true",)),
+)
+
+
+def run(part: Part) -> None:
+    task = plan("t5-v1.1-base", "precision.param=bfloat16", "model.dropout_rate=0", dry=part.dry)
+    part.measure("DDP (torch), autocast", functools.partial(ddp, part, task), needs_s=8)
+    for name, words in STRATEGIES:
+        action = functools.partial(ours, part, task.and_(*words))
+        part.measure(name, action, needs_s=20 if "offload" in name else 8)
+
+
+def ours(part: Part, task: Plan) -> Row:
+    return peaks(part, Trial(task, part.ranks))
+
+
+def ddp(part: Part, task: Plan) -> Row:
+    """The same model in DistributedDataParallel: float32 weights, cast where they are used."""
+    config, device = task.config, part.device.torch
+    guard_kernels(device)
+    with device:
+        model = T5(config)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            init_parameter(config, name, parameter, generator)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            found: Tensor = model(*batch, loss="whole")
+        return found / batch.labels.numel()
+
+    return peaks(part, Trial(task, part.ranks, DistributedDataParallel(model), loss))
+
+
+def peaks(part: Part, trial: Trial) -> Row:
+    found = time_steps(trial, part.device, 2 if part.dry else 32)
+    row = {
+        "rows": found.rows,
+        "steps_per_s": found.sequences_per_s / found.rows,
+        "peak_bytes": found.peak_bytes,
+        "reserved_bytes": found.reserved_bytes,
+        "parameter_bytes": on_device(part, trial.model.parameters()),
+        "optimizer_bytes": on_device(
+            part, (v for s in trial.optimizer.state.values() for v in s.values())
+        ),
+        "samples": [1 / s for s in found.seconds],
+    }
+    del trial
+    part.device.free()
+    return row
+
+
+def on_device(part: Part, tensors: Iterable[object]) -> int:
+    """Bytes that the device holds of them: none of what is offloaded."""
+    local = (t.to_local() if isinstance(t, DTensor) else t for t in tensors)
+    return sum(
+        t.nbytes for t in local if isinstance(t, Tensor) and t.device.type == part.device.torch.type
+    )

@@ -1,0 +1,192 @@
+"""Which tokens to write: greedy or beam search, over a decoder that keeps what earlier tokens left.
+
+The decoder runs a token at a time, in `CachedDecoder`, so that model.py has training's path alone.
+The search gives the tokens that transformers' `generate` gives for the same settings.
+
+The model may be whole, or spread over ranks by FSDP2: then `gathered` makes a block whole while it
+is used, and all ranks take the same number of steps, since each step gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from attention import masked
+from model import EOS, PAD, T5, Block
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+NEVER = -1e9  # score of a beam that must not be chosen; finite, so that sums stay so
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How to choose tokens; names and meanings as in transformers."""
+
+    max_new_tokens: int = 128
+    beams: int = 1  # 1 is greedy
+    length_penalty: float = 1.0  # scores are divided by length to this power
+    early_stopping: bool = False  # stop at `beams` finished texts, not when none can improve
+    eos_id: int = EOS
+
+
+class CachedDecoder:
+    """The decoder one token at a time: keys and values of what came before are kept.
+
+    It holds B·beams rows, the beams of a source next to each other.
+    """
+
+    def __init__(self, model: T5, source: Tensor, source_mask: Tensor, search: Search) -> None:
+        self.model, self.length = model, 0
+        beams = search.beams
+        mask = source_mask[:, None, None, :]
+        memory = encode(model, source, mask)
+        self.memory_bias = masked(mask, memory.new_zeros(())).repeat_interleave(beams, 0)
+        buckets = model.decoder.buckets(search.max_new_tokens, source.device)
+        self.memory: list[list[Tensor]] = []
+        for block in gathered(model.decoder.block):
+            itself, across, _ = block.layer
+            if not self.memory:  # the first block has the table of biases
+                self.positions = itself.inner.position_bias(buckets)[None]  # [1, H, L, L]
+            pair = across.inner.keys_and_values(memory)
+            self.memory.append([part.repeat_interleave(beams, 0) for part in pair])
+        rows, heads, _, width = self.memory[0][0].shape
+        shape = rows, heads, search.max_new_tokens, width
+        self.past = [[part.new_empty(shape) for part in pair] for pair in self.memory]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Scores of the token after `tokens`, int64 [rows]: float32 [rows, V]."""
+        now, self.length = self.length, self.length + 1
+        bias = self.positions[:, :, now : self.length, : self.length]
+        x = self.model.shared(tokens[:, None])
+        for block, past, memory in zip(
+            gathered(self.model.decoder.block), self.past, self.memory, strict=True
+        ):
+            itself, across, feed_forward = block.layer
+            normed = itself.layer_norm(x)
+            for kept, new in zip(past, itself.inner.keys_and_values(normed), strict=True):
+                kept[:, :, now] = new[:, :, 0]
+            seen = (kept[:, :, : self.length] for kept in past)
+            x = itself.add(x, itself.inner.attend(normed, *seen, bias))
+            normed = across.layer_norm(x)
+            x = across.add(x, across.inner.attend(normed, *memory, self.memory_bias))
+            x = feed_forward(x)
+        scores: Tensor = self.model.head(self.model.decoder.final_layer_norm(x))
+        return scores[:, 0].float()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on from what row `rows[i]` has seen; only within the beams of one source."""
+        for pair in self.past:
+            for kept in pair:
+                kept[:, :, : self.length] = kept[rows, :, : self.length]
+
+    def is_over(self, finished: Tensor) -> bool:
+        """Whether all is `finished` (bool scalar) here, and on all ranks that share the model."""
+        if isinstance(self.model, FSDPModule):
+            finished = finished.int()
+            dist.all_reduce(finished, dist.ReduceOp.MIN)
+        return bool(finished)
+
+
+def encode(model: T5, source: Tensor, mask: Tensor) -> Tensor:
+    """The encoder's output [B, S, D].
+
+    For FSDP2 this is a forward pass of the model, which makes it the root; what the root holds
+    (embedding, head, last norms) then stays whole for the decoder.
+    """
+    if not isinstance(model, FSDPModule):
+        return model.encoder(model.shared(source), mask)
+    model.encode = lambda: model.encoder(model.shared(source), mask)
+    register_fsdp_forward_method(model, "encode")
+    memory = model.encode()
+    model.unshard()  # whatever it was told to do after a forward pass
+    return memory
+
+
+def gathered(blocks: nn.ModuleList) -> Iterator[Block]:
+    """Each of `blocks`, whole while it is in use, the next one's weights already on their way.
+
+    FSDP2's own hooks know of forward passes only. Blocks that are not sharded come as they are.
+    """
+    if not isinstance(blocks[0], FSDPModule):
+        yield from blocks
+        return
+    for block, ahead in zip(blocks, [*blocks[1:], None], strict=True):
+        block.unshard()
+        if ahead is not None:
+            ahead.unshard(async_op=True)
+        yield block
+        block.reshard()
+
+
+def greedy(decoder: CachedDecoder, batch: int, search: Search) -> Tensor:
+    """The likeliest token each time; int64 [batch, ≤ max_new_tokens], PAD after EOS."""
+    tokens = torch.full((batch,), PAD, device=decoder.positions.device)
+    finished = torch.zeros_like(tokens, dtype=torch.bool)
+    written = []
+    for _ in range(search.max_new_tokens):
+        tokens = decoder.step(tokens).argmax(-1).masked_fill(finished, PAD)
+        written.append(tokens)
+        finished |= tokens == search.eos_id
+        if decoder.is_over(finished.all()):
+            break
+    return torch.stack(written, 1)
+
+
+def beam_search(decoder: CachedDecoder, batch: int, search: Search) -> Tensor:
+    """The best of the texts found along `beams` paths; int64 [batch, max_new_tokens].
+
+    Two pools a source: `running` texts, still without EOS, by the sum of their log-probabilities,
+    and `ended` ones, by that sum divided by length^length_penalty. Twice as many candidates as
+    beams are looked at, so that enough go on even if half of them end; only those of the better
+    half may end. A source is done when its best running text, at its present length, scores no
+    better than its worst ended one; what happens to it after that changes nothing.
+    """
+    beams, steps, device = search.beams, search.max_new_tokens, decoder.positions.device
+    first_row = torch.arange(batch, device=device)[:, None] * beams
+    running = torch.full((batch, beams, steps), PAD, device=device)
+    running_score = torch.full((batch, beams), NEVER, device=device)
+    running_score[:, 0] = 0.0  # all beams begin alike: go on from one of them
+    ended, ended_score = running.clone(), torch.full_like(running_score, NEVER)
+    is_ended = torch.zeros_like(running_score, dtype=torch.bool)
+    may_improve = torch.ones(batch, 1, dtype=torch.bool, device=device)
+    last = running[:, :, 0]
+    for t in range(steps):
+        log_p = decoder.step(last.flatten()).log_softmax(-1).unflatten(0, (batch, beams))
+        totals = running_score[:, :, None] + log_p
+        score, flat = totals.flatten(1).topk(2 * beams)
+        parent, token = flat // log_p.shape[-1], flat % log_p.shape[-1]
+        candidates = pick(running, parent)
+        candidates[:, :, t] = token
+        ends = (token == search.eos_id) | (t + 1 == steps)
+
+        counts = ends & may_improve
+        counts[:, beams:] = False
+        if search.early_stopping:
+            counts &= ~is_ended.all(1, keepdim=True)
+        penalty = (t + 1) ** search.length_penalty
+        final = torch.where(counts, score / penalty, -torch.inf)
+        ended_score, best = torch.cat([ended_score, final], 1).topk(beams)
+        ended = pick(torch.cat([ended, candidates], 1), best)
+        is_ended = pick(torch.cat([is_ended, counts], 1), best)
+
+        running_score, best = (score + ends * NEVER).topk(beams)
+        running, last = pick(candidates, best), pick(token, best)
+        decoder.reorder((pick(parent, best) + first_row).flatten())
+
+        worst = torch.where(is_ended, ended_score.amin(1, keepdim=True), NEVER)
+        may_improve &= (running_score[:, :1] / penalty > worst).any(1, keepdim=True)
+        done = ~may_improve.any() | ends.all()
+        if search.early_stopping:
+            done |= is_ended.all()
+        if decoder.is_over(done):
+            break
+    return ended[:, 0]
+
+
+def pick(values: Tensor, which: Tensor) -> Tensor:
+    """`values[b, which[b, i]]` for each b and i: [B, n, …] and [B, m] to [B, m, …]."""
+    return values.take_along_dim(which.reshape(*which.shape, *[1] * (values.ndim - 2)), 1)

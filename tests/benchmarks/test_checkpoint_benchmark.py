@@ -1,0 +1,69 @@
+"""What the checkpoint benchmark says of its samples, with known answers; and that it runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.checkpoints import COMMON, TINY, costs, figures, measure, slowdown
+from benchmarks.report import table
+
+
+def sample(blocked_s: float, *steps_s: float, peak: int = 2**20) -> dict:
+    return {
+        "bytes": 1200,
+        "blocked_s": blocked_s,
+        "written_s": blocked_s + 1,
+        "steps_s": list(steps_s),
+        "host_peak_bytes": peak,
+        "before": {"steps_s": [1.0, 9.0, 1.0], "host_peak_bytes": 2**19},
+    }
+
+
+def saved(ours_s: float, plain_s: float) -> dict:
+    return {
+        "parameters": 100,
+        "background": [sample(ours_s, 2.0, 4.0)],
+        "plain_background": [sample(plain_s, 2.0)],
+        "waiting": [sample(3.0)],
+        "plain_waiting": [sample(2.0)],
+    }
+
+
+def test_the_slowdown_is_the_mean_step_meanwhile_over_the_median_step_before() -> None:
+    assert slowdown(sample(0.1, 2.0, 4.0)) == 3.0
+    assert slowdown(sample(0.1)) is None  # a save that training waits for has no steps meanwhile
+
+
+@pytest.mark.parametrize(("ours_s", "met"), [(0.12, True), (0.13, False)])
+def test_blocked_time_may_be_a_quarter_more_than_that_of_a_plain_save(
+    ours_s: float, met: bool
+) -> None:
+    background, waiting = figures(saved(ours_s, 0.1))
+    assert (background.target, background.met) == (1.25, met)
+    assert (waiting.value, waiting.met) == (1.5, False)
+
+
+def test_memory_is_that_of_the_fullest_rank() -> None:
+    other = {**saved(0.1, 0.1), "background": [sample(0.1, 2.0, peak=7 * 2**20)]}
+    row = costs([saved(0.1, 0.1), other]).splitlines()[2]
+    assert row.endswith("| 0.100 s | 1.10 s | 3.00 × | 7.00 MiB |")
+
+
+@pytest.mark.torch
+def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed() -> None:
+    result = measure((*TINY, *COMMON), rounds=1, steps=2)
+    ranks, resumed = result["samples"]["saved"], result["samples"]["resumed"]
+    assert len(ranks) == 2
+    for way in ("background", "plain_background", "waiting", "plain_waiting"):
+        (found,) = ranks[0][way]
+        assert 0 < found["blocked_s"] <= found["written_s"] + 1e-3
+        assert 12 < found["bytes"] / ranks[0]["parameters"] < 40  # weight and moments, and an index
+        assert found["host_peak_bytes"] > 0
+        assert all(seconds > 0 for seconds in found["steps_s"])
+        assert len(found["before"]["steps_s"]) == 2
+    assert ranks[0]["background"][0]["steps_s"]
+    assert [len(resumed[n]) for n in (2, 1)] == [2, 1]
+    assert all(math.isfinite(s) and s > 0 for each in resumed[2] for s in each["resume_s"])
+    assert "bytes a parameter" in table(result)
