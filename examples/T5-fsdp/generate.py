@@ -265,12 +265,9 @@ def choose_weights(given: Path, ranks: Ranks | None) -> Path:
     if not is_one and not once(ranks, of_run.is_dir):
         return given
     found = [given] if is_one else once(ranks, lambda: checkpoints.checkpoints_in(of_run))
-    if ranks and found:
-        path, _ = newest_whole(found, ranks)
-    elif is_one and (problems := checkpoints.problems_of(given)):
-        raise StorageError(f"{'; '.join(problems)}.")
-    else:
-        path = given if is_one else checkpoints.newest_whole(of_run)
+    if not found:
+        raise NotFoundError(f"{of_run} holds no checkpoint.")
+    path, _ = newest_whole(found, ranks)
     if not is_one:
         once(ranks, lambda: print(f"reading {path}"))
     return path

@@ -12,7 +12,6 @@ written here; bfloat16 and float16 files are read too.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,16 +21,13 @@ import torch
 from model import EOS, PAD, T5, Block, T5Config
 from safetensors import SafetensorError, safe_open
 from torch import Generator, Tensor
-from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.api import CheckpointException
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.checkpoints import DESCRIPTION, describe, step_of
-from fsdpkit.training.checkpoint_files import LoadPlanner, Reader
-from fsdpkit.training.checkpoint_loading import weights_in
-from fsdpkit.training.distributed import Ranks, error_text, together
+from fsdpkit.training.checkpoint_loading import read_into, weights_in
+from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.export import INDEX, MAX_FILE_BYTES, SINGLE, HuggingFace, write_hugging_face
 from fsdpkit.training.sharding import shard
 
@@ -125,7 +121,7 @@ def load(
             for name, parameter in model.named_parameters():
                 fill(name, parameter, torch.default_generator)
     if in_shards:
-        _read_shards(directory, model, ranks)
+        read_into(directory, {n: p.detach() for n, p in model.named_parameters()}, ranks)
     return model
 
 
@@ -216,29 +212,6 @@ def _config_of_checkpoint(directory: Path) -> T5Config:
 
 def _leave(name: str, tensor: Tensor, generator: Generator) -> None:
     """A `fill` for values that are read later."""
-
-
-def _read_shards(checkpoint: Path, model: T5, ranks: Ranks | None) -> None:
-    """Copy into each parameter, or this rank's part of it, what `checkpoint` has of it."""
-    state = {"model": {name: p.detach() for name, p in model.named_parameters()}}
-
-    def read() -> None:
-        with warnings.catch_warnings():  # that there is no process group
-            warnings.simplefilter("ignore")
-            state_dict_loader.load(
-                state,
-                storage_reader=Reader(checkpoint),
-                planner=LoadPlanner(),
-                no_dist=ranks is None,
-            )
-
-    if ranks:
-        together(read)
-        return
-    try:
-        read()
-    except (OSError, RuntimeError, CheckpointException) as error:
-        raise StorageError(f"{checkpoint} cannot be read: {error_text(error)}.") from None
 
 
 def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:

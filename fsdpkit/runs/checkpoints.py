@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.errors import ConfigError, StorageError
 
 FORMAT = 1
 DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
@@ -166,20 +166,3 @@ def sha256_of(file: Path, report: Report | None = None) -> str:
 def checksum_lines(sums: dict[str, str]) -> str:
     """The text of SHA256SUMS."""
     return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
-
-
-def newest_whole(directory: Path) -> Path:
-    """The newest checkpoint in `directory` whose every byte is as it was written.
-
-    Raises NotFoundError when there is no checkpoint, StorageError naming what is wrong with each
-    when none is whole.
-    """
-    problems: list[str] = []
-    for path in reversed(checkpoints_in(directory)):
-        found = problems_of(path)
-        if not found:
-            return path
-        problems += found
-    if not problems:
-        raise NotFoundError(f"{directory} holds no checkpoint.")
-    raise StorageError("No checkpoint is whole:\n" + "\n".join(problems))

@@ -1,6 +1,6 @@
 """From a checkpoint back into a sharded model: which one to believe, whether it fits, loading it.
 
-All functions are collectives.
+Functions that take ranks are collectives.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fsdpkit.training.random_state import random_state, set_random_state
 from fsdpkit.training.units import plain_name
 
 
-def newest_whole(found: Sequence[Path], ranks: Ranks) -> tuple[Path, list[Path]]:
+def newest_whole(found: Sequence[Path], ranks: Ranks | None) -> tuple[Path, list[Path]]:
     """The last of `found` that is as it was written, and those after it, which are not.
 
-    Every byte is read, by each rank a share of the files; what is refused is said, with the file
-    that is wrong. Raises StorageError when none is whole.
+    Every byte is read, with `ranks` by each a share of the files; what is refused is said, with the
+    file that is wrong. Raises StorageError when none is whole.
     """
     refused: list[Path] = []
     problems: list[str] = []
@@ -39,13 +39,15 @@ def newest_whole(found: Sequence[Path], ranks: Ranks) -> tuple[Path, list[Path]]
         wrong = _problems_of(path, ranks)
         if not wrong:
             return path, refused
-        ranks.say(f"checkpoint {path.name} is refused: {'; '.join(wrong)}.")
+        (ranks.say if ranks else print)(f"checkpoint {path.name} is refused: {'; '.join(wrong)}.")
         refused.append(path)
         problems += wrong
     raise StorageError("No checkpoint is whole:\n" + "\n".join(problems))
 
 
-def _problems_of(path: Path, ranks: Ranks) -> list[str]:
+def _problems_of(path: Path, ranks: Ranks | None) -> list[str]:
+    if ranks is None:
+        return files.problems_of(path)
     try:
         sums = on_first(ranks, lambda: files.checksums(path))
     except StorageError as error:
@@ -128,22 +130,37 @@ def read_weights(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
 
     Raises StorageError when they cannot be read.
     """
-    from torch.distributed.checkpoint import state_dict_loader
-
     stored = weights_in(path)
     weights = {name: torch.empty(stored[name][0], dtype=stored[name][1]) for name in names}
-    try:
+    read_into(path, weights)
+    return weights
+
+
+def read_into(path: Path, weights: Mapping[str, Tensor], ranks: Ranks | None = None) -> None:
+    """Copy what the checkpoint `path` has into `weights`, by name.
+
+    With `ranks`, a collective, weights may be DTensors: each rank reads its part. Raises
+    StorageError when they cannot be read.
+    """
+    from torch.distributed.checkpoint import state_dict_loader
+
+    def read() -> None:
         with warnings.catch_warnings():  # that there is no process group
             warnings.simplefilter("ignore")
             state_dict_loader.load(
-                {"model": weights},
+                {"model": dict(weights)},
                 storage_reader=Reader(path),
                 planner=LoadPlanner(),
-                no_dist=True,
+                no_dist=ranks is None,
             )
+
+    if ranks:
+        together(read)
+        return
+    try:
+        read()
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(f"{path} cannot be read: {error_text(error)}.") from None
-    return weights
 
 
 def versions() -> dict[str, str]:

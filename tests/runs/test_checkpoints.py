@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
-from fsdpkit.runs.checkpoints import describe, newest_whole, problems_of
+from fsdpkit.runs.checkpoints import describe, problems_of
 from fsdpkit.runs.layout import TaskPaths
 from tests.runs.trained import STEPS, copied, flip
 
@@ -170,22 +169,6 @@ def test_checkpoints_are_listed_by_step_and_nothing_else_is(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file cannot be read"):
         files.checkpoints_in(tmp_path / "file")
-
-
-def test_the_newest_whole_one_is_taken(checkpoint: Path) -> None:
-    directory = checkpoint.parent
-    assert newest_whole(directory) == checkpoint
-    flip(checkpoint / SHARD)
-    assert newest_whole(directory).name == "step-4"
-    for name in ("step-2", "step-4"):
-        (directory / name / SHARD).unlink()
-    with pytest.raises(StorageError) as raised:
-        newest_whole(directory)
-    for step in STEPS:
-        assert f"step-{step}/{SHARD}" in str(raised.value)
-    shutil.rmtree(directory)
-    with pytest.raises(NotFoundError, match="holds no checkpoint"):
-        newest_whole(directory)
 
 
 JSON = st.recursive(

@@ -72,7 +72,7 @@ OTHER = {
 }
 
 
-ON = {1: ["fsdp1", "no_shard"], 3: ["fsdp1", "no_shard"], 4: ["fsdp1", "no_shard", "hybrid"]}
+ON = {3: ["fsdp1"], 4: ["no_shard", "hybrid"]}  # elsewhere all of them
 
 
 def train(ranks: Ranks, folder: Path, *sets: str) -> dict:
