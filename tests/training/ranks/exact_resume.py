@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
 
 from fsdpkit.config.training import load_settings
+from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
@@ -46,7 +47,8 @@ SAME = {
     "fsdp1": ["model.dropout_rate=0.1", "sharding.engine=fsdp1"],
     "groups": ["sharding.strategy=hybrid_shard", "sharding.shard_size=1"],
     "fsdp1 no_shard": ["sharding.engine=fsdp1", "sharding.strategy=no_shard"],
-    "float16": ["precision.param=float16", "precision.loss_scale=4096", "non_finite=skip"],
+    # The scale has come down when the run is stopped.
+    "float16": ["precision.param=float16", "precision.loss_scale=262144", "non_finite=skip"],
     "bfloat16": ["precision.param=bfloat16"],
     "micro batches": ["micro_batch=2", "model.dropout_rate=0.1"],
     "recomputed": ["sharding.activation_checkpointing=selective", "model.dropout_rate=0.1"],
@@ -56,7 +58,12 @@ SAME = {
     "adafactor": ["optimizer.name=adafactor", "optimizer.lr=0.01"],
     "scaled": ["optimizer.name=adamw-scaled", "optimizer.lr=0.02"],
     "sgd": ["optimizer.name=sgd", "optimizer.lr=0.1"],
-    "patient": ["evaluation.every_steps=1", "evaluation.patience=3", "evaluation.batches=2"],
+    # Held-out losses rise from the second step on; the fourth of them ends the run.
+    "patient": [
+        "evaluation.every_steps=1", "evaluation.patience=4", "evaluation.batches=2",
+        "optimizer.lr=50", "grad_clip=0", "optimizer.schedule=constant",
+        "optimizer.warmup_steps=0",
+    ],
     "not in the background": ["checkpoint.background=false"],
 }  # fmt: skip
 # Continued by another engine or strategy: the same samples, losses to rounding.
@@ -92,9 +99,9 @@ def train(ranks: Ranks, folder: Path, *sets: str) -> dict:
     dist.barrier()
     everyone = gather(seen)
     samples = {step: sorted(row for rank in everyone for row in rank[step]) for step in everyone[0]}
-    lines = [line for line in read_json_lines(TaskPaths(folder).metrics) if "loss" in line]
+    lines = [line for line in read_json_lines(TaskPaths(folder).metrics) if "grad_norm" in line]
     return {
-        "numbers": {x["step"]: [x["loss"], x["grad_norm"], x["tokens"]] for x in lines},
+        "numbers": {x["step"]: [x.get("loss"), x["grad_norm"], x["tokens"]] for x in lines},
         "samples": {step: hashlib.sha256("".join(rows).encode()).hexdigest()
                     for step, rows in samples.items()},
     }  # fmt: skip
@@ -152,7 +159,7 @@ def tensors(checkpoint: Path) -> dict[str, Tensor]:
 
 def different(one: Path, other: Path) -> list[str]:
     """Names of the tensors of the last checkpoints that are not equal bit for bit."""
-    a, b = (tensors(run / "checkpoints" / f"step-{STEPS}") for run in (one, other))
+    a, b = (tensors(checkpoints_in(run / "checkpoints")[-1]) for run in (one, other))
     return sorted({*a} ^ {*b}) + [n for n in a if n in b and not torch.equal(a[n], b[n])]
 
 
