@@ -50,6 +50,10 @@ class StorageError(FsdpkitError):
     exit_code = 74  # EX_IOERR
 
 
+class DamagedError(StorageError):
+    """A file is not what was written: missing, torn or changed."""
+
+
 class NodeError(FsdpkitError):
     """A node failed its check before training; nothing was started on it."""
 

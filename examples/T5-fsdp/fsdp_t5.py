@@ -44,6 +44,7 @@ from fsdpkit.training.distributed import (
     on_first,
     process_group,
     seed_step,
+    set_timeout,
     sum_over_ranks,
 )
 from fsdpkit.training.early_stop import lost_patience
@@ -184,9 +185,12 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
                 )
                 return STOPPED_EARLY
 
+    if settings.checkpoint.export:
+        saves.save(progress)  # for a run that had nothing left to train
     saves.close()
     saves.report(metrics.record)
     if settings.checkpoint.export:
+        set_timeout(settings.startup_timeout_s)  # the others wait for the one that writes
         newest = paths.checkpoints / f"step-{progress.step}"
         on_first(ranks, lambda: export_hugging_face(newest, paths.export))
         ranks.say(f"exported to {paths.export}")

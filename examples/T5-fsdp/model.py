@@ -104,7 +104,10 @@ class Attention(nn.Module):
 
     def position_bias(self, buckets: Tensor) -> Tensor:
         """Bias of every query–key pair, [H, L, L]: each query's row is a window into the vector."""
-        return self.bias_by_offset(buckets).unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
+        by_offset = self.bias_by_offset(buckets)
+        # In float32, because backward adds up to L gradients for each offset.
+        windows = by_offset.float().unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
+        return windows.to(by_offset.dtype)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """What a query meets in `memory` [B, S, D]: two tensors [B, H, S, K]."""

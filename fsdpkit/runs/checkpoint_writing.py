@@ -80,11 +80,12 @@ def claim(directory: Path) -> Claim:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / CLAIM, json.dumps(table) + "\n")
+        leftovers = [*directory.glob(".step-*")]
     except OSError as error:
         raise StorageError(
             f"{directory} cannot be written ({error.strerror}): no checkpoint could be saved there."
         ) from None
-    for leftover in directory.glob(".step-*"):
+    for leftover in leftovers:
         shutil.rmtree(leftover, ignore_errors=True)
     return mine
 
@@ -103,15 +104,17 @@ def publish(
     `written` is what lies in the draft, synced by its writers; `texts` are small files to add. A
     checkpoint of the same step must not exist, unless it is among the `refused`, which count for
     nothing. Raises OSError, and StorageError when another process has claimed the directory or made
-    this checkpoint.
+    this checkpoint, or a file that a rank wrote is not here.
     """
     draft = mine.draft(description.step)
     final = mine.directory / f"step-{description.step}"
     try:
         _complete(draft, description, written, texts)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
         mine.require()  # whoever claimed the directory since has removed the draft
-        raise
+        raise StorageError(
+            f"{error.filename} is not there: do all nodes see the same {mine.directory}?"
+        ) from None
     mine.require()
     replaced = None
     if final.exists():
@@ -122,7 +125,8 @@ def publish(
     _sync(mine.directory)
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)
-    _prune(mine.directory, keep_last, [path for path in refused if path != final])
+    with contextlib.suppress(OSError, StorageError):  # the new one is whole all the same
+        _prune(mine.directory, keep_last, [path for path in refused if path != final])
     return final
 
 
@@ -143,6 +147,9 @@ def _complete(
     written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
     sizes = {name: file.bytes for name, file in sorted(written.items())}
     itself = _write(draft / DESCRIPTION, replace(description, files=sizes).to_json())
+    for name, size in sizes.items():
+        if (draft / name).stat().st_size != size:
+            raise StorageError(f"{draft / name} is not what its rank wrote.")
     sums = {name: file.sha256 for name, file in {**written, DESCRIPTION: itself}.items()}
     _write(draft / CHECKSUMS, checksum_lines(sums))
     _sync(draft)

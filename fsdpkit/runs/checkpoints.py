@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.errors import ConfigError, DamagedError, StorageError
 
 FORMAT = 1
 DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
@@ -86,8 +86,8 @@ def checkpoints_in(directory: Path) -> list[Path]:
 def describe(path: Path) -> Description:
     """What the checkpoint `path` is, by its own account.
 
-    Raises StorageError naming the file that is missing or torn, ConfigError for one of another
-    format, which another fsdpkit wrote.
+    Raises DamagedError naming the file that is missing or torn, StorageError for one that cannot be
+    read just now, ConfigError for one of another format, which another fsdpkit wrote.
     """
     file = path / DESCRIPTION
     try:
@@ -100,53 +100,72 @@ def describe(path: Path) -> Description:
             )
         return msgspec.convert(table, Description)
     except FileNotFoundError:
-        raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
+        raise DamagedError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
     except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror}.") from None
+        raise _unreadable(file, error) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise StorageError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
+        raise DamagedError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
 
 
 def checksums(path: Path) -> dict[str, str]:
     """SHA-256 of each file of the checkpoint `path`, as it was written.
 
-    Raises StorageError when the list is missing, torn or leaves out a file that must be there, and
+    Raises DamagedError when the list is missing, torn or leaves out a file that must be there, and
     what `describe` raises.
     """
     file = path / CHECKSUMS
     try:
         *lines, last = file.read_bytes().decode("ascii").split("\n")
     except FileNotFoundError:
-        raise StorageError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{file} cannot be read: {error}.") from None
+        raise DamagedError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
+    except OSError as error:
+        raise _unreadable(file, error) from None
+    except ValueError:
+        raise DamagedError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
     sums = {match[2]: match[1] for match in map(_CHECKSUM.fullmatch, lines) if match}
     if not last and len(sums) == len(lines) and DESCRIPTION in sums:
         # The description's own sum first: only what is as it was written is believed.
         if problem := problem_with(path, DESCRIPTION, sums[DESCRIPTION]):
-            raise StorageError(f"{problem}.")
+            raise DamagedError(f"{problem}.")
         if {DESCRIPTION, *describe(path).files} == sums.keys():
             return sums
-    raise StorageError(f"{file} is torn or was changed: it does not list the files here.")
+    raise DamagedError(f"{file} is torn or was changed: it does not list the files here.")
 
 
 def problem_with(path: Path, name: str, sha256: str, report: Report | None = None) -> str | None:
-    """What is wrong with the file `name` of the checkpoint `path`; None if it is as written."""
+    """What is wrong with the file `name` of the checkpoint `path`; None if it is as written.
+
+    Raises StorageError when it cannot be read just now, and nobody knows.
+    """
     file = path / name
     try:
         found = sha256_of(file, report)
     except FileNotFoundError:
         return f"{file} is missing"
     except OSError as error:
-        return f"{file} cannot be read: {error.strerror}"
+        if isinstance(problem := _unreadable(file, error), DamagedError):
+            return str(problem).rstrip(".")
+        raise problem from None
     return None if found == sha256 else f"{file} is not what was written (SHA-256 differs)"
 
 
+def _unreadable(file: Path, error: OSError) -> StorageError:
+    """A failing disk or network says nothing of what the file is; a directory is no file."""
+    if isinstance(error, IsADirectoryError | NotADirectoryError):
+        return DamagedError(f"{file} is not a file.")
+    return StorageError(
+        f"{file} cannot be read: {error.strerror}. It may be whole all the same: try again."
+    )
+
+
 def problems_of(path: Path, report: Report | None = None) -> list[str]:
-    """What is wrong with the checkpoint `path`; reads every byte of its files."""
+    """What is wrong with the checkpoint `path`; reads every byte of its files.
+
+    Raises StorageError when they cannot be read just now, ConfigError for another format.
+    """
     try:
         sums = checksums(path)
-    except StorageError as error:
+    except DamagedError as error:
         return [str(error).rstrip(".")]
     found = (problem_with(path, name, sha256, report) for name, sha256 in sums.items())
     return [problem for problem in found if problem]

@@ -20,10 +20,13 @@ checkpoint that is not what was written is refused by name, and the one before i
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -46,6 +49,10 @@ from fsdpkit.training.export import HuggingFace
 
 WRITE_TIMEOUT = timedelta(hours=1)
 """How long one rank may wait for another's part of a checkpoint to be written."""
+
+
+EXIT_TIMEOUT_S = 60.0
+"""How long a process that failed stays for a checkpoint that is being written."""
 
 
 @dataclass
@@ -89,10 +96,10 @@ class Saved:
 class Checkpointer:
     """One run's checkpoints: `resume` from the newest whole one, `save`, `close`.
 
-    Its methods are collectives: on all ranks, after the same step. `state` is restored with the
-    weights; `about` and `export` are kept beside them for whoever reads the checkpoint. Once a
-    checkpoint fits, or there is none, the directory is claimed: a process that wrote there before
-    stops at its next save.
+    `resume`, `save` and `close` are collectives: on all ranks, after the same step. `state` is
+    restored with the weights; `about` and `export` are kept beside them for whoever reads the
+    checkpoint. Once a checkpoint fits, or there is none, the directory is claimed: a process that
+    wrote there before can name no checkpoint any more.
     """
 
     def __init__(
@@ -120,6 +127,7 @@ class Checkpointer:
         self._finished: list[Saved] = []
         # Whoever steps the optimizer changes what is being copied.
         optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
+        atexit.register(_let_finish, weakref.ref(self))
 
     def resume(self) -> Progress | None:
         """Load the newest whole checkpoint, of this run or else of `settings.start`; None without.
@@ -128,13 +136,18 @@ class Checkpointer:
         written; ConfigError for one of another model, optimizer or format, or when the settings
         forbid to go on from what is there; NotFoundError when `settings.start` has none.
         """
-        progress = self._resume()
+        found = self._own()
+        progress = self._resume(found)
         self._claim = on_first(self._ranks, lambda: claim(self._directory))
+        if (newer := self._own())[-1:] != found[-1:]:  # who wrote here until now was not done yet
+            progress = self._resume(newer)
         return progress
 
-    def _resume(self) -> Progress | None:
+    def _own(self) -> list[Path]:
+        return on_first(self._ranks, lambda: files.checkpoints_in(self._directory))
+
+    def _resume(self, found: list[Path]) -> Progress | None:
         own, start = self._directory, self.settings.start
-        found = on_first(self._ranks, lambda: files.checkpoints_in(own))
         if self.settings.resume == "never":
             if found:
                 raise ConfigError(
@@ -157,13 +170,18 @@ class Checkpointer:
     def save(self, progress: Progress) -> None:
         """Write `step-<progress.step>`; returns when it is begun, or done without `background`.
 
-        The save before must be done: this one waits for it. Does nothing for a step that is saved
-        already. Raises StorageError when this checkpoint, or the one before, could not be written;
-        older ones then still stand.
+        The save before must be done: this one waits for it, and, if that failed, also for itself.
+        Does nothing for a step that is saved already. Raises StorageError when two in a row could
+        not be written, or this one without `background`; older ones then still stand.
         """
         if progress.step == self._newest:
             return
-        self.wait()
+        failed = False
+        try:
+            self.wait()
+        except StorageError as error:
+            failed = True
+            self._ranks.say(f"{error} Trying again.")
         began = time.perf_counter()
         if self._claim is None:
             self._claim = on_first(self._ranks, lambda: claim(self._directory))
@@ -175,7 +193,7 @@ class Checkpointer:
         self._save = _Save(copy, write, description, began)
         self._newest = progress.step
         self._save.blocked_s = time.perf_counter() - began
-        if not self.settings.background:
+        if failed or not self.settings.background:
             self.wait()
 
     def _load(self, path: Path) -> Progress:
@@ -214,7 +232,7 @@ class Checkpointer:
                 save.told = True
                 self._ranks.say(
                     f"The checkpoint of step {save.description.step} could not be written: {error} "
-                    "The run ends when the next one is due."
+                    "The run ends if the next one cannot be, either."
                 )
         for saved in self._finished:
             self._ranks.say(str(saved))
@@ -232,6 +250,7 @@ class Checkpointer:
         self.wait()
         if self._stager:
             self._stager.close()
+            self._stager = None
 
     def _describe(self, progress: Progress) -> files.Description:
         export = self._export
@@ -309,11 +328,11 @@ class Checkpointer:
             state = together(copy.result, group)
             parts = gather(together(write, group), group)
             path, size = together(name, group)
-        except StorageError:
+        except Exception as error:
             if first:
                 abandon(mine, description.step)
                 mine.require()  # that another job has claimed the directory explains it better
-            raise
+            raise error if isinstance(error, StorageError) else StorageError(f"{error}.") from error
         return path, size, time.perf_counter()
 
 
@@ -342,6 +361,14 @@ def _in_background(action: Callable[[], Any]) -> Future[Any]:
 
     threading.Thread(target=run, name="checkpoint", daemon=True).start()
     return result
+
+
+def _let_finish(reference: weakref.ref[Checkpointer]) -> None:
+    """At the process's end after a failure: what is being written may yet become whole."""
+    saves = reference()
+    if saves and saves._save:
+        with suppress(Exception):
+            saves._save.written.exception(timeout=EXIT_TIMEOUT_S)
 
 
 def _checkpoints_of(start: Path) -> list[Path]:

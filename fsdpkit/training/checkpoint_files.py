@@ -71,7 +71,12 @@ class _Summing(FileSystem):
             return
         with open(path, "wb") as file:
             summed = _Summed(file)
-            yield summed
+            try:
+                yield summed
+            except Exception:
+                if summed.failure:  # torch's zip writer puts a riddle in its place
+                    raise summed.failure from None
+                raise
             size = file.tell()
         self._written[Path(path).name] = Written(size, summed.digest.hexdigest())
 
@@ -85,13 +90,18 @@ class _Summed(io.RawIOBase):
 
     def __init__(self, file: io.BufferedWriter) -> None:
         self._file, self.digest = file, hashlib.sha256()
+        self.failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
 
     def tell(self) -> int:
         return self._file.tell()

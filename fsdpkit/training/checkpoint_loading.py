@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 
 import fsdpkit
-from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.errors import ConfigError, DamagedError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.training.checkpoint_files import LoadPlanner, Reader, tensors_in
 from fsdpkit.training.distributed import Ranks, error_text, gather, on_first, together
@@ -31,7 +31,7 @@ def newest_whole(found: Sequence[Path], ranks: Ranks | None) -> tuple[Path, list
     """The last of `found` that is as it was written, and those after it, which are not.
 
     Every byte is read, with `ranks` by each a share of the files; what is refused is said, with the
-    file that is wrong. Raises StorageError when none is whole.
+    file that is wrong. Raises StorageError when none is whole, or one cannot be read just now.
     """
     refused: list[Path] = []
     problems: list[str] = []
@@ -50,17 +50,20 @@ def _problems_of(path: Path, ranks: Ranks | None) -> list[str]:
         return files.problems_of(path)
     try:
         sums = on_first(ranks, lambda: files.checksums(path))
-    except StorageError as error:
+    except DamagedError as error:
         return [str(error).rstrip(".")]
     mine = sorted(sums)[ranks.rank :: ranks.world_size]
-    found = [files.problem_with(path, name, sums[name]) for name in mine]
+    found = together(lambda: [files.problem_with(path, name, sums[name]) for name in mine])
     return [problem for each in gather(found) for problem in each if problem]
 
 
 def sharded_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+    model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, *, fresh: bool = False
 ) -> dict[str, Any]:
-    """What a checkpoint has, as this rank holds it: tensors are not copied, but for buffers."""
+    """What a checkpoint has, as this rank holds it: tensors are not copied, but for buffers.
+
+    An optimizer that has not taken a step has no state, unless `fresh` asks for room to load some.
+    """
     from torch.distributed.checkpoint.state_dict import (
         get_model_state_dict,
         get_optimizer_state_dict,
@@ -72,7 +75,8 @@ def sharded_state(
             weights[name] = weights[name].clone()
     return {
         "model": weights,
-        "optimizer": get_optimizer_state_dict(model, optimizer),
+        # Asked for the state of an optimizer that has none, torch takes a step to make some.
+        "optimizer": get_optimizer_state_dict(model, optimizer) if optimizer.state or fresh else {},
         "random": {str(ranks.rank): random_state(ranks.device)},
     }
 
@@ -93,8 +97,9 @@ def load(
 
     description = on_first(ranks, lambda: files.describe(path))
     index = together(Reader(path).read_metadata)
-    state = sharded_state(model, optimizer, ranks)
-    _require_fit(path, description, index, state["model"], type(optimizer).__name__)
+    has_steps = any(name.startswith("optimizer.") for name in index.state_dict_metadata)
+    state = sharded_state(model, optimizer, ranks, fresh=has_steps)
+    _require_fit(path, description, index, state, type(optimizer).__name__)
     state["random"] = _room_for_random_state(description, index, ranks)
 
     def read() -> None:
@@ -102,7 +107,8 @@ def load(
 
     together(read)
     set_model_state_dict(model, state["model"])
-    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    if has_steps:
+        set_optimizer_state_dict(model, optimizer, state["optimizer"])
     for each in state["random"].values():
         set_random_state(each, ranks.device)
     for name, here in versions().items():
@@ -177,24 +183,35 @@ def _require_fit(
     path: Path,
     description: files.Description,
     index: Metadata,
-    model: Mapping[str, Tensor],
+    state: Mapping[str, Any],
     optimizer: str,
 ) -> None:
     theirs = {name: shape for name, (shape, _) in tensors_in(index, "model").items()}
-    ours = {name: tensor.shape for name, tensor in model.items()}
+    ours = {name: tensor.shape for name, tensor in state["model"].items()}
     wrong = [
         f"{name} is {_shape(theirs.get(name))} there and {_shape(ours.get(name))} here"
         for name in sorted({*theirs, *ours})
         if theirs.get(name) != ours.get(name)
     ]
     remedy = "Start another run, or move the checkpoint away."
+    weights_alone = "To begin from its weights alone: fsdpkit checkpoint export."
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ConfigError(f"{path} is of another model: {'; '.join(wrong[:3])}{more}. {remedy}")
     if description.optimizer != optimizer:
         raise ConfigError(
             f"{path} is of another optimizer: {description.optimizer} there, {optimizer} here. "
-            f"{remedy} To begin from its weights alone: fsdpkit checkpoint export."
+            f"{remedy} {weights_alone}"
+        )
+    without = [
+        parameter
+        for parameter, kept in state["optimizer"].get("state", {}).items()
+        if any(f"optimizer.state.{parameter}.{n}" not in index.state_dict_metadata for n in kept)
+    ]
+    if without:
+        raise ConfigError(
+            f"{path} has no optimizer state for {', '.join(without[:3])}, which must have been "
+            f"frozen or without a gradient then. {weights_alone}"
         )
 
 

@@ -313,3 +313,17 @@ def test_a_kill_before_any_call_leaves_the_old_or_the_new_and_each_whole(
         assert seen == [[4, 6], [2, 4, 6], [2, 4]]
     else:
         assert seen == [[6, 8], [4, 6, 8], [2, 4, 6, 8], [2, 4, 6]]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_a_node_wrote_elsewhere_makes_no_checkpoint(missing: bool, tmp_path: Path) -> None:
+    """A node without the shared file system makes the same path on its own disk."""
+    save(mine := claim(tmp_path), 1)
+    written = begin(mine, 2)
+    if missing:
+        (mine.draft(2) / SHARD).unlink()
+    else:
+        os.truncate(mine.draft(2) / SHARD, 1)
+    with pytest.raises(StorageError, match=SHARD):
+        finish(mine, 2, written)
+    assert steps_in(tmp_path) == [1]

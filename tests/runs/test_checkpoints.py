@@ -5,7 +5,9 @@ The checkpoints are those of the real trainer on two ranks.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.errors import ConfigError, DamagedError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.checkpoints import describe, problems_of
 from fsdpkit.runs.layout import TaskPaths
@@ -242,3 +244,19 @@ def test_whatever_text_is_in_the_sums_the_answer_is_a_sentence(
     problems = problems_of(checkpoint)
     assert all(str(checkpoint) in problem for problem in problems)
     assert problems or sorted(text.decode().splitlines()) == sums.splitlines()
+
+
+def test_a_file_that_cannot_be_read_just_now_is_not_called_damaged(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or hours of work would be passed over because a disk hiccuped."""
+
+    def failing(*_: object) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "sha256_of", failing)
+    with pytest.raises(
+        StorageError, match=r"cannot be read: Input/output error.*try again"
+    ) as raised:
+        problems_of(checkpoint)
+    assert not isinstance(raised.value, DamagedError)

@@ -130,15 +130,37 @@ def test_of_two_jobs_that_write_one_run_the_later_one_goes_on(disturbed):
 
 
 @pytest.mark.torch
+def test_a_checkpoint_that_another_job_made_meanwhile_is_the_one_to_go_on_from(disturbed):
+    assert disturbed["meanwhile"] == [0, "resumed after step 2"]
+
+
+@pytest.mark.torch
+def test_a_save_before_the_first_step_leaves_the_optimizer_as_it_is(disturbed):
+    first, second = disturbed["before any step"]
+    assert first == [0, "0 with state, at step 1"]
+    assert second == [0, "0 with state, at step 2"]
+
+
+@pytest.mark.torch
+def test_state_that_the_optimizer_did_not_have_then_is_named(disturbed):
+    first, second = disturbed["frozen"]
+    assert first == [0, "1 with state, at step 1"]
+    assert re.search(
+        r"ConfigError: .*step-1 has no optimizer state for 1\.weight, which", second[1]
+    )
+
+
+@pytest.mark.torch
 def test_all_ranks_hear_that_one_could_not_write(tmp_path):
     found = findings(2, "failing_writes.py", tmp_path / "found.json", str(tmp_path / "run"))
     first, second = found["messages"]
     assert first == second
-    assert "checkpoint of step 2 could not be written" in first
+    assert "checkpoint of step 3 could not be written" in first  # the second in a row
     assert "File too large" in first
-    assert found["said"].count("The run ends when the next one is due.") == 1
+    assert "checkpoint of step 2 could not be written" in found["said"]
+    assert found["said"].count("The run ends if the next one cannot be, either.") == 1
     assert found["left"] == ["step-1", "writer.json"]
-    assert found["after"] == {"step-1": [], "step-4": []}
+    assert found["after"] == {"step-4": [], "step-6": []}  # 5 failed, and the run went on
 
 
 class Malicious:

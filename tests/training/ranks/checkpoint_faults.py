@@ -33,6 +33,7 @@ from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, sha256_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training import checkpoint
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.checkpoint_loading import read_weights
 from fsdpkit.training.distributed import Ranks
@@ -244,6 +245,42 @@ def two_jobs(folder: Path) -> dict:
     }
 
 
+def published_meanwhile(folder: Path) -> tuple[int, str]:
+    """A job that has looked for checkpoints, while the one before it was writing another."""
+    claim = checkpoint.claim
+
+    def late(directory: Path) -> object:
+        checkpoint.claim = claim
+        in_child_again(folder)
+        return claim(directory)
+
+    in_child(lambda: training(folder, 1))
+    checkpoint.claim = late
+    try:
+        return in_child(lambda: training(folder, 0))
+    finally:
+        checkpoint.claim = claim
+
+
+def two_layers(folder: Path, *, steps: int, used: int) -> str:
+    """AdamW over two weights, of which `used` get a gradient."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    saves = Checkpointer(TaskPaths(folder), ALONE, model, optimizer)
+    progress = saves.resume() or Progress()
+    for _ in range(steps):
+        for layer in [*model][:used]:
+            layer.weight.grad = torch.ones_like(layer.weight)
+        optimizer.step()
+    progress.step += 1
+    saves.save(progress)
+    saves.close()
+    return f"{len(optimizer.state)} with state, at step {progress.step}"
+
+
 def in_child_again(folder: Path) -> tuple[int, str]:
     """The other job, in a process that has no process group yet."""
     code = (
@@ -266,6 +303,14 @@ def main() -> None:
         "copied": copied_before_it_changes(folder / "copied"),
         "no room": no_room(folder / "full"),
         "read-only": read_only(folder / "read-only"),
+        "meanwhile": published_meanwhile(folder / "meanwhile"),
+        "before any step": [
+            in_child(lambda: two_layers(folder / "untouched", steps=0, used=0)) for _ in range(2)
+        ],
+        "frozen": [
+            in_child(lambda used=used: two_layers(folder / "frozen", steps=1, used=used))
+            for used in (1, 2)
+        ],
         "two jobs": two_jobs(folder / "shared"),
     }
     result.write_text(json.dumps(found))
