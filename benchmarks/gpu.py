@@ -6,7 +6,8 @@ when the next begins: a part that fails, hangs or is cut off loses nothing of wh
 says in a row of its own what became of it. Nothing is downloaded; transformers and triton are used
 where they are installed.
 
-Writes results/gpu-<machine>.json and the tables in README.md; with --out DIR the file only.
+Writes results/gpu-<machine>.json and the tables in README.md; with --out DIR the file, and a log
+of each part.
 `--only speed --only xl` measures these parts and replaces their rows. `--dry-run` runs every part
 on the CPU with tiny sizes: it shows that the script works, and its numbers mean nothing.
 """
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,18 +33,19 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu_parts.steps import KEPT_BY_DEFAULT  # noqa: E402
+from benchmarks.gpu_parts.steps import FIRST, KEPT_BY_DEFAULT  # noqa: E402
 from benchmarks.gpu_parts.summary import kept_in, result_of  # noqa: E402
 from benchmarks.report import README, table, with_all_tables  # noqa: E402
 
 # The most important first; seconds that each may take, of nine minutes in all.
 BUDGETS_S = {
-    "correctness": 75,
-    "speed": 220,
+    "correctness": 60,
+    "speed": 210,
     "peers": 85,
     "checkpoints": 65,
     "memory": 35,
     "xl": 50,
+    "triton": 35,
 }
 ENDING_S = 8.0  # from asking a process to stop to the last line of this one
 
@@ -76,6 +79,7 @@ class Conductor:
 
     def __init__(self, out: Path, machine: str | None, deadline: float, dry: bool) -> None:
         self.out, self.machine, self.deadline, self.dry = out, machine, deadline, dry
+        self.keeps_logs = False  # a copy of each part's beside the result
         self.earlier: Rows = []  # of an earlier call with --only
         self.work = Path(tempfile.mkdtemp(prefix="fsdpkit-bench-"))
         self.files: dict[str, Path] = {}  # of the parts, in the order of their start
@@ -114,6 +118,9 @@ class Conductor:
             finally:
                 child.kill()
                 child.wait()
+                shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+                if self.keeps_logs:
+                    shutil.copyfile(log, self.out / log.name)
         if said or child.returncode:
             tail = " ".join(log.read_text("utf-8", errors="replace")[-1500:].split())
             why = said or f"ended with {child.returncode}: {tail}"
@@ -143,8 +150,9 @@ class Conductor:
 
     def kept(self) -> Sequence[str]:
         """The steps that paid for the large model, as far as they are known."""
-        measured = any(row["name"] == "large, attention math" for row in self.rows)
-        return kept_in(self.rows) if measured else KEPT_BY_DEFAULT
+        measured = {row["name"] for row in self.rows if row["status"] == "measured"}
+        known = all(f"large, + {step.name}" in measured for step in FIRST)
+        return kept_in(self.rows) if known else KEPT_BY_DEFAULT
 
     def _end(self, name: str, status: str, why: str) -> None:
         row = {"part": name, "name": "the part", "status": status, "why": why, "took_s": 0.0}
@@ -205,6 +213,7 @@ def main() -> int:
     conductor = Conductor(
         out, arguments.machine, time.time() + 60 * arguments.minutes - ENDING_S, dry
     )
+    conductor.keeps_logs = arguments.out is not None
     parts = arguments.only or list(BUDGETS_S)
     if arguments.only:
         conductor.machine = conductor.machine or gpu_name()

@@ -345,7 +345,7 @@ def main() -> int:
     dimensions, work = SMALL, ON_CPU
     if gpus := gpu_count():
         dimensions, work = BASE, replace(ON_GPU, ranks=gpus)
-    rounds, turns = 5, 2
+    rounds, turns = 4, 2
     if arguments.quick:
         work, rounds, turns = replace(work, warmup_steps=1, steps=3), 1, 1
     result = measure(work, dimensions, rounds, turns, gpu=gpus > 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from benchmarks.gpu_parts.part import Part, Row
 from benchmarks.gpu_parts.saving import Cost, Loop
 from benchmarks.gpu_parts.steps import COMMON
-from benchmarks.gpu_parts.trial import Plan, Trial, plan, whole
+from benchmarks.gpu_parts.trial import Plan, Trial, attention_of, plan, whole
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer
@@ -45,6 +44,10 @@ class Run:
     def saves(self) -> Checkpointer:
         return checkpointer(self.directory / "run", self.loop.trial, background=True)
 
+    @functools.cached_property
+    def group(self) -> dist.ProcessGroup:
+        return dist.new_group(backend="gloo")
+
     def row(self, cost: Cost) -> Row:
         slow = statistics.fmean(cost.steps_s) / self.undisturbed_s if cost.steps_s else None
         parameters = sum(p.numel() for p in self.loop.trial.model.parameters())
@@ -57,24 +60,26 @@ class Run:
             "undisturbed_s": self.undisturbed_s,
             "host_peak_bytes": cost.host_peak_bytes,
             "steps": len(cost.steps_s),
+            "attention": attention_of(self.task, self.part.device),
         }
 
 
 def run(part: Part, kept: tuple[str, ...]) -> None:
-    task = plan("t5-v1.1-large", *COMMON, *kept, "model.dropout_rate=0.1", dry=part.dry)
+    words = (*COMMON, *kept, "model.dropout_rate=0.1", "compile=false")
+    task = plan("t5-v1.1-large", *words, dry=part.dry)
     if task.settings.model.attention == "flex":  # without dropout, and not deterministic
         task = task.and_("model.attention=sdpa")
     torch.use_deterministic_algorithms(True)
     # Costs time, and no result depends on it.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
-    with tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name:
-        of = Run(part, task, Path(name))
-        part.measure("background, first", functools.partial(in_background, of), needs_s=40)
-        row = part.measure("background", functools.partial(in_background, of), needs_s=20)
-        if row["status"] == "measured":
-            part.measure("resume", functools.partial(resume, of), needs_s=40)
-        part.measure("waiting", functools.partial(waiting, of), needs_s=20)
-        part.measure("plain async_save", functools.partial(plainly, of), needs_s=20)
+    of = Run(part, task, part.scratch)
+    part.measure("background, first", functools.partial(in_background, of), needs_s=40)
+    row = part.measure("background", functools.partial(in_background, of), needs_s=20)
+    if row["status"] == "measured":
+        part.measure("resume", functools.partial(resume, of), needs_s=40)
+    part.measure("waiting", functools.partial(waiting, of), needs_s=20)
+    for name in ("plain async_save, first", "plain async_save"):
+        part.measure(name, functools.partial(plainly, of), needs_s=20)
 
 
 def checkpointer(directory: Path, trial: Trial, *, background: bool) -> Checkpointer:
@@ -99,8 +104,7 @@ def waiting(of: Run) -> Row:
 
 def plainly(of: Run) -> Row:
     of.loop.undisturbed(1)
-    group = dist.new_group(backend="gloo")
-    return of.row(of.loop.save_plainly(of.directory / "plain", group, background=True))
+    return of.row(of.loop.save_plainly(of.directory / "plain", of.group, background=True))
 
 
 def resume(of: Run) -> Row:

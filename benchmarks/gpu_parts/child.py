@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -32,6 +33,7 @@ PARTS: dict[str, Callable[[Part, Words], None]] = {
     "checkpoints": checkpoints.run,
     "memory": lambda part, _: memory.run(part),
     "xl": speed.run_xl,
+    "triton": lambda part, _: correctness.run_triton(part),
 }
 
 
@@ -58,7 +60,35 @@ def about(device: Device) -> dict[str, object]:
             **cuda,
             **found,
         },
+        "setup": setup(device),
     }
+
+
+def setup(device: Device) -> dict[str, object]:
+    """What else speeds depend on; None for what cannot be found out."""
+    found: dict[str, object] = {
+        "commit": first_line("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    if device.on_gpu:
+        free, total = torch.cuda.mem_get_info(device.torch)
+        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        found |= {
+            "driver": first_line(*query),
+            "cudnn": torch.backends.cudnn.version(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "free_bytes": free,
+            "total_bytes": total,
+        }
+    return found
+
+
+def first_line(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.splitlines()), None)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from benchmarks.gpu_parts.trial import (
     Batch,
     Lengths,
     Plan,
+    attention_of,
     build,
     guard_kernels,
     init_parameter,
@@ -38,7 +39,10 @@ from benchmarks.gpu_parts.trial import (
 BOUNDS = {"float32": (1e-4, 1e-5), "bfloat16": (0.1, 0.02)}
 """Of the norm of the difference over the norm: the readable path's, and the others' at least."""
 
-KINDS = ("math", "sdpa", "flex", "triton")
+KINDS = ("math", "sdpa", "flex")
+OWN_KINDS = ("math", "triton")
+"""Of a part of its own: an illegal access in our kernel ends the process's CUDA context."""
+
 WIDTHS = {
     "small": ("model.d_model=512", "model.d_ff=1024", "model.num_heads=6"),
     "base": ("model.d_model=768", "model.d_ff=2048", "model.num_heads=12"),
@@ -53,24 +57,49 @@ LENGTHS_OF_CUDNN = (64, 128, 192, 448, 512, 576)
 """Some are 64 more than a multiple of 128, where cuDNN has returned NaN (pytorch#196678)."""
 
 Found = dict[str, Tensor]
-"""The loss, and each parameter's gradient by name; float64 on the CPU."""
+"""The loss, and each parameter's gradient by name; float64, on the device."""
 
 
 def run(part: Part) -> None:
     for width in ("base",) if part.dry else WIDTHS:
-        compare(part, width)
+        compare(part, width, KINDS)
     for kind in KINDS:
-        name = f"finite at {', '.join(map(str, LENGTHS_OF_CUDNN))}, {kind}"
-        part.measure(name, functools.partial(finite, part, kind), lacks=part.device.lacks(kind))
+        check(part, "finite", kind)
     part.measure(
-        "finite with cuDNN let in, sdpa", functools.partial(finite, part, "sdpa", guarded=False)
+        "finite with cuDNN let in, sdpa",
+        functools.partial(finite, part, "sdpa", guarded=False),
+        needs_s=needs_s("sdpa"),
     )
     for kind in KINDS:
-        name = f"gradients twice the same, {kind}"
-        part.measure(name, functools.partial(repeats, part, kind), lacks=part.device.lacks(kind))
+        check(part, "repeats", kind)
 
 
-def compare(part: Part, width: str) -> None:
+def run_triton(part: Part) -> None:
+    for width in ("base",) if part.dry else WIDTHS:
+        compare(part, width, OWN_KINDS)
+    check(part, "finite", "triton")
+    check(part, "repeats", "triton")
+
+
+def needs_s(kind: str, compiled: bool = False) -> float:
+    """What a row takes at most; FlexAttention is always compiled."""
+    return 25 if kind == "flex" else 20 if compiled else 5
+
+
+def check(part: Part, what: str, kind: str) -> None:
+    if what == "finite":
+        name, action = f"finite at {', '.join(map(str, LENGTHS_OF_CUDNN))}", finite
+    else:
+        name, action = "gradients twice the same", repeats
+    part.measure(
+        f"{name}, {kind}",
+        functools.partial(action, part, kind),
+        needs_s=needs_s(kind),
+        lacks=part.device.lacks(kind),
+    )
+
+
+def compare(part: Part, width: str, kinds: tuple[str, ...]) -> None:
     """Each kind, type and loss of one width; compiled only at width base, with the whole loss."""
     dimensions = () if part.dry else WIDTHS[width]
     task = plan("t5-v1.1-base", *dimensions, *FEW_LAYERS, dry=part.dry)
@@ -79,7 +108,7 @@ def compare(part: Part, width: str) -> None:
         weights = first_weights(task, getattr(torch, dtype))
         exact = float64(task, weights, batch)
         plain: dict[str, float] = {}
-        for kind in KINDS:
+        for kind in kinds:
             for loss in ("whole", "chunked"):
                 for compiled in (False, True):
                     if compiled and (loss == "chunked" or kind == "math" or width == "small"):
@@ -99,7 +128,7 @@ def compare(part: Part, width: str) -> None:
                     part.measure(
                         f"{width}, {dtype}, {way}",
                         action,
-                        needs_s=20 if compiled else 2,
+                        needs_s=needs_s(kind, compiled),
                         lacks=part.device.lacks(kind, dtype),
                     )
 
@@ -162,7 +191,7 @@ def loss_and_gradients(model: nn.Module, batch: Batch, loss: str) -> Found:
         assert parameter.grad is not None, name
         found[name] = whole(parameter.grad)
         parameter.grad = None
-    return {name: tensor.double().cpu() for name, tensor in found.items()}
+    return {name: tensor.double() for name, tensor in found.items()}
 
 
 def errors(
@@ -198,6 +227,7 @@ def errors(
         "bound": bounds[worst],
         "loss_error": relative["loss"],
         "passed": used[worst] <= 1,
+        "attention": attention_of(task, part.device),
     }
 
 
@@ -220,9 +250,9 @@ def finite(part: Part, kind: str, *, guarded: bool = True) -> dict[str, Any]:
         found = loss_and_gradients(model, batch, "whole")
         if not all(tensor.isfinite().all() for tensor in found.values()):
             wrong.append(length)
+    found_ = {"not_finite_at": wrong, "attention": attention_of(task, part.device)}
     guard_kernels(part.device.torch)
     part.device.free()
-    found_ = {"not_finite_at": wrong}
     return {**found_, "passed": not wrong} if guarded else found_
 
 
@@ -235,5 +265,9 @@ def repeats(part: Part, kind: str) -> dict[str, Any]:
     part.device.free()
     differ = [name for name in once if not torch.equal(once[name], again[name])]
     of_bias = [name for name in differ if "relative_attention_bias" in name]
-    found = {"differ": len(differ), "bias_differs": bool(of_bias)}
+    found = {
+        "differ": len(differ),
+        "bias_differs": bool(of_bias),
+        "attention": attention_of(task, part.device),
+    }
     return {**found, "passed": not of_bias} if kind == "triton" else found

@@ -7,10 +7,11 @@ import functools
 import gc
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 from benchmarks.peers.workload import held_bytes, peak_bytes, restart_peak
 
@@ -59,6 +60,23 @@ class Device:
     def reserved_bytes(self) -> int:
         """The most that the caching allocator took from the device since `restart_peak`."""
         return torch.cuda.max_memory_reserved(self.torch) if self.on_gpu else self.peak_bytes()
+
+    def counts(self) -> Callable[[], dict[str, int]]:
+        """Count from now on what makes steps slow; the call of what is returned ends it."""
+        counters.clear()
+        clear_compilation_metrics()
+        retries = self._alloc_retries()
+        return lambda: {
+            "graph_breaks": sum(counters["graph_break"].values()),
+            "recompiles": sum(bool(each.recompile_reason) for each in get_compilation_metrics()),
+            "alloc_retries": self._alloc_retries() - retries,
+        }
+
+    def _alloc_retries(self) -> int:
+        """How often the caching allocator emptied itself to find memory."""
+        if not self.on_gpu:
+            return 0
+        return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))
 
     def recompile(self) -> None:
         """Forget compiled code: new shapes are then compiled as fixed ones again."""

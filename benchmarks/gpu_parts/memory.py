@@ -21,6 +21,7 @@ from benchmarks.gpu_parts.trial import (
     Batch,
     Plan,
     Trial,
+    attention_of,
     guard_kernels,
     init_parameter,
     plan,
@@ -46,11 +47,13 @@ def run(part: Part) -> None:
 
 
 def ours(part: Part, task: Plan) -> Row:
+    part.device.free()
     return peaks(part, Trial(task, part.ranks))
 
 
 def ddp(part: Part, task: Plan) -> Row:
     """The same model in DistributedDataParallel: float32 weights, cast where they are used."""
+    part.device.free()
     config, device = task.config, part.device.torch
     guard_kernels(device)
     with device:
@@ -80,6 +83,7 @@ def peaks(part: Part, trial: Trial) -> Row:
             part, (v for s in trial.optimizer.state.values() for v in s.values())
         ),
         "samples": [1 / s for s in found.seconds],
+        "attention": attention_of(trial.plan, part.device),
     }
     del trial
     part.device.free()

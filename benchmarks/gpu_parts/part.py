@@ -35,6 +35,13 @@ class Part:
     device: Device
 
     @property
+    def scratch(self) -> Path:
+        """For large files: a directory beside its file, which gpu.py removes after the part."""
+        directory = self.file.with_suffix("")
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    @property
     def left_s(self) -> float:
         return self.deadline - time.time()
 
@@ -51,6 +58,8 @@ class Part:
         `needs_s` is what it takes as a rule: with less time left it is not begun. `lacks` says
         what is missing here, if anything.
         """
+        print(f"begin {name}", flush=True)
+        count = self.device.counts()
         began = time.perf_counter()
         found: Mapping[str, Any]
         if lacks:
@@ -61,8 +70,10 @@ class Part:
             try:
                 found = {"status": "measured", **action()}
             except Exception as error:
+                traceback.print_exc()
                 found = {"status": "failed", "why": explain(error)}
-        return self.record(name, found, time.perf_counter() - began)
+        took_s = time.perf_counter() - began
+        return self.record(name, {**found, "counts": count()}, took_s)
 
     def record(self, name: str, found: Mapping[str, Any], took_s: float = 0.0) -> Row:
         row = {"part": self.name, "name": name, **found, "took_s": round(took_s, 2)}

@@ -46,6 +46,7 @@ class Loop:
         self.trial, self.device = trial, device
         self.batch = made_up(trial.plan, rows, device.torch, seed=trial.ranks.rank)
         self.losses: list[Tensor] = []
+        self._stager: Any = None  # of plain saves
 
     def step(self) -> float:
         began = time.perf_counter()
@@ -111,22 +112,15 @@ class Loop:
     def _async_save(
         self, directory: Path, group: dist.ProcessGroup
     ) -> tuple[float, float, list[float]]:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        on_gpu = self.device.on_gpu
         began = time.perf_counter()
         self.device.synchronize()
-        stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=on_gpu,
-                use_shared_memory=False,
-                use_async_staging=True,
-                use_non_blocking_copy=on_gpu,
-            )
-        )
         response: Any = async_save(
-            self._state(), checkpoint_id=directory, process_group=group, async_stager=stager
+            self._state(),
+            checkpoint_id=directory,
+            process_group=group,
+            async_stager=self._stager_of_plain(),
         )
         called_s = time.perf_counter() - began
         ended: list[float] = []
@@ -142,9 +136,32 @@ class Loop:
         seconds = self.steps_while(lambda: not ended)
         hook.remove()
         response.upload_completion.result()
-        stager.close()
+        if not self.device.on_gpu:
+            self.close()  # only pinned memory is worth keeping, as for ours
         _leave_out(seconds, sum(waited))
         return called_s + sum(waited), ended[0] - began, seconds
+
+    def _stager_of_plain(self) -> Any:
+        """The one of the save before, whose pinned memory it uses again, as ours does."""
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+        if self._stager is None:
+            on_gpu = self.device.on_gpu
+            self._stager = DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=on_gpu,
+                    use_shared_memory=False,
+                    use_async_staging=True,
+                    use_non_blocking_copy=on_gpu,
+                )
+            )
+        return self._stager
+
+    def close(self) -> None:
+        """Give back the memory of plain copies."""
+        if self._stager:
+            self._stager.close()
+        self._stager = None
 
     def _state(self) -> dict[str, Any]:
         return sharded_state(self.trial.model, self.trial.optimizer, self.trial.ranks)

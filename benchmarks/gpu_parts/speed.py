@@ -39,7 +39,7 @@ def run_large(part: Part) -> None:
     for step in STEPS:
         lacks = part.device.lacks(step.words[0].partition("=")[2])
         tried = best.and_(*step.words)
-        needs_s = 45 if tried.settings.compile else 15
+        needs_s = 30 if tried.settings.compile else 15
         row = measure(
             part,
             f"large, + {step.name}",
@@ -142,7 +142,11 @@ def search_eager(part: Part, ours: Plan) -> Row:
     best, tries = fastest(
         make, tried, part.device, 2 if part.dry else 16, most=4 if part.dry else 64
     )
-    return {**report(tried, best, part.device), "tries": tries}
+    return {
+        **report(tried, best, part.device),
+        "tries": tries,
+        "attention": "Hugging Face's eager",
+    }
 
 
 def at_batch(part: Part, tried: Plan, rows: int, attention: str | None = None) -> Row:
@@ -151,6 +155,8 @@ def at_batch(part: Part, tried: Plan, rows: int, attention: str | None = None) -
     trial = peer(part, tried, attention) if attention else Trial(tried, part.ranks)
     found: Speed = time_steps(trial, part.device, rows)
     row = report(tried, found, part.device)
+    if attention:
+        row["attention"] = f"Hugging Face's {attention}"
     del trial
     part.device.free()
     return row
@@ -184,6 +190,8 @@ def peer(part: Part, tried: Plan, attention: str) -> Trial:
         fill=functools.partial(init_parameter, ours),
         compile=settings.compile,
     )
+    if part.device.on_gpu:
+        torch.backends.cuda.enable_cudnn_sdp(True)  # guard_kernels turned it off for the process
     return Trial(tried, part.ranks, model, their_loss)
 
 

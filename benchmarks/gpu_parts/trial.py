@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp"))
 
-from attention import guard_kernels  # type: ignore[import-not-found]
+from attention import attention_in_use, guard_kernels  # type: ignore[import-not-found]
 from flops import flops_per_sequence  # type: ignore[import-not-found]
 from model import IGNORE, T5, Block, T5Config, init_parameter  # type: ignore[import-not-found]
 
@@ -31,6 +31,7 @@ from fsdpkit.training.distributed import Ranks, seed_step, sum_over_ranks
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
 from fsdpkit.training.hardware import peak_tflops
 from fsdpkit.training.optimizers import make_optimizer
+from fsdpkit.training.out_of_memory import is_out_of_memory
 from fsdpkit.training.sharding import Fill, compute_dtype, shard
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Lengths",
     "Plan",
     "Trial",
+    "attention_of",
     "build",
     "fastest",
     "guard_kernels",
@@ -230,17 +232,17 @@ def fastest(
     idle_bytes = 0
     wanted: int | None = rows
     while wanted:
-        device.recompile()
+        device.free()
         try:
             if trial is None:
                 trial = make(plan)
-                idle_bytes = device.held_bytes() + optimizer_bytes(trial)
+                idle_bytes = device.held_bytes() + state_bytes(trial)
             fits[wanted] = time_steps(trial, device, wanted)
             peaks[wanted] = fits[wanted].peak_bytes
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             trial = peaks[wanted] = None  # in the middle of a step: built anew
-        if trial is None:
-            device.free()
         wanted = next_rows(peaks, idle_bytes, device.total_bytes, most)
     del trial
     device.free()
@@ -255,8 +257,9 @@ def next_rows(
 ) -> int | None:
     """Which number of rows to try next; None when there is nothing left to learn.
 
-    `peaks` are the peaks of those that were tried, None for what did not fit; `idle_bytes` is held
-    whatever the batch, and the rest of a peak is in proportion to it.
+    `peaks` are the peaks of those that were tried, None for what did not fit; `idle_bytes`
+    (weights, gradients, optimizer state) is held whatever the batch, and the rest of a peak is in
+    proportion to it.
     """
     fits = {rows: peak for rows, peak in peaks.items() if peak is not None}
     if not fits:
@@ -270,9 +273,9 @@ def next_rows(
     return None
 
 
-def optimizer_bytes(trial: Trial) -> int:
-    """AdamW's two moments, which come with the first step; float32."""
-    return sum(8 * p.numel() for p in trial.model.parameters()) // trial.ranks.world_size
+def state_bytes(trial: Trial) -> int:
+    """Gradients and AdamW's two moments, which come with the first step; float32."""
+    return sum(12 * p.numel() for p in trial.model.parameters()) // trial.ranks.world_size
 
 
 def report(plan: Plan, speed: Speed, device: Device) -> dict[str, object]:
@@ -290,7 +293,15 @@ def report(plan: Plan, speed: Speed, device: Device) -> dict[str, object]:
         "samples": [speed.rows / s for s in speed.seconds],
         "last_loss": speed.losses[-1],
         "words": list(plan.words),
+        "attention": attention_of(plan, device),
     }
+
+
+def attention_of(plan: Plan, device: Device) -> str:
+    """Which kernel our model's attention reaches."""
+    settings = plan.settings
+    dtype = compute_dtype(settings.precision, device.torch)
+    return str(attention_in_use(plan.config, settings.model.attention, device.torch, dtype))
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class MicroBatches:
             try:
                 loss = self._accumulate(parts, forward_backward)
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 fits = False
             # Here the exception is gone, and with it the frames that held activations.
@@ -195,7 +195,7 @@ def _nothing_fits(ranks: str) -> FsdpkitError:
     )
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _FULL)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_parts.steps import KEPT_BY_DEFAULT, STEPS, words_of
+from benchmarks.gpu_parts.steps import FIRST, KEPT, KEPT_BY_DEFAULT, STEPS, words_of
 from benchmarks.gpu_parts.summary import figures, missing, result_of
 from benchmarks.report import table
 
@@ -99,6 +99,18 @@ def test_steps_that_paid_are_settings_in_their_order() -> None:
     assert words.index("model.attention=sdpa") < words.index("compile=true")
     assert "loss=chunked" in words
     assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_other_parts_take_the_measured_steps_only_when_the_first_are_all_known(
+    tmp_path: Path,
+) -> None:
+    parts = conductor(tmp_path)
+    steps = [speed(f"large, + {step.name}", 1.0) for step in FIRST]
+    kept = {**ABOUT, "name": KEPT, "kept": ["attention sdpa"]}
+    parts.earlier = [*steps, kept]
+    assert parts.kept() == ["attention sdpa"]
+    parts.earlier = [*steps[:-1], {**steps[-1], "status": "skipped"}, kept]
+    assert parts.kept() == KEPT_BY_DEFAULT
 
 
 def conductor(tmp_path: Path, seconds: float = 60) -> gpu.Conductor:
@@ -201,9 +213,9 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> dict:
     done = subprocess.run(
         argv, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580
     )
-    files = list(out.iterdir())
-    assert [file.name for file in files] == ["gpu-dry-run.json"], done.stdout
-    return json.loads(files[0].read_text("utf-8"))
+    files = {file.name for file in out.iterdir()}
+    assert files == {"gpu-dry-run.json", *(f"{part}.log" for part in gpu.BUDGETS_S)}, done.stdout
+    return json.loads((out / "gpu-dry-run.json").read_text("utf-8"))
 
 
 @pytest.mark.torch
@@ -218,7 +230,7 @@ def test_every_part_of_the_dry_run_is_measured(dry_run: dict) -> None:
 @pytest.mark.torch
 def test_every_check_of_the_dry_run_passes(dry_run: dict) -> None:
     checks = [row for row in dry_run["rows"] if "passed" in row]
-    assert {row["part"] for row in checks} == {"correctness", "checkpoints"}
+    assert {row["part"] for row in checks} == {"correctness", "triton", "checkpoints"}
     assert [row for row in checks if not row["passed"]] == []
     ways = {row["name"] for row in checks}
     assert {
