@@ -63,6 +63,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "dev",
         "gpu",
+        "kernels",
         "parquet",
         "plot",
         "rouge",
