@@ -18,8 +18,14 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
-from fsdpkit.training.distributed import gather, process_group
+from fsdpkit.training.distributed import Ranks, gather, process_group
 from fsdpkit.training.sharding import shard
+
+
+def limit_files(ranks: Ranks, size: int) -> None:
+    """From now on rank 1 can write no more than `size` bytes to a file."""
+    if ranks.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def main() -> None:
@@ -36,8 +42,7 @@ def main() -> None:
         saves = Checkpointer(paths, ranks, model, optimizer)
         saves.save(Progress(step=1))
         saves.wait()
-        if ranks.rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        limit_files(ranks, 2000)
         saves.save(Progress(step=2))
         messages = []
         with contextlib.suppress(StorageError):
@@ -52,23 +57,16 @@ def main() -> None:
             messages = gather(str(error))
         left = sorted(os.listdir(paths.checkpoints))
         dist.barrier()
-        if ranks.rank == 1:
-            resource.setrlimit(
-                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            )
+        limit_files(ranks, resource.RLIM_INFINITY)
         saves.save(Progress(step=4))
         saves.close()
         # One failure is made up for by the next save.
-        if ranks.rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        limit_files(ranks, 2000)
         saves.save(Progress(step=5))
         with contextlib.suppress(StorageError):
             saves._save.written.result()
         dist.barrier()
-        if ranks.rank == 1:
-            resource.setrlimit(
-                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            )
+        limit_files(ranks, resource.RLIM_INFINITY)
         saves.save(Progress(step=6))
         saves.close()
         found = {
