@@ -46,7 +46,8 @@ class Run:
 
     @functools.cached_property
     def group(self) -> dist.ProcessGroup:
-        return dist.new_group(backend="gloo")
+        group: dist.ProcessGroup = dist.new_group(backend="gloo")
+        return group
 
     def row(self, cost: Cost) -> Row:
         slow = statistics.fmean(cost.steps_s) / self.undisturbed_s if cost.steps_s else None

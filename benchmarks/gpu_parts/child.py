@@ -75,8 +75,8 @@ def setup(device: Device) -> dict[str, object]:
         query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         found |= {
             "driver": first_line(*query),
-            "cudnn": torch.backends.cudnn.version(),
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
             "free_bytes": free,
             "total_bytes": total,
         }

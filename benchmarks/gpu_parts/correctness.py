@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,6 +87,7 @@ def needs_s(kind: str, compiled: bool = False) -> float:
 
 
 def check(part: Part, what: str, kind: str) -> None:
+    action: Callable[[Part, str], dict[str, Any]]
     if what == "finite":
         name, action = f"finite at {', '.join(map(str, LENGTHS_OF_CUDNN))}", finite
     else:
