@@ -8,6 +8,7 @@ checkpoint is made of.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import io
 import os
@@ -137,7 +138,15 @@ class _HarmlessUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" in _HARMLESS:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return self._enum_member
         raise StorageError(f"{self._file} asks for {module}.{name}, which no checkpoint needs.")
+
+    def _enum_member(self, kind: Any, name: Any) -> Any:
+        """For Pythons that pickle a member of an enumeration as an attribute (3.11.0 to 3.11.3)."""
+        if isinstance(kind, enum.EnumMeta) and isinstance(name, str) and name in kind.__members__:
+            return kind[name]
+        raise StorageError(f"{self._file} asks for {name} of {kind}, which no checkpoint needs.")
 
 
 class LoadPlanner(DefaultLoadPlanner):

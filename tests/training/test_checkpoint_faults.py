@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import io
 import json
 import os
 import pickle
@@ -184,6 +186,38 @@ def test_an_index_cannot_run_code(tmp_path):
     with pytest.raises(StorageError, match=r"\.metadata asks for posix\.mkdir"):
         Reader(path).read_metadata()
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_an_index_that_python_3_11_2_wrote_is_read_and_its_getattr_reaches_nothing_else(tmp_path):
+    path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
+    index = Reader(path).read_metadata()
+    (path / ".metadata").write_bytes(pickled_as_in_3_11_2(index))
+    assert weights_in(path) == {"w": (torch.Size([2]), torch.float32)}
+    (path / ".metadata").write_bytes(pickle.dumps(Getting(torch.Size, "mro")))
+    with pytest.raises(StorageError, match=r"\.metadata asks for mro of"):
+        Reader(path).read_metadata()
+
+
+def pickled_as_in_3_11_2(value: object) -> bytes:
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value: object) -> object:
+            if isinstance(value, enum.Enum):
+                return getattr, (type(value), value.name)
+            return NotImplemented
+
+    stream = io.BytesIO()
+    Pickler(stream).dump(value)
+    assert b"getattr" in stream.getvalue()
+    return stream.getvalue()
+
+
+class Getting:
+    def __init__(self, owner: object, name: str) -> None:
+        self.asked = owner, name
+
+    def __reduce__(self) -> tuple:
+        return getattr, self.asked
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
