@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
+from fsdpkit.config.retry import Retry
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 from fsdpkit.errors import NotFoundError, UsageError
@@ -41,6 +42,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     nodelist: Annotated[Text | None, Meta(description="Nodes that must be in the job.")] = None
     exclude: Annotated[Text | None, Meta(description="Nodes that must not be in the job.")] = None
     exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
+    spare: Annotated[
+        int, Meta(ge=0, le=1000, description="Nodes more, which wait to replace one that is lost.")
+    ] = 0
 
     def __post_init__(self) -> None:
         parsed("time", parse_time_s, self.time)
@@ -103,6 +107,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     parameters: Annotated[
         dict[str, Scalar], Meta(description="Parameters of the template, by name.")
     ] = {}
+    retry: Annotated[Retry, Meta(description="What to do when an attempt is cut short.")] = Retry()
     training: Annotated[
         TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
     ] = UNSET

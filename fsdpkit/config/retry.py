@@ -1,0 +1,69 @@
+"""`[retry]` of a job: what happens when a cluster does to a run what clusters do.
+
+One policy for all that can end an attempt; the agents in the job and the batch shell act on it.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Return = Literal["requeue", "stop"]
+Repair = Literal["restart", "requeue", "stop"]
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`restart`: start the ranks again in the same allocation, from the newest whole checkpoint.
+    `requeue`: queue the job again, where the cluster allows that. `stop`: end, and say how to go
+    on."""
+
+    on_time_limit: Annotated[
+        Return, Meta(description="When Slurm warned that the time is over.")
+    ] = "requeue"
+    on_preemption: Annotated[
+        Return, Meta(description="When a more important job takes the nodes.")
+    ] = "requeue"
+    on_node_failure: Annotated[
+        Repair,
+        Meta(description="When a node is lost; `restart` needs resources.spare, else it requeues."),
+    ] = "restart"
+    on_crash: Annotated[Repair, Meta(description="When a rank died or raised an exception.")] = (
+        "restart"
+    )
+    on_hang: Annotated[Repair, Meta(description="When a rank made no progress for hang_s.")] = (
+        "restart"
+    )
+    on_out_of_memory: Annotated[
+        Repair, Meta(description="When a rank asked for more memory than there is.")
+    ] = "stop"
+    restarts: Annotated[int, Meta(ge=0, le=1000, description="Restarts within one attempt.")] = 3
+    requeues: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1000,
+            description="Attempts in a row that may end without a new checkpoint before the run "
+            "stops.",
+        ),
+    ] = 3
+    backoff_s: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="Seconds before the first restart; doubles, up to 300."),
+    ] = 5.0
+    hang_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds without a step after which a rank hangs; ten times as long in "
+            "start-up and checkpoints; 0 never.",
+        ),
+    ] = 600
+    lost_s: Annotated[
+        int,
+        Meta(ge=5, le=3600, description="Seconds of silence after which a node counts as lost."),
+    ] = 30
+    avoid_node_h: Annotated[
+        float,
+        Meta(ge=0, le=8760, description="Hours that later jobs of yours avoid a node that failed."),
+    ] = 6.0
