@@ -51,6 +51,7 @@ from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
 from fsdpkit.training.hardware import describe_peak, peak_tflops
+from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
@@ -71,6 +72,7 @@ def main() -> int:
 
 def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     began = time.perf_counter()
+    heartbeat = Heartbeat(paths, ranks)
     if found := problems(settings, ranks.world_size, ranks.local_world_size):
         raise ConfigError("\n".join(found))
 
@@ -96,6 +98,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         export=hugging_face(config, eos_id=text.tokenizer.eos_id),
     )
     progress = saves.resume() or Progress()
+    heartbeat.resumed(progress.step)
 
     dtype = compute_dtype(settings.precision, ranks.device)
     peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
@@ -120,6 +123,9 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     batches = stream(loader, progress)
     model.train()
     with debugging, closing(display):
+        if stop.wanted_before(ranks):
+            ranks.say(f"stopped on request before step {progress.step + 1}")
+            return STOPPED_EARLY
         while progress.step < settings.steps and progress.worse < patience:
             seed_step(settings.seed, progress.step, ranks.rank)
             batch = next(batches).to(ranks.device)
@@ -148,13 +154,14 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             optimizer.zero_grad()
 
             progress.step += 1
+            heartbeat.step(progress.step)
             debugging.step_done(progress.step)
             display.step(progress.step)
             last = progress.step == settings.steps
             if last or progress.step % settings.metrics.every_steps == 0:
                 display.line(metrics.log(progress.step, lr=lr, grad_norm=grad_norm))
             if evaluates and (last or is_due(settings.evaluation.every_steps, progress)):
-                with metrics.pause():
+                with metrics.pause(), heartbeat.phase("evaluating"):
                     eval_loss = evaluate(model, held_out, settings, micro_batches.size, ranks)
                 metrics.record(step=progress.step, eval_loss=eval_loss)
                 ranks.say(f"held-out loss {eval_loss:.4f}")
@@ -171,20 +178,22 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
                 or (last and (settings.checkpoint.at_end or settings.checkpoint.export))
             ):
                 progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
-                with metrics.pause():
+                with metrics.pause(), heartbeat.phase("saving"):
                     saves.save(progress)
                 clock.saved()
             saves.report(metrics.record)
             if stopping:
+                heartbeat.ending()
                 saves.close()
                 saves.report(metrics.record)
                 stop.answered()
                 ranks.say(
-                    f"stopped on request after step {progress.step}; to go on, submit again with "
-                    f"--set training.checkpoint.start={paths.dir}"
+                    f"stopped on request after step {progress.step}; to go on: fsdpkit resume RUN, "
+                    "or start the same command again"
                 )
                 return STOPPED_EARLY
 
+    heartbeat.ending()
     if settings.checkpoint.export:
         saves.save(progress)  # for a run that had nothing left to train
     saves.close()

@@ -14,9 +14,12 @@ from fsdpkit.errors import FsdpkitError
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
+    "resume": "Continue a run that ended, on other resources if asked.",
     "status": "Show what became of runs.",
     "logs": "Print or follow a rank's output.",
-    "cancel": "End a run.",
+    "cancel": "End a run, with a last checkpoint if asked.",
+    "check": "Check this login node, or measure nodes before a training.",
+    "nodes": "Show the nodes that failed a run and are avoided.",
     "data": "Prepare training data, or show what was prepared.",
     "checkpoint": "List a run's checkpoints, check every byte, or export one.",
     "jobs": "List jobs, or show one.",
@@ -61,8 +64,8 @@ def fsdpkit() -> None:
       fsdpkit status
 
     Exit status: 0 done, 2 wrong usage, 65 a file or template is wrong, 66 not found, 69 the
-    scheduler refused or did not answer, 74 a directory cannot be read or written; `submit --wait`
-    exits with the job's own status.
+    scheduler refused or did not answer, 74 a directory cannot be read or written, 78 a check
+    failed; `--wait` exits with the job's own status.
     """
 
 

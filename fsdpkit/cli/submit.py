@@ -35,6 +35,7 @@ class _WithTrainerArgs(click.Command):
 @click.option("--account", help="Account (project) to charge.")
 @click.option("--partition", help="Partition (default: the first that fits).")
 @click.option("--time", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.")
+@click.option("--spare", type=click.IntRange(0, 1000), help="Nodes more, to replace a lost one.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job file.")
 @click.option("--array", metavar="SPEC", help="Array tasks, as in sbatch: 0-15, 1,3, 0-99%10.")
 @click.option(
@@ -55,6 +56,7 @@ def command(
     account: str | None,
     partition: str | None,
     time: str | None,
+    spare: int | None,
     sets: tuple[str, ...],
     array: str | None,
     after: str | None,
@@ -79,10 +81,10 @@ def command(
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
     request = submission.Request(
-        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args
+        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args, spare
     )
     plan, why = submission.plan(request)
-    _say_where(plan, why)
+    say_where(plan, why)
     if dry_run:
         script = submission.script_of(plan, runs)
         sys.stdout.write(script)
@@ -91,17 +93,18 @@ def command(
     if check:
         click.echo(submission.check(plan, runs))
         return 0
-    _say_what_is_left_out(submission.leaked_variables())
+    say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, runs)
-    _report(run, as_json)
+    report(run, as_json)
     if follow:
-        _follow(run)
+        print_output(run)
     if wait or follow:
-        return _outcome(run)
+        return outcome(run)
     return 0
 
 
-def _say_where(plan: Plan, why: str) -> None:
+def say_where(plan: Plan, why: str = "as asked") -> None:
+    """What a person should know of the plan before it is submitted, on standard error."""
     if plan.site.profile.kind == "local":
         reason = "" if why == "as asked" else f"{why}: "
         click.echo(f"fsdpkit: {reason}running on the local cluster, this machine alone", err=True)
@@ -109,7 +112,7 @@ def _say_where(plan: Plan, why: str) -> None:
         click.echo(f"fsdpkit: {warning}", err=True)
 
 
-def _say_what_is_left_out(names: list[str]) -> None:
+def say_what_is_left_out(names: list[str]) -> None:
     """Inside an allocation there are dozens; outside, each is somebody's setting."""
     names = [name for name in names if name != "SBATCH_ACCOUNT"]  # that one is in use
     if not names:
@@ -121,7 +124,8 @@ def _say_what_is_left_out(names: list[str]) -> None:
     click.echo(f"fsdpkit: {told}", err=True)
 
 
-def _report(run: Run, as_json: bool) -> None:
+def report(run: Run, as_json: bool) -> None:
+    """The run's id, its job, and how to follow it."""
     if as_json:
         import json
 
@@ -143,12 +147,15 @@ def _report(run: Run, as_json: bool) -> None:
     click.echo(f"  fsdpkit status {where}")
 
 
-def _follow(run: Run) -> None:
-    for line in run.follow(array_task=run.record.array[0] if run.record.array else None):
+def print_output(run: Run, first_attempt: int = 0) -> None:
+    """Rank 0's output until the run ends, of an array that of the first task."""
+    task = run.record.array[0] if run.record.array else None
+    for line in run.follow(array_task=task, first_attempt=first_attempt):
         click.echo(line, nl=False)
 
 
-def _outcome(run: Run) -> int:
+def outcome(run: Run) -> int:
+    """Wait for the end and say how it was; the exit status."""
     state = run.wait()
     click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
     if not state.succeeded:

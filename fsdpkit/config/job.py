@@ -14,7 +14,7 @@ from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
-from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError, UsageError
 
 JOB_SCHEMA = "fsdpkit.job/1"
 DEFAULT_JOB = "t5"
@@ -60,6 +60,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus
+
+    @property
+    def nodes_asked(self) -> int:
+        """What Slurm is asked for: the nodes that train, and those that wait."""
+        return self.nodes + self.spare
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +130,17 @@ class LoadedJob:
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
 
+    @property
+    def may_requeue(self) -> bool:
+        """Whether anything in `[retry]` wants the job queued again."""
+        retry = self.spec.retry
+        choices = (
+            *(retry.on_time_limit, retry.on_preemption, retry.on_node_failure),
+            *(retry.on_crash, retry.on_hang, retry.on_out_of_memory),
+        )
+        # Without a spare node left, `restart` after the loss of a node is a requeue.
+        return "requeue" in choices or retry.on_node_failure == "restart"
+
 
 def load_job(
     job: str | None = None,
@@ -143,8 +159,47 @@ def load_job(
     layered = Layered()
     layered.overlay(beneath[1], beneath[0])
     files = _lay_files(layered, job or DEFAULT_JOB)
+    _lay_command_line(layered, options or {}, sets)
+    if args:
+        layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
+    what = f"job {job or DEFAULT_JOB}"
+    spec = build(JobSpec, layered, what)
+    return LoadedJob(spec, layered, tuple(files), _find_entry(spec.entry, layered, files, what))
+
+
+def reload_job(
+    path: Path,
+    origin: str,
+    *,
+    work_dir: Path,
+    options: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+) -> LoadedJob:
+    """The resolved job in `path` (a run's job.json) with changes; `origin` names it in messages.
+
+    No defaults are laid beneath it: a run goes on as what it was, whatever changed since. Raises
+    NotFoundError, StorageError or ConfigError.
+    """
+    try:
+        values = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{origin} has no {path.name}, so its job is not known") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageError(f"{path} is corrupt: {error}") from error
+    layered = Layered()
+    layered.overlay(values, origin)
+    _lay_command_line(layered, options or {}, sets)
+    spec = build(JobSpec, layered, f"job of {origin}")
+    beside = (work_dir / "job.json",)
+    entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
+    return LoadedJob(spec, layered, (path,), entry)
+
+
+def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
     command_line: dict[str, Any] = {}
-    for key, value in (options or {}).items():
+    for key, value in options.items():
         table = command_line
         *parents, leaf = key.split(".")
         for parent in parents:
@@ -152,11 +207,6 @@ def load_job(
         table[leaf] = value
     layered.overlay(overrides(JobSpec, sets), "--set")
     layered.overlay(command_line, "command line")
-    if args:
-        layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
-    what = f"job {job or DEFAULT_JOB}"
-    spec = build(JobSpec, layered, what)
-    return LoadedJob(spec, layered, tuple(files), _find_entry(spec.entry, layered, files, what))
 
 
 def _lay_files(layered: Layered, job: str) -> list[Path]:

@@ -90,7 +90,8 @@ def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str |
         if not problems:
             return name, partition
         refusals.append(f"  {name} ({_describe(partition, profile)}): {'; '.join(problems)}")
-    shape = f"{resources.nodes} nodes x {resources.gpus} GPUs for {resources.time}"
+    spare = f" and {resources.spare} spare" if resources.spare else ""
+    shape = f"{resources.nodes} nodes{spare} x {resources.gpus} GPUs for {resources.time}"
     lines = [f"{shape} does not fit {profile.title}:", *refusals]
     if fits := _shapes_that_fit(resources, candidates, profile):
         lines.append(f"What would fit: {'; '.join(fits)}.")
@@ -111,9 +112,11 @@ def _problems(resources: Resources, partition: Partition, node: NodeType) -> lis
         found.append(f"{resources.gpus} GPUs per node asked, a node has {node.gpus}")
     if resources.gpus < partition.min_gpus:
         found.append(f"at least {partition.min_gpus} GPUs per node must be asked for")
-    if partition.max_nodes is not None and resources.nodes > partition.max_nodes:
-        found.append(f"{resources.nodes} nodes asked, at most {partition.max_nodes} allowed")
-    limit_s = partition.max_time_s(resources.nodes)
+    asked = resources.nodes_asked
+    if partition.max_nodes is not None and asked > partition.max_nodes:
+        spare = f", {resources.spare} of them spare" if resources.spare else ""
+        found.append(f"{asked} nodes asked{spare}, at most {partition.max_nodes} allowed")
+    limit_s = partition.max_time_s(asked)
     if limit_s is not None and resources.time_s > limit_s:
         found.append(f"{format_time(resources.time_s)} asked, the limit is {format_time(limit_s)}")
     cpus = (resources.cpus_per_gpu or 0) * resources.gpus
@@ -148,7 +151,7 @@ def _shapes_that_fit(
             continue
         per_node = max((g for g in range(1, most + 1) if total % g == 0), default=1)
         nodes = math.ceil(total / per_node)
-        limit_s = partition.max_time_s(nodes)
+        limit_s = partition.max_time_s(nodes + resources.spare)
         shorter = limit_s is not None and resources.time_s > limit_s
         time = format_time(limit_s) if limit_s is not None and shorter else resources.time
         trial = msgspec.structs.replace(resources, nodes=nodes, gpus=per_node, time=time)

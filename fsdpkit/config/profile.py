@@ -188,6 +188,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="`auto`: the first ib*/hsn* with an address, else the rendezvous's own."),
     ] = "auto"
     env: Annotated[dict[VariableName, str], Meta(description="Variables the fabric needs.")] = {}
+    all_reduce_gb_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(
+            description="Bus bandwidth of an all-reduce between two good nodes, in 10^9 bytes a "
+            "second, as `fsdpkit check --nodes` measures it."
+        ),
+    ] = None
 
 
 class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

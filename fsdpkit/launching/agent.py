@@ -5,16 +5,14 @@ It goes through submitit's own job runner, so that submitit's `Job` finds a resu
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 
-import psutil
 from submitit.core.submission import process_job
 
 from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
-from fsdpkit.launching.node import TrainingEnded
+from fsdpkit.launching.node import TrainingEnded, end_descendants
 
 
 def main() -> int:
@@ -27,17 +25,8 @@ def main() -> int:
         print(f"fsdpkit: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     finally:
-        _end_descendants()
+        end_descendants()
     return 0
-
-
-def _end_descendants() -> None:
-    """End what ranks left behind: only processes below this one, by their ids."""
-    left = psutil.Process().children(recursive=True)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, timeout=5)
 
 
 if __name__ == "__main__":

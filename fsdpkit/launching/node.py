@@ -1,28 +1,48 @@
 """One node's part of a run, from the first check to the last rank's end.
 
 `LaunchNode` is what submitit unpickles and calls. The torchrun command stands in the script, not
-in the pickle, so that a requeued attempt runs what the script says.
+in the pickle, so that a requeued attempt runs what the script says. When ranks are started, and
+started again, the head node's agent says (launching/conductor.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import psutil
+
+from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
+from fsdpkit.launching.conductor import Conductor, warn
+from fsdpkit.launching.link import Board, HeadLostError, Link, Order, make_store
+from fsdpkit.launching.policy import WAITING, Outcome, Report, follows
 from fsdpkit.launching.preflight import compare_nodes, run_checks
+from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.runs.events import JsonLines
-from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+    from torch.distributed.launcher.api import LaunchConfig
+
+    from fsdpkit.launching.ranks import Torchrun
+
+HUNG = 124
+"""Exit status for ranks that made no progress, as timeout(1) has it."""
+_STUCK_S = 20.0
+"""How long the main thread may take to notice that the head node is gone."""
 
 
 class TrainingEnded(FsdpkitError):
@@ -59,13 +79,15 @@ def torchrun_arguments(argv: list[str]) -> list[str]:
 
 
 def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Check this node, run torchrun, record what happened.
+    """Check this node, run the ranks as often as the head node's agent says, record it all.
 
     Returns a summary for submitit's results. Raises TrainingEnded with the status to exit with.
     """
     name = environ.get("SLURMD_NODENAME") or socket.gethostname()
     node = int(environ["SLURM_NODEID"])
     attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))
+    task = TaskPaths(attempt.dir.parent)
+    heed_warnings(task)
     try:
         findings = run_checks(environ)
         events = JsonLines(attempt.node_events(node))
@@ -79,19 +101,201 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     started = time.monotonic()
     try:
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
-            failure_or_none = _train(arguments, attempt)
+            order = _follow_orders(Node(node, name, attempt, task, events), arguments, environ)
     except BaseException as error:
-        failure_or_none = Failure(1, f"{type(error).__name__}: {error}", time.time_ns())
-        raise _record_failure(failure_or_none, attempt, node, name) from error
+        words = str(error) if isinstance(error, NodeError) else f"{type(error).__name__}: {error}"
+        failure = Failure(getattr(error, "exit_code", 1), words, time.time_ns())
+        raise _record_failure(failure, attempt, node, name) from error
     finally:
         events.write(event="node-ended", node=name, seconds=round(time.monotonic() - started, 1))
-    if failure_or_none is not None:
-        failure = failure_or_none
-        events.write(
-            event="failure", rank=failure.rank, status=failure.status, message=failure.message
-        )
-        raise _record_failure(failure, attempt, node, name)
+    if order.status:
+        raise TrainingEnded(order.message, order.status)
     return {"node": name, "seconds": round(time.monotonic() - started, 1), **findings}
+
+
+def heed_warnings(task: TaskPaths) -> None:
+    """What Slurm sends to a step's processes before it ends them asks for a last checkpoint."""
+
+    def heed(*_: object) -> None:
+        warn(task)
+
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, heed)
+
+
+@dataclass(frozen=True)
+class Node:
+    """This agent's place in the attempt."""
+
+    number: int
+    name: str
+    attempt: AttemptPaths
+    task: TaskPaths
+    events: JsonLines
+
+
+def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str]) -> Order:
+    """Meet the other agents and do what the head's says, until it says that all is over."""
+    from fsdpkit.launching.ranks import Torchrun
+
+    retry = retry_of(Path(environ["FSDPKIT_RUN_DIR"]))
+    torchrun = Torchrun.parse(arguments, node.attempt)
+    host, port = torchrun.endpoint or (None, 0)
+    is_head = node.number == 0
+    store = make_store(
+        host, port, is_head=is_head, timeout_s=_seconds(torchrun.config, "read_timeout", 60)
+    )
+    link = Link(store, node.number, retry.lost_s)
+    conductor = None
+    if is_head:
+        names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
+        conductor = Conductor(
+            Board(store, len(names)),
+            names,
+            wanted=torchrun.config.min_nodes,
+            retry=retry,
+            most_restarts=torchrun.config.max_restarts,
+            attempt=node.attempt,
+            task=node.task,
+            record=JsonLines(node.attempt.dir / "orders.jsonl").write,
+            start_s=_seconds(torchrun.config, "join_timeout", 600),
+        )
+        link.tick = conductor.tick
+    with heartbeats() as directory:
+        link.on_stop = directory.stop.touch
+        link.start()
+        try:
+            with _guard(link, node):
+                order = link.next_order()
+                while order.do != "end":
+                    order = _obey(order, node, torchrun, link, Pulse(directory, retry.hang_s))
+        finally:
+            if conductor is not None:
+                link.linger(others=conductor.others)
+            link.close()
+    return order
+
+
+def _obey(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse) -> Order:
+    """Run one launch, if this node takes part; the order that comes next."""
+    if node.number not in order.nodes:
+        return link.next_order()
+    deadline = time.monotonic() + order.delay_s
+    while time.monotonic() < deadline:
+        if link.superseded:
+            return link.next_order()
+        time.sleep(0.1)
+    link.report(_run_ranks(order, node, torchrun, link, pulse))
+    return link.next_order()
+
+
+def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse) -> Report:
+    """One launch of torchrun's ranks on this node, and how it ended."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from fsdpkit.launching.ranks import InterruptedLaunch
+
+    hang: list[str] = []
+
+    def interrupted() -> str | None:
+        if link.superseded:
+            if link.superseded.because == "hang":
+                pulse.ask_for_stacks()
+            return "superseded"
+        if link.lost:
+            return link.lost_message()
+        if (found := pulse.look()) is not None:
+            pulse.ask_for_stacks()
+            hang.append(found)
+        return hang[0] if hang else None
+
+    def report(failure: Failure | None, outcome: Outcome) -> Report:
+        told = {"event": f"ranks-{outcome}", "launch": order.launch, "step": pulse.step}
+        if failure is None:
+            node.events.write(**told)
+            return Report(order.launch, node.number, node.name, outcome)
+        node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.message)
+        _record_failure(failure, node.attempt, node.number, node.name)
+        return Report(
+            order.launch,
+            node.number,
+            node.name,
+            outcome,
+            status=failure.status,
+            message=failure.message,
+            time_ns=failure.time_ns,
+            rank=failure.rank,
+            step=pulse.step,
+        )
+
+    node.events.write(event="ranks-starting", launch=order.launch)
+    try:
+        torchrun.launch(
+            order.launch, node.attempt, pulse.dir, interrupted=interrupted, started=pulse.started
+        )
+    except ChildFailedError as error:
+        return report(first_failure(error), "failed")
+    except InterruptedLaunch as error:
+        if hang:
+            return report(_hang(hang[0], pulse, node, order.launch), "hung")
+        if link.lost:
+            raise HeadLostError(str(error)) from error
+        return report(None, "interrupted")
+    except NodeError:
+        raise
+    except Exception as error:  # rendezvous, or the ranks' start
+        words = f"{type(error).__name__}: {error}"
+        return report(Failure(NodeError.exit_code, words, time.time_ns()), "failed")
+    return report(None, "done")
+
+
+def _hang(found: str, pulse: Pulse, node: Node, launch: int) -> Failure:
+    """The hang as a failure: of the rank to blame, where one stands out."""
+    if (blamed := pulse.blame(node.attempt, launch)) is None:
+        return Failure(HUNG, f"{found}, {WAITING}", time.time_ns())
+    rank, why = blamed
+    return Failure(HUNG, f"{found}; {why}", time.time_ns(), rank)
+
+
+@contextlib.contextmanager
+def _guard(link: Link, node: Node) -> Iterator[None]:
+    """End this process if the head node is gone and the main thread hangs on it."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            silent_s = time.monotonic() - link.heard_s
+            if link.broken is None and silent_s > link.lost_s + _STUCK_S:
+                failure = Failure(NodeError.exit_code, link.lost_message(), time.time_ns())
+                _record_failure(failure, node.attempt, node.number, node.name)
+                end_descendants()
+                os._exit(NodeError.exit_code)
+
+    thread = threading.Thread(target=watch, name="fsdpkit-guard", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def retry_of(run: Path) -> Retry:
+    """The job's policy, as `job.json` in the run's directory holds it."""
+    table = msgspec.json.decode(RunPaths(run).job.read_bytes()).get("retry", {})
+    return msgspec.convert(table, Retry)
+
+
+def _seconds(config: LaunchConfig, key: str, otherwise: float) -> float:
+    return float(config.rdzv_configs.get(key, otherwise))
+
+
+def end_descendants() -> None:
+    """End what ranks left behind: only processes below this one, by their ids."""
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=5)
 
 
 def _in_words(findings: Mapping[str, Any]) -> str:
@@ -99,22 +303,6 @@ def _in_words(findings: Mapping[str, Any]) -> str:
     gpus = findings["gpus"]
     parts = [f"torch {software['torch']}", f"{findings['run_directory_free_gb']:.0f} GB free"]
     return ", ".join(parts if gpus is None else [*parts, f"{gpus} GPUs"])
-
-
-def _train(arguments: list[str], attempt: AttemptPaths) -> Failure | None:
-    """torchrun's end as a failure, or None if all ranks ended with status 0."""
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    from fsdpkit.launching.ranks import run_torchrun
-
-    try:
-        run_torchrun(arguments, attempt)
-    except ChildFailedError as error:
-        return first_failure(error)
-    except SignalException as error:
-        return Failure(128 + int(error.sigval), f"ended by {error.sigval.name}", time.time_ns())
-    return None
 
 
 _MONITOR_NS = 100_000_000  # torchrun looks after its ranks every tenth of a second
@@ -134,7 +322,10 @@ def first_failure(error: ChildFailedError) -> Failure:
         except OSError:
             return now_ns - _MONITOR_NS
 
-    rank, first = min(error.failures.items(), key=lambda item: at_ns(item[1]))
+    def order(failure: ProcessFailure) -> tuple[bool, int]:
+        return follows(_told_by_rank(failure) or ""), at_ns(failure)
+
+    rank, first = min(error.failures.items(), key=lambda item: order(item[1]))
     status = 128 - first.exitcode if first.exitcode < 0 else first.exitcode
     if status == STOPPED_EARLY:
         message = "stopped early as asked, after saving a checkpoint"

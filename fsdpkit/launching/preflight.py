@@ -1,7 +1,9 @@
 """What is checked on every node in the seconds before torchrun starts.
 
 Each check returns what it found or raises NodeError with the remedy; the agent adds the node's
-name and writes everything down, so that a failed start says which node and why.
+name and writes everything down, so that a failed start says which node and why. What looks wrong
+but hinders no training is a warning in the node's log. `FSDPKIT_PREFLIGHT=0` (template parameter
+`preflight = false`) leaves only the look at the run directory.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,37 @@ import psutil
 import fsdpkit
 from fsdpkit.errors import NodeError
 from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.node_report import GpuState
 
 Check = Callable[[Mapping[str, str]], Any]
 
+_RANK_MB = 350
+"""Resident memory of a rank before its model: Python with torch and gloo, measured on CPU."""
+_CLOCK_S = 5.0
+_FOREIGN_MIB = 1024
+"""Below it, what a desktop, a monitor or the driver itself keeps on a GPU."""
+_FOREIGN_WAIT_S = 15.0
+"""How long the processes of the job before may take to leave."""
+
 
 def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
-    """All checks in order: {check: finding}. Raises NodeError at the first that fails."""
-    return {name: check(environ) for name, check in CHECKS.items()}
+    """All checks in order: {check: finding}, and `preflight_s`, the seconds they took.
+
+    Raises NodeError at the first that fails. Switched off, `software` holds the versions as
+    installed, and what nobody looked at is None.
+    """
+    started = time.monotonic()
+    if environ.get("FSDPKIT_PREFLIGHT") == "0":
+        free_gb = check_run_directory(environ)
+        findings = dict.fromkeys(CHECKS) | {"run_directory_free_gb": free_gb}
+        findings["software"] = _versions(_installed_torch())
+    else:
+        findings = {name: check(environ) for name, check in CHECKS.items()}
+    return {**findings, "preflight_s": round(time.monotonic() - started, 2)}
+
+
+def _warn(text: str) -> None:
+    print(f"fsdpkit: warning: {text}", flush=True)
 
 
 def check_software(environ: Mapping[str, str]) -> dict[str, str]:
@@ -37,16 +63,34 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
     between nodes."""
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library that cannot be loaded
+
+        version = torch.__version__
+    # OSError: a shared library that cannot be loaded. AttributeError: an empty directory, what
+    # some file systems show of a package that is not there.
+    except (ImportError, OSError, AttributeError) as error:
         raise NodeError(
             f"torch cannot be imported by {sys.executable} on this node ({error}); does every node "
             "see the environment that the job activates?"
         ) from error
+    return _versions(version)
+
+
+def _versions(torch: str) -> dict[str, str]:
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch),
         "fsdpkit": fsdpkit.__version__,
     }
+
+
+def _installed_torch() -> str:
+    """Its version by the package's own record, without the seconds of an import."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def check_head(environ: Mapping[str, str]) -> str | None:
@@ -109,13 +153,12 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
     if problem := _torch_without_gpus():
         if device != "gpu":
             raise NodeError(f"{problem}: install the build for {device} GPUs")
-        print(f"fsdpkit: warning: {problem}; ranks train on CPU cores", flush=True)
+        _warn(f"{problem}; ranks train on CPU cores")
     found, source = _visible_gpus(environ)
     if found is not None and found < wanted:
         raise NodeError(
-            f"{wanted} GPUs were asked for on each node, {source} shows {found} here; exclude this "
-            f"node with --set resources.exclude={environ.get('SLURMD_NODENAME', '…')} and tell the "
-            "centre"
+            f"{wanted} GPUs were asked for on each node, {source} shows {found} here; "
+            f"{_exclude(environ)} and tell the centre"
         )
     return found
 
@@ -172,12 +215,106 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
     return round(free_gb, 1)
 
 
+def check_memory(environ: Mapping[str, str]) -> float:
+    """Free memory in GB (2^30): enough for the ranks to start, and what Slurm granted this job.
+
+    Less than the grant means that somebody else's processes, or files that a dead job left in
+    /dev/shm, hold memory that Slurm counts as free.
+    """
+    available_mb: float = psutil.virtual_memory().available / 2**20
+    ranks = int(environ["FSDPKIT_RANKS_PER_NODE"])
+    if available_mb < ranks * _RANK_MB:
+        raise NodeError(
+            f"only {available_mb:.0f} MB of memory are free, {ranks} ranks need "
+            f"{ranks * _RANK_MB} MB to start; {_exclude(environ)}"
+        )
+    granted_mb = int(environ.get("SLURM_MEM_PER_NODE") or 0)  # 0: the whole node
+    if available_mb < granted_mb:
+        _warn(
+            f"{available_mb:.0f} MB of memory are free, Slurm granted {granted_mb} MB: other "
+            "processes, or files in /dev/shm, hold the rest"
+        )
+    return round(available_mb / 2**10, 1)
+
+
+def check_clock(environ: Mapping[str, str]) -> float:
+    """This clock minus that of the run directory's file server, in seconds.
+
+    0 where the file system takes the time from this node. Never a reason to refuse: training needs
+    no clock, but which of two nodes failed first is told by it.
+    """
+    trial = Path(environ["FSDPKIT_ATTEMPT_DIR"]) / f".clock-{os.getpid()}-{socket.gethostname()}"
+    before_s = time.time()
+    trial.write_bytes(b"fsdpkit\n")
+    after_s, written_s = time.time(), trial.stat().st_mtime
+    trial.unlink()
+    offset_s = max(before_s - written_s, 0.0) + min(after_s - written_s, 0.0)
+    started_s = int(environ.get("SLURM_JOB_START_TIME") or 0)
+    if abs(offset_s) > _CLOCK_S:
+        _warn(f"this clock is {offset_s:+.0f} s off the file server's; tell the centre")
+    elif after_s < started_s - _CLOCK_S:
+        _warn(f"by this clock the job starts in {started_s - after_s:.0f} s; tell the centre")
+    return round(offset_s, 3)
+
+
+def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
+    """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML.
+
+    What another process holds, our ranks cannot have: usually one that outlived its job.
+    """
+    from fsdpkit.launching import nvml
+
+    if environ.get("FSDPKIT_DEVICE", "gpu") == "cpu":
+        return None
+    deadline = time.monotonic() + _FOREIGN_WAIT_S
+    while True:
+        states = nvml.gpu_states(environ)
+        occupied = [gpu for gpu in states if (gpu.memory_used_mib or 0) > _FOREIGN_MIB]
+        strangers = [gpu for gpu in occupied if gpu.processes]
+        if not strangers:
+            break
+        if time.monotonic() > deadline:
+            raise NodeError(
+                f"another process holds GPU memory: {'; '.join(map(_occupied, strangers))}; "
+                f"{_exclude(environ)} and tell the centre"
+            )
+        time.sleep(1)
+    for gpu in occupied:  # a dying process, or one of another container
+        _warn(f"{_occupied(gpu)}, by nobody that can be seen")
+    _check_gpu_health(states, environ)
+    return sum(gpu.memory_used_mib or 0 for gpu in states) if states else None
+
+
+def _occupied(gpu: GpuState) -> str:
+    who = f" by {', '.join(gpu.processes)}" if gpu.processes else ""
+    return f"GPU {gpu.index} has {gpu.memory_used_mib} MiB in use{who}"
+
+
+def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) -> None:
+    for gpu in states:
+        if gpu.remap_failed:
+            raise NodeError(
+                f"GPU {gpu.index} has a damaged row of memory and none to replace it; "
+                f"{_exclude(environ)} and tell the centre"
+            )
+        if gpu.remap_pending:
+            _warn(f"GPU {gpu.index} waits for a reset to replace a damaged row of its memory")
+
+
+def _exclude(environ: Mapping[str, str]) -> str:
+    node = environ.get("SLURMD_NODENAME", "…")
+    return f"exclude this node with --set resources.exclude={node}"
+
+
 CHECKS: dict[str, Check] = {
     "run_directory_free_gb": check_run_directory,
     "software": check_software,
+    "memory_available_gb": check_memory,
+    "clock_offset_s": check_clock,
     "head_address": check_head,
     "port": check_port,
     "gpus": check_gpus,
+    "gpu_memory_used_mib": check_gpu_memory,
 }
 
 

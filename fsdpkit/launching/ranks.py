@@ -1,26 +1,40 @@
 """torchrun's elastic agent, run in this process with our places for the ranks' output.
 
-The arguments are torchrun's own, parsed by torchrun's own parser; only where logs and error files
-go is ours, and that a rank dies when this process does.
+The arguments are torchrun's own, parsed by torchrun's own parser. Ours is where logs and error
+files go, that a rank dies when this process does, that signals of the scheduler do not reach it,
+and that a launch can be ended from outside.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
-from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
+from fsdpkit.launching.pulse import RankProcess
 from fsdpkit.runs.layout import AttemptPaths
 
 # Replaces itself by the rank after asking the kernel to end it with its parent: torchrun gives each
-# rank a session of its own, so without this a rank would outlive an agent that was killed.
-_DIES_WITH_PARENT = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+# rank a session of its own, so without this a rank would outlive an agent that was killed. Slurm
+# sends its warnings to every process of a step; the ranks hear of them from the agent.
+_SHIELD = (
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
@@ -29,12 +43,20 @@ class RunDirectoryLogs(LogsSpecs):
     """Every rank's stdout, stderr and error file in the attempt's directory, by global rank.
 
     Global rank 0 is also copied to this process's own output, so that the job's log shows the
-    training.
+    training. Error files are written into the node's memory and copied by `keep_errors`: a rank
+    that fails because the disk is full shall be able to say so.
     """
 
-    def __init__(self, attempt: AttemptPaths) -> None:
+    def __init__(self, attempt: AttemptPaths, launch: int, memory: Path) -> None:
         super().__init__()
-        self._attempt = attempt
+        self._attempt, self._launch, self._memory = attempt, launch, memory
+        self._errors: dict[str, Path] = {}
+
+    def keep_errors(self) -> None:
+        """Copy the error files to the attempt's directory, as far as there is room."""
+        for source, kept in self._errors.items():
+            with suppress(OSError):
+                shutil.copyfile(source, kept)
 
     @property
     def root_log_dir(self) -> str:
@@ -42,14 +64,18 @@ class RunDirectoryLogs(LogsSpecs):
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         ranks = {local: int(env["RANK"]) for local, env in envs.items()}
-        restart = int(next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]) if envs else 0
 
-        def files(kind: Literal["out", "err", "error.json"]) -> dict[int, str]:
-            return {i: str(self._attempt.rank_file(r, kind, restart)) for i, r in ranks.items()}
+        def file(rank: int, kind: Literal["out", "err", "error.json"]) -> Path:
+            return self._attempt.rank_file(rank, kind, self._launch)
 
-        out, err, errors = files("out"), files("err"), files("error.json")
+        out = {i: str(file(r, "out")) for i, r in ranks.items()}
+        err = {i: str(file(r, "err")) for i, r in ranks.items()}
+        kept = {i: file(r, "error.json") for i, r in ranks.items()}
+        errors = {i: str(self._memory / path.name) for i, path in kept.items()}
+        self._errors = {errors[i]: path for i, path in kept.items()}
         for local, env in envs.items():
             env["TORCHELASTIC_ERROR_FILE"] = errors[local]
+            env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
         shown = {local for local, rank in ranks.items() if rank == 0}
         return LogsDest(
             stdouts=out,
@@ -62,19 +88,142 @@ class RunDirectoryLogs(LogsSpecs):
         )
 
 
-def run_torchrun(arguments: Sequence[str], attempt: AttemptPaths) -> None:
-    """Run `torchrun ARGUMENTS` here until its ranks have ended.
+class InterruptedLaunch(Exception):
+    """The launch was ended from outside: an order of the head's agent, or a rank that hangs."""
 
-    Raises torch's ChildFailedError if ranks failed, SignalException if this process was told to
-    stop, or what rendezvous raises.
-    """
-    args = get_args_parser().parse_args(list(arguments))
-    if args.standalone:
-        args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
-        args.rdzv_id = os.environ["SLURM_JOB_ID"]
-    args.log_dir = str(attempt.dir)  # or torchrun makes a directory of its own, and leaves it
-    config, command, command_args = config_from_args(args)
-    config.logs_specs = RunDirectoryLogs(attempt)
-    config.log_line_prefix_template = "rank ${rank}: "
-    shim = ["-I", "-S", "-c", _DIES_WITH_PARENT, str(command)]
-    elastic_launch(config, sys.executable)(*shim, *command_args)
+
+class _Agent(LocalElasticAgent):
+    """torchrun's agent, which also asks `interrupted` whether to go on, and ends ranks at once."""
+
+    interrupted: Callable[[], str | None]
+    started: Callable[[Sequence[RankProcess]], None]
+    first_dead: frozenset[int] = frozenset()
+    """Local ranks that had failed by themselves when the others here were ended."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if why := self.interrupted():
+            raise InterruptedLaunch(why)
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Interruptible, too: it waits for nodes that may never come."""
+        with _raising_on_alarm(self.interrupted):
+            super()._rendezvous(worker_group)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        pids: dict[int, Any] = super()._start_workers(worker_group)
+        context = self._pcontext
+        assert context is not None
+        close = context.close
+
+        def kill(*_: object, **__: object) -> None:
+            """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
+            self.first_dead = self.first_dead or frozenset(getattr(context, "_failures", ()))
+            close(signal.SIGKILL)
+
+        setattr(context, "close", kill)  # noqa: B010
+        numbers = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        self.started(
+            [RankProcess(local, numbers[local], pid) for local, pid in context.pids().items()]
+        )
+        return pids
+
+    def _exit_barrier(self) -> None:
+        """The head's agent knows when all nodes are done."""
+
+
+@contextmanager
+def _raising_on_alarm(interrupted: Callable[[], str | None]) -> Iterator[None]:
+    def look(*_: object) -> None:
+        if why := interrupted():
+            raise InterruptedLaunch(why)
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """A torchrun command, parsed by torchrun's own parser; it can be launched again and again."""
+
+    config: LaunchConfig
+    command: tuple[str, ...]
+    endpoint: tuple[str, int] | None
+    """Where agents and ranks meet; None on one node."""
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str], attempt: AttemptPaths) -> Torchrun:
+        args = get_args_parser().parse_args(list(arguments))
+        if args.standalone:
+            args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
+            args.rdzv_id = os.environ["SLURM_JOB_ID"]
+        args.log_dir = str(attempt.dir)  # or torchrun makes a directory of its own, and leaves it
+        config, command, command_args = config_from_args(args)
+        host, _, port = str(args.rdzv_endpoint).rpartition(":")
+        endpoint = None if args.standalone else (host, int(port))
+        return cls(config, (str(command), *map(str, command_args)), endpoint)
+
+    def launch(
+        self,
+        number: int,
+        attempt: AttemptPaths,
+        memory: Path,
+        *,
+        interrupted: Callable[[], str | None],
+        started: Callable[[Sequence[RankProcess]], None],
+    ) -> None:
+        """Run the ranks until they have ended; returns if all ended with status 0.
+
+        number: the how-manieth launch of the attempt, from 0. memory: a directory of this node for
+        what must not depend on the run's. interrupted: asked a few times a
+        second, returns why to stop. started: gets the ranks' processes. Raises
+        torch's ChildFailedError if ranks failed, InterruptedLaunch, or what rendezvous raises.
+        """
+        config = self.config
+        # Signals are this process's own business: torchrun would end the ranks.
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+        handler = get_rendezvous_handler(
+            RendezvousParameters(
+                backend=config.rdzv_backend,
+                endpoint=config.rdzv_endpoint,
+                run_id=f"{config.run_id}_{number}",
+                min_nodes=config.min_nodes,
+                max_nodes=config.max_nodes,
+                local_addr=config.local_addr,
+                **config.rdzv_configs,
+            )
+        )
+        spec = WorkerSpec(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            entrypoint=sys.executable,
+            args=("-I", "-S", "-c", _SHIELD, *self.command),
+            rdzv_handler=handler,
+            max_restarts=0,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            numa_options=config.numa_options,
+        )
+        logs = RunDirectoryLogs(attempt, number, memory)
+        agent = _Agent(
+            spec,
+            logs,
+            start_method=config.start_method,
+            log_line_prefix_template="rank ${rank}: ",
+        )
+        agent.interrupted, agent.started = interrupted, started
+        try:
+            result = agent.run()
+        finally:
+            logs.keep_errors()
+            handler.shutdown()
+        if result.is_failed():
+            failures = result.failures
+            own = {r: f for r, f in failures.items() if f.local_rank in agent.first_dead}
+            raise ChildFailedError(self.command[0], own or failures)

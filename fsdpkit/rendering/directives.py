@@ -41,7 +41,7 @@ def resource_directives(
         ("account", resources.account),
         *placement.select.items(),
         ("qos", resources.qos),
-        ("nodes", str(resources.nodes)),
+        ("nodes", str(resources.nodes_asked)),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(placement.cpus_per_task)),
         ("mem", _memory(resources)),
@@ -60,6 +60,8 @@ def resource_directives(
         others = [chosen[gpu.name]] if gpu.name in chosen else []
         chosen[gpu.name] = ",".join([str(gpu.value), *others])
     directives = [Directive(name, value) for name, value in chosen.items()]
+    if resources.spare:  # Slurm must not end the job for the node that a spare one replaces
+        directives.append(Directive("no-kill", None))
     if resources.exclusive:
         directives.append(Directive("exclusive", None))
     return directives

@@ -44,6 +44,7 @@ GOLDENS: Mapping[str, Golden] = {
     "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
     "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),
     "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
+    "spare": Golden("osc-cardinal", {**_OSC, "resources.spare": 1}),
     "one-node": Golden("osc-cardinal", {**_OSC, "resources.nodes": 1}),
 }
 

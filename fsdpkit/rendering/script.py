@@ -68,6 +68,12 @@ class Plan:
     """The run this one waits for and its Slurm job id, as (run id, job id)."""
     python: PythonEnvironment = field(default_factory=own_python)
     """What a job gets that names no environment of its own."""
+    chained: tuple[str, ...] = ()
+    """Slurm jobs of the same run: this one starts only if all of them ended short of the goal."""
+    avoided: tuple[tuple[str, str], ...] = ()
+    """Nodes left out because of what they did to an earlier run, as (node, why and until when)."""
+    first_attempt: int = 0
+    """The number of the job's first attempt; a resumed run counts on from its earlier ones."""
 
     @property
     def digests(self) -> dict[str, str]:
@@ -123,7 +129,11 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         )
     return {
         "version": fsdpkit.__version__,
-        "run": {"id": run_dir.name, "dir": str(run_dir)},
+        "run": {
+            "id": run_dir.name,
+            "dir": str(run_dir),
+            "first_attempt": plan.first_attempt,
+        },
         "template": {
             "name": plan.template.manifest.name,
             "version": plan.template.manifest.version,
@@ -136,7 +146,9 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         },
         "site": msgspec.to_builtins(profile) | {"id": plan.site.id},
         "nodes": resources.nodes,
+        "spare": resources.spare,
         "gpus": resources.gpus,
+        "retry": msgspec.to_builtins(spec.retry),
         "array": plan.array is not None,
         "origins": _origins(plan),
         "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
@@ -163,23 +175,32 @@ def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
     policy = plan.site.profile.policy
+    resources = plan.job.spec.resources
+    if plan.avoided:
+        exclude = ",".join(filter(None, [resources.exclude, *(node for node, _ in plan.avoided)]))
+        resources = msgspec.structs.replace(resources, exclude=exclude)
     log = "slurm-%A_%a.log" if plan.array else "slurm-%j.log"
     directives = [
         Directive("job-name", plan.job.spec.name),
         Directive("comment", f"fsdpkit:{run_dir.name}"),
-        *resource_directives(plan.job.spec.resources, plan.placement, plan.site.profile),
+        *resource_directives(resources, plan.placement, plan.site.profile),
         Directive("chdir", str(plan.work_dir)),
         # A percent sign in a path would start one of Slurm's file name patterns.
         Directive("output", f"{str(run_dir).replace('%', '%%')}/{log}"),
         Directive("open-mode", "append"),
         Directive("signal", f"B:USR1@{policy.warning_s}"),
     ]
-    if policy.requeue is not None:
+    if not plan.job.may_requeue:
+        directives.append(Directive("no-requeue", None))
+    elif policy.requeue is not None:
         directives.append(Directive("requeue" if policy.requeue else "no-requeue", None))
     if plan.array:
         directives.append(Directive("array", plan.array))
     if plan.after:
         directives.append(Directive("dependency", f"afterok:{plan.after[1]}"))
+    if plan.chained:
+        directives.append(Directive("dependency", f"afternotok:{':'.join(plan.chained)}"))
+    if plan.after or plan.chained:
         directives.append(Directive("kill-on-invalid-dep", "yes"))
     return directives
 
@@ -192,6 +213,7 @@ def _origins(plan: Plan) -> list[str]:
         for key, value in resources.items()
         if value not in (None, False)
     ]
+    lines += [f"without {node}: {why}" for node, why in plan.avoided]
     placement = plan.placement
     lines.append(f"cpus-per-task = {placement.cpus_per_task} ({placement.cpus_reason})")
     if placement.select and not plan.job.spec.resources.partition:

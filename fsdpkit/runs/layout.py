@@ -4,6 +4,8 @@
         run.json                    the record: what was asked, what Slurm answered
         job.json                    the resolved job, as the trainer reads it
         job.sbatch                  the script, byte for byte as sbatch got it
+        job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given
+        run.json.lock               while somebody changes the record
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
         task-<k>/                   only in arrays: what follows, once for each array task
@@ -12,14 +14,21 @@
             node-<i>.samples.jsonl  the machine, every few seconds
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
+            rank-<r>.stacks         where its threads were when it made no step any more
             software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
+            verdict.json            how the agents ended the attempt, and why
+            orders.jsonl            what the head node's agent told the agents to do, and when
+            ending.json             what the batch shell then did: end, or queue the job again
+            check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
         export/                     the trained model for Hugging Face, when it was asked for
         tensorboard/                the metrics again, when they were asked for there
         debug/                      profiles, memory snapshots, the flight recorder's dumps
-        stop-requested              touched when the job should save and stop
+        stop-requested              makes the job save and stop; `warning` in it: and come back
+
+    <runs>/avoided-nodes/<node>.json    nodes that failed, which new jobs avoid for a while
 
 The directory lies on NFS, GPFS or Lustre and has many writers: every file has exactly one of them,
 which appends whole lines or writes a temporary name and renames it.
@@ -46,7 +55,9 @@ class AttemptPaths:
     def node_samples(self, node: int) -> Path:
         return self.dir / f"node-{node}.samples.jsonl"
 
-    def rank_file(self, rank: int, kind: Literal["out", "err", "error.json"], restart: int) -> Path:
+    def rank_file(
+        self, rank: int, kind: Literal["out", "err", "error.json", "stacks"], restart: int
+    ) -> Path:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
         return self.dir / f"rank-{rank}{again}.{kind}"
@@ -58,6 +69,14 @@ class AttemptPaths:
     @property
     def failures(self) -> Path:
         return self.dir / "failures"
+
+    @property
+    def verdict(self) -> Path:
+        return self.dir / "verdict.json"
+
+    @property
+    def ending(self) -> Path:
+        return self.dir / "ending.json"
 
 
 @dataclass(frozen=True)

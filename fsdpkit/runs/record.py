@@ -1,8 +1,18 @@
-"""`run.json`: what was asked, what was decided, what the scheduler answered."""
+"""`run.json`: what was asked, what was decided, what the scheduler answered.
+
+A run has one Slurm job, and one more each time it is resumed. The record holds the newest in its
+own fields and those before in `earlier`, so whoever knows nothing of resuming reads it right.
+Changes of a run that others may be changing too are made inside `changing`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +22,32 @@ from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
 
 SCHEMA = "fsdpkit.run/1"
+_LOOK_S = 0.1
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One Slurm job of a run."""
+
+    job_id: str | None = None
+    """None: whether Slurm took it is not known."""
+    nodes: int
+    ranks_per_node: int
+    array: list[int] | None = None
+    """Tasks of the array; after a resume only those that had not reached their goal."""
+    first_attempt: int = 0
+    after: list[str] = []
+    """Jobs of the run that must have ended short of the goal before this one starts."""
+    submitted_s: float | None = None
+    """Unix time."""
+    ended: dict[str, dict[str, Any]] | None = None
+    """States by job id once they are settled, then not asked for again."""
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Slurm's ids, one for each array task."""
+        if self.job_id is None:
+            return []
+        return [self.job_id] if self.array is None else [f"{self.job_id}_{k}" for k in self.array]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +61,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time."""
     name: str
     site: str
+    site_file: str | None = None
+    """The profile's file, where the site was named by one."""
     kind: Literal["slurm", "local"]
     cluster: str | None = None
     """Slurm's cluster name, where sbatch was called with -M."""
@@ -32,8 +70,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     ranks_per_node: int
     array: list[int] | None = None
+    first_attempt: int = 0
+    after: list[str] = []
+    submitted_s: float | None = None
     ended: dict[str, dict[str, Any]] | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""
+    earlier: list[JobRecord] = []
+    """Jobs before this one, oldest first."""
+    resuming: JobRecord | None = None
+    """The next job, from before sbatch is called until its answer is on record. Until then the run
+    is what it was."""
     work_dir: str
     command: list[str] = []
     version: str
@@ -41,11 +87,35 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
 
     @property
+    def job(self) -> JobRecord:
+        """The newest job."""
+        fields = {name: getattr(self, name) for name in JobRecord.__struct_fields__}
+        return JobRecord(**fields)
+
+    @property
+    def jobs(self) -> list[JobRecord]:
+        """All jobs, oldest first."""
+        return [*self.earlier, self.job]
+
+    @property
     def job_ids(self) -> list[str]:
-        """Slurm's ids, one for each array task."""
-        if self.job_id is None:
-            return []
-        return [self.job_id] if self.array is None else [f"{self.job_id}_{k}" for k in self.array]
+        """Slurm's ids of the newest job, one for each array task."""
+        return self.job.job_ids
+
+    @property
+    def array_tasks(self) -> list[int] | None:
+        """The tasks of the run, all jobs together; None: no array."""
+        tasks = [task for job in self.jobs for task in job.array or []]
+        return None if self.array is None else sorted(set(tasks))
+
+    def with_job(self, job: JobRecord) -> RunRecord:
+        """The run after `job` was submitted as its next one."""
+        return self.with_jobs([*self.jobs, job], resuming=None)
+
+    def with_jobs(self, jobs: list[JobRecord], *, resuming: JobRecord | None) -> RunRecord:
+        *earlier, newest = jobs
+        fields = {name: getattr(newest, name) for name in JobRecord.__struct_fields__}
+        return msgspec.structs.replace(self, **fields, earlier=earlier, resuming=resuming)
 
 
 def save(paths: RunPaths, record: RunRecord) -> None:
@@ -71,6 +141,84 @@ def load(directory: Path) -> RunRecord:
             f"{path} is corrupt ({error}); the job itself, if it was submitted, is not affected: "
             f"look for its comment 'fsdpkit:{directory.name}' with squeue -o '%i %k'"
         ) from error
+
+
+class BusyError(StorageError):
+    """Somebody else is changing the run."""
+
+
+@contextlib.contextmanager
+def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]:
+    """The record as it stands, while nobody else changes it.
+
+    The lock is a file that only one process can make, since not every cluster's file system knows
+    locks. A dead process of this machine leaves none behind. Raises BusyError after `patience_s`.
+    """
+    lock = paths.record.with_name(f"{paths.record.name}.lock")
+    deadline = time.monotonic() + patience_s
+    while not _take(lock):
+        if time.monotonic() > deadline:
+            raise BusyError(_who_holds(lock))
+        time.sleep(_LOOK_S)
+    try:
+        yield load(paths.dir)
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _take(lock: Path) -> bool:
+    try:
+        number = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return _clear_if_dead(lock)
+    except OSError as error:
+        raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
+    with open(number, "w", encoding="utf-8") as file:
+        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+    return True
+
+
+def _clear_if_dead(lock: Path) -> bool:
+    """Remove the lock of a process that is no more; always False, for it is not ours yet."""
+    holder = _holder(lock)
+    if holder.get("host") == socket.gethostname() and not _alive(holder.get("pid")):
+        aside = lock.with_name(f"{lock.name}.{os.getpid()}")
+        # Of two that found it dead only one can move it; should it have moved a new one, that one
+        # goes back.
+        with contextlib.suppress(OSError):
+            os.rename(lock, aside)
+            if _holder(aside) != holder:
+                os.link(aside, lock)
+            aside.unlink()
+    return False
+
+
+def _holder(lock: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(lock.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _who_holds(lock: Path) -> str:
+    holder = _holder(lock)
+    who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+    return (
+        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
+        f"is no more, remove {lock}"
+    )
 
 
 def now_s() -> float:

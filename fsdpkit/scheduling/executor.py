@@ -180,10 +180,13 @@ class FsdpkitExecutor(SlurmExecutor):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             submission.set_timeout(0, self.max_num_timeout)
-            with open(folder / SUBMISSION_PICKLE, "wb") as file:
+            # An earlier job of the run may be reading the pickle that this one replaces.
+            draft = folder / f".{SUBMISSION_PICKLE}.{os.getpid()}"
+            with open(draft, "wb") as file:
                 cloudpickle.dump(submission, file)
                 file.flush()
                 os.fsync(file.fileno())
+            os.replace(draft, folder / SUBMISSION_PICKLE)
             write_atomically(self.script_path, self._make_submission_file_text("", ""))
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from error

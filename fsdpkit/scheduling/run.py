@@ -6,22 +6,23 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
-from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.record import RunRecord, load, save
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
+from fsdpkit.runs.record import RunRecord, changing, load, save
 from fsdpkit.runs.store import find_run, runs_dir
-from fsdpkit.scheduling.slurm import SlurmClient
+from fsdpkit.scheduling.run_states import States, all_states, client_for, decisive
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
+    from fsdpkit.scheduling.slurm import SlurmClient
 
 _LOOK_S = 0.5
 """Between two looks at a log that is being followed."""
@@ -31,15 +32,6 @@ _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
 _UNHEARD_S = 300.0
 """How long nobody may know the job before waiting for it is given up."""
-
-
-def client_for(kind: str, cluster: str | None) -> SlurmClient | LocalClient:
-    """The client of a site's kind."""
-    if kind == "local":
-        from fsdpkit.scheduling.local.client import LocalClient
-
-        return LocalClient()
-    return SlurmClient(cluster)
 
 
 @dataclass(frozen=True)
@@ -55,20 +47,27 @@ class Run:
     ) -> Run:
         """The run with this path or id. Raises NotFoundError or StorageError.
 
-        A run whose submission was cut short is looked for in the scheduler, and its record
-        completed if it is there.
+        A run whose submission (or resume) was cut short is looked for in the scheduler, and its
+        record completed if it is there.
         """
         directory = find_run(run, runs_dir(runs))
         return cls(directory, load(directory))._confirmed()
 
     def _confirmed(self) -> Run:
-        if self.record.state == "submitted" or time.time() - self.record.created_s > _FORGOTTEN_S:
+        next_job = self.record.resuming
+        if self.record.state == "submitted" and next_job is None:
+            return self
+        since_s = (next_job and next_job.submitted_s) or self.record.created_s
+        if time.time() - since_s > _FORGOTTEN_S:
             return self
         job_id = self._client().find_by_comment(f"fsdpkit:{self.id}")
-        if job_id is None:
+        if job_id is None or job_id in [job.job_id for job in self.record.jobs]:
             return self
-        record = msgspec.structs.replace(self.record, state="submitted", job_id=job_id)
-        save(self.paths, record)
+        # Whoever changes the run at this moment will write down the same.
+        record = _with_answer(self.record, job_id)
+        with contextlib.suppress(StorageError), changing(self.paths, patience_s=0) as now:
+            if now == self.record:
+                save(self.paths, record)
         return Run(self.dir, record)
 
     @property
@@ -87,9 +86,14 @@ class Run:
     def _client(self) -> SlurmClient | LocalClient:
         return client_for(self.record.kind, self.record.cluster)
 
-    def states(self) -> dict[str, JobState | None]:
-        """Each job id (one for each array task) with its state; None where nobody could say."""
+    def states(self) -> States:
+        """The job that matters now (one for each array task) with its state; None where nobody
+        could say."""
         return states_of([self])[0]
+
+    def job_states(self) -> States:
+        """All jobs of the run, also those before it was resumed, with their states."""
+        return all_states([(self.paths, self.record)])[0]
 
     def state(self) -> JobState | None:
         """One state for the whole run: of an array, the first that has not succeeded."""
@@ -103,14 +107,14 @@ class Run:
         return next((s for s in states if s is None or not s.succeeded), states[0])
 
     def wait(self, *, poll_s: float | None = None) -> JobState:
-        """Block until the scheduler says that the run ended; its last state.
+        """Block until the scheduler says that the run ended, all its jobs; its last state.
 
         poll_s: between two questions; by default they become rarer, from 2 s to a minute. Raises
         SchedulerError if nobody knows the job for five minutes.
         """
         heard = ended = time.monotonic()
         for pause_s in _pauses(poll_s):
-            state = self.state()
+            state = self._newer().state()
             if state is None or state.phase != "ended":
                 ended = time.monotonic()
             elif not state.may_return or time.monotonic() - ended > _SETTLE_S:
@@ -125,28 +129,90 @@ class Run:
             time.sleep(pause_s)
         raise AssertionError("the pauses have no end")
 
-    def cancel(self) -> None:
-        """End the run, all its array tasks. Raises SchedulerError."""
+    def _newer(self) -> Run:
+        """The run as its directory has it now: somebody may have resumed it."""
+        with contextlib.suppress(StorageError, NotFoundError):
+            return Run(self.dir, load(self.dir))
+        return self
+
+    def resume(
+        self,
+        *,
+        nodes: int | None = None,
+        gpus: int | None = None,
+        time: str | None = None,
+        partition: str | None = None,
+        account: str | None = None,
+        spare: int | None = None,
+        sets: Sequence[str] = (),
+        chained: bool = False,
+    ) -> Run:
+        """Continue the run in a new job, as `fsdpkit resume` does. Raises FsdpkitError.
+
+        chained: while the run goes on; the new job starts if the run ends short of its goal.
+        """
+        from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+
+        changes = Changes(nodes, gpus, time, partition, account, spare, sets, chained)
+        newest = Run.open(self.dir)
+        return submit_resume(newest, plan_resume(newest, changes))
+
+    def cancel(self, *, save: bool = False) -> list[str]:
+        """End the run: its jobs, all array tasks, and what is chained behind them.
+
+        save: what runs is asked to save a checkpoint and to stop by itself; the answer names those
+        jobs. Raises SchedulerError, StorageError.
+        """
         if self.job_id is None:
             raise SchedulerError(f"run {self.id} was never confirmed as submitted")
-        self._client().cancel(self.job_id)
+        if save and self.record.kind == "local" and self.record.array is not None:
+            raise UsageError("the local cluster can only end an array as a whole: leave out --save")
+        client, states = self._client(), self.job_states()
+        asked = []
+        # The newest first, lest the end of one lets the next start.
+        for job in reversed([job for job in self.record.jobs if job.ended is None]):
+            states_here = {job_id: states.get(job_id) for job_id in job.job_ids}
+            left = {j: s for j, s in states_here.items() if s is None or not s.over}
+            if save:
+                running = [j for j, s in left.items() if s is not None and s.phase == "running"]
+                asked += [j for j in running if self._ask_to_stop(j)]
+                for job_id in left.keys() - asked:
+                    client.cancel(job_id)
+            elif left and job.job_id is not None:
+                client.cancel(job.job_id)
+        return asked
+
+    def _ask_to_stop(self, job_id: str) -> bool:
+        """Tell a running job to save and stop; False if it went back to the queue meanwhile."""
+        _, _, task = job_id.partition("_")
+        path = self.paths.task(int(task) if task else None).stop_requested
+        try:
+            write_atomically(path, "cancel\n")
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+        state = self._client().states([job_id]).get(job_id)
+        return state is None or state.phase != "pending"
 
     def jobs(self) -> list[Any]:
         """submitit's Job for each array task (one without an array): `results()` and the rest."""
         from fsdpkit.scheduling.executor import job_class
 
         kind = job_class(self._client())
-        nodes = list(range(self.record.nodes))
-        return [kind(self.paths.submitit, one, nodes) for one in self.record.job_ids]
+        ids = list(self.states()) if self.record.earlier else self.record.job_ids
+        nodes = {job.job_id: job.nodes for job in self.record.jobs}
+        return [
+            kind(self.paths.submitit, one, list(range(nodes[one.partition("_")[0]]))) for one in ids
+        ]
 
     def results(self) -> list[Any]:
         """What each node returned, in order; waits for the end, raises submitit's errors."""
         return [result for job in self.jobs() for result in job.results()]
 
-    def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:
-        """Paths of the newest attempt that started. Raises NotFoundError if none did."""
+    def newest_attempt(self, array_task: int | None = None, *, first: int = 0) -> AttemptPaths:
+        """Paths of the newest attempt that started, from the number `first` on. Raises
+        NotFoundError if none did."""
         task = self.paths.task(array_task)
-        attempts = task.attempts()
+        attempts = [number for number in task.attempts() if number >= first]
         if not attempts:
             raise NotFoundError(f"run {self.id} has not started yet, so there is no output")
         return task.attempt(attempts[-1])
@@ -155,11 +221,7 @@ class Run:
         self, rank: int = 0, *, array_task: int | None = None, stream: Literal["out", "err"] = "out"
     ) -> Path:
         """A rank's newest output file, the last restart by torchrun within the newest attempt."""
-        attempt = self.newest_attempt(array_task)
-        restarts = [0]
-        for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
-            restarts.append(int(path.name.split(".")[1].removeprefix("restart-")))
-        return attempt.rank_file(rank, stream, max(restarts))
+        return _newest_file(self.newest_attempt(array_task), rank, stream)
 
     def first_failure(self) -> str | None:
         """`rank 5 on node2: exit status 3`: the first failure that an agent of the newest attempt
@@ -180,19 +242,23 @@ class Run:
         """The batch shells' own output, where start-up errors stand."""
         return sorted(self.dir.glob("slurm-*.log"))
 
-    def follow(self, rank: int = 0, *, array_task: int | None = None) -> Iterator[str]:
-        """Lines of a rank's output as they come, until the run ends."""
+    def follow(
+        self, rank: int = 0, *, array_task: int | None = None, first_attempt: int = 0
+    ) -> Iterator[str]:
+        """Lines of a rank's output as they come, until the run ends; of attempts from
+        `first_attempt` on."""
         place: Path | None = None
         position = 0
         pauses = _pauses(None)
         ask_at, ended = time.monotonic(), False
         while True:
             if time.monotonic() >= ask_at:
-                state = self.state()
+                state = self._newer().state()
                 ended = state is not None and state.phase == "ended" and not state.may_return
                 ask_at = time.monotonic() + next(pauses)
             try:
-                current = self.rank_log(rank, array_task=array_task)
+                attempt = self.newest_attempt(array_task, first=first_attempt)
+                current = _newest_file(attempt, rank, "out")
             except NotFoundError:
                 current = None
             if current is not None and current != place:
@@ -207,6 +273,20 @@ class Run:
             time.sleep(_LOOK_S)
 
 
+def _with_answer(record: RunRecord, job_id: str) -> RunRecord:
+    """The record once the job that sbatch was called for is known."""
+    if record.resuming is not None:
+        return record.with_job(msgspec.structs.replace(record.resuming, job_id=job_id))
+    return msgspec.structs.replace(record, state="submitted", job_id=job_id)
+
+
+def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
+    restarts = [0]
+    for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
+        restarts.append(int(path.name.split(".")[1].removeprefix("restart-")))
+    return attempt.rank_file(rank, stream, max(restarts))
+
+
 def _pauses(fixed_s: float | None) -> Iterator[float]:
     """Seconds between questions to the scheduler: a job that waits for days asks once a minute."""
     pause_s = fixed_s or 2.0
@@ -216,29 +296,7 @@ def _pauses(fixed_s: float | None) -> Iterator[float]:
             pause_s = min(pause_s * 1.3, 60.0)
 
 
-def states_of(runs: Sequence[Run]) -> list[dict[str, JobState | None]]:
-    """For each run the states of its jobs: one round of questions for each cluster, none for runs
-    whose end is on record. What ended for good is put on record."""
-    known: dict[tuple[str, str | None], dict[str, JobState]] = {}
-    for cluster in {(r.record.kind, r.record.cluster) for r in runs if r.record.ended is None}:
-        open_runs = [
-            r
-            for r in runs
-            if r.record.ended is None and (r.record.kind, r.record.cluster) == cluster
-        ]
-        ids = [job_id for run in open_runs for job_id in run.record.job_ids]
-        known[cluster] = client_for(*cluster).states(ids)
-    return [_recorded(run, known.get((run.record.kind, run.record.cluster), {})) for run in runs]
-
-
-def _recorded(run: Run, known: Mapping[str, JobState]) -> dict[str, JobState | None]:
-    if run.record.ended is not None:
-        return {job_id: JobState(**state) for job_id, state in run.record.ended.items()}
-    states = {job_id: known.get(job_id) for job_id in run.record.job_ids}
-    final = {j: s for j, s in states.items() if s and s.final}
-    if final and len(final) == len(states):
-        ended = {job_id: asdict(state) for job_id, state in final.items()}
-        # Somebody else's run, or a full disk: then it is asked for again next time.
-        with contextlib.suppress(StorageError):
-            save(run.paths, msgspec.structs.replace(run.record, ended=ended))
-    return states
+def states_of(runs: Sequence[Run]) -> list[States]:
+    """For each run the states that say how it stands (`run_states.decisive`)."""
+    known = all_states([(run.paths, run.record) for run in runs])
+    return [decisive(run.record, states) for run, states in zip(runs, known, strict=True)]

@@ -147,6 +147,11 @@ _REMEDIES = [
     (r"[Ii]nvalid feature|[Ii]nvalid constraint", "List node features: sinfo -o '%P %f'."),
     (r"[Ii]nvalid generic resource|gres", "List the GPUs that Slurm knows: sinfo -o '%P %G'."),
     (r"[Ii]nvalid job array", "The array is larger than MaxArraySize: scontrol show config."),
+    (
+        r"[Ii]nvalid node name",
+        "A node in resources.nodelist or exclude does not exist (any more); what fsdpkit avoids "
+        "itself shows: fsdpkit nodes.",
+    ),
     (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
 ]
 
@@ -227,22 +232,32 @@ class SlurmClient:
         return {j: found[j] for j in wanted if j in found}
 
     def find_by_comment(self, comment: str) -> str | None:
-        """The id of the queued or recent job with this comment; for a submission cut short."""
+        """The id of the newest job with this comment; for a submission cut short."""
         own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
         argv = ["squeue", *self._cluster_flag(), *own]
-        for line in (self._ask(argv) or "").splitlines():
-            job_id, _, found = line.partition("|")
-            if found.strip() == comment:
-                return job_id.strip()
-        return None
+        jobs = [line.partition("|") for line in (self._ask(argv) or "").splitlines()]
+        ids = [job_id.strip() for job_id, _, found in jobs if found.strip() == comment]
+        ids = [job_id for job_id in ids if job_id.isdigit()]
+        return max(ids, key=int, default=None)
+
+    def forgot(self, job_id: str) -> bool:
+        """Whether Slurm's queue answers and knows no such job; False if it does not answer."""
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-j", job_id.split("_")[0]]
+        try:
+            done = self._run(argv, _QUERY_TIMEOUT_S)
+        except (SchedulerError, subprocess.TimeoutExpired):
+            return False
+        if done.returncode != 0:
+            return "Invalid job id" in done.stderr
+        return not done.stdout.strip()
 
     def cancel(self, job_id: str) -> None:
-        """scancel. Raises SchedulerError."""
+        """scancel; no error if the job is over already. Raises SchedulerError."""
         try:
             done = self._run(["scancel", *self._cluster_flag(), job_id], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"scancel {job_id} has not answered") from error
-        if done.returncode != 0:
+        if done.returncode != 0 and "already completing or completed" not in done.stderr:
             raise SchedulerError(_refusal("scancel", done))
 
     def _cluster_flag(self) -> list[str]:

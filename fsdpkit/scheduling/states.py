@@ -91,9 +91,14 @@ class JobState:
         return self.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 
     @property
+    def over(self) -> bool:
+        """Ended, never to return."""
+        return self.phase == "ended" and not self.may_return
+
+    @property
     def final(self) -> bool:
-        """Ended, never to return, and the exit code is known."""
-        return self.phase == "ended" and not self.may_return and self.exit_code is not None
+        """Over, and the exit code is known."""
+        return self.over and self.exit_code is not None
 
     @property
     def succeeded(self) -> bool:

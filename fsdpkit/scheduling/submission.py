@@ -11,22 +11,23 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import load_job, parse_array
-from fsdpkit.config.placement import place
-from fsdpkit.config.site import choose_site
+from fsdpkit.config.job import LoadedJob, load_job, parse_array
+from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import problems
-from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import ConfigError, FsdpkitError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
+from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.record import RunRecord, now_s, save
+from fsdpkit.runs.record import RunRecord, load, now_s, save
 from fsdpkit.runs.store import runs_dir
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
@@ -50,6 +51,7 @@ class Request:
     after: str | None = None
     runs: str | os.PathLike[str] | None = None
     args: Sequence[str] = ()
+    spare: int | None = None
 
 
 def plan(request: Request) -> tuple[Plan, str]:
@@ -57,7 +59,7 @@ def plan(request: Request) -> tuple[Plan, str]:
     site, why = choose_site(request.cluster)
     options: dict[str, Any] = {
         f"resources.{key}": getattr(request, key)
-        for key in ("nodes", "gpus", "account", "partition", "time")
+        for key in ("nodes", "gpus", "account", "partition", "time", "spare")
         if getattr(request, key) is not None
     }
     beneath = {}
@@ -70,20 +72,8 @@ def plan(request: Request) -> tuple[Plan, str]:
         sets=request.sets,
         args=request.args,
     )
-    resources = job.spec.resources
-    if job.spec.training is not msgspec.UNSET:
-        wrong = problems(job.spec.training, resources.ranks, resources.gpus)
-        if not wrong and job.spec.training.names_files:
-            from fsdpkit.data.inputs import input_problems
-
-            wrong = input_problems(job.spec.training, resources.ranks)
-        if wrong:
-            raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
-    placement = place(resources, site)
-    if site.profile.kind == "local":
-        from fsdpkit.scheduling.local.client import check_fits
-
-        check_fits(resources)
+    work_dir = Path.cwd()
+    placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
     if request.array is not None:
         parse_array(request.array)
     after = None
@@ -100,8 +90,61 @@ def plan(request: Request) -> tuple[Plan, str]:
             )
         after = (first.id, first.record.job_id)
     template = load_template(job.spec.template)
-    work_dir = Path.cwd()
-    return Plan(job, site, template, placement, work_dir, request.array, after), why
+    decided = Plan(job, site, template, placement, work_dir, request.array, after, avoided=avoided)
+    return decided, why
+
+
+def fit(
+    job: LoadedJob, site: LoadedSite, runs: Path, work_dir: Path, *, chained: bool = False
+) -> tuple[Placement, tuple[tuple[str, str], ...]]:
+    """Where the job goes on `site`, with all warnings, and the nodes it avoids, each with the why.
+
+    Raises UsageError or ConfigError for what cannot run there.
+    """
+    resources, profile = job.spec.resources, site.profile
+    if job.spec.training is not msgspec.UNSET:
+        wrong = problems(job.spec.training, resources.ranks, resources.gpus)
+        if not wrong and job.spec.training.names_files:
+            from fsdpkit.data.inputs import input_problems
+
+            wrong = input_problems(job.spec.training, resources.ranks, work_dir)
+        if wrong:
+            raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    placement = place(resources, site)
+    warnings = [*placement.warnings]
+    avoided: tuple[tuple[str, str], ...] = ()
+    if profile.kind == "local":
+        from fsdpkit.scheduling.local.client import check_fits
+
+        check_fits(resources)
+    else:
+        avoided = _avoided(runs, site.id)
+    if avoided and resources.nodelist:
+        names = ", ".join(node for node, _ in avoided)
+        warnings.append(f"not avoiding {names}: resources.nodelist says which nodes to use")
+        avoided = ()
+    warnings += [f"avoiding {node}, {why}" for node, why in avoided]
+    if profile.policy.requeue is False and job.may_requeue and not chained:
+        warnings.append(
+            f"{profile.title} does not queue a job again, so what [retry] would requeue ends "
+            "there: fsdpkit resume RUN --chained queues the run's next job behind it"
+        )
+    return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def _avoided(runs: Path, site: str) -> tuple[tuple[str, str], ...]:
+    """The nodes to avoid on this cluster: sbatch refuses names that it does not know."""
+    found = []
+    for note in avoided_nodes.avoided(runs, now_s()):
+        try:
+            here = load(runs / note.run_id).site == site
+        except FsdpkitError:
+            continue
+        if here:
+            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until_s))
+            why = "".join(c if c.isprintable() else " " for c in note.why)
+            found.append((note.node, f"until {until}: {why[:200]} ({note.run_id})"))
+    return tuple(found)
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -113,7 +156,7 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
     import tempfile
 
-    from fsdpkit.scheduling.run import client_for
+    from fsdpkit.scheduling.run_states import client_for
 
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
@@ -138,8 +181,9 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     paths = RunPaths(directory)
     try:
         record = _record(plan, directory)
-        _write_inputs(paths, plan, record)
-        job_id, cluster = _call_scheduler(plan, paths, script)
+        write_job(paths, plan)
+        save(paths, record)
+        job_id, cluster = call_scheduler(plan, paths, script)
     except SubmissionUnconfirmed as error:
         raise SubmissionUnconfirmed(
             f"{error}; whether the job was accepted is not known. The run is kept: "
@@ -177,11 +221,13 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         created_s=now_s(),
         name=plan.job.spec.name,
         site=plan.site.id,
+        site_file=str(plan.site.files[0]) if len(plan.site.files) == 1 else None,
         kind=plan.site.profile.kind,
         cluster=plan.site.profile.slurm_clusters,
         nodes=resources.nodes,
         ranks_per_node=resources.gpus,
         array=parse_array(plan.array)[0] if plan.array else None,
+        submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,
         version=fsdpkit.__version__,
@@ -190,20 +236,21 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
     )
 
 
-def _write_inputs(paths: RunPaths, plan: Plan, record: RunRecord) -> None:
-    job_json = msgspec.json.format(msgspec.json.encode(plan.job.spec), indent=2).decode()
+def write_job(paths: RunPaths, plan: Plan) -> None:
+    """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
+    spec = msgspec.structs.replace(plan.job.spec, entry=str(plan.job.entry))
+    job_json = msgspec.json.format(msgspec.json.encode(spec), indent=2).decode()
     try:
         write_atomically(paths.job, job_json + "\n")
     except OSError as error:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
-    save(paths, record)
 
 
-def _call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
+def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
     """Through submitit's executor; the job's id and, where sbatch named one, the cluster."""
     from fsdpkit.launching.node import LaunchNode
     from fsdpkit.scheduling.executor import FsdpkitExecutor
-    from fsdpkit.scheduling.run import client_for
+    from fsdpkit.scheduling.run_states import client_for
 
     profile = plan.site.profile
     executor = FsdpkitExecutor(
@@ -213,7 +260,11 @@ def _call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str 
         nodes=plan.job.spec.resources.nodes,
         client=client_for(profile.kind, profile.slurm_clusters),
     )
-    executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
+    try:
+        executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
+    except StorageError:
+        if executor.submitted is None:
+            raise
     submitted = executor.submitted
     if submitted is None:
         raise SchedulerError("submitit returned without a submission")

@@ -1,7 +1,7 @@
-"""What rank 0 notices and all ranks act on after the same step: a wish to stop, time to save.
+"""What one rank notices and all ranks act on after the same step: a wish to stop, time to save.
 
-Only rank 0 looks, because a file may appear to different nodes at different times, and clocks
-differ. Its answer travels with the token counts that the ranks add up in every step anyway.
+Files appear to different nodes at different times, and clocks differ. So whoever looks puts its
+answer into a sum, which travels with the token counts that the ranks add up in every step anyway.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.distributed import Ranks, sum_over_ranks
 
 LOOK_EVERY_S = 1.0
 """The run's directory lies on a shared file system: no look at each step."""
@@ -53,28 +54,41 @@ class Agreement:
 
 
 class StopRequest(Agreement):
-    """Whether `stop-requested` is in the run's directory, where the agent or a person touches it;
-    `wanted()` goes into the sum."""
+    """Whether the run is to save and stop; `wanted()` goes into the sum.
+
+    The agent on the node says so where it can be read at every step. Without an agent rank 0 looks
+    for `stop-requested` in the run's directory, which a person touches.
+    """
 
     def __init__(
         self, paths: TaskPaths, ranks: Ranks, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(ranks)
-        self._file, self._ranks, self._clock = paths.stop_requested, ranks, clock
+        self._clock = clock
         self._next_look = -float("inf")
         self._seen = False
+        node = HeartbeatDir.of_this_node()
+        self._own = None if node else paths.stop_requested
+        self._file = node.stop if node else paths.stop_requested
+        self._looks = ranks.local_rank == 0 if node else ranks.is_first
+        self._pause_s = 0.0 if node else LOOK_EVERY_S
 
     def wanted(self) -> float:
-        """1.0 on rank 0 once the file exists, else 0.0."""
-        if self._ranks.is_first and not self._seen and self._clock() >= self._next_look:
-            self._next_look = self._clock() + LOOK_EVERY_S
+        """1.0 on a rank that has seen the request, else 0.0."""
+        if self._looks and not self._seen and self._clock() >= self._next_look:
+            self._next_look = self._clock() + self._pause_s
             self._seen = self._file.exists()
         return float(self._seen)
 
+    def wanted_before(self, ranks: Ranks) -> bool:
+        """Whether the request was there before the first step; a collective."""
+        return bool(sum_over_ranks(torch.tensor(self.wanted()), device=ranks.device)[0] > 0)
+
     def answered(self) -> None:
-        """Remove the file, so that the run can go on when it is started again."""
-        if self._ranks.is_first:
-            self._file.unlink(missing_ok=True)
+        """Remove the request where no agent does, so that the run can go on when it is started
+        again."""
+        if self._own is not None and self._looks:
+            self._own.unlink(missing_ok=True)
 
 
 class SaveClock(Agreement):

@@ -72,7 +72,7 @@ class Debugging:
         timeout_s: int | None = None,
     ) -> None:
         self._settings, self._ranks, self._timeout_s = settings, ranks, timeout_s
-        self._folder = debug_folder(paths)
+        self._paths, self._folder = paths, debug_folder(paths)
         self._profiler: torch.profiler.profile | None = None
         self._start = step
 
@@ -90,7 +90,7 @@ class Debugging:
     ) -> None:
         self._end_profile()
         if isinstance(error, Exception) and self._settings.flight_recorder:
-            self._dump_flight_recorder()
+            dump_flight_recorder(self._paths, self._ranks)
 
     def step_done(self, step: int) -> None:
         """`step` steps are done. The first call is a collective, if a `timeout_s` was given."""
@@ -135,13 +135,15 @@ class Debugging:
         attach: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # noqa: B009
         attach(observe)  # builds for CPUs, which type checkers see, lack it
 
-    def _dump_flight_recorder(self) -> None:
-        """As the watchdog would: `torchfrtrace` reads both."""
-        from torch._C import _distributed_c10d as c10d
 
-        dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
-        if dump is None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{_FLIGHT_RECORDER}{self._ranks.rank}"
-        path.write_bytes(dump())
+def dump_flight_recorder(paths: TaskPaths, ranks: Ranks) -> None:
+    """Write what this rank's last collectives were, as NCCL's watchdog would: `torchfrtrace` reads
+    both."""
+    from torch._C import _distributed_c10d as c10d
+
+    dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
+    if dump is None:
+        return
+    folder = debug_folder(paths)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_FLIGHT_RECORDER}{ranks.rank}").write_bytes(dump())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fsdpkit.config.job import load_job, parse_array
-from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+from fsdpkit.config.job import LoadedJob, load_job, parse_array, reload_job
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 
 JobFile = Callable[[str], str]
 Write = Callable[[str, str], Path]
@@ -77,6 +78,54 @@ def test_a_script_beside_the_job_file_wins_over_the_current_directory(
     path = job_file("")
     assert load_job(path).entry == tmp_path / "train.py"
     assert load_job(path, sets=["entry=train.py"]).entry == elsewhere / "train.py"
+
+
+def resolved(path: Path, job: LoadedJob) -> Path:
+    path.write_bytes(msgspec.json.encode(job.spec))
+    return path
+
+
+def test_a_resolved_job_is_read_back_without_the_defaults_of_today(
+    job_file: JobFile, user_file: Write, tmp_path: Path
+) -> None:
+    first = load_job(job_file("[retry]\non_crash = 'stop'\n"), args=["--lr", "1"])
+    user_file("defaults.toml", "[resources]\nqos = 'normal'\n")
+    path = resolved(tmp_path / "job.json", first)
+    again = reload_job(path, "run r", work_dir=tmp_path)
+    assert (again.spec, again.entry) == (first.spec, first.entry)
+    changed = reload_job(
+        path, "run r", work_dir=tmp_path, options={"resources.nodes": 7}, sets=["retry.restarts=0"]
+    )
+    assert (changed.spec.resources.nodes, changed.spec.retry.restarts) == (7, 0)
+    assert changed.origin("resources.nodes") == "command line"
+    assert changed.origin("resources.gpus") == "run r"
+
+
+def test_a_resolved_job_that_cannot_be_read_is_named(job_file: JobFile, tmp_path: Path) -> None:
+    path = resolved(tmp_path / "job.json", load_job(job_file("")))
+    with pytest.raises(ConfigError, match=r"job of run r: resources\.nodes \(command line\)"):
+        reload_job(path, "run r", work_dir=tmp_path, options={"resources.nodes": 0})
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(StorageError, match=r"job\.json is corrupt"):
+        reload_job(path, "run r", work_dir=tmp_path)
+    path.unlink()
+    with pytest.raises(NotFoundError, match=r"run r has no job\.json"):
+        reload_job(path, "run r", work_dir=tmp_path)
+
+
+NEVER = ["on_time_limit", "on_preemption", "on_node_failure"]
+
+
+@pytest.mark.parametrize("key", [*NEVER, "on_crash", "on_hang", "on_out_of_memory"])
+def test_one_requeue_in_retry_is_enough_for_the_job_to_want_it(key: str, job_file: JobFile) -> None:
+    never = [f"retry.{one}=stop" for one in NEVER]
+    assert not load_job(job_file(""), sets=never).may_requeue
+    assert load_job(job_file(""), sets=[*never, f"retry.{key}=requeue"]).may_requeue
+
+
+def test_a_lost_node_without_a_spare_one_is_a_requeue(job_file: JobFile) -> None:
+    sets = ["retry.on_time_limit=stop", "retry.on_preemption=stop"]
+    assert load_job(job_file(""), sets=sets).may_requeue  # on_node_failure = "restart"
 
 
 ARRAYS = {

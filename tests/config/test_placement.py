@@ -119,6 +119,13 @@ def test_a35_a_partition_that_cancels_preempted_jobs_is_said_to() -> None:
     )
 
 
+def test_spare_nodes_count_towards_a_partition_s_limits() -> None:
+    assert placed("osc-cardinal", 10, 4, spare=2).partition == "gpu"
+    told = refusal("osc-cardinal", 11, 4, spare=2)
+    assert "11 nodes and 2 spare x 4 GPUs" in told
+    assert "13 nodes asked, 2 of them spare, at most 12 allowed" in told
+
+
 def test_a_slow_partition_is_never_chosen_by_itself() -> None:
     for nodes, gpus in [(1, 1), (2, 4), (1, 3)]:
         chosen = placed("osc-ascend", nodes, gpus).partition

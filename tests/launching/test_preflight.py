@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,3 +123,79 @@ def test_a_torch_that_cannot_use_the_gpus_is_refused_where_they_are_known(
     assert "ranks train on CPU cores" in capsys.readouterr().out
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert preflight.check_gpus(environ | {"FSDPKIT_DEVICE": "nvidia"}) == 2
+
+
+def test_what_is_left_of_a_removed_torch_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty directory of that name is a package to Python."""
+    (tmp_path / "torch").mkdir()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(NodeError, match="torch cannot be imported by"):
+        preflight.check_software({})
+
+
+def memory_of(monkeypatch: pytest.MonkeyPatch, available_mb: int) -> None:
+    answer = SimpleNamespace(available=available_mb * 2**20)
+    monkeypatch.setattr(preflight.psutil, "virtual_memory", lambda: answer)
+
+
+def test_a_node_without_memory_for_its_ranks_is_refused_and_less_than_granted_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"FSDPKIT_RANKS_PER_NODE": "4", "SLURMD_NODENAME": "a0101"}
+    memory_of(monkeypatch, 1300)
+    with pytest.raises(NodeError, match=r"only 1300 MB .* 4 ranks need 1400 .*exclude=a0101"):
+        preflight.check_memory(environ)
+    memory_of(monkeypatch, 64 * 1024)
+    assert preflight.check_memory(environ) == 64.0
+    assert preflight.check_memory(environ | {"SLURM_MEM_PER_NODE": "0"}) == 64.0
+    assert capsys.readouterr().out == ""
+    preflight.check_memory(environ | {"SLURM_MEM_PER_NODE": "480000"})
+    assert "Slurm granted 480000 MB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ahead_s", "told"), [(0, ""), (60, "+60 s off"), (-60, "-60 s off")])
+def test_a_clock_is_compared_with_the_file_server_s_and_never_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ahead_s: int,
+    told: str,
+) -> None:
+    real_s = time.time
+    monkeypatch.setattr(preflight.time, "time", lambda: real_s() + ahead_s)
+    offset_s = preflight.check_clock({"FSDPKIT_ATTEMPT_DIR": str(tmp_path)})
+    assert abs(offset_s - ahead_s) < 1
+    assert told in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_starts_in_this_clock_s_future_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = str(int(time.time()) + 600)
+    preflight.check_clock({"FSDPKIT_ATTEMPT_DIR": str(tmp_path), "SLURM_JOB_START_TIME": start})
+    assert "the job starts in" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+def test_a_preflight_that_is_switched_off_looks_at_the_run_directory_only(tmp_path: Path) -> None:
+    """What it reports has the same keys, and versions to compare, without an import of torch."""
+    environ = {
+        "FSDPKIT_ATTEMPT_DIR": str(tmp_path),
+        "FSDPKIT_RANKS_PER_NODE": "1000000",
+        "FSDPKIT_DEVICE": "cpu",
+        "FSDPKIT_PREFLIGHT": "0",
+    }
+    findings = preflight.run_checks(environ)
+    assert findings["run_directory_free_gb"] > 0
+    assert findings["gpus"] is None
+    assert findings["memory_available_gb"] is None
+    on = preflight.run_checks(environ | {"FSDPKIT_PREFLIGHT": "1", "FSDPKIT_RANKS_PER_NODE": "1"})
+    assert findings["software"] == on["software"]
+    assert findings.keys() == on.keys()
+    assert on["preflight_s"] >= 0
+    with pytest.raises(NodeError, match="GB are wanted"):
+        preflight.run_checks(environ | {"FSDPKIT_MIN_FREE_GB": "1e9"})

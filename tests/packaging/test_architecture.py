@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rendering": {"config"},
     "runs": {"config.assets"},
     "config": set(),
-    "launching": {"runs"},
+    "launching": {"runs", "config.retry"},
     "data": {"config.training", "runs.layout"},
     "training": {"runs", "config.training"},
 }

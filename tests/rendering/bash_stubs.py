@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from fsdpkit.rendering.script import PythonEnvironment
 
 RenderScript = Callable[..., str]
 NODES = ("node1", "node2")
+ROOT = Path(__file__).resolve().parents[2]
+LATER = ("timeout",)
 
 # Each node's task runs the here-document as srun would; the record says what every task saw.
 SRUN = r"""
@@ -23,9 +26,19 @@ done
 read -rt "${SRUN_S:-0}" <> <(:) || true
 exit "${SRUN_STATUS:-${failed:-0}}"
 """
-SCONTROL = '(( ${#NODES[@]} == 0 )) || printf "%s\\n" "${NODES[@]}"'
+SCONTROL = r"""
+echo "$*" >>"$RECORD/scontrol"
+case "$1 ${2:-}" in
+    "show hostnames") (( ${#NODES[@]} == 0 )) || printf "%s\n" "${NODES[@]}" ;;
+    "show job") echo "JobId=12345 Requeue=${REQUEUE:-0} Restarts=0 JobState=RUNNING Reason=None" ;;
+    requeue\ *) [[ -z ${REQUEUE_FAILS:-} ]] || exit 1 ;;
+esac
+"""
 # What torchrun was started with on each node, and the environment that matters.
 PYTHON = r"""
+if [[ "$*" == "-m fsdpkit.launching.ending "* ]]; then
+    PYTHONPATH=$CHECKOUT exec "$REAL_PYTHON" "$@"
+fi
 { printf "%s\n" "$@"; } >"$RECORD/args.$SLURM_NODEID"
 env >"$RECORD/env.$SLURM_NODEID"
 """
@@ -47,6 +60,7 @@ STUBS = {
     "getent": GETENT,
     "ip": IP,
     "ss": 'echo "$*" >>"$RECORD/ss"',
+    "sleep": "[[ $1 != 5 ]] || exec /usr/bin/sleep 5",  # the others are for Slurm to end
 }
 
 
@@ -81,12 +95,25 @@ class Bash:
         tools = self.root / "tools"
         if not tools.exists():
             tools.mkdir()
-            for tool in ("awk", "sed", "sort", "cat", "mkdir", "rm", "touch", "bash", "env"):
+            for tool in (
+                "awk",
+                "sed",
+                "sort",
+                "cat",
+                "mkdir",
+                "rm",
+                "touch",
+                "bash",
+                "env",
+                *LATER,
+            ):
                 (tools / tool).symlink_to(f"/usr/bin/{tool}")
         environment = {
             "PATH": f"{bin_dir}:{tools}",
             "HOME": str(self.root),
             "RECORD": str(self.record),
+            "REAL_PYTHON": sys.executable,
+            "CHECKOUT": str(ROOT),
             "SLURM_JOB_ID": "12345",
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_JOB_NUM_NODES": str(len(self.nodes)),

@@ -6,6 +6,7 @@ was given to a file. Cases A01… are those of the launch reference.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -55,7 +56,7 @@ def test_a20_a29_a31_two_warnings_leave_a_file_and_the_status_alone(
         os.kill(process.pid, signal.SIGUSR1)  # the batch shell alone, as with --signal=B:
         time.sleep(0.2)
     assert process.wait(timeout=10) == status
-    assert (tmp_path / "run" / "stop-requested").exists()
+    assert (tmp_path / "run" / "stop-requested").read_text() == "warning\n"
 
 
 def test_a29_an_old_request_to_stop_does_not_stop_the_next_attempt(
@@ -67,11 +68,81 @@ def test_a29_an_old_request_to_stop_does_not_stop_the_next_attempt(
     assert not (tmp_path / "run" / "stop-requested").exists()
 
 
-FAILURES = {"3 rank 1 on node2: x": 3, "300 x": 137, "0 x": 137, "nonsense": 137, "": 137}
+def test_a_request_to_cancel_holds_for_the_next_attempt_too(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "stop-requested").write_text("cancel\n")
+    shell.run(render_script(python=shell.python))
+    assert (tmp_path / "run" / "stop-requested").read_text() == "cancel\n"
+
+
+def verdict(run: Path, **trouble: object) -> None:
+    """What the agents leave, `cause`, `status`, `message` and the rest."""
+    attempt = run / "attempt-0"
+    attempt.mkdir(parents=True)
+    (attempt / "verdict.json").write_text(json.dumps({"trouble": trouble or None, "why": ""}))
+
+
+LOST = {"cause": "node-failure", "status": 78, "message": "node2: gone", "lost": ["node2", "a;b"]}
+
+
+def test_a32_a55_a_lost_node_sends_the_job_back_without_it(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """What is no node's name does not reach scontrol."""
+    shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
+    verdict(tmp_path / "run", **LOST)
+    done = shell.run(render_script(python=shell.python))
+    asked = (shell.record / "scontrol").read_text().splitlines()
+    assert asked[-2:] == ["requeue 12345", "update JobId=12345 ExcNodeList=node2"]
+    assert "node2: gone; queued again" in done.stderr
+    assert json.loads((tmp_path / "run/attempt-0/ending.json").read_text())["action"] == "requeue"
+
+
+def test_a32_an_array_task_goes_back_alone(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    ids = {"SLURM_ARRAY_JOB_ID": "900", "SLURM_ARRAY_TASK_ID": "7"}
+    shell.environment.update(SRUN_STATUS="75", REQUEUE="1", **ids)
+    (tmp_path / "run").mkdir()
+    verdict(tmp_path / "run" / "task-7", **LOST)
+    shell.run(render_script(python=shell.python, array="0-9"))
+    assert "requeue 900_7" in (shell.record / "scontrol").read_text().splitlines()
+
+
+def test_a_requeue_that_slurm_refuses_is_told_with_the_way_out(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.environment.update(SRUN_STATUS="137", REQUEUE="1", REQUEUE_FAILS="1")
+    verdict(tmp_path / "run", **LOST)
+    done = shell.run(render_script(python=shell.python))
+    assert done.returncode == 78
+    assert f"could not queue the job again; to go on: fsdpkit resume {tmp_path}" in done.stderr
+
+
+def test_what_is_done_is_done_whatever_srun_says_of_a_node_that_is_gone(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
+    verdict(tmp_path / "run")
+    assert shell.run(render_script(python=shell.python)).returncode == 0
+
+
+def test_a_job_whose_last_question_cannot_be_answered_ends_with_sruns_status(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment.update(SRUN_STATUS="42", REQUEUE="1")
+    shell.stubs["timeout"] = "exit 1"
+    shell.stubs["python"] = shell.stubs["python"].replace("exec", "exit 1; exec")
+    assert shell.run(render_script(python=shell.python)).returncode == 42
+
+
+FAILURES = {"3 rank 1 on node2: x": 3, "300 x": 9, "0 x": 9, "nonsense": 9, "": 9}
 
 
 @pytest.mark.parametrize(("line", "status"), FAILURES.items())
-def test_a23_the_first_recorded_failure_is_the_jobs_status(
+def test_a23_the_first_failure_that_can_be_read_is_the_jobs_status(
     line: str, status: int, shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     shell.environment["SRUN_STATUS"] = "137"
@@ -282,7 +353,7 @@ def test_a57_a59_a_container_sees_the_run_directory_and_brings_its_own_python(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     del shell.stubs["torchrun"]
-    shell.stubs["apptainer"] = 'printf "%s\\n" "$@" >"$RECORD/container.$SLURM_NODEID"'
+    shell.stubs["apptainer"] = 'printf "%s\\n" "$@" >"$RECORD/container.${SLURM_NODEID:-shell}"'
     profile = {"container": {"engine": "apptainer", "arguments": ["--nv"]}}
     options = {"environment.container": "/images/my torch.sif"}
     done = shell.run(render_script(profile=profile, options=options))

@@ -73,7 +73,8 @@ def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
         """,
     )
     words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
-    answer = answer_of(fsdpkit("submit", str(script), *words))
+    stay = ["--set", "retry.on_time_limit=stop"]
+    answer = answer_of(fsdpkit("submit", str(script), *words, *stay))
     run = Run.open(answer["dir"])
     on_bare.wait_job(answer["job_id"], states=["RUNNING"])
     outputs = [run.dir / "attempt-0" / f"rank-{rank}.out" for rank in (0, 1)]

@@ -1,0 +1,233 @@
+"""`fsdpkit check`: the login node, or with `--nodes` the nodes themselves, as a short job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.options import complete, runs_option, table
+
+if TYPE_CHECKING:
+    from fsdpkit.rendering.script import Plan
+    from fsdpkit.runs.node_report import Node, NodeReport, Verdict
+    from fsdpkit.scheduling.checks import Finding
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.submission import Request
+
+JOB = "check"
+FAILED = 78
+_AVOID_S = 7 * 86400
+
+
+@click.command("check")
+@click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
+@click.option("--account", help="Account (project) to charge.")
+@click.option("--partition", help="Partition (default: the first that fits).")
+@click.option("--nodes", type=click.IntRange(1, 10_000), help="Measure so many nodes, as a job.")
+@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node; makes it a job.")
+@click.option("--time", "limit", help="Time limit of the job.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job.")
+@click.option("--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes a week.")
+@runs_option
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def command(
+    cluster: str | None,
+    account: str | None,
+    partition: str | None,
+    nodes: int | None,
+    gpus: int | None,
+    limit: str | None,
+    sets: tuple[str, ...],
+    avoid: bool,
+    runs: str | None,
+    as_json: bool,
+) -> int:
+    """Check this login node, or measure nodes by a short job.
+
+    \b
+      fsdpkit check --account PAS2136
+      fsdpkit check --nodes 2 --gpus 4
+      fsdpkit check --nodes 12 --gpus 4 --avoid
+
+    Exit status 0, or 78 if a check failed or a node is broken.
+    """
+    from fsdpkit.scheduling.submission import Request
+
+    request = Request(JOB, nodes, gpus, cluster, account, partition, limit, sets, runs=runs)
+    if nodes is None and gpus is None:
+        if avoid:
+            raise click.UsageError("--avoid needs measured nodes: add --nodes.")
+        return _check_login(request, runs, as_json)
+    return _check_nodes(request, runs, avoid, as_json)
+
+
+def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
+    from fsdpkit.scheduling.checks import login_checks, worst
+
+    findings = []
+    for finding in login_checks(request, runs):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    status = worst(findings)
+    if as_json:
+        click.echo(json.dumps({"ok": status == 0, "checks": [asdict(f) for f in findings]}))
+    return status
+
+
+def _print(finding: Finding) -> None:
+    told = finding.told.replace("\n", "\n" + " " * 24)
+    click.echo(f"{finding.outcome:<8} {finding.check:<14} {told}")
+    if finding.remedy:
+        click.echo(f"{'':<23} → {finding.remedy}")
+
+
+def _check_nodes(request: Request, runs: str | None, avoid: bool, as_json: bool) -> int:
+    from fsdpkit.cli.submit import failure_lines
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.runs import node_report
+    from fsdpkit.scheduling import submission
+
+    plan, _ = submission.plan(request)
+    run = submission.submit_plan(plan, runs)
+    state = _wait(run, plan)
+    refused = _failed_before(run)
+    try:
+        report = node_report.load(run.newest_attempt().dir)
+    except NotFoundError:
+        click.echo(f"fsdpkit: {run.id}: {state}, nothing was measured", err=True)
+        for line in failure_lines(run):
+            click.echo(f"fsdpkit: {line}", err=True)
+        _tell(run, None, refused, [], avoid, as_json)
+        return FAILED
+    expected_gb_s = plan.site.profile.network.all_reduce_gb_s
+    verdicts = [*refused, *node_report.judge(report, expected_gb_s)]
+    _tell(run, report, verdicts, node_report.remarks(report, expected_gb_s), avoid, as_json)
+    return FAILED if any(v.state == "broken" for v in verdicts) else 0
+
+
+def _wait(run: Run, plan: Plan) -> str:
+    """The job's end, in words."""
+    shape = plan.job.spec.resources
+    click.echo(
+        f"fsdpkit: job {run.job_id} measures {shape.nodes} nodes x {shape.gpus} ranks, in "
+        f"{run.dir}",
+        err=True,
+    )
+    try:
+        return run.wait().describe()
+    except KeyboardInterrupt:
+        click.echo(f"fsdpkit: the job goes on; end it with fsdpkit cancel {run.dir}", err=True)
+        raise
+
+
+def _failed_before(run: Run) -> list[Verdict]:
+    """Nodes that refused to start: status 78 in the attempt's failures. The others were ended
+    because of them, which says nothing of those."""
+    from fsdpkit.errors import NodeError, NotFoundError
+    from fsdpkit.runs.node_report import Verdict
+
+    try:
+        files = sorted(run.newest_attempt().failures.glob("*"))
+    except NotFoundError:
+        return []
+    found: dict[str, Verdict] = {}
+    for file in files:
+        status, _, line = file.read_text(errors="replace").strip().partition(" ")
+        name, colon, why = line.partition("\n")[0].partition(": ")
+        if status == str(NodeError.exit_code) and colon and not name.startswith("rank "):
+            found.setdefault(name, Verdict(name, "broken", (why,)))
+    return list(found.values())
+
+
+def _tell(
+    run: Run,
+    report: NodeReport | None,
+    verdicts: Sequence[Verdict],
+    remarks: Sequence[str],
+    avoid: bool,
+    as_json: bool,
+) -> None:
+    """The table, the reasons, the remedy; or all of it as JSON."""
+    bad = [verdict for verdict in verdicts if verdict.state != "ok"]
+    if avoid:
+        _avoid(run, bad)
+    if as_json:
+        click.echo(json.dumps(_answer(run, report, verdicts, remarks)))
+        return
+    if report is not None:
+        states = {verdict.node: verdict.state for verdict in verdicts}
+        table(COLUMNS, [_row(report, node, states[node.name]) for node in report.nodes])
+        if report.all_nodes_gb_s is not None:
+            click.echo(f"all nodes together: {report.all_nodes_gb_s:.3g} GB/s")
+    for verdict in verdicts:
+        for text in verdict.reasons:
+            click.echo(f"{verdict.node} is {verdict.state}: {text}")
+        for text in verdict.notes:
+            click.echo(f"{verdict.node}: {text}")
+    for text in remarks:
+        click.echo(text)
+    if bad:
+        names = ",".join(verdict.node for verdict in bad)
+        click.echo(
+            f"leave {'it' if len(bad) == 1 else 'them'} out: --set resources.exclude={names}"
+        )
+
+
+def _answer(
+    run: Run, report: NodeReport | None, verdicts: Iterable[Verdict], remarks: Sequence[str]
+) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "run": run.id,
+        "dir": str(run.dir),
+        "nodes": [asdict(verdict) for verdict in verdicts],
+        "remarks": list(remarks),
+        "measured": msgspec.to_builtins(report),
+    }
+
+
+COLUMNS = [
+    *("NODE", "GPUS", "GPU MEMORY", "CLOCK", "TFLOP/s", "GB/s INSIDE", "GB/s BETWEEN"),
+    *("CPUS", "MEMORY FREE", "TIME OFF", "VERDICT"),
+]
+
+
+def _row(report: NodeReport, node: Node, state: str) -> list[str]:
+    names = {gpu.name for gpu in node.gpus if gpu.name}
+    smallest_mib = min((g.memory_total_mib for g in node.gpus if g.memory_total_mib), default=None)
+    clock_mhz = min((c for c in node.loaded_clock_mhz if c), default=None)
+    return [
+        node.name,
+        f"{len(node.gpus)} x {', '.join(sorted(names)) or '?'}" if node.gpus else "-",
+        f"{smallest_mib / 1024:.0f} GB" if smallest_mib else "-",
+        f"{clock_mhz} MHz" if clock_mhz else "-",
+        _figure(node.slowest_tflop_s),
+        _figure(node.in_node_gb_s),
+        _figure(report.between_nodes_gb_s(node.name)),
+        str(node.cpus),
+        f"{node.memory_available_gb:.0f} of {node.memory_total_gb:.0f} GB",
+        f"{node.clock_offset_s * 1e3:+.1f} ms",
+        state,
+    ]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _avoid(run: Run, bad: Iterable[Verdict]) -> None:
+    """On record for a week, in the directory of runs: where nodes are repaired, they come back."""
+    from fsdpkit.runs.avoided_nodes import avoid
+
+    for verdict in bad:
+        why = f"{verdict.state} in fsdpkit check: {'; '.join(verdict.reasons)}"
+        until_s = time.time() + _AVOID_S
+        avoid(run.dir.parent, verdict.node, why=why, run_id=run.id, until_s=until_s)
+        click.echo(f"fsdpkit: later jobs avoid {verdict.node} for a week", err=True)

@@ -1,0 +1,219 @@
+"""The head node's agent decides for all: which nodes train, when to start again, when to end.
+
+It is called a few times a second on the link's thread and never blocks but on the store, which is
+in its own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.errors import NodeError
+from fsdpkit.launching.link import Board, Order
+from fsdpkit.launching.policy import (
+    WARNING,
+    End,
+    Report,
+    Restart,
+    Trouble,
+    after_launch,
+    first_trouble,
+)
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
+
+_SETTLE_S = 3.0
+"""How long other reports of the same trouble are waited for, so that the first is known."""
+_STRAGGLE_S = 120.0
+"""How long ranks may differ in how long they take to leave."""
+_GATHER_S = 30.0
+"""With spares: how long to wait for the last nodes when enough are there."""
+
+
+@dataclass
+class Conductor:
+    """State of one attempt. nodes: names of all, spares included; wanted: how many train."""
+
+    board: Board
+    nodes: list[str]
+    wanted: int
+    retry: Retry
+    most_restarts: int
+    attempt: AttemptPaths
+    task: TaskPaths
+    record: Callable[..., Any]
+    start_s: float = 600.0
+    """How long nodes may take until their agents are there."""
+    clock: Callable[[], float] = time.monotonic
+
+    over: bool = False
+    _launch: int = -1
+    _training: tuple[int, ...] = ()
+    _reports: dict[int, Report] = field(default_factory=dict)
+    _troubles: list[Trouble] = field(default_factory=list)
+    _counts: list[int] = field(default_factory=list)
+    _heard_s: list[float] = field(default_factory=list)
+    _gone: set[int] = field(default_factory=set)
+    _began_s: float = 0.0
+    _trouble_s: float | None = None
+    _stopping: bool = False
+    _look_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
+        self._counts = [0] * len(self.nodes)
+        self._heard_s = [self._began_s] * len(self.nodes)
+
+    @property
+    def others(self) -> int:
+        """How many agents there are beside this one."""
+        return len([n for n, count in enumerate(self._counts) if count and n not in self._gone]) - 1
+
+    def tick(self) -> None:
+        """Look at what came in and act on it."""
+        if self.over:
+            return
+        now = self.clock()
+        self._listen(now)
+        if self._launch < 0:
+            self._gather(now)
+        else:
+            self._look_for_stop(now)
+            self._judge(now)
+
+    def _listen(self, now: float) -> None:
+        for node, count in enumerate(self.board.alive()):
+            if count != self._counts[node]:
+                self._counts[node], self._heard_s[node] = count, now
+        for report in self.board.reports():
+            if report.launch == self._launch and report.outcome != "interrupted":
+                self._reports[report.node] = report
+        for node, heard_s in enumerate(self._heard_s):
+            if self._counts[node] and now - heard_s > self.retry.lost_s and node not in self._gone:
+                self._gone.add(node)
+                self.record(event="node-lost", node=self.nodes[node])
+
+    def _gather(self, now: float) -> None:
+        """Begin when all agents are there, or enough of them."""
+        there = [n for n, count in enumerate(self._counts) if count and n not in self._gone]
+        waited_s = now - self._began_s
+        if len(there) == len(self.nodes) or (len(there) >= self.wanted and waited_s > _GATHER_S):
+            self._run(tuple(there[: self.wanted]), now)
+        elif waited_s > self.start_s:
+            missing = tuple(name for n, name in enumerate(self.nodes) if n not in there)
+            trouble = Trouble(
+                cause="node-failure",
+                status=NodeError.exit_code,
+                message=f"{', '.join(missing)}: no agent after {waited_s:.0f} s",
+                lost=missing,
+            )
+            self._end(trouble, "")
+
+    def _run(
+        self, nodes: tuple[int, ...], now: float, delay_s: float = 0, because: str = ""
+    ) -> None:
+        self._launch += 1
+        self._training, self._reports, self._trouble_s = nodes, {}, None
+        self._began_s = now + delay_s
+        names = [self.nodes[n] for n in nodes]
+        self.record(event="launch", launch=self._launch, nodes=names, delay_s=delay_s)
+        self.board.order(
+            Order(do="run", launch=self._launch, nodes=nodes, delay_s=delay_s, because=because)
+        )
+
+    def _look_for_stop(self, now: float) -> None:
+        if self._stopping or now < self._look_s:
+            return
+        self._look_s = now + 1.0
+        if self.task.stop_requested.exists():
+            self._stopping = True
+            self.record(event="stop-requested")
+            self.board.order(Order(do="stop"))
+
+    def _judge(self, now: float) -> None:
+        lost = [self.nodes[n] for n in self._training if n in self._gone]
+        reports = [self._reports[n] for n in self._training if n in self._reports]
+        trouble = first_trouble(reports, lost, max(0.0, now - self._began_s))
+        if trouble is None:
+            if len(reports) == len(self._training):
+                self._end(None, "")
+            return
+        self._trouble_s = self._trouble_s or now
+        waited_s = now - self._trouble_s
+        if len(reports) + len(lost) < len(self._training):
+            # A rank that stopped in order says nothing against the others, which are on their way.
+            patience_s = _STRAGGLE_S if trouble.cause == "stopped" else _SETTLE_S
+            # One that crashed may only have noticed first that a node is gone.
+            if self._silent(now) and trouble.cause != "stopped":
+                patience_s = self.retry.lost_s + _SETTLE_S
+            if waited_s < patience_s:
+                return
+        self._answer(trouble, now)
+
+    def _silent(self, now: float) -> bool:
+        return any(now - self._heard_s[n] > 2.0 for n in self._training if n not in self._gone)
+
+    def _answer(self, trouble: Trouble, now: float) -> None:
+        self.record(
+            event="trouble", cause=trouble.cause, message=trouble.message, step=trouble.step
+        )
+        if self._stopping and trouble.cause != "stopped":
+            self._end(trouble, "the run was asked to stop meanwhile")
+            return
+        self._gone |= {n for n, name in enumerate(self.nodes) if name in trouble.lost}
+        left = [n for n in range(len(self.nodes)) if n not in self._gone]
+        spares = len([n for n in left if n not in self._training])
+        decision = after_launch(
+            trouble, self._troubles, self.retry, most=self.most_restarts, spares=spares
+        )
+        self._troubles.append(trouble)
+        if isinstance(decision, End):
+            self._end(trouble, decision.why)
+        else:
+            self._again(decision, trouble, left, now)
+
+    def _again(self, decision: Restart, trouble: Trouble, left: list[int], now: float) -> None:
+        staying = [n for n in self._training if n in left]
+        joining = [n for n in left if n not in self._training][: self.wanted - len(staying)]
+        print(
+            f"fsdpkit: {trouble.message}; starting the ranks again in {decision.delay_s:.0f} s"
+            + "".join(f", with {self.nodes[n]}" for n in joining),
+            flush=True,
+        )
+        self._run(tuple(sorted(staying + joining)), now, decision.delay_s, trouble.cause)
+
+    def _end(self, trouble: Trouble | None, why: str) -> None:
+        self.over = True
+        status = trouble.status if trouble else 0
+        verdict = {
+            "trouble": msgspec.to_builtins(trouble) if trouble else None,
+            "why": why,
+            "warned": self._stopping,
+            "restarts": max(0, self._launch),
+            "earlier": msgspec.to_builtins(self._troubles),
+        }
+        with contextlib.suppress(OSError):  # a full disk; the failures on record are left
+            write_atomically(
+                self.attempt.verdict, msgspec.json.format(msgspec.json.encode(verdict)).decode()
+            )
+        self.board.order(
+            Order(
+                do="end",
+                status=status,
+                because=trouble.cause if trouble else "done",
+                message=f"{trouble.message}" + (f"; {why}" if why else "") if trouble else "",
+            )
+        )
+
+
+def warn(task: TaskPaths) -> None:
+    """Ask for a checkpoint and a stop because the scheduler gave a warning; any agent may."""
+    # It may be there already, and a full disk must not end what goes on well.
+    with contextlib.suppress(OSError), open(task.stop_requested, "x", encoding="utf-8") as file:
+        file.write(WARNING + "\n")

@@ -1,0 +1,168 @@
+"""What the batch shell asks when srun is over: `python -m fsdpkit.launching.ending STATUS`.
+
+Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
+`end STATUS`, or `requeue STATUS [NODES]` with the nodes to leave out, separated by commas; what a
+person should read goes to standard error. Imports no torch: the job's last seconds may be short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.errors import FsdpkitError, StorageError
+from fsdpkit.launching.policy import (
+    Attempt,
+    Ending,
+    Job,
+    Trouble,
+    after_attempt,
+    cause_of,
+)
+from fsdpkit.runs import avoided_nodes
+from fsdpkit.runs.checkpoints import checkpoints_in, step_of
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
+
+
+def main() -> int:
+    status = int(sys.argv[1])
+    run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
+    attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
+    task = TaskPaths(attempt.dir.parent)
+    retry = msgspec.convert(_json(run.job).get("retry", {}), Retry)
+    facts = gather(status, job_of(sys.stdin.read()), attempt, task)
+    decision = after_attempt(facts, retry)
+    ending = msgspec.structs.replace(
+        decision,
+        step=_newest_step(task),
+        avoid=tuple(node for node in decision.avoid if _NODE.fullmatch(node)),
+    )
+    try:
+        _record(ending, attempt, run, retry)
+    except OSError as error:  # an attempt that leaves no trace must not be followed by another
+        why = f"{ending.why}; and {attempt.dir} cannot be written: {error.strerror}"
+        status = ending.status if ending.action == "end" else StorageError.exit_code
+        ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
+    if ending.action == "requeue":
+        task.stop_requested.unlink(missing_ok=True)
+        print(f"fsdpkit: {ending.why}; queued again", file=sys.stderr)
+        before = [facts.job.exclude] if facts.job.exclude and ending.avoid else []
+        print("requeue", ending.status, ",".join([*before, *ending.avoid]))
+        return 0
+    if ending.cause != "done":
+        print(f"fsdpkit: {ending.why}", file=sys.stderr)
+        if ending.status and not facts.job.requeued:
+            print(f"fsdpkit: to go on: fsdpkit resume {run.dir}", file=sys.stderr)
+    print("end", ending.status)
+    return 0
+
+
+def job_of(text: str) -> Job:
+    """What `scontrol show job -o` said. An empty text: nobody could say."""
+    fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
+    if "JobState" not in fields:
+        return Job()
+    return Job(
+        ending=fields["JobState"] != "RUNNING",
+        reason=fields.get("Reason"),
+        preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", ""),
+        requeue={"1": True, "0": False}.get(fields.get("Requeue", "")),
+        exclude=excluded if _NODES.fullmatch(excluded := fields.get("ExcNodeList", "")) else None,
+        requeued=int(fields.get("Restarts", "0")) > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Attempt:
+    """The facts of the attempt from what lies in its directory."""
+    verdict = _json(attempt.verdict)
+    told = verdict.get("trouble")
+    trouble = msgspec.convert(told, Trouble) if told else None
+    if verdict and trouble is None:
+        status = 0  # whatever srun says, which had to be ended for a node that is gone
+    elif status and trouble is None:
+        trouble = _first_recorded(attempt)
+    request = None
+    with contextlib.suppress(OSError):
+        request = task.stop_requested.read_text(encoding="utf-8").strip()
+    return Attempt(
+        status=status,
+        job=job,
+        trouble=trouble,
+        lost=tuple(node for one in verdict.get("earlier", []) for node in one.get("lost", [])),
+        decided=bool(verdict),
+        warned=bool(verdict.get("warned")),
+        why=verdict.get("why", ""),
+        request=request,
+        fruitless=_fruitless(attempt, task),
+    )
+
+
+def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
+    for path in sorted(attempt.failures.glob("*")):
+        first, _, message = path.read_text(errors="replace").strip().partition(" ")
+        if first.isdigit() and 0 < int(first) < 256:
+            return Trouble(cause=cause_of(int(first), message), status=int(first), message=message)
+    return None
+
+
+def _newest_step(task: TaskPaths) -> int | None:
+    steps = [step_of(path) for path in checkpoints_in(task.checkpoints)]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _fruitless(attempt: AttemptPaths, task: TaskPaths) -> int:
+    """How many attempts of this job in a row, up to this one, have left no newer checkpoint.
+
+    Attempts that Slurm ended without asking (a lost node, a preemption) have left no record, and
+    do not count.
+    """
+    number = int(attempt.dir.name.removeprefix("attempt-"))
+    first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    endings = [_json(task.attempt(n).ending) for n in range(max(0, first - 1), number)]
+    steps = [ending["step"] for ending in endings if "step" in ending]
+    if first == 0:
+        steps.insert(0, None)
+    count = 0
+    for earlier in reversed(steps):
+        if earlier != _newest_step(task):
+            break
+        count += 1
+    return count
+
+
+def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) -> None:
+    """The decision for people and programs. Raises OSError."""
+    write_atomically(
+        attempt.ending, msgspec.json.format(msgspec.json.encode(ending)).decode() + "\n"
+    )
+    until_s = time.time() + 3600 * retry.avoid_node_h
+    for node in ending.avoid:
+        with contextlib.suppress(OSError, FsdpkitError):
+            avoided_nodes.avoid(
+                run.dir.parent, node, why=ending.why, run_id=run.dir.name, until_s=until_s
+            )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):  # Slurm ended the shell that asked
+        sys.exit(main())

@@ -1,0 +1,191 @@
+"""How the agents of one attempt talk: signs of life and reports to the head's, orders from it.
+
+All goes through one TCPStore, on the head node's agent, at the address where torchrun's ranks then
+meet, too. Everything that can block on a dead network happens on one thread; whoever waits looks at
+the clock instead. Keys:
+
+    alive/<node>    a counter; who stops counting for `lost_s` is lost
+    reports         a line of JSON for each report
+    orders          how many there are; order/<n> is the n-th, as JSON
+    left            how many agents have read the last one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from fsdpkit.errors import NodeError
+from fsdpkit.launching.policy import Report
+
+TICK_S = 0.25
+_PREFIX = "fsdpkit"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the head's agent tells all agents to do, in place of what they do now."""
+
+    do: Literal["run", "stop", "end"]
+    launch: int = 0
+    nodes: tuple[int, ...] = ()
+    """run: which nodes take part."""
+    delay_s: float = 0.0
+    because: str = ""
+    """Why the launch before is over; `hang` makes the agents ask ranks for their stacks."""
+    status: int = 0
+    """end: what to exit with."""
+    message: str = ""
+
+
+class HeadLostError(NodeError):
+    """The head node's agent does not answer."""
+
+
+class Link:
+    """One agent's end. `tick` (on the head: the conductor) is called after each exchange."""
+
+    def __init__(self, store: Any, node: int, lost_s: float) -> None:
+        self.store, self.node, self.lost_s = store, node, lost_s
+        self.tick: Callable[[], None] | None = None
+        self.on_stop: Callable[[], None] = lambda: None
+        self.orders: queue.Queue[Order] = queue.Queue()
+        self.heard_s = time.monotonic()
+        self.broken: Exception | None = None
+        self._reports: queue.Queue[bytes] = queue.Queue()
+        self._seen = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fsdpkit-link", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what is left to send, and stop; gives up where the network is dead."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def linger(self, others: int) -> None:
+        """On the head: stay until `others` have read the last order, ten seconds at most."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and not self.broken:
+            if self.store.add(f"{_PREFIX}/left", 0) >= others:
+                return
+            time.sleep(TICK_S / 5)
+
+    def report(self, report: Report) -> None:
+        """Tell the head's agent how a launch ended here."""
+        self._reports.put(msgspec.json.encode(asdict(report)) + b"\n")
+
+    @property
+    def superseded(self) -> Order | None:
+        """An order that waits to be taken, in place of the one in hand."""
+        waiting: list[Order] = list(self.orders.queue)
+        return waiting[-1] if waiting else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the head node has been silent for too long."""
+        return self.broken is not None or time.monotonic() - self.heard_s > self.lost_s
+
+    def next_order(self) -> Order:
+        """The next order; blocks. Raises HeadLostError."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.orders.get(timeout=TICK_S)
+            if self.lost:
+                raise HeadLostError(self.lost_message())
+
+    def lost_message(self) -> str:
+        silent_s = time.monotonic() - self.heard_s
+        why = f" ({self.broken})" if self.broken else ""
+        return f"the head node's agent does not answer any more, for {silent_s:.0f} s{why}"
+
+    def _run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._exchange()
+                self._over.wait(TICK_S)
+            self._exchange()
+            self.store.add(f"{_PREFIX}/left", 1)
+        except Exception as error:  # the store is gone, and with it the head node's agent
+            self.broken = error
+
+    def _exchange(self) -> None:
+        self.store.add(f"{_PREFIX}/alive/{self.node}", 1)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.store.append(f"{_PREFIX}/reports", self._reports.get_nowait().decode())
+        count = self.store.add(f"{_PREFIX}/orders", 0)
+        while self._seen < count:
+            self._seen += 1
+            text = self.store.get(f"{_PREFIX}/order/{self._seen}")
+            order = msgspec.json.decode(text, type=Order)
+            if order.do == "stop":
+                self.on_stop()
+            else:
+                self.orders.put(order)
+        self.heard_s = time.monotonic()
+        if self.tick is not None:
+            self.tick()
+
+
+class Board:
+    """The head's side of the store: what all agents said, and where orders are published."""
+
+    def __init__(self, store: Any, nodes: int) -> None:
+        self._store, self._nodes = store, nodes
+        self._read = 0
+        for node in range(nodes):
+            store.add(f"{_PREFIX}/alive/{node}", 0)
+        store.set(f"{_PREFIX}/reports", "")
+
+    def alive(self) -> list[int]:
+        """Each node's counter."""
+        return [int(self._store.add(f"{_PREFIX}/alive/{n}", 0)) for n in range(self._nodes)]
+
+    def reports(self) -> list[Report]:
+        """Those that came since the last call."""
+        text = bytes(self._store.get(f"{_PREFIX}/reports"))
+        new = text[self._read : text.rfind(b"\n") + 1]
+        self._read += len(new)
+        return [msgspec.json.decode(line, type=Report) for line in new.splitlines()]
+
+    def order(self, order: Order) -> None:
+        number = int(self._store.add(f"{_PREFIX}/published", 1))
+        self._store.set(f"{_PREFIX}/order/{number}", msgspec.json.encode(order).decode())
+        self._store.add(f"{_PREFIX}/orders", 1)
+
+
+def make_store(host: str | None, port: int, *, is_head: bool, timeout_s: float) -> Any:
+    """The store of this attempt's agents; without a host (one node) it stays in this process.
+
+    torchrun's rendezvous, which is told the same address, shares the server. Raises NodeError if
+    the head node's port cannot be reached, or not be opened.
+    """
+    from torch._C._distributed_c10d import HashStore, TCPStore
+
+    if host is None:
+        return HashStore()
+    try:
+        return TCPStore(
+            host,
+            port,
+            is_master=is_head,
+            multi_tenant=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_s),
+        )
+    except (RuntimeError, ValueError) as error:
+        doing = "open" if is_head else "reach"
+        raise NodeError(
+            f"cannot {doing} the head node's port {host}:{port}: {str(error).splitlines()[0]}"
+        ) from error

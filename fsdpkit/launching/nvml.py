@@ -1,0 +1,170 @@
+"""What NVIDIA's management library (NVML) says of the GPUs that this job was given.
+
+Only readings: no question here changes a GPU or makes a CUDA context on it. Whatever a GPU, a
+driver or a missing package leaves unanswered is None, for not every GPU answers every question.
+Source: NVML API reference; `pynvml` is the package nvidia-ml-py, the extra `fsdpkit[gpu]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from fsdpkit.runs.node_report import GpuState
+
+Answer = TypeVar("Answer")
+
+_MIB = 2**20
+
+
+def handles(environ: Mapping[str, str]) -> list[Any]:
+    """NVML's handles of the GPUs in CUDA_VISIBLE_DEVICES, of all where it is not set; [] without
+    the package, a driver or a GPU.
+
+    Numbers are taken as NVML's own: Slurm counts in the same order, that of the PCI bus.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        visible = environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is None:
+            return [
+                pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+            ]
+        words = [word.strip() for word in visible.split(",")]
+        return [_handle(word) for word in words if word not in ("", "NoDevFiles")]
+    except Exception:  # ImportError, NVMLError, or what a broken driver makes of a call
+        return []
+
+
+def _handle(word: str) -> Any:
+    import pynvml
+
+    if word.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(word))
+    return pynvml.nvmlDeviceGetHandleByUUID(word)  # GPU-… or MIG-…
+
+
+def gpu_states(environ: Mapping[str, str]) -> list[GpuState]:
+    """One reading of each GPU of this job, in the order of CUDA_VISIBLE_DEVICES."""
+    return [_state(index, handle) for index, handle in enumerate(handles(environ))]
+
+
+def _state(index: int, handle: Any) -> GpuState:
+    import pynvml
+
+    memory = _memory(handle)
+    rows = _asked(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+    return GpuState(
+        index=index,
+        name=_asked(lambda: _text(pynvml.nvmlDeviceGetName(handle))),
+        memory_total_mib=memory and memory.total // _MIB,
+        memory_used_mib=memory and memory.used // _MIB,
+        clock_mhz=_asked(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        clock_max_mhz=_asked(
+            lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        ),
+        temperature_c=_asked(
+            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+        ),
+        uncorrected_ecc_errors=_asked(
+            lambda: pynvml.nvmlDeviceGetTotalEccErrors(
+                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            )
+        ),
+        remap_pending=None if rows is None else bool(rows[2]),
+        remap_failed=None if rows is None else bool(rows[3]),
+        processes=_processes(handle),
+    )
+
+
+def _memory(handle: Any) -> Any:
+    """NVML's second form, whose `used` is without what the driver keeps; else the first."""
+    import pynvml
+
+    with contextlib.suppress(Exception):  # a package or a driver from before the second form
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    return _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+
+
+def _processes(handle: Any) -> list[str]:
+    """Each process with a CUDA context here, as `1234 python (512 MiB)`."""
+    import pynvml
+
+    return [
+        f"{process.pid} {_process_name(process.pid)} ({_mib(process.usedGpuMemory)})"
+        for process in _asked(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    ]
+
+
+def _mib(size_bytes: int | None) -> str:
+    return "size unknown" if size_bytes is None else f"{size_bytes // _MIB} MiB"
+
+
+def _process_name(pid: int) -> str:
+    """Its name by /proc; another user's or another container's may be hidden."""
+    import psutil
+
+    try:
+        name: str = psutil.Process(pid).name()
+    except psutil.Error:
+        return "(not visible here)"
+    return name
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _asked(question: Callable[[], Answer]) -> Answer | None:
+    import pynvml
+
+    try:
+        return question()
+    except (pynvml.NVMLError, AttributeError):  # not supported by this GPU, or by this package
+        return None
+
+
+@contextlib.contextmanager
+def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
+    """A list that holds, after the block, the XID errors that came during it.
+
+    NVML tells of an XID only as it happens; those of the past stand in the kernel's log, which
+    jobs may not read.
+    """
+    found: list[int] = []
+    events = _watched(environ)
+    try:
+        yield found
+    finally:
+        if events is not None:
+            found += _pending(events)
+
+
+def _watched(environ: Mapping[str, str]) -> Any:
+    """An event set that collects critical XIDs; None where there is nothing to watch."""
+    watched = handles(environ)
+    if not watched:
+        return None
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):
+        events = pynvml.nvmlEventSetCreate()
+        for handle in watched:
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        return events
+    return None
+
+
+def _pending(events: Any) -> list[int]:
+    import pynvml
+
+    found = []
+    with contextlib.suppress(pynvml.NVMLError):  # a time-out: there are no more
+        while True:
+            found.append(int(pynvml.nvmlEventSetWait_v2(events, 0).eventData))
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlEventSetFree(events)
+    return found

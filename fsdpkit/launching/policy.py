@@ -1,0 +1,320 @@
+"""What follows when the ranks of an attempt ended: pure decisions, from facts and `[retry]`.
+
+Twice someone has to decide. `after_launch`: in the job, the head node's agent, whether to start the
+ranks again in the same allocation. `after_attempt`: when the agents are gone, the batch shell,
+whether the job is queued again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.errors import (
+    STOPPED_EARLY,
+    ConfigError,
+    NodeError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
+
+Cause = Literal[
+    "done",
+    "stopped",
+    "crash",
+    "hang",
+    "out-of-memory",
+    "node-failure",
+    "storage",
+    "settings",
+    "preflight",
+]
+_LONGEST_BACKOFF_S = 300.0
+_YOUNG_S = 300.0
+"""A launch that lasted no longer has hardly begun: the same words again are the same trouble."""
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a launch ended without being done: the first of its failures."""
+
+    cause: Cause
+    status: int
+    message: str
+    """Who and what: `rank 3 on node2: RuntimeError: …`."""
+    step: int | None = None
+    """Steps done by then, where ranks tell; -1 before the first was tried."""
+    lasted_s: float = 0.0
+    lost: tuple[str, ...] = ()
+    """Names of nodes that fell silent, or whose GPU is broken."""
+
+    def again(self, before: Trouble) -> bool:
+        """Whether the same thing happened as in the launch before, which restarting did not cure.
+
+        Somebody who kills ranks, or a node that dies, does so at any step; what comes back at the
+        same step is in the program or its data.
+        """
+        if self.cause not in ("crash", "hang", "out-of-memory") or self.cause != before.cause:
+            return False
+        if self.step is not None:
+            return self.step == before.step
+        return self.message == before.message and self.lasted_s < _YOUNG_S
+
+
+def cause_of(status: int, message: str) -> Cause:
+    """What a rank's end was due to, by its exit status (128 + signal) and last words."""
+    if status == STOPPED_EARLY:
+        return "stopped"
+    if status == StorageError.exit_code:
+        return "storage"
+    settings = (UsageError, ConfigError, NotFoundError, NodeError)
+    if status in {error.exit_code for error in settings}:
+        return "settings"
+    if "OutOfMemoryError" in message or "out of memory" in message.lower():
+        return "out-of-memory"
+    return "crash"
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Start the ranks again after `delay_s`, on the nodes that are left and spares."""
+
+    delay_s: float
+
+
+class End(msgspec.Struct, frozen=True):
+    """The attempt is over; `why` says what a person should know beyond the trouble itself."""
+
+    why: str
+
+
+def after_launch(
+    trouble: Trouble, earlier: Sequence[Trouble], retry: Retry, *, most: int, spares: int
+) -> Restart | End:
+    """In the job: start again, or end the attempt.
+
+    earlier: what ended the launches before, in order. most: restarts in this attempt. spares: nodes
+    that wait.
+    """
+    if trouble.cause in ("stopped", "storage", "settings", "preflight"):
+        return End("")
+    if trouble.cause == "node-failure":
+        if retry.on_node_failure != "restart":
+            return End("")
+        if spares < len(trouble.lost) or not trouble.lost:
+            return End("no spare node is left (resources.spare)" if trouble.lost else "")
+    else:
+        action = {
+            "crash": retry.on_crash,
+            "hang": retry.on_hang,
+            "out-of-memory": retry.on_out_of_memory,
+        }[trouble.cause]
+        if action != "restart":
+            return End("")
+        if earlier and trouble.again(earlier[-1]):
+            return End(f"it came back {_where(trouble.step)}, so starting again does not help")
+    if len(earlier) >= most:
+        return End(f"{most} restarts are used up (retry.restarts)" if most else "")
+    return Restart(min(retry.backoff_s * 2 ** len(earlier), _LONGEST_BACKOFF_S))
+
+
+def _where(step: int | None) -> str:
+    if step is None:
+        return "with the same words"
+    return "before the first step" if step < 0 else f"after step {step} again"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm says of the job at its end. None: nobody could say."""
+
+    ending: bool = False
+    """Slurm ends it already: time limit, scancel, preemption."""
+    reason: str | None = None
+    preempted: bool = False
+    requeue: bool | None = None
+    """Whether it may be queued again."""
+    exclude: str | None = None
+    """The nodes that it avoids as yet, in Slurm's notation."""
+    requeued: bool = False
+    """Slurm has queued it again itself: a lost node, or a preemption at the end of its grace."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of an attempt that is over."""
+
+    status: int
+    """srun's."""
+    job: Job
+    trouble: Trouble | None = None
+    """The agents' verdict, or else the first failure on record."""
+    lost: tuple[str, ...] = ()
+    """Nodes that were lost on the way, though the attempt may have gone on without them."""
+    decided: bool = False
+    """Whether the agents came to a verdict, or were ended before."""
+    warned: bool = False
+    """Whether they had been asked to stop before the trouble came."""
+    why: str = ""
+    """What the agents had to say about why they did not go on."""
+    request: str | None = None
+    """Content of `stop-requested`; None: nobody asked."""
+    fruitless: int = 0
+    """Attempts in a row, this one included, that left no newer checkpoint."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch shell does: `ending.json`."""
+
+    action: Literal["end", "requeue"]
+    status: int
+    cause: str
+    why: str
+    avoid: tuple[str, ...] = ()
+    step: int | None = None
+    """Of the newest whole checkpoint; set by whoever looks at the disk."""
+
+
+WARNING = "warning"
+"""What agents and the batch shell write into `stop-requested` when the scheduler warned them."""
+
+
+def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
+    """When srun is over: end the job with which status, or queue it again without which nodes."""
+    trouble, job = attempt.trouble, attempt.job
+    avoid = tuple(dict.fromkeys([*attempt.lost, *(trouble.lost if trouble else ())]))
+    if trouble is None and attempt.status == 0:
+        why = "all ranks are done" + (f", without {', '.join(avoid)}" if avoid else "")
+        return Ending(action="end", status=0, cause="done", why=why, avoid=avoid)
+    status = trouble.status if trouble and trouble.status else attempt.status or 1
+    cause, wanted, why = _judge(attempt, retry)
+    if not wanted:
+        return Ending(action="end", status=status, cause=cause, why=why, avoid=avoid)
+    if job.requeue is False or (job.requeue is None and not job.ending):
+        why += "; the cluster does not queue a job again"
+    elif attempt.fruitless > retry.requeues:
+        why += (
+            f"; {attempt.fruitless} attempts in a row left no new checkpoint (retry.requeues is "
+            f"{retry.requeues})"
+        )
+    else:
+        return Ending(action="requeue", status=status, cause=cause, why=why, avoid=avoid)
+    return Ending(action="end", status=status, cause=cause, why=why, avoid=avoid)
+
+
+def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
+    """Cause, whether the policy wants the job back, and the sentence that says so."""
+    trouble, job = attempt.trouble, attempt.job
+    told = trouble.message if trouble else f"srun ended with status {attempt.status}"
+    if attempt.why:
+        told = f"{told}; {attempt.why}"
+    if attempt.request is not None and attempt.request != WARNING:
+        return "cancelled", False, "asked to stop and not to come back"
+    timed_out = job.reason == "TimeLimit"
+    if job.requeued:
+        cause = trouble.cause if trouble and trouble.cause == "node-failure" else "preemption"
+        node = f"{trouble.message}; " if trouble and cause == "node-failure" else ""
+        return cause, False, f"{node}Slurm took the nodes away and queues the job again"
+    if job.ending and not timed_out and not job.preempted:
+        return "cancelled", False, "cancelled"
+    # The request alone says little: srun, too, sends SIGTERM, when one of its tasks has failed.
+    stopped = attempt.warned or (trouble is not None and trouble.cause == "stopped")
+    if not attempt.decided and not stopped:
+        told = f"the agents were ended before they could decide; first on record: {told}"
+    if job.preempted and (stopped or job.ending):
+        if job.ending:  # Slurm decides itself what becomes of a job that it has preempted
+            return "preemption", False, "preempted"
+        return "preemption", retry.on_preemption == "requeue", f"preempted; {told}"
+    if timed_out or stopped:
+        why = "the time is over" if timed_out else "Slurm warned of the end"
+        return "time-limit", retry.on_time_limit == "requeue", f"{why}; {told}"
+    if trouble is None:  # the agents had no time to say more: were they killed?
+        return "unknown", attempt.status > 128 and retry.on_crash != "stop", told
+    action = {
+        "node-failure": retry.on_node_failure,
+        "crash": retry.on_crash,
+        "hang": retry.on_hang,
+        "out-of-memory": retry.on_out_of_memory,
+    }.get(trouble.cause, "stop")
+    # What the agents cannot start again themselves, the queue can.
+    cannot = trouble.cause == "node-failure" or not attempt.decided
+    wanted = action == "requeue" or (action == "restart" and cannot)
+    return trouble.cause, wanted, told
+
+
+WAITING = "waiting for other ranks"
+"""What a hung rank is said to be doing that is not to blame."""
+
+_FOLLOWS = re.compile(
+    r"Connection (reset|closed|refused)|closed by peer|Broken pipe|Socket Timeout|ncclRemoteError"
+    r"|remote process exited|DistNetworkError|NCCL communicator was aborted|" + WAITING,
+    re.IGNORECASE,
+)
+"""What ranks say whose peer has gone: it came first by the clock perhaps, but it is no cause."""
+
+
+def follows(message: str) -> bool:
+    """Whether these are the words of a rank that only lost its peer."""
+    return bool(_FOLLOWS.search(message))
+
+
+_BROKEN_GPU = re.compile(
+    r"uncorrectable ECC|fallen off the bus|CUDA error: (hardware|ECC|unknown)|NVLink error|Xid",
+    re.IGNORECASE,
+)
+"""What CUDA says when it is the machine, not the program: the node is left out."""
+
+Outcome = Literal["done", "failed", "hung", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a launch ended on one node, as its agent tells the head's."""
+
+    launch: int
+    node: int
+    name: str
+    outcome: Outcome
+    status: int = 0
+    message: str = ""
+    time_ns: int = 0
+    rank: int | None = None
+    step: int | None = None
+
+
+def first_trouble(
+    reports: Sequence[Report], lost: Sequence[str], lasted_s: float
+) -> Trouble | None:
+    """The first failure among a launch's reports; that nodes fell silent explains all others."""
+    step = min((r.step for r in reports if r.step is not None), default=None)
+    if lost:
+        return Trouble(
+            cause="node-failure",
+            status=NodeError.exit_code,
+            message=f"{', '.join(lost)}: no sign of life",
+            step=step,
+            lasted_s=lasted_s,
+            lost=tuple(lost),
+        )
+    bad = sorted(
+        (r for r in reports if r.outcome in ("failed", "hung")),
+        key=lambda r: (follows(r.message), r.time_ns),
+    )
+    if not bad:
+        return None
+    stopped = [r for r in bad if cause_of(r.status, r.message) == "stopped"]
+    real = [r for r in bad if r not in stopped]
+    first = (real or stopped)[0]
+    who = first.name if first.rank is None else f"rank {first.rank} on {first.name}"
+    broken = bool(_BROKEN_GPU.search(first.message))
+    cause = "hang" if first.outcome == "hung" else cause_of(first.status, first.message)
+    return Trouble(
+        cause="node-failure" if broken else cause,
+        status=first.status,
+        message=f"{who}: {first.message}",
+        step=first.step,
+        lasted_s=lasted_s,
+        lost=(first.name,) if broken else (),
+    )

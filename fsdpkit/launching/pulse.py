@@ -1,0 +1,132 @@
+"""The agent's side of its ranks' heartbeats: who hangs, how far they are, what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
+from fsdpkit.runs.layout import AttemptPaths
+
+_SLOW_FACTOR = 10
+"""How much more patient to be outside of training steps: loading, compiling, saving."""
+_STACKS_S = 2.0
+"""How long ranks may take to write down where they are."""
+
+
+@contextlib.contextmanager
+def heartbeats() -> Iterator[HeartbeatDir]:
+    """A directory in this node's memory, named to the ranks by $FSDPKIT_HEARTBEAT_DIR."""
+    memory = "/dev/shm"
+    where = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-", dir=where, ignore_cleanup_errors=True) as d:
+        os.environ["FSDPKIT_HEARTBEAT_DIR"] = d
+        yield HeartbeatDir(Path(d))
+
+
+class RankProcess(NamedTuple):
+    """A rank on this node."""
+
+    local_rank: int
+    rank: int
+    pid: int
+
+
+class Pulse:
+    """The heartbeats of one launch on this node."""
+
+    def __init__(self, directory: HeartbeatDir, hang_s: float) -> None:
+        self._dir, self._hang_s = directory, hang_s
+        self._ranks: list[RankProcess] = []
+        self._beats: dict[RankProcess, Beat] = {}
+        self._changed_s: dict[RankProcess, float] = {}
+        directory.dump.unlink(missing_ok=True)
+        for file in directory.dir.glob("rank-*"):
+            file.unlink()
+
+    @property
+    def dir(self) -> Path:
+        """Where the heartbeats are: a directory of this launch in the node's memory."""
+        return self._dir.dir
+
+    def started(self, ranks: Sequence[RankProcess]) -> None:
+        """The ranks run."""
+        self._ranks = list(ranks)
+
+    def look(self) -> str | None:
+        """Read all heartbeats; a sentence once a rank has made no progress for too long."""
+        now = time.monotonic()
+        for rank in self._ranks:
+            beat = read_heartbeat(self._dir.rank(rank.local_rank))
+            if beat is not None and beat != self._beats.get(rank):
+                self._beats[rank], self._changed_s[rank] = beat, now
+        if not self._hang_s:
+            return None
+        for rank, beat in self._beats.items():
+            patience_s = self._hang_s * (1 if beat.phase == "training" else _SLOW_FACTOR)
+            silent_s = now - self._changed_s[rank]
+            if silent_s > patience_s:
+                doing = "made no step" if beat.phase == "training" else f"was {beat.phase}"
+                return f"rank {rank.rank} {doing} for {silent_s:.0f} s (after step {beat.step})"
+        return None
+
+    @property
+    def step(self) -> int | None:
+        """Steps done by the slowest rank here; -1 while starting, None where ranks do not tell."""
+        self.look()
+        beats = self._beats.values()
+        return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
+
+    def ask_for_stacks(self) -> None:
+        """Let each rank that has a heartbeat write where its threads are, and its collectives."""
+        if not self._beats:
+            return
+        with contextlib.suppress(OSError):
+            self._dir.dump.touch()
+        for rank in self._beats:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGUSR2)
+        time.sleep(_STACKS_S)
+
+    def blame(self, attempt: AttemptPaths, launch: int) -> tuple[int, str] | None:
+        """After `ask_for_stacks`: a rank that is not, as the others, waiting in a collective.
+
+        Its global number and what it does instead: it is stopped or in the kernel's hands, gave no
+        answer, or is somewhere in its own program.
+        """
+        found: dict[int, str] = {}
+        for rank in self._beats:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                state = psutil.Process(rank.pid).status()
+                if state in (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP):
+                    return rank.rank, f"the process is in state {state}"
+            with contextlib.suppress(OSError):
+                stacks = attempt.rank_file(rank.rank, "stacks", launch).read_text()
+                if place := _outside_collectives(stacks):
+                    found[rank.rank] = place
+        # All of them outside: then nobody stands out.
+        if len(found) == 1 or (found and len(found) < len(self._beats)):
+            return min(found.items())
+        return None
+
+
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
+
+
+def _outside_collectives(stacks: str) -> str | None:
+    """Where the main thread is, as `train.py:88 in forward`, unless it waits for other ranks."""
+    _, _, main = stacks.partition("Current thread ")
+    frames = _FRAME.findall(main)
+    if not frames or any("/torch/distributed/" in path for path, _, _ in frames[:6]):
+        return None
+    path, line, name = frames[0]
+    return f"it is at {path}:{line} in {name}"

@@ -1,0 +1,87 @@
+"""Nodes that failed a run, to be left out of later jobs for some hours.
+
+    <runs>/avoided-nodes/<node>.json
+
+Written by whoever saw the node fail, on any node of the cluster; read when a job is submitted. A
+file has many possible writers, so each replaces it whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.record import now_s
+
+_DIRECTORY = "avoided-nodes"
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""A host name; it becomes a file's name, and part of sbatch's --exclude."""
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    why: str
+    run_id: str
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True)
+class AvoidedNode:
+    """A node with the reason why jobs are kept away from it. Times are Unix times."""
+
+    node: str
+    why: str
+    run_id: str
+    since_s: float
+    until_s: float
+
+
+def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> None:
+    """Keep later jobs below `runs` away from `node` until `until_s`, replacing what was noted.
+
+    Raises UsageError if `node` is no host name, StorageError if the note cannot be written.
+    """
+    path = _path(runs, node)
+    note = _Note(why=why, run_id=run_id, since_s=now_s(), until_s=until_s)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, msgspec.json.encode(note).decode() + "\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
+    """The nodes to avoid at the Unix time `now_s`, by name; what cannot be read is passed over."""
+    found = []
+    for path in sorted((runs / _DIRECTORY).glob("[!.]*.json")):
+        node = path.name.removesuffix(".json")
+        try:
+            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if _NODE.fullmatch(node) and note.until_s > now_s:
+            found.append(AvoidedNode(node, note.why, note.run_id, note.since_s, note.until_s))
+    return found
+
+
+def forgive(runs: Path, node: str) -> bool:
+    """Let jobs use `node` again; False if it was not avoided. Raises UsageError, StorageError."""
+    path = _path(runs, node)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
+    return True
+
+
+def _path(runs: Path, node: str) -> Path:
+    if not _NODE.fullmatch(node):
+        raise UsageError(f"{node[:80]!r} is no node's name")
+    return runs / _DIRECTORY / f"{node}.json"

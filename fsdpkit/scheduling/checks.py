@@ -1,0 +1,393 @@
+"""What can be checked on a login node before anything is queued: `fsdpkit check`.
+
+Every check runs, whatever the others found. A check that could not read what it needs is
+`unknown`, never `ok`. torch is imported by the Python that the job will activate, in a process of
+its own; nothing is left in the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from fsdpkit.config.site import choose_site
+from fsdpkit.errors import FsdpkitError, SchedulerError
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs import file_system
+from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling import submission
+from fsdpkit.scheduling.slurm import remedy_for, scrubbed
+
+_ASK_S = 20.0
+_IMPORT_S = 300.0
+"""Conda and torch from a busy file system; longer than any rank would be waited for."""
+_SLOW_FILE_S = 0.1
+_SLOW_MB_S = 50.0
+_LITTLE_GB = 20.0
+_CLOCK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was found, in words, and what to do about it."""
+
+    check: str
+    outcome: Literal["ok", "warning", "failed", "unknown"]
+    told: str
+    remedy: str | None = None
+
+
+def login_checks(
+    request: submission.Request, runs: str | os.PathLike[str] | None = None
+) -> Iterator[Finding]:
+    """All checks for a submission like `request`, each as soon as it is done."""
+    plan, told = _planned(request)
+    yield told
+    slurm = plan is None or plan.site.profile.kind == "slurm"
+    if slurm:
+        yield _guarded("slurm", _check_slurm)
+    submitted = plan if told.outcome != "failed" else None
+    script = _guarded("script", lambda: _check_script(submitted, runs))
+    if slurm:
+        yield _guarded("account", lambda: _check_account(submitted, script))
+        yield _guarded("partition", lambda: _check_partition(plan))
+    yield script
+    yield _guarded("environment", lambda: _check_environment(plan, runs))
+    place = _existing(runs_dir(runs))
+    yield _guarded("file system", lambda: _check_file_system(place, shared=slurm))
+    yield _guarded("disk speed", lambda: _check_speed(place))
+    yield _guarded("disk space", lambda: _check_space(place))
+    if slurm:
+        yield _guarded("clock", _check_clock)
+
+
+def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
+    """The check's finding; what it did not foresee is unknown and ends no other check."""
+    try:
+        return check()
+    except Exception as error:
+        return Finding(name, "unknown", f"could not be checked: {type(error).__name__}: {error}")
+
+
+def _refusal(check: str, error: FsdpkitError) -> Finding:
+    """The error as a finding, the remedy that the Slurm client put under it in its own place."""
+    told = str(error)
+    remedy = remedy_for(told)
+    if remedy and told.endswith(f"\n{remedy}"):
+        return Finding(check, "failed", told.removesuffix(f"\n{remedy}"), remedy)
+    return Finding(check, "failed", told)
+
+
+def _planned(request: submission.Request) -> tuple[Plan | None, Finding]:
+    """What a submission would decide, and whether it could."""
+    try:
+        plan, why = submission.plan(request)
+    except FsdpkitError as error:
+        return _with_example_account(request), _refusal("site and job", error)
+    profile = plan.site.profile
+    told = f"{profile.title} ({plan.site.id}, {why})"
+    if plan.site.id == "generic":
+        return plan, Finding(
+            "site and job",
+            "warning",
+            told,
+            "limits and node types are not known; choose a profile with --cluster (fsdpkit sites)",
+        )
+    return plan, Finding("site and job", "ok", told)
+
+
+def _with_example_account(request: submission.Request) -> Plan | None:
+    """The plan but for the account, so that what does not hang on it can be checked, too."""
+    with suppress(FsdpkitError):
+        example = choose_site(request.cluster)[0].profile.account.example
+        return submission.plan(replace(request, account=example))[0]
+    return None
+
+
+def _ask(*argv: str) -> subprocess.CompletedProcess[str] | str:
+    """The finished command, or in words why there is none."""
+    try:
+        return subprocess.run(
+            argv,
+            env=scrubbed(os.environ)[0],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        return f"there is no {argv[0]} on PATH"
+    except subprocess.TimeoutExpired:
+        return f"{argv[0]} has not answered within {_ASK_S:.0f} s"
+    except OSError as error:
+        return f"{argv[0]} cannot be run: {error.strerror}"
+
+
+def _answer(*argv: str) -> str:
+    """Its output. Raises SchedulerError in the command's own words."""
+    done = _ask(*argv)
+    if isinstance(done, str):
+        raise SchedulerError(done)
+    if done.returncode != 0:
+        raise SchedulerError(done.stderr.strip() or f"{argv[0]}: exit status {done.returncode}")
+    return done.stdout
+
+
+def _check_slurm() -> Finding:
+    try:
+        version = _answer("sbatch", "--version").strip()
+        ping = _answer("scontrol", "ping")
+    except SchedulerError as error:
+        remedy = "is this a login node? Without Slurm, use --cluster local"
+        return Finding("slurm", "failed", str(error), remedy)
+    if " UP" not in ping.upper():
+        return Finding(
+            "slurm",
+            "failed",
+            f"slurmctld does not answer: {ping.strip()}",
+            "try again in a minute, or ask the centre",
+        )
+    return Finding("slurm", "ok", f"{version}; {ping.strip().splitlines()[0]}")
+
+
+def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Finding:
+    """The template renders, and Slurm would take the result."""
+    if plan is None:
+        return Finding("script", "unknown", "there is no script without a site and a job that fit")
+    try:
+        return Finding("script", "ok", submission.check(plan, runs))
+    except FsdpkitError as error:
+        return _refusal("script", error)
+
+
+_ACCOUNTS = ("sacctmgr", "-nP", "show", "assoc", "format=cluster,account,partition,qos")
+
+
+def _check_account(plan: Plan | None, script: Finding) -> Finding:
+    """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
+    if plan is None:
+        return Finding("account", "unknown", "not known which")
+    account = plan.job.spec.resources.account
+    shown = account or "your default account"
+    by_slurm = replace(script, check="account", remedy=None, told=f"{shown}: Slurm takes the job")
+    if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
+        return replace(script, check="account", told=f"{shown}: {script.told}")
+    import getpass
+
+    try:
+        answer = _answer(*_ACCOUNTS, *_of_cluster(plan), f"user={getpass.getuser()}")
+    except SchedulerError as error:
+        return _without_list(by_slurm, shown, str(error).splitlines()[0])
+    rows = [line.split("|") for line in answer.splitlines() if line]
+    accounts = sorted({row[1] for row in rows})
+    if not accounts:
+        return _without_list(by_slurm, shown, "sacctmgr lists none of yours")
+    if account is None or account.lower() in accounts:
+        return Finding("account", "ok", f"{shown}, of {', '.join(accounts)}")
+    outcome: Literal["warning", "failed"] = "warning" if script.outcome == "ok" else "failed"
+    told = f"{account} is not among yours: {', '.join(accounts)}"
+    return Finding("account", outcome, told, "choose one of them with --account")
+
+
+def _of_cluster(plan: Plan) -> list[str]:
+    cluster = plan.site.profile.slurm_clusters
+    return [f"cluster={cluster}"] if cluster else []
+
+
+def _without_list(by_slurm: Finding, shown: str, why: str) -> Finding:
+    if by_slurm.outcome == "ok":
+        return replace(by_slurm, told=f"{by_slurm.told} ({why})")
+    return Finding("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
+
+
+# sinfo(1), NODE STATE CODES: `*` does not answer, `$` is reserved for maintenance.
+_UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|inval|[*$]$")
+
+
+def _check_partition(plan: Plan | None) -> Finding:
+    if plan is None:
+        return Finding("partition", "unknown", "not known which")
+    name = plan.placement.select.get("partition")
+    where = ["-p", name] if name else []
+    cluster = ["-M", plan.site.profile.slurm_clusters] if plan.site.profile.slurm_clusters else []
+    try:
+        answer = _answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
+    except SchedulerError as error:
+        return Finding("partition", "unknown", str(error))
+    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 3]
+    if name is None:
+        rows = [row for row in rows if row[0].endswith("*")]
+    if not rows:
+        shown = f"there is no partition {name}" if name else "there is no default partition"
+        return Finding("partition", "failed", shown, "list them with sinfo -s; use --partition")
+    shown = rows[0][0].rstrip("*")
+    if rows[0][1] != "up":
+        remedy = "choose another with --partition, or ask the centre when it comes back"
+        return Finding("partition", "failed", f"{shown} is {rows[0][1]}", remedy)
+    states = ", ".join(f"{count} {state}" for _, _, count, state in rows)
+    usable = sum(int(count) for _, _, count, state in rows if not _UNUSABLE.search(state))
+    if usable < plan.job.spec.resources.nodes:
+        return Finding(
+            "partition",
+            "warning",
+            f"{shown} is up, but {plan.job.spec.resources.nodes} nodes are wanted and few work: "
+            f"{states}",
+            "the job will wait; see why with sinfo -R",
+        )
+    return Finding("partition", "ok", f"{shown} is up: {states}")
+
+
+_SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
+
+
+def activation_of(script: str) -> str | None:
+    """The part of a script that activates the job's environment, with what stands before the first
+    heading (`set`, functions); None if it has no section `Environment`."""
+    headings = list(_SECTION.finditer(script))
+    for heading, after in pairwise(headings):
+        if heading[0].startswith("# ---- Environment "):
+            return script[: headings[0].start()] + script[heading.start() : after.start()]
+    return None
+
+
+_IMPORTS_TORCH = """
+exec python -c 'import sys, torch
+gpu = torch.version.cuda or torch.version.hip
+print("torch", torch.__version__, f"for CUDA or ROCm {gpu}" if gpu else "without GPU support",
+      "by", sys.executable)'
+"""
+
+
+def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Finding:
+    """The script's own lines activate it here, so what fails is what would fail in the job."""
+    if plan is None:
+        return Finding("environment", "unknown", "not known which")
+    if image := plan.job.spec.environment.container:
+        there = os.path.exists(image)
+        return Finding(
+            "environment",
+            "unknown" if there or "://" in image else "failed",
+            f"container {image}: " + ("not started here" if there else "there is no such file"),
+        )
+    activation = activation_of(submission.script_of(plan, runs))
+    if activation is None:
+        told = f"template {plan.template.manifest.name} has no section '# ---- Environment'"
+        return Finding("environment", "unknown", told)
+    started = time.monotonic()
+    environ = scrubbed(os.environ)[0] | {"SLURM_CPUS_PER_TASK": "1", "FSDPKIT_RANKS_PER_NODE": "1"}
+    try:
+        done = subprocess.run(
+            ["bash", "-s"],
+            input=activation + _IMPORTS_TORCH,
+            env=environ,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_IMPORT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        told = f"it did not import torch within {_IMPORT_S:.0f} s"
+        return Finding("environment", "failed", told, "put it on a faster file system")
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        remedy = "see environment in the job, [environment] in the site profile"
+        return Finding("environment", "failed", lines[-1].removeprefix("fsdpkit: "), remedy)
+    seconds = time.monotonic() - started
+    said = done.stdout.strip().splitlines()[-1]
+    told = f"{said}, in {seconds:.0f} s"
+    if "without GPU" in said and plan.placement.node_type.vendor in ("nvidia", "amd"):
+        return Finding("environment", "failed", told, "install torch's build for the nodes' GPUs")
+    return Finding("environment", "ok", told)
+
+
+def _existing(path: Path) -> Path:
+    """The directory itself, or the nearest one above that is there."""
+    return next(each for each in (path, *path.parents) if each.is_dir())
+
+
+def _check_file_system(place: Path, *, shared: bool) -> Finding:
+    """Whether other nodes can see it: by its type, as nobody can ask them from here."""
+    kind = file_system.type_of(place)
+    if not shared:
+        return Finding("file system", "ok", f"{place} is on {kind or 'a file system'}")
+    if kind in file_system.NETWORK:
+        return Finding("file system", "ok", f"{place} is on {kind}, which nodes share")
+    remedy = "choose another with --runs or FSDPKIT_RUNS if the compute nodes do not see it"
+    if kind in file_system.LOCAL:
+        return Finding(
+            "file system", "warning", f"{place} is on {kind}, usually a disk of this node", remedy
+        )
+    told = f"{place} is on {kind or 'a file system that could not be read'}"
+    return Finding("file system", "unknown", f"{told}; whether nodes share it is not known", remedy)
+
+
+def _check_speed(place: Path) -> Finding:
+    """Small files as checkpoints and records are written; one large file as a shard is."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".fsdpkit-check-", dir=place) as made:
+            small_s = file_system.small_file_s(Path(made))
+            mb_s = file_system.large_file_mb_s(Path(made))
+    except OSError as error:
+        told = f"{place} cannot be written: {error.strerror}"
+        return Finding("disk speed", "failed", told, "choose another with --runs or FSDPKIT_RUNS")
+    told = f"a small file is safe in {small_s * 1e3:.3g} ms, {mb_s:.0f} MB/s for a large one"
+    if small_s > _SLOW_FILE_S or mb_s < _SLOW_MB_S:
+        return Finding(
+            "disk speed", "warning", told, "checkpoints will take long; is there a scratch system?"
+        )
+    return Finding("disk speed", "ok", told)
+
+
+def _check_space(place: Path) -> Finding:
+    import shutil
+
+    free_gb = shutil.disk_usage(place).free / 2**30
+    told = f"{free_gb:,.0f} GB free (a quota may allow less)"
+    if free_gb < 1:
+        return Finding("disk space", "failed", told, "remove old runs, or choose another --runs")
+    if free_gb < _LITTLE_GB:
+        return Finding("disk space", "warning", told, "a checkpoint holds 12 bytes a parameter")
+    return Finding("disk space", "ok", told)
+
+
+def _check_clock() -> Finding:
+    """This node's clock against slurmctld's, which stands over its configuration."""
+    before_s = time.time()
+    try:
+        text = _answer("scontrol", "show", "config")
+    except SchedulerError as error:
+        return Finding("clock", "unknown", str(error).splitlines()[0])
+    after_s = time.time()
+    told_s = None
+    if match := re.search(r"Configuration data as of (\S+)", text):
+        with suppress(ValueError):  # SLURM_TIME_FORMAT may ask for another form
+            told_s = time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
+    if told_s is None:
+        return Finding("clock", "unknown", "slurmctld's time could not be read")
+    # It tells whole seconds, cut off.
+    offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
+    if abs(offset_s) > _CLOCK_S:
+        return Finding(
+            "clock",
+            "warning",
+            f"{offset_s:+.0f} s off slurmctld's",
+            "tell the centre: at five minutes Slurm refuses what comes from this node",
+        )
+    return Finding("clock", "ok", "agrees with slurmctld's to the second")
+
+
+def worst(findings: Sequence[Finding]) -> int:
+    """The exit status: 78 if a check failed, else 0."""
+    return 78 if any(finding.outcome == "failed" for finding in findings) else 0

@@ -1,0 +1,318 @@
+"""Resuming: one more Slurm job for a run that there is, in the same run directory.
+
+plan_resume(): decide and check, write nothing. submit_resume(): call sbatch, record the answer.
+At every moment the run is either what it was or has its next job. The record names that job as
+`resuming` before sbatch is called, so a job that Slurm took and nobody heard of is found by its
+comment; what the job before was given stays beside as job.<job id>.sbatch and .json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.job import LoadedJob, parse_array, reload_job
+from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.config.template import load_template
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.rendering.directives import read_directives
+from fsdpkit.rendering.script import Plan, render
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from fsdpkit.scheduling.submission import call_scheduler, fit, write_job
+
+_SETTLE_S = 10.0
+"""How long a state must last that may be followed by a requeue."""
+_IN_FLIGHT_S = 150.0
+"""After so long sbatch, which is given 120 s, has taken a job or has not."""
+_ATTEMPTS_OF_A_JOB = 100
+"""Numbers that are left free for the attempts of a job that Slurm may queue again."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a person asked to be different, unchecked. None and empty: as it was."""
+
+    nodes: int | None = None
+    gpus: int | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    spare: int | None = None
+    sets: Sequence[str] = ()
+    chained: bool = False
+
+
+def plan_resume(run: Run, changes: Changes) -> Plan:
+    """The plan of the run's next job. Raises FsdpkitError; writes nothing."""
+    record = run.record
+    if record.job_id is None:
+        raise UsageError(
+            f"run {run.id} was never confirmed as submitted, so there is nothing to continue: "
+            "submit it again"
+        )
+    _refuse_while_in_flight(record)
+    before, job, site = _reload(run, Changes()), _reload(run, changes), _site_of(record)
+    states = _settled_states(run)
+    ahead = _jobs_ahead(run, states)
+    otherwise = _trains_otherwise(before, job)
+    if changes.chained and ahead:
+        _check_chain(run, otherwise)
+    else:
+        _check_not_over(run, states, ahead, otherwise)
+    work_dir = Path(record.work_dir)
+    placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
+    return Plan(
+        job,
+        site,
+        load_template(job.spec.template),
+        placement,
+        work_dir,
+        _array(run, states, again=otherwise),
+        chained=tuple(ahead),
+        avoided=avoided,
+        first_attempt=_first_attempt(run, site, ahead),
+    )
+
+
+def _refuse_while_in_flight(record: RunRecord) -> None:
+    if record.resuming is not None and record.resuming.submitted_s is not None:
+        left_s = record.resuming.submitted_s + _IN_FLIGHT_S - time.time()
+        if left_s > 0:
+            raise UsageError(
+                f"another resume of {record.id} is under way, or was cut short while Slurm may "
+                f"still take its job: try again in {left_s:.0f} s at most"
+            )
+
+
+def _reload(run: Run, changes: Changes) -> LoadedJob:
+    keys = ("nodes", "gpus", "time", "partition", "account", "spare")
+    options: dict[str, Any] = {
+        f"resources.{key}": getattr(changes, key)
+        for key in keys
+        if getattr(changes, key) is not None
+    }
+    kept = _kept(run.paths.job, run.record)
+    path = kept if run.record.resuming is not None and kept.exists() else run.paths.job
+    work_dir = Path(run.record.work_dir)
+    return reload_job(path, f"run {run.id}", work_dir=work_dir, options=options, sets=changes.sets)
+
+
+def _site_of(record: RunRecord) -> LoadedSite:
+    try:
+        return load_site(record.site)
+    except NotFoundError:
+        if record.site_file is None:
+            raise
+        return load_site(record.site_file)
+
+
+def _settled_states(run: Run) -> States:
+    """The states of all jobs, once none is left that Slurm may be about to queue again."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        states = run.job_states()
+        if not any(s and s.may_return for s in decisive(run.record, states).values()):
+            return states
+        if time.monotonic() > deadline:
+            return states
+        time.sleep(1.0)
+
+
+def _jobs_ahead(run: Run, states: States) -> list[str]:
+    """Ids of the run's jobs that are not over."""
+    ahead = []
+    for job in run.record.jobs:
+        open_ids = []
+        for job_id in job.job_ids if job.ended is None else []:
+            state = states.get(job_id)
+            if state is None or state.phase != "ended":
+                open_ids.append(job_id)
+        unknown = all(states.get(job_id) is None for job_id in open_ids)
+        # Without accounting Slurm forgets a job minutes after its end.
+        if job.job_id and open_ids and not (unknown and _forgotten(run.record, job.job_id)):
+            ahead.append(job.job_id)
+    return ahead
+
+
+def _forgotten(record: RunRecord, job_id: str) -> bool:
+    """Whether the scheduler answers that it knows no such job."""
+    return record.kind == "local" or SlurmClient(record.cluster).forgot(job_id)
+
+
+def _check_not_over(run: Run, states: States, ahead: Sequence[str], otherwise: bool) -> None:
+    """Whether there is anything to go on with, and nobody at work on it."""
+    if ahead:
+        state = states.get(ahead[-1])
+        how = f": {state.describe()}" if state else ""
+        raise UsageError(
+            f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, end it with "
+            "fsdpkit cancel, or queue its continuation now with --chained"
+        )
+    standing = decisive(run.record, states).values()
+    if all(state and state.succeeded for state in standing) and not otherwise:
+        raise UsageError(
+            f"run {run.id} has reached its goal; to go on, change it, for example with "
+            "--set training.steps=…"
+        )
+
+
+def _check_chain(run: Run, otherwise: bool) -> None:
+    if run.record.kind == "local":
+        raise UsageError("the local cluster chains no jobs: resume the run when it has ended")
+    if otherwise:
+        raise UsageError(
+            "--chained cannot change what is trained, for the job before reads the same settings "
+            "when it starts again: change them once the run has ended"
+        )
+
+
+def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
+    """Whether what the ranks are told differs, not only where they run."""
+
+    def told(one: LoadedJob) -> tuple[object, ...]:
+        return one.entry, one.spec.args, one.spec.training
+
+    return told(before) != told(job)
+
+
+def _array(run: Run, states: States, *, again: bool) -> str | None:
+    """Array tasks to run: those short of their goal, or all if the goal is another (`again`)."""
+    tasks = run.record.array_tasks
+    if tasks is None:
+        return None
+    done = {
+        int(job_id.partition("_")[2])
+        for job_id, state in decisive(run.record, states).items()
+        if state is not None and state.succeeded
+    }
+    left = tasks if again else [task for task in tasks if task not in done]
+    asked = dict(read_directives(run.paths.script.read_text(encoding="utf-8"))).get("array") or ""
+    _, percent, at_once = asked.partition("%")
+    return ",".join(map(str, left)) + percent + at_once
+
+
+def _first_attempt(run: Run, site: LoadedSite, ahead: Sequence[str]) -> int:
+    """The next free number; behind jobs that go on, one that their attempts will not reach."""
+    tasks: list[int | None] = [None, *run.paths.array_tasks()]
+    numbers = [number for task in tasks for number in run.paths.task(task).attempts()]
+    free = max(numbers, default=-1) + 1
+    if not ahead:
+        return free
+    room = 1 if site.profile.policy.requeue is False else _ATTEMPTS_OF_A_JOB
+    return max(free, run.record.first_attempt + room)
+
+
+def submit_resume(run: Run, plan: Plan) -> Run:
+    """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
+    SchedulerError; then the run is what it was."""
+    script = render(plan, run.dir)
+    states = run.job_states()
+    with changing(run.paths) as record:
+        if record.job_id != run.record.job_id:
+            raise UsageError(
+                f"run {run.id} was resumed by somebody else meanwhile, as job {record.job_id}"
+            )
+        old = record
+        _keep(run.paths, record)
+        record = _closed(record, states, plan.chained)
+        next_job = _next_job(plan)
+        save(run.paths, msgspec.structs.replace(record, resuming=next_job))
+        try:
+            write_job(run.paths, plan)
+            if not plan.chained:
+                _take_back_requests(run)
+            job_id, cluster = call_scheduler(plan, run.paths, script)
+        except SubmissionUnconfirmed as error:
+            raise SubmissionUnconfirmed(
+                f"{error}; whether the job was accepted is not known: fsdpkit status {run.dir} "
+                "looks for it in Slurm"
+            ) from error
+        except (SchedulerError, StorageError):
+            _put_back(run.paths, old)
+            save(run.paths, old)
+            raise
+        record = msgspec.structs.replace(
+            record.with_job(msgspec.structs.replace(next_job, job_id=job_id)),
+            cluster=cluster,
+            version=fsdpkit.__version__,
+            template=f"{plan.template.manifest.name} {plan.template.manifest.version}",
+            digests=plan.digests,
+        )
+        save(run.paths, record)
+    return Run(run.dir, record)
+
+
+def _take_back_requests(run: Run) -> None:
+    """Who asked the run to stop and not to come back did not mean the job that follows."""
+    tasks: list[int | None] = [None, *run.paths.array_tasks()]
+    for task in tasks:
+        path = run.paths.task(task).stop_requested
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
+
+
+def _next_job(plan: Plan) -> JobRecord:
+    resources = plan.job.spec.resources
+    return JobRecord(
+        nodes=resources.nodes,
+        ranks_per_node=resources.gpus,
+        array=parse_array(plan.array)[0] if plan.array else None,
+        first_attempt=plan.first_attempt,
+        after=list(plan.chained),
+        submitted_s=now_s(),
+    )
+
+
+def _closed(record: RunRecord, states: States, ahead: Sequence[str]) -> RunRecord:
+    """The record with the end of every job that is over, as far as it is known."""
+    jobs = []
+    for job in record.jobs:
+        if job.ended is None and job.job_id not in ahead:
+            known = {j: asdict(s) for j in job.job_ids if (s := states.get(j)) is not None}
+            job = msgspec.structs.replace(job, ended=known)
+        jobs.append(job)
+    return record.with_jobs(jobs, resuming=None)
+
+
+def _kept(path: Path, record: RunRecord) -> Path:
+    """Where the newest job's own `job.sbatch` or `job.json` stays once there is a next one."""
+    return path.with_name(f"{path.stem}.{record.job_id}{path.suffix}")
+
+
+def _keep(paths: RunPaths, record: RunRecord) -> None:
+    """Set aside what the newest job was given; after a resume that was cut short it is there."""
+    try:
+        for path in (paths.script, paths.job):
+            kept = _kept(path, record)
+            if not kept.exists():
+                draft = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
+                shutil.copyfile(path, draft)
+                os.replace(draft, kept)
+    except OSError as error:
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    named = paths.submitit / f"{record.job_id}_submission.sh"
+    with contextlib.suppress(OSError):
+        named.unlink()
+        named.symlink_to(os.path.relpath(_kept(paths.script, record), named.parent))
+
+
+def _put_back(paths: RunPaths, record: RunRecord) -> None:
+    """Sbatch took nothing: the run's files are the newest job's again."""
+    with contextlib.suppress(OSError):
+        for path in (paths.script, paths.job):
+            shutil.copyfile(_kept(path, record), path)

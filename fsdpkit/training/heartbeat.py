@@ -1,0 +1,93 @@
+"""What a rank tells the agent on its node, and hears from it: progress, a wish to stop, a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile, Phase
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.training.debugging import dump_flight_recorder
+from fsdpkit.training.distributed import Ranks
+
+_LOOK_EVERY_S = 1.0
+
+
+class Heartbeat:
+    """Tells the agent after each step that this rank lives; without an agent it does nothing.
+
+    A rank whose steps stop coming is taken for hung: the agent then asks for its stacks
+    (`rank-<r>.stacks` in the attempt's directory) and its flight recorder, and ends it.
+    """
+
+    def __init__(self, paths: TaskPaths, ranks: Ranks, step: int = 0) -> None:
+        self._step = step
+        self._file: HeartbeatFile | None = None
+        found = HeartbeatDir.of_this_node()
+        if found is None:
+            return
+        self._file = HeartbeatFile(found.rank(ranks.local_rank))
+        self._beat("starting")
+        _leave_stacks_when_asked(ranks)
+        watch = threading.Thread(
+            target=_leave_flight_recorder_when_asked,
+            args=(weakref.ref(self), found.dump, paths, ranks),
+            name="fsdpkit-heartbeat",
+            daemon=True,
+        )
+        watch.start()
+
+    def step(self, step: int) -> None:
+        """`step` steps are done, and the next one begins."""
+        self._step = step
+        self._beat("training")
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Around what takes longer than a step: the agent is ten times as patient."""
+        self._beat(phase)
+        yield
+        self._beat("training")
+
+    def resumed(self, step: int) -> None:
+        """A checkpoint of `step` was loaded; the first step, slower than others, is to come."""
+        self._step = step
+        self._beat("starting")
+
+    def ending(self) -> None:
+        """The last step is done."""
+        self._beat("ending")
+
+    def _beat(self, phase: Phase) -> None:
+        if self._file is not None:
+            self._file.beat(self._step, phase)
+
+
+def _leave_stacks_when_asked(ranks: Ranks) -> None:
+    """On SIGUSR2 all threads' stacks go to a file, even from within a call that never returns."""
+    attempt = os.environ.get("FSDPKIT_ATTEMPT_DIR")
+    if attempt is None:
+        return
+    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    path = AttemptPaths(Path(attempt)).rank_file(ranks.rank, "stacks", restart)
+    # Opened now: in a handler nothing may be opened. An empty file says that nobody asked.
+    file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+
+
+def _leave_flight_recorder_when_asked(
+    owner: weakref.ref[Heartbeat], asked: Path, paths: TaskPaths, ranks: Ranks
+) -> None:
+    pause = threading.Event()
+    while owner() is not None:
+        if asked.exists():
+            with contextlib.suppress(OSError):
+                dump_flight_recorder(paths, ranks)
+            return
+        pause.wait(_LOOK_EVERY_S)

@@ -1,0 +1,299 @@
+"""`fsdpkit check` without a cluster: the local one, stand-ins for Slurm's commands, pure parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fsdpkit.cli.check import _failed_before
+from fsdpkit.config.profile import Account, SiteProfile
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs import file_system
+from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.scheduling import checks, submission
+from tests.conftest import Completed
+from tests.packaging.installation import ROOT
+
+Fsdpkit = Callable[..., Completed]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a shell script of that name first on PATH."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+    def put(name: str, body: str) -> None:
+        (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+        (directory / name).chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def plan() -> Plan:
+    request = submission.Request("check", cluster="generic", account="pas1", partition="gpu")
+    return submission.plan(request)[0]
+
+
+@pytest.mark.torch
+def test_the_local_cluster_is_checked_without_slurm(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    done = fsdpkit("check", "--cluster", "local")
+    assert done.returncode == 0, done.stdout
+    told = {line[9:24].strip(): line for line in done.stdout.splitlines() if line[0] != " "}
+    assert list(told) == [
+        *("site and job", "script", "environment", "file system", "disk speed", "disk space"),
+    ]
+    assert "torch 2." in told["environment"]
+    assert "MB/s" in told["disk speed"]
+    assert list(tmp_path.iterdir()) == []  # the runs' directory is not made, and nothing is left
+
+
+def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    """A machine without Slurm, asked about a Slurm cluster that needs an account."""
+    env = {"PATH": "/usr/local/no-such-directory", "FSDPKIT_CLUSTER": "osc-ascend"}
+    done = fsdpkit("check", "--json", env=env)
+    assert done.returncode == 78
+    found = {each["check"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
+    assert found["site and job"] == found["slurm"] == "failed"
+    assert {found[name] for name in ("account", "partition", "script", "environment", "clock")} == {
+        "unknown"
+    }
+    assert found["disk speed"] != "unknown"
+
+
+def test_avoid_is_for_measured_nodes(fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("check", "--avoid")
+    assert done.returncode == 2
+    assert "add --nodes" in done.stderr
+
+
+def test_a_directory_that_cannot_be_written_fails_and_so_does_the_command() -> None:
+    found = checks._check_speed(Path("/proc/self"))
+    assert (found.outcome, checks.worst([found])) == ("failed", 78)
+    assert "--runs" in str(found.remedy)
+    assert checks.worst([checks.Finding("clock", "unknown", "")]) == 0
+
+
+Slurm = Callable[[str, str], None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "told"),
+    [
+        ("echo 'gpu|up|3|idle'", "ok", "gpu is up: 3 idle"),
+        ("echo 'gpu*|up|1|mix'; echo 'gpu*|up|2|idle~'", "ok", "1 mix, 2 idle~"),
+        ("echo 'gpu|down|3|idle'", "failed", "gpu is down"),
+        ("echo 'gpu|up|3|down*'; echo 'gpu|up|1|idle'", "warning", "3 down*, 1 idle"),
+        ("echo 'gpu|up|3|idle*'; echo 'gpu|up|9|drng'", "warning", "2 nodes are wanted"),
+        ("true", "failed", "there is no partition gpu"),
+        ("echo 'sinfo: error: no route' >&2; exit 1", "unknown", "no route"),
+    ],
+)
+def test_a_partition_is_up_when_sinfo_says_so_and_enough_nodes_work(
+    command: Slurm, plan: Plan, answer: str, outcome: str, told: str
+) -> None:
+    command("sinfo", answer)
+    found = checks._check_partition(plan)
+    assert (found.outcome, told in found.told) == (outcome, True), found
+
+
+TAKEN = checks.Finding("script", "ok", "to start at once")
+REFUSED = checks.Finding("script", "failed", "sbatch refused: Invalid account", "List yours: …")
+TOO_LONG = checks.Finding("script", "failed", "sbatch refused: Requested time limit is invalid")
+
+
+@pytest.mark.parametrize(
+    ("list_", "script", "outcome"),
+    [
+        ("echo 'c|pas1||normal'", TAKEN, "ok"),
+        ("echo 'c|pas1||normal'", TOO_LONG, "ok"),
+        ("echo 'c|pas2||normal'", TAKEN, "warning"),  # this cluster does not enforce its list
+        ("echo 'c|pas2||normal'", TOO_LONG, "failed"),
+        ("echo 'c|pas1||normal'", REFUSED, "failed"),
+        ("exit 1", TAKEN, "ok"),  # no accounting: Slurm's word on the script counts
+        ("exit 1", TOO_LONG, "unknown"),
+        ("true", TOO_LONG, "unknown"),
+    ],
+)
+def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
+    command: Slurm, plan: Plan, list_: str, script: checks.Finding, outcome: str
+) -> None:
+    command("sacctmgr", list_)
+    assert checks._check_account(plan, script).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("ping", "outcome"),
+    [
+        ("echo 'Slurmctld(primary) at head is UP'", "ok"),
+        ("echo 'Slurmctld(primary) at head is DOWN'", "failed"),
+        ("echo 'Slurmctld(primary) at a is DOWN'; echo 'Slurmctld(backup) at b is UP'", "ok"),
+        ("exit 1", "failed"),
+    ],
+)
+def test_slurm_is_reachable_when_a_controller_is_up(
+    command: Slurm, ping: str, outcome: str
+) -> None:
+    command("sbatch", "echo slurm 25.11.1")
+    command("scontrol", ping)
+    assert checks._check_slurm().outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("shift_s", "outcome"), [(0, "ok"), (3, "ok"), (60, "warning"), (-60, "warning")]
+)
+def test_the_clock_is_compared_with_slurmctld_s(command: Slurm, shift_s: int, outcome: str) -> None:
+    stamp = f"$(date -d '{shift_s} seconds' +%Y-%m-%dT%H:%M:%S)"
+    command("scontrol", f'echo "Configuration data as of {stamp}"')
+    assert checks._check_clock().outcome == outcome
+
+
+def test_a_clock_that_slurm_does_not_tell_is_unknown(command: Slurm) -> None:
+    command("scontrol", "echo 'Configuration data as of yesterday'")
+    assert checks._check_clock().outcome == "unknown"
+
+
+def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
+    def breaks() -> checks.Finding:
+        raise ZeroDivisionError("nobody foresaw this")
+
+    found = checks._guarded("clock", breaks)
+    assert (found.outcome, found.check) == ("unknown", "clock")
+    assert "nobody foresaw this" in found.told
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "outcome"),
+    [
+        ("lustre", True, "ok"),
+        ("ext4", True, "warning"),
+        ("tmpfs", True, "warning"),
+        ("somefs", True, "unknown"),
+        (None, True, "unknown"),
+        ("ext4", False, "ok"),
+    ],
+)
+def test_a_directory_on_a_node_s_own_disk_is_warned_of_where_nodes_must_share_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str | None, shared: bool, outcome: str
+) -> None:
+    monkeypatch.setattr(file_system, "type_of", lambda path: kind)
+    assert checks._check_file_system(tmp_path, shared=shared).outcome == outcome
+
+
+def test_the_nearest_mount_decides_the_file_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mounts = [("/", "ext4"), (str(tmp_path / "a b"), "nfs4"), (str(tmp_path / "a b"), "lustre")]
+    answer = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
+    monkeypatch.setattr(file_system.psutil, "disk_partitions", lambda all: answer)
+    (tmp_path / "a b" / "runs").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a b" / "runs")
+    assert file_system.type_of(tmp_path / "link") == "lustre"  # mounted over the one before
+    assert file_system.type_of(tmp_path) == "ext4"
+
+
+def test_the_script_s_own_lines_activate_the_environment(plan: Plan) -> None:
+    lines = checks.activation_of(submission.script_of(plan))
+    assert lines is not None
+    assert "set -euo pipefail" in lines
+    assert "export PYTHONNOUSERSITE=1" in lines
+    assert "command -v torchrun" in lines
+    assert "mkdir" not in lines
+    assert "scontrol" not in lines
+    assert checks.activation_of("#!/bin/bash\nsrun train\n") is None
+
+
+def test_without_an_account_the_rest_is_checked_with_the_profile_s_example(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = Account(required=True, pattern="P[A-Z]{2}", example="PAS")
+    profile = SiteProfile(schema="fsdpkit.site/1", title="Centre", account=rules)
+    site = LoadedSite("centre", profile, ())
+    for module in (checks, submission):
+        monkeypatch.setattr(module, "choose_site", lambda name: (site, "as asked"))
+    plan, told = checks._planned(submission.Request("check"))
+    assert told.outcome == "failed"
+    assert "needs an account (such as PAS)" in told.told
+    assert plan is not None
+    assert checks._planned(submission.Request("check", partition="a b\n"))[1].outcome == "failed"
+
+
+@pytest.fixture(scope="module")
+def check_nodes() -> ModuleType:
+    """The ranks' script as a module."""
+    spec = importlib.util.spec_from_file_location("check_nodes", ROOT / "jobs" / "check_nodes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 13])
+def test_everyone_meets_everyone_once_in_rounds_of_disjoint_pairs(
+    check_nodes: Any, count: int
+) -> None:
+    nodes = [f"n{i}" for i in range(count)]
+    rounds = check_nodes.tournament(nodes)
+    met = [frozenset(pair) for games in rounds for pair in games]
+    assert sorted(map(sorted, met)) == sorted(sorted(pair) for pair in combinations(nodes, 2))
+    for games in rounds:
+        playing = [name for pair in games for name in pair]
+        assert len(playing) == len(set(playing)) == count - count % 2
+
+
+@pytest.mark.torch
+def test_a_name_that_leads_nowhere_or_home_is_told(
+    check_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere,) = check_nodes.unresolved(["no-such-node.invalid"])
+    assert nowhere.startswith("no-such-node.invalid (")
+    assert check_nodes.unresolved(["localhost"])[0].startswith("localhost (resolves to ")
+    assert check_nodes.unresolved(["10.1.2.3"]) == []
+    monkeypatch.setenv("FSDPKIT_ALLOW_LOOPBACK", "1")
+    assert check_nodes.unresolved(["localhost"]) == []
+
+
+@pytest.mark.torch
+def test_a_device_that_cannot_compute_is_a_finding(
+    check_nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nCompile with …")
+
+    monkeypatch.setattr(check_nodes.torch, "randn", fails)
+    ranks = SimpleNamespace(rank=3, device=check_nodes.torch.device("cpu"))
+    found = check_nodes.multiply(ranks, lambda: None)
+    assert (found.rank, found.matmul_tflop_s) == (3, None)
+    assert found.error == "CUDA error: uncorrectable ECC error encountered"
+
+
+def test_only_nodes_that_refused_to_start_are_broken_not_those_ended_with_them(
+    tmp_path: Path,
+) -> None:
+    attempt = AttemptPaths(tmp_path)
+    attempt.failures.mkdir()
+    recorded = {
+        "001-node-1": "78 n2: check before training failed: torch cannot be imported",
+        "002-node-0": "143 n1: ended by SIGTERM",
+        "003-node-2-rank-4": "78 rank 4 on n3: what a trainer says with 78 is its own matter",
+    }
+    for name, line in recorded.items():
+        (attempt.failures / name).write_text(f"{line}\n")
+    run: Any = SimpleNamespace(newest_attempt=lambda: attempt)
+    (verdict,) = _failed_before(run)
+    assert (verdict.node, verdict.state) == ("n2", "broken")
+    assert verdict.reasons == ("check before training failed: torch cannot be imported",)

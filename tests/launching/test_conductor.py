@@ -1,0 +1,238 @@
+"""The head node's agent: which orders follow from which signs of life and reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.launching.conductor import Conductor, warn
+from fsdpkit.launching.link import Order
+from fsdpkit.launching.policy import Report
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+
+
+class Table:
+    """In the place of the store: what nodes said, and the orders that were given."""
+
+    def __init__(self, nodes: int) -> None:
+        self.counts = [0] * nodes
+        self.said: list[Report] = []
+        self.orders: list[Order] = []
+
+    def alive(self) -> list[int]:
+        return list(self.counts)
+
+    def reports(self) -> list[Report]:
+        said, self.said = self.said, []
+        return said
+
+    def order(self, order: Order) -> None:
+        self.orders.append(order)
+
+
+class Scene:
+    """A conductor whose clock the test moves."""
+
+    def __init__(self, path: Path, nodes: int = 2, spares: int = 0, **retry: Any) -> None:
+        self.now = 1000.0
+        self.names = [f"node{n + 1}" for n in range(nodes + spares)]
+        self.table = Table(nodes + spares)
+        self.task = TaskPaths(path)
+        self.attempt = AttemptPaths(path / "attempt-0")
+        self.attempt.dir.mkdir()
+        self.events: list[dict[str, Any]] = []
+        self.conductor = Conductor(
+            self.table,  # type: ignore[arg-type]
+            self.names,
+            nodes,
+            Retry(**{"backoff_s": 4.0, "lost_s": 30, **retry}),
+            most_restarts=3,
+            attempt=self.attempt,
+            task=self.task,
+            record=lambda **fields: self.events.append(fields),
+            start_s=600.0,
+            clock=lambda: self.now,
+        )
+
+    def live(self, seconds: float, *silent: int) -> None:
+        """Time passes; all nodes but the silent ones give signs of life."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            for node in range(len(self.names)):
+                self.table.counts[node] += node not in silent
+            self.conductor.tick()
+
+    def says(self, node: int, outcome: Any = "done", **fields: Any) -> None:
+        launch = len([o for o in self.table.orders if o.do == "run"]) - 1
+        values = {"time_ns": int(self.now * 1e9), **fields}
+        self.table.said.append(Report(launch, node, self.names[node], outcome, **values))
+
+    @property
+    def last(self) -> Order:
+        return self.table.orders[-1]
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        return dict(json.loads(self.attempt.verdict.read_text()))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    found = Scene(tmp_path)
+    found.live(1)
+    return found
+
+
+def test_ranks_start_when_all_agents_are_there(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.live(100, 1)
+    assert scene.table.orders == []
+    scene.live(1)
+    assert scene.last == Order(do="run", launch=0, nodes=(0, 1))
+
+
+def test_agents_that_never_come_end_the_attempt_by_name(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.live(610, 1)
+    assert scene.last.do == "end"
+    assert "node2: no agent" in scene.last.message
+    assert scene.verdict["trouble"]["lost"] == ["node2"]
+
+
+def test_with_a_spare_nobody_waits_long_for_the_last_one(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=2, spares=1)
+    scene.live(29, 1)
+    assert scene.table.orders == []
+    scene.live(3, 1)
+    assert scene.last.nodes == (0, 2)
+
+
+def test_all_done_ends_with_0_and_a_verdict(scene: Scene) -> None:
+    scene.says(0)
+    scene.live(1)
+    assert scene.last.do == "run"
+    scene.says(1)
+    scene.live(1)
+    assert (scene.last.do, scene.last.status) == ("end", 0)
+    assert scene.verdict["trouble"] is None
+
+
+def test_after_a_crash_everybody_starts_again_once_the_others_have_told_theirs(
+    scene: Scene,
+) -> None:
+    scene.says(0, "failed", status=1, message="Connection reset by peer", step=5)
+    scene.live(1)
+    assert scene.last.launch == 0
+    scene.says(1, "failed", status=137, message="ended by signal 9", rank=1, step=5)
+    scene.live(1)
+    assert scene.last == Order(do="run", launch=1, nodes=(0, 1), delay_s=4.0, because="crash")
+    (told,) = [e for e in scene.events if e["event"] == "trouble"]
+    assert told["message"] == "rank 1 on node2: ended by signal 9"
+
+
+def test_a_node_whose_ranks_hang_on_is_not_waited_for(scene: Scene) -> None:
+    scene.says(1, "failed", status=1, message="x", rank=1, step=5)
+    scene.live(5)
+    assert scene.last.launch == 1
+
+
+def test_ranks_that_stopped_as_asked_are_given_time_to_follow(scene: Scene) -> None:
+    warn(scene.task)
+    scene.live(1)
+    assert scene.last.do == "stop"
+    scene.says(0, "failed", status=75, message="stopped early", step=5)
+    scene.live(60)
+    assert scene.last.do == "stop"
+    scene.says(1, "failed", status=75, message="stopped early", step=5)
+    scene.live(1)
+    assert (scene.last.do, scene.last.status) == ("end", 75)
+    assert scene.verdict["warned"] is True
+
+
+def test_a_request_to_stop_is_passed_on_once(scene: Scene) -> None:
+    scene.task.stop_requested.touch()
+    scene.live(5)
+    assert [order.do for order in scene.table.orders] == ["run", "stop"]
+
+
+def test_a_crash_after_a_warning_is_not_worth_a_restart(scene: Scene) -> None:
+    warn(scene.task)
+    scene.live(1)
+    scene.says(0, "failed", status=1, message="x", rank=0, step=5)
+    scene.says(1, "failed", status=1, message="y", rank=1, step=5)
+    scene.live(1)
+    assert scene.last.do == "end"
+    assert "asked to stop" in scene.verdict["why"]
+
+
+def test_a_silent_node_ends_the_attempt_by_name_in_bounded_time(scene: Scene) -> None:
+    scene.live(31, 1)
+    assert scene.last.do == "run"
+    scene.live(5, 1)
+    assert scene.last.do == "end"
+    assert scene.verdict["trouble"]["lost"] == ["node2"]
+    assert "resource" in scene.verdict["why"]
+
+
+def test_the_crash_of_those_who_lost_a_node_waits_until_that_is_known(scene: Scene) -> None:
+    scene.live(2, 1)
+    scene.says(0, "failed", status=1, message="Connection reset by peer", rank=0, step=5)
+    scene.live(20, 1)
+    assert scene.last.launch == 0
+    scene.live(15, 1)
+    assert scene.verdict["trouble"]["cause"] == "node-failure"
+
+
+def test_a_spare_takes_the_place_of_a_lost_node(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=2, spares=1)
+    scene.live(1)
+    assert scene.last.nodes == (0, 1)
+    scene.live(36, 1)
+    assert scene.last == Order(
+        do="run", launch=1, nodes=(0, 2), delay_s=4.0, because="node-failure"
+    )
+    scene.says(0)
+    scene.says(2)
+    scene.live(1, 1)
+    assert scene.last.do == "end"
+
+
+def test_a_spare_that_falls_silent_disturbs_nobody(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=2, spares=1)
+    scene.live(1)
+    scene.live(100, 2)
+    assert len(scene.table.orders) == 1
+
+
+def test_a_broken_gpu_costs_its_node(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=2, spares=1)
+    scene.live(1)
+    scene.says(1, "failed", status=1, message="CUDA error: uncorrectable ECC error", rank=1)
+    scene.live(5)
+    assert scene.last.nodes == (0, 2)
+
+
+def test_what_an_earlier_launch_says_late_is_not_heard(scene: Scene) -> None:
+    scene.says(1, "failed", status=1, message="x", rank=1, step=5)
+    scene.live(5)
+    scene.table.said.append(Report(0, 0, "node1", "failed", status=9))
+    scene.live(5)
+    assert [order.launch for order in scene.table.orders] == [0, 1]
+
+
+def test_nothing_is_ordered_after_the_end(scene: Scene) -> None:
+    scene.says(0)
+    scene.says(1)
+    scene.live(200)
+    assert [order.do for order in scene.table.orders] == ["run", "end"]
+
+
+def test_a_warning_does_not_overwrite_a_request_to_cancel(tmp_path: Path) -> None:
+    task = TaskPaths(tmp_path)
+    task.stop_requested.write_text("cancel\n")
+    warn(task)
+    assert task.stop_requested.read_text() == "cancel\n"

@@ -1,0 +1,316 @@
+"""What follows when ranks, nodes or an attempt end: the decisions, without anything running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.launching.policy import (
+    WAITING,
+    WARNING,
+    Attempt,
+    End,
+    Job,
+    Report,
+    Restart,
+    Trouble,
+    after_attempt,
+    after_launch,
+    cause_of,
+    first_trouble,
+)
+
+
+def trouble(cause: Any = "crash", **fields: Any) -> Trouble:
+    return Trouble(**{"cause": cause, "status": 1, "message": "rank 1 on node2: x", **fields})
+
+
+def launch(*troubles: Trouble, spares: int = 0, most: int = 3, **retry: Any) -> Restart | End:
+    return after_launch(
+        troubles[-1], troubles[:-1], Retry(**{"backoff_s": 4.0, **retry}), most=most, spares=spares
+    )
+
+
+# ---- Within an attempt
+
+
+def test_a_crash_starts_the_ranks_again_and_each_time_later() -> None:
+    first, second, third = (trouble(step=step) for step in (5, 9, 12))
+    assert launch(first) == Restart(4.0)
+    assert launch(first, second) == Restart(8.0)
+    assert launch(first, second, third) == Restart(16.0)
+
+
+def test_the_wait_grows_to_five_minutes_and_no_further() -> None:
+    troubles = [trouble(step=step) for step in range(20)]
+    assert launch(*troubles, most=100) == Restart(300.0)
+
+
+def test_what_comes_back_at_the_same_step_is_not_started_again() -> None:
+    end = launch(trouble(step=7), trouble(step=7))
+    assert isinstance(end, End)
+    assert "after step 7 again" in end.why
+
+
+def test_a_crash_before_the_first_step_twice_is_said_so() -> None:
+    end = launch(trouble(step=-1), trouble(step=-1))
+    assert isinstance(end, End)
+    assert "before the first step" in end.why
+
+
+def test_another_trouble_at_the_same_step_is_another_trouble() -> None:
+    assert isinstance(launch(trouble("crash", step=7), trouble("hang", step=7)), Restart)
+
+
+def test_ranks_that_tell_no_steps_are_judged_by_their_words_and_only_if_they_were_quick() -> None:
+    assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=10)), End)
+    assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=4000)), Restart)
+    assert isinstance(launch(trouble(message="a"), trouble(message="b")), Restart)
+
+
+def test_the_budget_of_restarts_is_kept_and_named() -> None:
+    end = launch(*(trouble(step=step) for step in range(4)), most=3)
+    assert isinstance(end, End)
+    assert "retry.restarts" in end.why
+    assert isinstance(launch(trouble(step=1), most=0), End)
+
+
+@pytest.mark.parametrize("cause", ["stopped", "storage", "settings", "preflight"])
+def test_what_starting_again_cannot_cure_ends(cause: str) -> None:
+    assert isinstance(launch(trouble(cause, step=3)), End)
+
+
+@pytest.mark.parametrize(
+    ("cause", "key"),
+    [("crash", "on_crash"), ("hang", "on_hang"), ("out-of-memory", "on_out_of_memory")],
+)
+def test_each_cause_has_its_own_answer(cause: str, key: str) -> None:
+    assert isinstance(launch(trouble(cause, step=3), **{key: "restart"}), Restart)
+    for answer in ("requeue", "stop"):
+        assert isinstance(launch(trouble(cause, step=3), **{key: answer}), End)
+
+
+def test_a_lost_node_is_replaced_while_there_are_spares() -> None:
+    lost = trouble("node-failure", lost=("node2",), step=3)
+    assert isinstance(launch(lost, spares=1), Restart)
+    assert isinstance(launch(lost, lost, spares=1), Restart)  # each time another node
+    end = launch(lost, spares=0)
+    assert isinstance(end, End)
+    assert "resources.spare" in end.why
+    both = trouble("node-failure", lost=("node2", "node3"))
+    assert isinstance(launch(both, spares=1), End)
+    assert isinstance(launch(lost, spares=1, on_node_failure="requeue"), End)
+
+
+# ---- What came first
+
+
+def report(node: int, outcome: Any = "failed", **fields: Any) -> Report:
+    return Report(
+        **{"launch": 0, "node": node, "name": f"node{node + 1}", "outcome": outcome, **fields}
+    )
+
+
+def test_a_rank_that_lost_its_peer_is_never_the_cause() -> None:
+    follows = report(0, status=1, message="Connection reset by peer", time_ns=1, rank=0)
+    killed = report(1, status=137, message="ended by signal 9 (SIGKILL)", time_ns=2, rank=1)
+    found = first_trouble([follows, killed], [], 5.0)
+    assert found is not None
+    assert (found.status, found.message.split(":")[0]) == (137, "rank 1 on node2")
+
+
+def test_of_two_failures_the_earlier_is_the_cause() -> None:
+    late = report(0, status=3, message="late", time_ns=9, rank=0)
+    early = report(1, status=4, message="early", time_ns=8, rank=1)
+    found = first_trouble([late, early], [], 5.0)
+    assert found is not None
+    assert found.status == 4
+
+
+def test_a_failure_counts_more_than_ranks_that_stopped_as_asked() -> None:
+    stopped = report(0, status=75, message="stopped early", time_ns=1, rank=0)
+    failed = report(1, status=1, message="x", time_ns=2, rank=1)
+    found = first_trouble([stopped, failed], [], 5.0)
+    assert found is not None
+    assert found.cause == "crash"
+    alone = first_trouble([stopped], [], 5.0)
+    assert alone is not None
+    assert alone.cause == "stopped"
+
+
+def test_of_ranks_that_hang_the_one_that_is_not_waiting_is_named() -> None:
+    waits = report(0, "hung", status=124, message=f"rank 0 made no step, {WAITING}", time_ns=1)
+    hangs = report(1, "hung", status=124, message="it is at train.py:3", time_ns=2, rank=1)
+    found = first_trouble([waits, hangs], [], 5.0)
+    assert found is not None
+    assert found.cause == "hang"
+    assert found.message.startswith("rank 1 on node2")
+
+
+def test_a_silent_node_explains_what_all_others_report() -> None:
+    crash = report(0, status=1, message="anything", time_ns=1, rank=0, step=4)
+    found = first_trouble([crash], ["node2"], 5.0)
+    assert found is not None
+    assert (found.cause, found.lost, found.step) == ("node-failure", ("node2",), 4)
+
+
+def test_a_gpu_that_is_broken_takes_its_node_out() -> None:
+    broken = report(1, status=1, message="CUDA error: uncorrectable ECC error encountered", rank=5)
+    found = first_trouble([broken], [], 5.0)
+    assert found is not None
+    assert (found.cause, found.lost) == ("node-failure", ("node2",))
+
+
+def test_no_trouble_is_none() -> None:
+    assert first_trouble([report(0, "done"), report(1, "done")], [], 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "cause"),
+    [
+        (75, "", "stopped"),
+        (74, "the disk is full", "storage"),
+        (65, "", "settings"),
+        (2, "", "settings"),
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried …", "out-of-memory"),
+        (137, "ended by signal 9", "crash"),
+        (1, "ValueError", "crash"),
+    ],
+)
+def test_a_cause_is_read_from_status_and_words(status: int, message: str, cause: str) -> None:
+    assert cause_of(status, message) == cause
+
+
+# ---- After an attempt
+
+RUNNING = Job(requeue=True)
+
+
+def attempt(told: Trouble | None = None, *, job: Job = RUNNING, **fields: Any) -> Attempt:
+    return Attempt(
+        **{"status": 1, "job": job, "trouble": told, "decided": told is not None, **fields}
+    )
+
+
+def action(facts: Attempt, **retry: Any) -> str:
+    return after_attempt(facts, Retry(**retry)).action
+
+
+def test_what_is_done_ends_with_0() -> None:
+    ending = after_attempt(attempt(status=0), Retry())
+    assert (ending.action, ending.status, ending.cause) == ("end", 0, "done")
+
+
+STOPPED = trouble("stopped", status=75)
+
+
+def test_a_warning_brings_the_job_back_if_the_policy_says_so() -> None:
+    assert action(attempt(STOPPED)) == "requeue"
+    assert action(attempt(STOPPED), on_time_limit="stop") == "end"
+    preempted = Job(requeue=True, preempted=True)
+    assert action(attempt(STOPPED, job=preempted), on_time_limit="stop") == "requeue"
+    assert action(attempt(STOPPED, job=preempted), on_preemption="stop") == "end"
+
+
+@pytest.mark.parametrize("request_", ["cancel", "", "please"])
+def test_who_asked_to_stop_gets_a_job_that_stays_away(request_: str) -> None:
+    ending = after_attempt(attempt(STOPPED, request=request_), Retry())
+    assert (ending.action, ending.cause, ending.status) == ("end", "cancelled", 75)
+
+
+def test_scancel_is_the_last_word() -> None:
+    for told in (STOPPED, trouble(), None):
+        facts = attempt(told, job=Job(ending=True, reason="None", requeue=True), request=WARNING)
+        assert action(facts, on_crash="requeue") == "end"
+
+
+def test_a_job_over_its_limit_comes_back_even_if_it_had_no_time_to_save() -> None:
+    over = Job(ending=True, reason="TimeLimit", requeue=True)
+    assert action(attempt(None, job=over, request=WARNING, status=137)) == "requeue"
+
+
+def test_what_slurm_queues_again_itself_is_left_to_it() -> None:
+    gone = Job(ending=True, requeue=True, requeued=True)
+    ending = after_attempt(attempt(trouble("node-failure", lost=("node2",)), job=gone), Retry())
+    assert (ending.action, ending.cause, ending.avoid) == ("end", "node-failure", ("node2",))
+
+
+def test_a_crash_that_the_agents_gave_up_ends_and_keeps_its_status() -> None:
+    ending = after_attempt(attempt(trouble(status=3), why="it came back"), Retry())
+    assert (ending.action, ending.status) == ("end", 3)
+    assert ending.why.endswith("it came back")
+    assert action(attempt(trouble()), on_crash="requeue") == "requeue"
+
+
+def test_agents_that_were_killed_before_they_could_decide_come_back() -> None:
+    """srun, which then ends the others, sends SIGTERM: that is no warning of the scheduler's."""
+    facts = attempt(trouble(), decided=False, request=WARNING, status=137)
+    ending = after_attempt(facts, Retry())
+    assert (ending.action, ending.cause) == ("requeue", "crash")
+    assert action(facts, on_crash="stop") == "end"
+
+
+def test_a_script_that_failed_before_the_agents_ran_ends() -> None:
+    assert action(attempt(None, status=78)) == "end"
+    assert action(attempt(None, status=127)) == "end"
+
+
+def test_a_lost_node_is_left_out_next_time() -> None:
+    ending = after_attempt(attempt(trouble("node-failure", lost=("node2",))), Retry())
+    assert (ending.action, ending.avoid) == ("requeue", ("node2",))
+    assert action(attempt(trouble("node-failure")), on_node_failure="stop") == "end"
+
+
+def test_a_node_that_was_replaced_is_avoided_though_all_went_well() -> None:
+    ending = after_attempt(attempt(status=0, lost=("node2",)), Retry())
+    assert (ending.action, ending.status, ending.avoid) == ("end", 0, ("node2",))
+
+
+def test_attempts_that_get_nowhere_come_to_an_end() -> None:
+    assert action(attempt(STOPPED, fruitless=3), requeues=3) == "requeue"
+    ending = after_attempt(attempt(STOPPED, fruitless=4), Retry(requeues=3))
+    assert ending.action == "end"
+    assert "4 attempts in a row left no new checkpoint" in ending.why
+
+
+def test_where_the_cluster_queues_nothing_again_the_job_ends_and_says_so() -> None:
+    for job in (Job(requeue=False), Job()):
+        ending = after_attempt(attempt(STOPPED, job=job), Retry())
+        assert ending.action == "end"
+        assert "does not queue a job again" in ending.why
+
+
+@given(
+    st.builds(
+        Attempt,
+        status=st.integers(0, 255),
+        job=st.builds(Job, reason=st.sampled_from([None, "None", "TimeLimit"])),
+        trouble=st.none()
+        | st.builds(
+            Trouble,
+            cause=st.sampled_from(
+                ["stopped", "crash", "hang", "out-of-memory", "node-failure", "storage", "settings"]
+            ),
+            status=st.integers(1, 255),
+            message=st.text(max_size=9),
+        ),
+        decided=st.booleans(),
+        warned=st.booleans(),
+        request=st.sampled_from([None, WARNING, "cancel", ""]),
+        fruitless=st.integers(0, 9),
+    )
+)
+def test_whatever_the_facts_a_failure_is_no_success_and_stop_means_stop(facts: Attempt) -> None:
+    stop: Any = {f"on_{x}": "stop" for x in ("time_limit", "preemption", "node_failure", "crash")}
+    stop |= {"on_hang": "stop", "on_out_of_memory": "stop"}
+    for retry in (Retry(), Retry(**stop)):
+        ending = after_attempt(facts, retry)
+        assert (ending.status == 0) == (facts.trouble is None and facts.status == 0)
+        assert ending.why
+        if facts.request in ("cancel", ""):
+            assert ending.action == "end"
+    assert ending.action == "end"

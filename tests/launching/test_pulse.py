@@ -1,0 +1,143 @@
+"""Heartbeats: written by a rank, read by its agent, and what is made of silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.launching import pulse as module
+from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
+from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, HeartbeatFile, read_heartbeat
+from fsdpkit.runs.layout import AttemptPaths
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0"
+    assert read_heartbeat(path) is None
+    file = HeartbeatFile(path)
+    assert read_heartbeat(path) is None  # no beat yet
+    file.beat(0, "starting")
+    file.beat(7, "training")
+    assert read_heartbeat(path) == Beat(2, 7, "training")
+    path.write_bytes(b"torn")
+    assert read_heartbeat(path) is None
+
+
+def test_a_rank_without_steps_hangs_after_its_time(tmp_path: Path, clock: list[float]) -> None:
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    file = HeartbeatFile(directory.rank(0))
+    pulse.started([RankProcess(0, 4, os.getpid())])
+    file.beat(3, "training")
+    assert pulse.look() is None
+    clock[0] += 9
+    assert pulse.look() is None
+    file.beat(4, "training")
+    assert pulse.look() is None
+    clock[0] += 11
+    found = pulse.look()
+    assert found is not None
+    assert found.startswith("rank 4 made no step for 11 s (after step 4)")
+    assert pulse.step == 4
+
+
+def test_outside_of_steps_ten_times_as_long_is_waited(tmp_path: Path, clock: list[float]) -> None:
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(0, 0, os.getpid())])
+    HeartbeatFile(directory.rank(0)).beat(3, "saving")
+    assert pulse.look() is None
+    clock[0] += 99
+    assert pulse.look() is None
+    clock[0] += 2
+    found = pulse.look()
+    assert found is not None
+    assert "was saving" in found
+
+
+def test_nobody_hangs_where_that_is_switched_off_or_no_rank_tells(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    for hang_s, beats in ((0, True), (10, False)):
+        pulse = Pulse(HeartbeatDir(tmp_path), hang_s)
+        pulse.started([RankProcess(0, 0, os.getpid())])
+        if beats:
+            HeartbeatFile(tmp_path / "rank-0").beat(1, "training")
+        assert pulse.look() is None
+        clock[0] += 10_000
+        assert pulse.look() is None
+        assert pulse.step == (1 if beats else None)
+
+
+RANK = """
+import faulthandler, signal, sys, time
+from pathlib import Path
+from fsdpkit.runs.heartbeat import HeartbeatFile
+faulthandler.register(signal.SIGUSR2, file=open(sys.argv[2], "w"), all_threads=True)
+HeartbeatFile(Path(sys.argv[1])).beat(3, "training")
+def stuck_here():
+    while True: time.sleep(0.01)
+stuck_here()
+"""
+
+
+def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: Path) -> None:
+    attempt = AttemptPaths(tmp_path / "attempt-0")
+    attempt.dir.mkdir()
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=0.1)
+    words = [str(directory.rank(0)), str(attempt.rank_file(6, "stacks", 1))]
+    rank = subprocess.Popen([sys.executable, "-c", RANK, *words])
+    try:
+        pulse.started([RankProcess(0, 6, rank.pid)])
+        deadline = time.monotonic() + 30
+        while pulse.look() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        pulse.ask_for_stacks()
+        assert "stuck_here" in attempt.rank_file(6, "stacks", 1).read_text()
+        assert directory.dump.exists()
+        blamed = pulse.blame(attempt, 1)
+        assert blamed is not None
+        assert blamed[0] == 6
+        assert "stuck_here" in blamed[1]
+        rank.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        assert pulse.blame(attempt, 1) == (6, "the process is in state stopped")
+    finally:
+        rank.kill()
+        rank.wait()
+
+
+def test_a_rank_in_a_collective_is_not_blamed() -> None:
+    waiting = (
+        "Current thread 0x1 (most recent call first):\n"
+        '  File "/x/torch/distributed/distributed_c10d.py", line 3 in all_reduce\n'
+        '  File "/home/me/train.py", line 9 in step\n'
+    )
+    assert module._outside_collectives(waiting) is None
+    assert module._outside_collectives("") is None
+    own = waiting.replace("/x/torch/distributed/distributed_c10d.py", "/home/me/data.py")
+    assert module._outside_collectives(own) == "it is at /home/me/data.py:3 in all_reduce"
+
+
+def test_a_new_launch_begins_with_a_clean_directory() -> None:
+    with heartbeats() as directory:
+        assert os.environ["FSDPKIT_HEARTBEAT_DIR"] == str(directory.dir)
+        HeartbeatFile(directory.rank(0)).beat(1, "training")
+        directory.dump.touch()
+        Pulse(directory, 10)
+        assert list(directory.dir.iterdir()) == []
+    assert not directory.dir.exists()

@@ -1,0 +1,151 @@
+"""Which nodes a report speaks against: the slow, the broken, and none without a reason."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.node_report import (
+    GpuState,
+    Node,
+    NodeReport,
+    Pair,
+    RankSpeed,
+    Verdict,
+    judge,
+    load,
+    remarks,
+    save,
+)
+
+
+def node(name: str, tflop_s: float = 100.0, **facts: Any) -> Node:
+    known = {"cpus": 8, "memory_total_gb": 64.0, "memory_available_gb": 60.0}
+    clock = {"clock_offset_s": 0.0, "clock_error_s": 0.0001}
+    ranks = [RankSpeed(rank=0, matmul_tflop_s=100.0), RankSpeed(rank=1, matmul_tflop_s=tflop_s)]
+    return Node(**{"name": name, **known, **clock, "ranks": ranks, **facts})
+
+
+def report(
+    *nodes: Node, links: dict[str, float] | None = None, good_gb_s: float = 40
+) -> NodeReport:
+    """links: a node's own limit in GB/s; a pair is as fast as the worse of its two."""
+    limits = {each.name: (links or {}).get(each.name, good_gb_s) for each in nodes}
+    pairs = [
+        Pair(nodes=pair, gb_s=min(limits[n] for n in pair)) for pair in combinations(limits, 2)
+    ]
+    return NodeReport(
+        created_s=0.0, device="cuda", message_mib=256, nodes=list(nodes), pairs=pairs, seconds=1.0
+    )
+
+
+def states(verdicts: list[Verdict]) -> dict[str, str]:
+    return {verdict.node: verdict.state for verdict in verdicts}
+
+
+def test_equal_nodes_are_ok_however_slow_they_are() -> None:
+    slow = report(*(node(f"n{i}", tflop_s=0.01) for i in range(3)), good_gb_s=0.01)
+    assert set(states(judge(slow)).values()) == {"ok"}
+    assert remarks(slow) == []
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8])
+def test_one_node_with_a_bad_link_is_named_and_its_partners_are_not(count: int) -> None:
+    found = judge(report(*(node(f"n{i}") for i in range(count)), links={"n1": 20.0}))
+    assert states(found) == {f"n{i}": "slow" if i == 1 else "ok" for i in range(count)}
+    assert found[1].reasons == (
+        "all-reduces with its best partner at 20 GB/s, the middle node at 40",
+    )
+
+
+def test_two_bad_nodes_of_five_are_named_although_they_met() -> None:
+    found = judge(report(*(node(f"n{i}") for i in range(5)), links={"n0": 10.0, "n3": 10.0}))
+    assert [name for name, state in states(found).items() if state == "slow"] == ["n0", "n3"]
+
+
+def test_one_slow_gpu_makes_its_node_slow_and_of_two_nodes_the_slower_is_named() -> None:
+    found = judge(report(node("n0"), node("n1", tflop_s=60.0)))
+    assert states(found) == {"n0": "ok", "n1": "slow"}
+    assert "multiplies matrices at 60 TFLOP/s" in found[1].reasons[0]
+    just_enough = judge(report(node("n0"), node("n1", tflop_s=71.0)))
+    assert states(just_enough) == {"n0": "ok", "n1": "ok"}
+
+
+def test_two_nodes_cannot_tell_which_of_them_has_the_bad_link() -> None:
+    two = report(node("n0"), node("n1"), links={"n1": 1.0})
+    assert set(states(judge(two)).values()) == {"ok"}
+    assert "--nodes 3 or more" in remarks(two)[0]
+    below = remarks(two, expected_gb_s=40)
+    assert len(below) == 1
+    assert "no pair of nodes reaches 0.7 x 40 GB/s" in below[0]
+
+
+def test_the_profile_s_expectation_names_nodes_that_are_no_worse_than_the_middle_one() -> None:
+    """Most of them are slow, so that the middle one is: only the profile knows better."""
+    most = report(*(node(f"n{i}") for i in range(5)), links={f"n{i}": 20.0 for i in range(3)})
+    assert set(states(judge(most)).values()) == {"ok"}
+    assert states(judge(most, expected_gb_s=40)) == {
+        **{f"n{i}": "slow" for i in range(3)},
+        "n3": "ok",
+        "n4": "ok",
+    }
+
+
+def test_where_all_are_below_the_expectation_the_network_is_named_and_no_node() -> None:
+    all_slow = report(*(node(f"n{i}") for i in range(4)), good_gb_s=1.0)
+    assert set(states(judge(all_slow, expected_gb_s=40)).values()) == {"ok"}
+    assert "network.socket_ifname" in remarks(all_slow, expected_gb_s=40)[0]
+
+
+def test_a_bad_path_between_two_good_nodes_is_told_as_such() -> None:
+    good = report(*(node(f"n{i}") for i in range(4)))
+    pairs = [Pair(nodes=p.nodes, gb_s=5.0) if p.nodes == ("n0", "n1") else p for p in good.pairs]
+    found = msgspec.structs.replace(good, pairs=pairs)
+    assert set(states(judge(found)).values()) == {"ok"}
+    (said,) = remarks(found)
+    assert said.startswith("n0 and n1 exchange 5 GB/s, though each reaches 40 GB/s")
+
+
+def test_failed_ranks_lost_memory_rows_and_xid_errors_break_a_node() -> None:
+    failed = RankSpeed(rank=3, error="CUDA error: an illegal memory access was encountered")
+    found = judge(
+        report(
+            node("n0"),
+            node("n1", ranks=[failed]),
+            node("n2", xid_errors=[79]),
+            node("n3", gpus=[GpuState(index=2, remap_failed=True)]),
+            node("n4", gpus=[GpuState(index=0, remap_pending=True, uncorrected_ecc_errors=1)]),
+        )
+    )
+    assert list(states(found).values()) == ["ok", "broken", "broken", "broken", "ok"]
+    assert found[1].reasons[0].startswith("rank 3: CUDA error")
+    assert "XID 79" in found[2].reasons[0]
+    assert len(found[4].notes) == 2
+
+
+def test_a_clock_is_off_only_when_the_measurement_can_tell() -> None:
+    (sure, unsure) = judge(
+        report(
+            node("n0", clock_offset_s=-2.0),
+            node("n1", clock_offset_s=2.0, clock_error_s=1.9),
+        )
+    )
+    assert "-2.0 s off" in sure.notes[0]
+    assert sure.state == "ok"
+    assert unsure.notes == ()
+
+
+def test_a_report_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"before it wrote .*check\.json"):
+        load(tmp_path)
+    written = report(node("n0"), node("n1", gpus=[GpuState(index=0, name="H100")]))
+    path = save(written, tmp_path)
+    assert load(tmp_path) == written
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(StorageError, match="cannot be read"):
+        load(tmp_path)

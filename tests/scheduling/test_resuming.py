@@ -1,0 +1,286 @@
+"""Resuming where Slurm refuses, does not answer, has forgotten, or does not queue jobs again."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdpkit import Run
+from fsdpkit.errors import SchedulerError, UsageError
+from fsdpkit.runs.avoided_nodes import avoid
+from fsdpkit.runs.record import JobRecord, save
+from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+from tests.conftest import Completed
+from tests.scheduling.bare_template import write_bare_template
+
+SBATCH = """
+for script; do :; done
+[ -e {here}/no-sbatch ] && echo 'sbatch: error: no' >&2 && exit 1
+[ -e {here}/deaf-sbatch ] && echo && exit 0
+[ -e {here}/slow-sbatch ] && touch {here}/called && sleep 1
+id=$(( $(cat {here}/jobs 2>/dev/null | wc -l) + 1 ))
+echo "$id|$(sed -n 's/^#SBATCH --comment=//p' "$script")" >> {here}/jobs
+echo $id
+"""
+# The queue holds what `state` says, in squeue's words; without that file it knows no job.
+SQUEUE = """
+case "$*" in
+    *%F*) cat {here}/jobs ;;
+    *) cat {here}/state 2>/dev/null && exit
+       echo 'slurm_load_jobs error: Invalid job id specified' >&2
+       exit 1 ;;
+esac
+"""
+
+
+class FakeSlurm:
+    """Slurm's commands as they answer when files in `here` say so."""
+
+    def __init__(self, here: Path) -> None:
+        self.here = here
+        here.mkdir()
+        for name, text in {
+            "sbatch": SBATCH,
+            "squeue": SQUEUE,
+            "sacct": "exit 1",
+            "scontrol": "exit 1",
+            "scancel": 'echo "$@" >> {here}/cancelled',
+        }.items():
+            (here / name).write_text("#!/bin/sh\n" + text.format(here=here))
+            (here / name).chmod(0o755)
+
+    def queue(self, *lines: str) -> None:
+        """What squeue prints: `1|RUNNING|None|n1`; nothing: it knows no job."""
+        (self.here / "state").unlink(missing_ok=True)
+        if lines:
+            (self.here / "state").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    write_bare_template(isolated_user / "config")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'fake'}:{os.environ['PATH']}")
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
+    (tmp_path / "train.py").touch()
+    return FakeSlurm(tmp_path / "fake")
+
+
+@pytest.fixture
+def run(slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path) -> Run:
+    """A run that had one attempt and that Slurm, which keeps no accounts, has forgotten."""
+    words = ["--nodes", "2", "--gpus", "1", "--set", "template=bare"]
+    done = fsdpkit("submit", "train.py", *words)
+    assert done.returncode == 0, done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    (directory / "attempt-0").mkdir()
+    return Run.open(directory)
+
+
+def directives(run: Run) -> str:
+    text = run.paths.script.read_text()
+    return "\n".join(line for line in text.splitlines() if line.startswith("#SBATCH"))
+
+
+def test_a_run_that_slurm_has_forgotten_is_over(run: Run) -> None:
+    assert run.states() == {"1": None}
+    again = run.resume()
+    assert again.job_id == "2"
+    assert again.record.earlier[0].ended == {}  # nobody will ever say
+    assert "attempt-$ATTEMPT" in run.paths.script.read_text()
+    assert "ATTEMPT=$(( 1 + " in run.paths.script.read_text()
+
+
+def test_a_run_that_nobody_can_say_anything_of_is_not_resumed(run: Run, slurm: FakeSlurm) -> None:
+    """slurmctld does not answer: that is no proof of an end."""
+    (slurm.here / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(UsageError, match="is not over"):
+        run.resume()
+
+
+def test_another_place_to_resume_from_changes_nothing(
+    run: Run, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = fsdpkit("resume", str(run.dir), "--gpus", "4", "--time", "2:00:00", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    script = run.paths.script.read_text()
+    assert f"#SBATCH --chdir={tmp_path}\n" in script
+    assert f"exec python3 -S {tmp_path}/train.py" in script
+    assert "#SBATCH --gpus-per-node=4\n" in script
+    assert "#SBATCH --time=02:00:00\n" in script
+    assert f"#   nodes = 2 (run {run.id})\n#   gpus = 4 (command line)" in script
+
+
+def test_a_dry_run_changes_nothing(run: Run, fsdpkit: Callable[..., Completed]) -> None:
+    before = {p: p.read_bytes() for p in run.dir.rglob("*") if p.is_file()}
+    done = fsdpkit("resume", str(run.dir), "--nodes", "1", "--dry-run")
+    assert "#SBATCH --nodes=1\n" in done.stdout
+    assert {p: p.read_bytes() for p in run.dir.rglob("*") if p.is_file()} == before
+
+
+def test_a_refusal_leaves_the_run_what_it_was(run: Run, slurm: FakeSlurm) -> None:
+    before = {p: p.read_bytes() for p in (run.paths.job, run.paths.script)}
+    (slurm.here / "no-sbatch").touch()
+    with pytest.raises(SchedulerError, match="sbatch: error: no"):
+        run.resume(nodes=5)
+    assert {p: p.read_bytes() for p in before} == before
+    assert Run.open(run.dir).record == run.record
+
+
+def test_a_job_that_slurm_may_have_taken_is_waited_for_before_another_is_made(
+    run: Run, slurm: FakeSlurm
+) -> None:
+    (slurm.here / "deaf-sbatch").touch()
+    with pytest.raises(SchedulerError, match="whether the job was accepted is not known"):
+        run.resume(nodes=5)
+    (slurm.here / "deaf-sbatch").unlink()
+    cut_short = Run.open(run.dir)
+    assert cut_short.job_id == run.job_id
+    with pytest.raises(UsageError, match=r"try again in 1[45]\d s"):
+        run.resume()
+
+    assert cut_short.record.resuming is not None
+    long_ago = msgspec.structs.replace(cut_short.record.resuming, submitted_s=time.time() - 200)
+    save(run.paths, msgspec.structs.replace(cut_short.record, resuming=long_ago))
+    again = run.resume()
+    assert (again.job_id, again.record.nodes) == ("2", 2)  # not the 5 that were never submitted
+    assert again.record.resuming is None
+
+
+def test_a_job_that_nobody_heard_of_is_found_by_its_comment(run: Run, slurm: FakeSlurm) -> None:
+    next_job = JobRecord(nodes=3, ranks_per_node=1, submitted_s=time.time())
+    save(run.paths, msgspec.structs.replace(run.record, resuming=next_job))
+    assert Run.open(run.dir).job_id == "1"
+    with open(slurm.here / "jobs", "a") as jobs:
+        jobs.write(f"8|fsdpkit:{run.id}\n9|fsdpkit:another\n")
+    found = Run.open(run.dir)
+    assert (found.job_id, found.record.nodes) == ("8", 3)
+    assert json.loads(run.paths.record.read_text())["job_id"] == "8"
+
+
+def test_a_chained_job_gets_attempts_that_the_one_before_cannot_reach(
+    run: Run, slurm: FakeSlurm
+) -> None:
+    slurm.queue("1|RUNNING|None|n1")
+    chained = run.resume(chained=True)
+    assert "--dependency=afternotok:1\n#SBATCH --kill-on-invalid-dep=yes" in directives(run)
+    assert chained.record.first_attempt == 100
+    slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
+    assert run.resume(chained=True).record.first_attempt == 200
+    assert "--dependency=afternotok:1:2\n" in directives(run)
+
+
+def test_a_site_that_does_not_queue_jobs_again_is_told_with_the_remedy(
+    slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    """A35. And its chained jobs have the numbers one after the other."""
+    profile = tmp_path / "strict.toml"
+    profile.write_text('schema = "fsdpkit.site/1"\ntitle = "Strict"\n[policy]\nrequeue = false\n')
+    words = ["--cluster", str(profile), "--set", "template=bare"]
+    done = fsdpkit("submit", "train.py", *words)
+    assert "Strict does not queue a job again" in done.stderr
+    assert "fsdpkit resume RUN --chained" in done.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    slurm.queue("1|RUNNING|None|n1")
+    again = Run.open(directory).resume(chained=True)  # the profile is found again by its file
+    assert again.record.first_attempt == 1
+    assert "#SBATCH --no-requeue" in directives(again)
+
+    never = [f"retry.on_{what}=stop" for what in ("time_limit", "preemption", "node_failure")]
+    done = fsdpkit(
+        "submit", "train.py", *words, *(word for one in never for word in ("--set", one))
+    )
+    assert done.returncode == 0
+    assert "does not queue" not in done.stderr
+
+
+def test_only_nodes_of_this_cluster_are_avoided(
+    run: Run, slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    """sbatch refuses the name of a node that it does not know."""
+    other = tmp_path / "runs" / "other-run"
+    other.mkdir()
+    (other / "run.json").write_text(
+        run.paths.record.read_text().replace('"site": "generic"', '"site": "osc-ascend"')
+    )
+    until_s = time.time() + 60
+    avoid(tmp_path / "runs", "n1", why="it\nhung", run_id=run.id, until_s=until_s)
+    avoid(tmp_path / "runs", "n2", why="it hung", run_id="other-run", until_s=until_s)
+    avoid(tmp_path / "runs", "n3", why="it hung", run_id="no-run", until_s=until_s)
+    words = ["submit", "train.py", "--set", "template=bare", "--dry-run"]
+    done = fsdpkit(*words, "--set", "resources.exclude=n[7-9]")
+    assert '#SBATCH --exclude="n[7-9],n1"\n' in done.stdout
+    assert "avoiding n1, until 20" in done.stderr
+    assert ": it hung (" in done.stderr
+    asked_for = fsdpkit(*words, "--set", "resources.nodelist=n1")
+    assert "--exclude" not in asked_for.stdout
+    assert "not avoiding n1: resources.nodelist" in asked_for.stderr
+    assert json.loads(run.paths.job.read_text())["resources"]["exclude"] is None
+
+
+def test_while_one_resumes_another_waits_and_then_knows(run: Run, slurm: FakeSlurm) -> None:
+    (slurm.here / "slow-sbatch").touch()
+    plans = [plan_resume(run, Changes()) for _ in range(2)]
+    first = threading.Thread(target=submit_resume, args=(run, plans[0]))
+    first.start()
+    while not (slurm.here / "called").exists():
+        time.sleep(0.01)
+    with pytest.raises(UsageError, match="resumed by somebody else meanwhile, as job 2"):
+        submit_resume(run, plans[1])
+    first.join()
+    assert len((slurm.here / "jobs").read_text().splitlines()) == 2
+
+
+def test_what_is_chained_is_cancelled_before_what_it_waits_for(run: Run, slurm: FakeSlurm) -> None:
+    slurm.queue("1|RUNNING|None|n1")
+    again = run.resume(chained=True)
+    slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
+    again.cancel()
+    assert (slurm.here / "cancelled").read_text() == "2\n1\n"
+
+
+def test_cancel_leaves_alone_what_is_over(run: Run, slurm: FakeSlurm) -> None:
+    again = run.resume()
+    slurm.queue("2|RUNNING|None|n1")
+    assert again.cancel() == []
+    assert (slurm.here / "cancelled").read_text() == "2\n"
+
+
+def test_a_running_job_is_asked_to_save_and_one_that_waits_is_ended(
+    run: Run, slurm: FakeSlurm
+) -> None:
+    slurm.queue("1|RUNNING|None|n1")
+    again = run.resume(chained=True)
+    slurm.queue("1|RUNNING|None|n1", "2|PENDING|Dependency|")
+    assert again.cancel(save=True) == ["1"]
+    assert run.paths.task().stop_requested.read_text() == "cancel\n"
+    assert (slurm.here / "cancelled").read_text() == "2\n"
+
+
+def test_the_local_cluster_resumes_and_chains_nothing(
+    slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "task = pathlib.Path(os.environ['FSDPKIT_TASK_DIR'])\n"
+        "while not (task / 'go').exists(): time.sleep(0.05)\n"
+        "sys.exit(0 if (task / 'attempt-1').exists() else 75)\n"
+    )
+    words = ["--cluster", "local", "--nodes", "1", "--gpus", "1", "--set", "template=bare"]
+    assert fsdpkit("submit", "train.py", *words).returncode == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    run = Run.open(directory)
+    with pytest.raises(UsageError, match="chains no jobs"):
+        run.resume(chained=True)
+    (directory / "go").touch()
+    assert run.wait(poll_s=0.1).exit_code == 75
+    assert run.resume().wait(poll_s=0.1).succeeded
+    assert run.paths.task().attempts() == [0, 1]
