@@ -60,5 +60,11 @@ class NodeError(FsdpkitError):
     exit_code = 78  # EX_CONFIG
 
 
+class NodeLostError(FsdpkitError):
+    """A node of the job, or the way to it, is gone."""
+
+    exit_code = 71  # EX_OSERR
+
+
 STOPPED_EARLY = 75
 """Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

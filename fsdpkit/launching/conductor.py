@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import NodeLostError
 from fsdpkit.launching.link import Board, Order
 from fsdpkit.launching.policy import (
     WARNING,
@@ -109,7 +109,7 @@ class Conductor:
             missing = tuple(name for n, name in enumerate(self.nodes) if n not in there)
             trouble = Trouble(
                 cause="node-failure",
-                status=NodeError.exit_code,
+                status=NodeLostError.exit_code,
                 message=f"{', '.join(missing)}: no agent after {waited_s:.0f} s",
                 lost=missing,
             )

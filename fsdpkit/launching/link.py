@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.policy import Report
 
 TICK_S = 0.25
@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class HeadLostError(NodeError):
+class HeadLostError(NodeLostError):
     """The head node's agent does not answer."""
 
 

@@ -103,7 +103,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
             order = _follow_orders(Node(node, name, attempt, task, events), arguments, environ)
     except BaseException as error:
-        words = str(error) if isinstance(error, NodeError) else f"{type(error).__name__}: {error}"
+        own = isinstance(error, FsdpkitError)
+        words = str(error) if own else f"{type(error).__name__}: {error}"
         failure = Failure(getattr(error, "exit_code", 1), words, time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     finally:
@@ -195,7 +196,7 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
 
     from fsdpkit.launching.ranks import InterruptedLaunch
 
-    hang: list[str] = []
+    hang: list[Failure] = []
 
     def interrupted() -> str | None:
         if link.superseded:
@@ -206,8 +207,8 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
             return link.lost_message()
         if (found := pulse.look()) is not None:
             pulse.ask_for_stacks()
-            hang.append(found)
-        return hang[0] if hang else None
+            hang.append(_hang(found, pulse, node, order.launch))
+        return hang[0].message if hang else None
 
     def report(failure: Failure | None, outcome: Outcome) -> Report:
         told = {"event": f"ranks-{outcome}", "launch": order.launch, "step": pulse.step}
@@ -237,15 +238,12 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
         return report(first_failure(error), "failed")
     except InterruptedLaunch as error:
         if hang:
-            return report(_hang(hang[0], pulse, node, order.launch), "hung")
+            return report(hang[0], "hung")
         if link.lost:
             raise HeadLostError(str(error)) from error
         return report(None, "interrupted")
-    except NodeError:
-        raise
     except Exception as error:  # rendezvous, or the ranks' start
-        words = f"{type(error).__name__}: {error}"
-        return report(Failure(NodeError.exit_code, words, time.time_ns()), "failed")
+        return report(Failure(1, f"{type(error).__name__}: {error}", time.time_ns()), "failed")
     return report(None, "done")
 
 
@@ -266,10 +264,10 @@ def _guard(link: Link, node: Node) -> Iterator[None]:
         while not over.wait(1.0):
             silent_s = time.monotonic() - link.heard_s
             if link.broken is None and silent_s > link.lost_s + _STUCK_S:
-                failure = Failure(NodeError.exit_code, link.lost_message(), time.time_ns())
+                failure = Failure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
                 _record_failure(failure, node.attempt, node.number, node.name)
                 end_descendants()
-                os._exit(NodeError.exit_code)
+                os._exit(failure.status)
 
     thread = threading.Thread(target=watch, name="fsdpkit-guard", daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ from fsdpkit.errors import (
     STOPPED_EARLY,
     ConfigError,
     NodeError,
+    NodeLostError,
     NotFoundError,
     StorageError,
     UsageError,
@@ -72,6 +73,8 @@ def cause_of(status: int, message: str) -> Cause:
         return "stopped"
     if status == StorageError.exit_code:
         return "storage"
+    if status == NodeLostError.exit_code:
+        return "node-failure"
     settings = (UsageError, ConfigError, NotFoundError, NodeError)
     if status in {error.exit_code for error in settings}:
         return "settings"
@@ -292,7 +295,7 @@ def first_trouble(
     if lost:
         return Trouble(
             cause="node-failure",
-            status=NodeError.exit_code,
+            status=NodeLostError.exit_code,
             message=f"{', '.join(lost)}: no sign of life",
             step=step,
             lasted_s=lasted_s,

@@ -224,8 +224,8 @@ class Run:
         return _newest_file(self.newest_attempt(array_task), rank, stream)
 
     def first_failure(self) -> str | None:
-        """`rank 5 on node2: exit status 3`: the first failure that an agent of the newest attempt
-        recorded; of an array, that of the first task with one."""
+        """`rank 5 on node2: exit status 3`: what the agents of the newest attempt found to be the
+        cause, or else the first failure on record; of an array, that of the first task with one."""
         array_tasks: list[int | None] = (
             [None] if self.record.array is None else [*self.record.array]
         )
@@ -233,7 +233,10 @@ class Run:
             attempts = self.paths.task(array_task).attempts()
             if not attempts:
                 continue
-            recorded = sorted(self.paths.task(array_task).attempt(attempts[-1]).failures.glob("*"))
+            attempt = self.paths.task(array_task).attempt(attempts[-1])
+            if told := _verdict(attempt):
+                return told
+            recorded = sorted(attempt.failures.glob("*"))
             if recorded:
                 return recorded[0].read_text(errors="replace").partition(" ")[2].strip()
         return None
@@ -285,6 +288,15 @@ def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]
     for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
         restarts.append(int(path.name.split(".")[1].removeprefix("restart-")))
     return attempt.rank_file(rank, stream, max(restarts))
+
+
+def _verdict(attempt: AttemptPaths) -> str | None:
+    """The trouble that the head node's agent took for the cause of all others."""
+    try:
+        told = msgspec.json.decode(attempt.verdict.read_bytes())["trouble"]
+        return str(told["message"]) if told else None
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return None
 
 
 def _pauses(fixed_s: float | None) -> Iterator[float]:

@@ -174,6 +174,8 @@ def test_no_trouble_is_none() -> None:
     [
         (75, "", "stopped"),
         (74, "the disk is full", "storage"),
+        (71, "the head node's agent does not answer any more", "node-failure"),
+        (78, "", "settings"),
         (65, "", "settings"),
         (2, "", "settings"),
         (1, "torch.OutOfMemoryError: CUDA out of memory. Tried …", "out-of-memory"),
@@ -296,7 +298,7 @@ def test_where_the_cluster_queues_nothing_again_the_job_ends_and_says_so() -> No
                 ["stopped", "crash", "hang", "out-of-memory", "node-failure", "storage", "settings"]
             ),
             status=st.integers(1, 255),
-            message=st.text(max_size=9),
+            message=st.text(min_size=1, max_size=9),
         ),
         decided=st.booleans(),
         warned=st.booleans(),
