@@ -31,6 +31,7 @@ from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.data.tokens import Tokens
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.heartbeat import outlive_warnings
 from fsdpkit.training.sampler import (
     Buckets,
     GlobalBatches,
@@ -314,6 +315,7 @@ def make_loader(
         num_workers=workers,
         # Training's workers live through all epochs: what changes comes with each share.
         persistent_workers=shuffle and workers > 0,
+        worker_init_fn=outlive_warnings if workers else None,
         pin_memory=ranks.device.type == "cuda",
         generator=torch.Generator(),  # a loader draws a number; not one of the run's
     )

@@ -7,6 +7,7 @@ last one, which it skips.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,28 @@ from typing import Any
 
 
 class JsonLines:
-    """Appends records to one file. `time_s` (Unix time, seconds) is added to each."""
+    """Appends records to one file. `time_s` (Unix time, seconds) is added to each.
+
+    A record that cannot be written, on a disk that is full, is told once on standard error and left
+    out: the account of a training must not end it.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._told = path, False
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the writer's lifetime
 
     def write(self, **fields: Any) -> None:
         line = json.dumps({"time_s": round(time.time(), 3), **fields}, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
+        try:
+            self._file.write(line.encode() + b"\n")
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                print(
+                    f"fsdpkit: {self._path} cannot be written ({error.strerror}); going on",
+                    file=sys.stderr,
+                )
 
     def close(self) -> None:
         self._file.close()

@@ -69,6 +69,14 @@ class Heartbeat:
             self._file.beat(self._step, phase)
 
 
+def outlive_warnings(_: int = 0) -> None:
+    """In a process of a rank, such as a DataLoader's worker (`worker_init_fn`): ignore what Slurm
+    sends to every process of a step when the end is near, so that the last steps have their data.
+    """
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _leave_stacks_when_asked(ranks: Ranks) -> None:
     """On SIGUSR2 all threads' stacks go to a file, even from within a call that never returns."""
     attempt = os.environ.get("FSDPKIT_ATTEMPT_DIR")
