@@ -34,7 +34,7 @@ from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.command_line import read_settings
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.agreement import SaveClock, StopRequest
+from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.debugging import Debugging, prepare
 from fsdpkit.training.display import Display
@@ -118,6 +118,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     )
     micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
     stop, clock = StopRequest(paths, ranks), SaveClock(ranks, settings.checkpoint.every_minutes)
+    budget = TokenBudget(ranks, settings.tokens, progress.tokens)
     evaluates = settings.evaluation.batches and len(text.held_out)
     patience = settings.evaluation.patience or math.inf
     batches = stream(loader, progress)
@@ -126,7 +127,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         if stop.wanted_before(ranks):
             ranks.say(f"stopped on request before step {progress.step + 1}")
             return STOPPED_EARLY
-        while progress.step < settings.steps and progress.worse < patience:
+        while progress.step < settings.steps and progress.worse < patience and not budget.spent:
             seed_step(settings.seed, progress.step, ranks.rank)
             batch = next(batches).to(ranks.device)
             targets = (batch.labels != IGNORE).sum()
@@ -157,7 +158,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             heartbeat.step(progress.step)
             debugging.step_done(progress.step)
             display.step(progress.step)
-            last = progress.step == settings.steps
+            last = budget.spend(target_tokens) or progress.step == settings.steps
             if last or progress.step % settings.metrics.every_steps == 0:
                 display.line(metrics.log(progress.step, lr=lr, grad_norm=grad_norm))
             if evaluates and (last or is_due(settings.evaluation.every_steps, progress)):

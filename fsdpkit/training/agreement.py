@@ -116,3 +116,22 @@ class SaveClock(Agreement):
     def saved(self) -> None:
         """A checkpoint is made: the time begins anew."""
         self._since = self._clock()
+
+
+class TokenBudget(Agreement):
+    """When `budget` target tokens are trained on, `used` of them by now; without a budget never."""
+
+    def __init__(self, ranks: Ranks, budget: int, used: int = 0) -> None:
+        super().__init__(ranks)
+        self._budget = budget
+        self._used = torch.tensor(float(used), dtype=torch.float64, device=ranks.device)
+        self.spent = 0 < budget <= used
+
+    def spend(self, tokens: Tensor) -> bool:
+        """Count a step's tokens, the sum over ranks; True on all ranks once none are left."""
+        if not self._budget:
+            return False
+        self._used = self._used + tokens
+        self.decide((self._used >= self._budget).double())
+        self.spent = self.agreed()
+        return self.spent

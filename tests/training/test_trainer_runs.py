@@ -179,6 +179,25 @@ def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tm
     assert not paths.stop_requested.exists()  # answered: the next attempt goes on
 
 
+def test_training_ends_with_the_step_that_spends_the_tokens_and_goes_on_with_more(data, tmp_path):
+    paths = TaskPaths(tmp_path)
+    sets = [*small(data), "--set", "steps=1000000", "--set", "checkpoint.every_steps=0"]
+    ends = []
+    for budget in (150, 150, 400):
+        done = run_ranks(
+            2, TRAINER, *sets, "--set", f"tokens={budget}", FSDPKIT_TASK_DIR=str(tmp_path)
+        )
+        assert done.returncode == 0, done.stdout[-3000:]
+        newest = checkpoints_in(paths.checkpoints)[-1]
+        progress = describe(newest).progress
+        ends.append(progress["step"])
+        assert progress["tokens"] >= budget
+    assert ends[0] == ends[1] < ends[2]
+    tokens = [r["tokens"] for r in read_json_lines(paths.metrics) if "loss" in r]
+    assert tokens[ends[0] - 2] < 150 <= tokens[ends[0] - 1]
+    assert tokens[-2] < 400 <= tokens[-1]
+
+
 def test_a_checkpoint_of_another_model_or_run_is_not_trained_over(data, whole):
     paths, _ = whole
     before = sorted(p.name for p in paths.checkpoints.iterdir())

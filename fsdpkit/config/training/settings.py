@@ -304,6 +304,14 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`[training]`: one run of the reference T5 trainer."""
 
     steps: Annotated[int, Meta(description="Optimizer steps in all.", ge=1, le=10**9)] = 100
+    tokens: Annotated[
+        int,
+        Meta(
+            description="Target tokens after which training ends, if `steps` has not ended it "
+            "before; 0: no such limit. The schedule follows `steps`.",
+            ge=0,
+        ),
+    ] = 0
     batch_size: Annotated[
         int, Meta(description="Samples per rank in one optimizer step.", ge=1, le=1_000_000)
     ] = 4
