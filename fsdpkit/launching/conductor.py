@@ -32,6 +32,8 @@ _SETTLE_S = 3.0
 """How long other reports of the same trouble are waited for, so that the first is known."""
 _STRAGGLE_S = 120.0
 """How long ranks may differ in how long they take to leave."""
+_ABSENT_S = 5.0
+"""A pause between two looks that is no business of the nodes'."""
 _GATHER_S = 30.0
 """With spares: how long to wait for the last nodes when enough are there."""
 
@@ -64,6 +66,7 @@ class Conductor:
     _trouble_s: float | None = None
     _stopping: bool = False
     _look_s: float = 0.0
+    _ticked_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -80,12 +83,21 @@ class Conductor:
         if self.over:
             return
         now = self.clock()
+        self._forgive_own_absence(now)
         self._listen(now)
         if self._launch < 0:
             self._gather(now)
         else:
             self._look_for_stop(now)
             self._judge(now)
+
+    def _forgive_own_absence(self, now: float) -> None:
+        """Nobody is silent while nobody listens: the job was suspended, or the disk stalled."""
+        gap_s = now - self._ticked_s if self._ticked_s else 0.0
+        self._ticked_s = now
+        if gap_s > _ABSENT_S:
+            self._heard_s = [heard_s + gap_s for heard_s in self._heard_s]
+            self._began_s += gap_s
 
     def _listen(self, now: float) -> None:
         for node, count in enumerate(self.board.alive()):

@@ -13,13 +13,14 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import FsdpkitError, StorageError
+from fsdpkit.errors import FsdpkitError, NodeLostError, StorageError
 from fsdpkit.launching.policy import (
     Attempt,
     Ending,
@@ -44,11 +45,7 @@ def main() -> int:
     retry = msgspec.convert(_json(run.job).get("retry", {}), Retry)
     facts = gather(status, job_of(sys.stdin.read()), attempt, task)
     decision = after_attempt(facts, retry)
-    ending = msgspec.structs.replace(
-        decision,
-        step=_newest_step(task),
-        avoid=tuple(node for node in decision.avoid if _NODE.fullmatch(node)),
-    )
+    ending = msgspec.structs.replace(decision, step=_newest_step(task))
     try:
         _record(ending, attempt, run, retry)
     except OSError as error:  # an attempt that leaves no trace must not be followed by another
@@ -56,7 +53,6 @@ def main() -> int:
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
     if ending.action == "requeue":
-        task.stop_requested.unlink(missing_ok=True)
         print(f"fsdpkit: {ending.why}; queued again", file=sys.stderr)
         before = [facts.job.exclude] if facts.job.exclude and ending.avoid else []
         print("requeue", ending.status, ",".join([*before, *ending.avoid]))
@@ -89,10 +85,12 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
     verdict = _json(attempt.verdict)
     told = verdict.get("trouble")
     trouble = msgspec.convert(told, Trouble) if told else None
+    if trouble is not None:
+        trouble = msgspec.structs.replace(trouble, lost=_names(trouble.lost))
     if verdict and trouble is None:
         status = 0  # whatever srun says, which had to be ended for a node that is gone
     elif status and trouble is None:
-        trouble = _first_recorded(attempt)
+        trouble = _first_recorded(attempt) or _srun_refused(attempt)
     request = None
     with contextlib.suppress(OSError):
         request = task.stop_requested.read_text(encoding="utf-8").strip()
@@ -100,7 +98,8 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         status=status,
         job=job,
         trouble=trouble,
-        lost=tuple(node for one in verdict.get("earlier", []) for node in one.get("lost", [])),
+        nodes=int(os.environ.get("FSDPKIT_NODES", "1")),
+        lost=_names(node for one in verdict.get("earlier", []) for node in one.get("lost", [])),
         decided=bool(verdict),
         warned=bool(verdict.get("warned")),
         why=verdict.get("why", ""),
@@ -114,6 +113,30 @@ def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
         first, _, message = path.read_text(errors="replace").strip().partition(" ")
         if first.isdigit() and 0 < int(first) < 256:
             return Trouble(cause=cause_of(int(first), message), status=int(first), message=message)
+    return None
+
+
+def _names(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Those that can be names of nodes: they go on to the shell and to scontrol."""
+    return tuple(node for node in nodes if _NODE.fullmatch(node))
+
+
+def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
+    """Slurm could not make the step, as when a node of the attempt before still hangs on to it."""
+    if list(attempt.dir.glob("node-*.events.jsonl")):
+        return None
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = (
+        f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else os.environ["SLURM_JOB_ID"]
+    )
+    log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{job}.log"
+    with contextlib.suppress(OSError):
+        told = re.findall(
+            r"srun: error: (Unable to create step.*)", log.read_text(errors="replace")
+        )
+        if told:
+            status = NodeLostError.exit_code
+            return Trouble(cause="node-failure", status=status, message=f"srun: {told[-1]}")
     return None
 
 

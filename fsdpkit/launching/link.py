@@ -50,15 +50,22 @@ class HeadLostError(NodeLostError):
 
 
 class Link:
-    """One agent's end. `tick` (on the head: the conductor) is called after each exchange."""
+    """One agent's end. `tick` (on the head: the conductor) is called after each exchange.
+
+    lost_s: how long the head's agent may be silent; without end on the head itself, where what may
+    stall is the run's file system, and no reason to end.
+    """
 
     def __init__(self, store: Any, node: int, lost_s: float) -> None:
         self.store, self.node, self.lost_s = store, node, lost_s
         self.tick: Callable[[], None] | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.orders: queue.Queue[Order] = queue.Queue()
-        self.heard_s = time.monotonic()
         self.broken: Exception | None = None
+        self._exchanges = 0
+        self.silent_s = 0.0
+        """How long the head's agent has not answered, while this process was running: a job that
+        is suspended hears nothing, either."""
         self._reports: queue.Queue[bytes] = queue.Queue()
         self._seen = 0
         self._over = threading.Event()
@@ -66,6 +73,7 @@ class Link:
 
     def start(self) -> None:
         self._thread.start()
+        threading.Thread(target=self._count, name="fsdpkit-link-watch", daemon=True).start()
 
     def close(self) -> None:
         """Send what is left to send, and stop; gives up where the network is dead."""
@@ -94,7 +102,7 @@ class Link:
     @property
     def lost(self) -> bool:
         """Whether the head node has been silent for too long."""
-        return self.broken is not None or time.monotonic() - self.heard_s > self.lost_s
+        return self.broken is not None or self.silent_s > self.lost_s
 
     def next_order(self) -> Order:
         """The next order; blocks. Raises HeadLostError."""
@@ -105,9 +113,8 @@ class Link:
                 raise HeadLostError(self.lost_message())
 
     def lost_message(self) -> str:
-        silent_s = time.monotonic() - self.heard_s
-        why = f" ({self.broken})" if self.broken else ""
-        return f"the head node's agent does not answer any more, for {silent_s:.0f} s{why}"
+        why = f" ({self.broken})" if self.broken else f", for {self.silent_s:.0f} s"
+        return f"the head node's agent does not answer any more{why}"
 
     def _run(self) -> None:
         try:
@@ -118,6 +125,12 @@ class Link:
             self.store.add(f"{_PREFIX}/left", 1)
         except Exception as error:  # the store is gone, and with it the head node's agent
             self.broken = error
+
+    def _count(self) -> None:
+        seen = 0
+        while not self._over.wait(TICK_S):
+            self.silent_s = 0.0 if seen != self._exchanges else self.silent_s + TICK_S
+            seen = self._exchanges
 
     def _exchange(self) -> None:
         self.store.add(f"{_PREFIX}/alive/{self.node}", 1)
@@ -133,7 +146,7 @@ class Link:
                 self.on_stop()
             else:
                 self.orders.put(order)
-        self.heard_s = time.monotonic()
+        self._exchanges += 1
         if self.tick is not None:
             self.tick()
 

@@ -8,6 +8,7 @@ started again, the head node's agent says (launching/conductor.py).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,10 +145,11 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
     torchrun = Torchrun.parse(arguments, node.attempt)
     host, port = torchrun.endpoint or (None, 0)
     is_head = node.number == 0
-    store = make_store(
-        host, port, is_head=is_head, timeout_s=_seconds(torchrun.config, "read_timeout", 60)
-    )
-    link = Link(store, node.number, retry.lost_s)
+    # The head's agent opens the port when its node is checked, which may be minutes after ours.
+    start_s = _seconds(torchrun.config, "join_timeout", 600)
+    store = make_store(host, port, is_head=is_head, timeout_s=start_s)
+    store.set_timeout(timedelta(seconds=_seconds(torchrun.config, "read_timeout", 60)))
+    link = Link(store, node.number, math.inf if is_head else retry.lost_s)
     conductor = None
     if is_head:
         names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
@@ -159,7 +162,7 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
             attempt=node.attempt,
             task=node.task,
             record=JsonLines(node.attempt.dir / "orders.jsonl").write,
-            start_s=_seconds(torchrun.config, "join_timeout", 600),
+            start_s=start_s,
         )
         link.tick = conductor.tick
     with heartbeats() as directory:
@@ -262,8 +265,7 @@ def _guard(link: Link, node: Node) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(1.0):
-            silent_s = time.monotonic() - link.heard_s
-            if link.broken is None and silent_s > link.lost_s + _STUCK_S:
+            if link.broken is None and link.silent_s > link.lost_s + _STUCK_S:
                 failure = Failure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
                 _record_failure(failure, node.attempt, node.number, node.name)
                 end_descendants()

@@ -154,6 +154,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     trouble: Trouble | None = None
     """The agents' verdict, or else the first failure on record."""
+    nodes: int = 2
     lost: tuple[str, ...] = ()
     """Nodes that were lost on the way, though the attempt may have gone on without them."""
     decided: bool = False
@@ -188,6 +189,8 @@ def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     """When srun is over: end the job with which status, or queue it again without which nodes."""
     trouble, job = attempt.trouble, attempt.job
     avoid = tuple(dict.fromkeys([*attempt.lost, *(trouble.lost if trouble else ())]))
+    if len(avoid) > max(1, attempt.nodes // 10):
+        avoid = ()  # that many do not break at once: the network did, or the node that looks
     if trouble is None and attempt.status == 0:
         why = "all ranks are done" + (f", without {', '.join(avoid)}" if avoid else "")
         return Ending(action="end", status=0, cause="done", why=why, avoid=avoid)
@@ -226,7 +229,7 @@ def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
     stopped = attempt.warned or (trouble is not None and trouble.cause == "stopped")
     if not attempt.decided and not stopped:
         told = f"the agents were ended before they could decide; first on record: {told}"
-    if job.preempted and (stopped or job.ending):
+    if job.preempted and not timed_out and (stopped or job.ending):
         if job.ending:  # Slurm decides itself what becomes of a job that it has preempted
             return "preemption", False, "preempted"
         return "preemption", retry.on_preemption == "requeue", f"preempted; {told}"

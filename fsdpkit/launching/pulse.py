@@ -19,6 +19,8 @@ from fsdpkit.runs.layout import AttemptPaths
 
 _SLOW_FACTOR = 10
 """How much more patient to be outside of training steps: loading, compiling, saving."""
+_ABSENT_S = 5.0
+"""A pause between two looks that says nothing about the ranks."""
 _STACKS_S = 2.0
 """How long ranks may take to write down where they are."""
 
@@ -49,6 +51,7 @@ class Pulse:
         self._ranks: list[RankProcess] = []
         self._beats: dict[RankProcess, Beat] = {}
         self._changed_s: dict[RankProcess, float] = {}
+        self._looked_s = time.monotonic()
         directory.dump.unlink(missing_ok=True)
         for file in directory.dir.glob("rank-*"):
             file.unlink()
@@ -65,6 +68,9 @@ class Pulse:
     def look(self) -> str | None:
         """Read all heartbeats; a sentence once a rank has made no progress for too long."""
         now = time.monotonic()
+        if (gap_s := now - self._looked_s) > _ABSENT_S:  # the job was suspended, the ranks too
+            self._changed_s = {rank: at_s + gap_s for rank, at_s in self._changed_s.items()}
+        self._looked_s = now
         for rank in self._ranks:
             beat = read_heartbeat(self._dir.rank(rank.local_rank))
             if beat is not None and beat != self._beats.get(rank):

@@ -121,6 +121,9 @@ class _Agent(LocalElasticAgent):
             """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
             self.first_dead = self.first_dead or frozenset(getattr(context, "_failures", ()))
             close(signal.SIGKILL)
+            for pid in context.pids().values():  # what a rank that died by itself has left
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
 
         setattr(context, "close", kill)  # noqa: B010
         numbers = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
@@ -135,14 +138,19 @@ class _Agent(LocalElasticAgent):
 
 @contextmanager
 def _raising_on_alarm(interrupted: Callable[[], str | None]) -> Iterator[None]:
+    over = False
+
     def look(*_: object) -> None:
-        if why := interrupted():
+        nonlocal over
+        if not over and (why := interrupted()):
+            over = True
             raise InterruptedLaunch(why)
 
     before = signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
     try:
         yield
+        over = True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -187,6 +187,13 @@ def test_the_crash_of_those_who_lost_a_node_waits_until_that_is_known(scene: Sce
     assert scene.verdict["trouble"]["cause"] == "node-failure"
 
 
+def test_nobody_is_lost_while_the_head_itself_was_suspended(scene: Scene) -> None:
+    scene.now += 5000
+    scene.conductor.tick()
+    scene.live(5)
+    assert [order.do for order in scene.table.orders] == ["run"]
+
+
 def test_a_spare_takes_the_place_of_a_lost_node(tmp_path: Path) -> None:
     scene = Scene(tmp_path, nodes=2, spares=1)
     scene.live(1)

@@ -272,6 +272,19 @@ def test_a_node_that_was_replaced_is_avoided_though_all_went_well() -> None:
     assert (ending.action, ending.status, ending.avoid) == ("end", 0, ("node2",))
 
 
+def test_nodes_that_all_fall_silent_at_once_are_not_called_broken() -> None:
+    """The network failed, or the node that looks at them."""
+    many = trouble("node-failure", lost=("node2", "node3", "node4"))
+    ending = after_attempt(attempt(many, nodes=4), Retry())
+    assert (ending.action, ending.avoid) == ("requeue", ())
+    assert after_attempt(attempt(many, nodes=30), Retry()).avoid == many.lost
+
+
+def test_a_job_over_its_limit_that_was_preempted_once_comes_back() -> None:
+    over = Job(ending=True, reason="TimeLimit", preempted=True, requeue=True)
+    assert action(attempt(STOPPED, job=over)) == "requeue"
+
+
 def test_attempts_that_get_nowhere_come_to_an_end() -> None:
     assert action(attempt(STOPPED, fruitless=3), requeues=3) == "requeue"
     ending = after_attempt(attempt(STOPPED, fruitless=4), Retry(requeues=3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -77,11 +78,11 @@ def test_a_request_to_cancel_holds_for_the_next_attempt_too(
     assert (tmp_path / "run" / "stop-requested").read_text() == "cancel\n"
 
 
-def verdict(run: Path, **trouble: object) -> None:
-    """What the agents leave, `cause`, `status`, `message` and the rest."""
-    attempt = run / "attempt-0"
-    attempt.mkdir(parents=True)
-    (attempt / "verdict.json").write_text(json.dumps({"trouble": trouble or None, "why": ""}))
+def verdict(shell: Bash, **trouble: object) -> None:
+    """The agents leave this, `cause`, `status`, `message` and the rest, before srun ends."""
+    left = json.dumps({"trouble": trouble or None, "why": ""})
+    write = f'printf %s {shlex.quote(left)} >"$FSDPKIT_ATTEMPT_DIR/verdict.json"\n'
+    shell.stubs["srun"] = write + shell.stubs["srun"]
 
 
 LOST = {"cause": "node-failure", "status": 78, "message": "node2: gone", "lost": ["node2", "a;b"]}
@@ -92,7 +93,7 @@ def test_a32_a55_a_lost_node_sends_the_job_back_without_it(
 ) -> None:
     """What is no node's name does not reach scontrol."""
     shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
-    verdict(tmp_path / "run", **LOST)
+    verdict(shell, **LOST)
     done = shell.run(render_script(python=shell.python))
     asked = (shell.record / "scontrol").read_text().splitlines()
     assert asked[-2:] == ["requeue 12345", "update JobId=12345 ExcNodeList=node2"]
@@ -106,16 +107,58 @@ def test_a32_an_array_task_goes_back_alone(
     ids = {"SLURM_ARRAY_JOB_ID": "900", "SLURM_ARRAY_TASK_ID": "7"}
     shell.environment.update(SRUN_STATUS="75", REQUEUE="1", **ids)
     (tmp_path / "run").mkdir()
-    verdict(tmp_path / "run" / "task-7", **LOST)
+    verdict(shell, **LOST)
     shell.run(render_script(python=shell.python, array="0-9"))
     assert "requeue 900_7" in (shell.record / "scontrol").read_text().splitlines()
+
+
+def test_a_job_that_somebody_cancels_meanwhile_is_not_queued_again(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.environment.update(SRUN_STATUS="75", REQUEUE="1")
+    shell.stubs["scontrol"] = (
+        shell.stubs["scontrol"].replace(
+            "JobState=RUNNING",
+            "JobState=$( [[ -e $RECORD/asked ]] && echo COMPLETING || echo RUNNING )",
+        )
+        + 'if [[ "$1 ${2:-}" == "show job" ]]; then : >"$RECORD/asked"; fi\n'
+    )
+    verdict(shell, **LOST)
+    done = shell.run(render_script(python=shell.python))
+    assert "somebody ended the job meanwhile" in done.stderr
+    assert "requeue 12345" not in (shell.record / "scontrol").read_text()
+
+
+def test_what_a_container_says_before_the_answer_is_not_the_answer(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
+    shell.stubs["python"] = 'echo "Welcome to the image"; ' + shell.stubs["python"]
+    verdict(shell, **LOST)
+    shell.run(render_script(python=shell.python))
+    assert "requeue 12345" in (shell.record / "scontrol").read_text()
+
+
+REFUSED = "srun: error: Unable to create step for job 12345: Invalid generic resource (gres)"
+
+
+def test_a_step_that_slurm_cannot_make_sends_the_job_back(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """A node of the attempt before may still hang on to its GPUs."""
+    shell.environment.update(SRUN_STATUS="1", REQUEUE="1")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "slurm-12345.log").write_text(REFUSED + "\n")
+    shell.stubs["srun"] = "exit 1"
+    shell.run(render_script(python=shell.python))
+    assert "requeue 12345" in (shell.record / "scontrol").read_text()
 
 
 def test_a_requeue_that_slurm_refuses_is_told_with_the_way_out(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     shell.environment.update(SRUN_STATUS="137", REQUEUE="1", REQUEUE_FAILS="1")
-    verdict(tmp_path / "run", **LOST)
+    verdict(shell, **LOST)
     done = shell.run(render_script(python=shell.python))
     assert done.returncode == 78
     assert f"could not queue the job again; to go on: fsdpkit resume {tmp_path}" in done.stderr
@@ -125,7 +168,7 @@ def test_what_is_done_is_done_whatever_srun_says_of_a_node_that_is_gone(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
-    verdict(tmp_path / "run")
+    verdict(shell)
     assert shell.run(render_script(python=shell.python)).returncode == 0
 
 
@@ -146,10 +189,10 @@ def test_a23_the_first_failure_that_can_be_read_is_the_jobs_status(
     line: str, status: int, shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     shell.environment["SRUN_STATUS"] = "137"
-    failures = tmp_path / "run" / "attempt-0" / "failures"
-    failures.mkdir(parents=True)
-    (failures / "00000000000000000001-node-1-rank-4").write_text(f"{line}\n")
-    (failures / "00000000000000000002-node-0").write_text("9 later\n")
+    failures = "$FSDPKIT_ATTEMPT_DIR/failures"
+    write = f'echo {shlex.quote(line)} >"{failures}/00000000000000000001-node-1-rank-4"\n'
+    write += f'echo 9 later >"{failures}/00000000000000000002-node-0"\n'
+    shell.stubs["srun"] = write + shell.stubs["srun"]
     assert shell.run(render_script(python=shell.python)).returncode == status
 
 

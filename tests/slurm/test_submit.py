@@ -254,7 +254,8 @@ def test_no_rank_outlives_its_agent(
         time.sleep(600)
     """,
     )
-    answer = submit(str(script), "--nodes", "2", "--gpus", "2")
+    stay = ["--set", "retry.on_node_failure=stop", "--set", "retry.on_crash=stop"]
+    answer = submit(str(script), "--nodes", "2", "--gpus", "2", *stay)
     run = Run.open(answer["dir"])
     _until(lambda: all("up" in _said(run, rank) for rank in range(4)))
     agents = _processes_with("fsdpkit.launching.agent", answer["run"])

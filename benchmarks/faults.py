@@ -1,0 +1,256 @@
+"""What a run survives and what that costs: `python benchmarks/faults.py`, as root, on real Slurm.
+
+Every fault of tests/faults/matrix.py in every phase is one run of T5 on two nodes of one rank, held
+in the phase while it is broken. Measured are the seconds from the fault to the first step of the
+ranks that were started again, how many of them passed until it was noticed, and how many steps were
+done twice; whether it ended well is judged by Slurm, and by the losses of an undisturbed run.
+
+Writes results/faults.json, which goodput.py reads, and the table in README.md; `--only WORD` takes
+the cases with this word in their name, `--quick` three cases, and both write nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
+from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E402
+from fsdpkit.runs.events import read_json_lines  # noqa: E402
+from tests.faults.matrix import ALL, Case  # noqa: E402
+from tests.faults.trial import SETTINGS, Bed, Trial, TrialError  # noqa: E402
+from tests.slurm_cluster import ClusterError, SlurmCluster  # noqa: E402
+
+RESULTS = HERE / "results" / "faults.json"
+QUICK = ("warning in training", "rank killed in training", "node lost, one spare in training")
+HOW = {
+    "restart": "restart in the job",
+    "requeue": "requeue",
+    "spare": "spare node",
+    "undisturbed": "goes on",
+}
+COLUMNS = ("Fault", "Phase", "Survived", "How", "Lost", "Noticed after", "Steps repeated", "Losses")
+GOODPUT = {
+    "notice_s.crash": ("rank killed in training", "noticed_s"),
+    "notice_s.hang": ("rank hangs in training", "noticed_s"),
+    "notice_s.node": ("node lost in training", "noticed_s"),
+    "restart_s": ("rank killed in training", "repaired_s"),
+    "requeue_s": ("node lost in training", "repaired_s"),
+}
+"""What goodput.py computes with: the case it is taken from, and which of its times."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. Times are seconds since the fault; None where there is nothing to measure."""
+
+    fault: str
+    phase: str
+    how: str
+    survived: bool
+    exact: bool
+    back_s: float | None
+    """Until the first step of ranks that were started again."""
+    noticed_s: float | None
+    """Until the agents had it on record; the rest of `back_s` is repair."""
+    repeated: int
+    """Steps done twice."""
+
+    @property
+    def case(self) -> str:
+        return f"{self.fault} in {self.phase}"
+
+    @property
+    def repaired_s(self) -> float | None:
+        if self.back_s is None or self.noticed_s is None:
+            return None
+        return self.back_s - self.noticed_s
+
+
+def measure(case: Case, bed: Bed, undisturbed: Mapping[int, float]) -> Row:
+    """Break one run as the case says, and see what becomes of it; then mend the cluster."""
+    try:
+        trial = case.strike(bed)
+        job = trial.wait_end()
+        return row_of(case, trial, (job["JobState"], job["ExitCode"]), undisturbed)
+    except (TrialError, ClusterError) as error:
+        print(f"  {case}: {error}", file=sys.stderr)
+        return Row(case.fault.name, case.phase, case.how, False, False, None, None, 0)
+    finally:
+        bed.mend()
+
+
+def row_of(case: Case, trial: Trial, end: tuple[str, str], undisturbed: Mapping[int, float]) -> Row:
+    """end: the job's state and exit code as Slurm has them."""
+    losses, steps = trial.losses(), trial.steps()
+    return Row(
+        fault=case.fault.name,
+        phase=case.phase,
+        how=case.how,
+        survived=end == ("COMPLETED", "0:0") and losses.keys() == undisturbed.keys(),
+        exact=losses == undisturbed,
+        back_s=since_fault(trial, first_step_again_s(trial)),
+        noticed_s=since_fault(trial, noticed_s(trial)),
+        repeated=len(steps) - len({*steps}),
+    )
+
+
+def since_fault(trial: Trial, time_s: float | None) -> float | None:
+    return None if time_s is None else round(time_s - trial.broken_s, 2)
+
+
+def noticed_s(trial: Trial) -> float | None:
+    """When the agents first had on record that a launch is over, or is to stop (Unix time)."""
+    events = ("trouble", "stop-requested")
+    times = [
+        line["time_s"]
+        for attempt in trial.task.attempts()
+        for line in trial.orders(attempt)
+        if line["event"] in events and line["time_s"] >= trial.broken_s
+    ]
+    return min(times, default=None)
+
+
+def first_step_again_s(trial: Trial) -> float | None:
+    """When the first step was logged by ranks that were started after the fault (Unix time)."""
+    starts = [
+        line["time_s"]
+        for attempt in trial.attempts()
+        for events in attempt.dir.glob("node-*.events.jsonl")
+        for line in read_json_lines(events)
+        if line["event"] == "ranks-starting" and line["time_s"] >= trial.broken_s
+    ]
+    if not starts:
+        return None
+    times = [line["time_s"] for line in trial.logged() if line["time_s"] > min(starts)]
+    return min(times, default=None)
+
+
+def faults_table(rows: Iterable[Row]) -> str:
+    """Every run; what did not end well stands out."""
+
+    def told(value: float | None) -> str:
+        return "" if value is None else seconds(value)
+
+    return markdown(
+        COLUMNS,
+        [
+            (
+                row.fault,
+                row.phase,
+                "yes" if row.survived else "**no**",
+                HOW[row.how],
+                told(row.back_s),
+                told(row.noticed_s),
+                str(row.repeated),
+                "the same" if row.exact else "**others**",
+            )
+            for row in rows
+        ],
+    )
+
+
+def for_goodput(rows: Sequence[Row]) -> dict[str, Any]:
+    """`notice_s`, `restart_s` and `requeue_s`, from the rows that there are; medians of repeats."""
+    found: dict[str, Any] = {"notice_s": {}}
+    for name, (case, attribute) in GOODPUT.items():
+        values = [getattr(row, attribute) for row in rows if row.case == case and row.survived]
+        values = [value for value in values if value is not None]
+        if values:
+            outer, _, inner = name.rpartition(".")
+            (found[outer] if outer else found)[inner] = round(statistics.median(values), 2)
+    return found
+
+
+def policy(rows: Iterable[Row]) -> dict[str, float]:
+    """`[retry]` that the rows were measured with."""
+    hang_sets = [s for case in ALL if case.fault.name == "rank hangs" for s in case.fault.sets]
+    pairs = [s.removeprefix("retry.").split("=") for s in (*SETTINGS, *hang_sets) if "retry." in s]
+    return {name: float(value) for name, value in pairs}
+
+
+def result_of(rows: Sequence[Row], slurm: str, load: float) -> dict[str, Any]:
+    """Everything that the result file holds."""
+    well = [float(row.survived and row.exact) for row in rows]
+    figure = Figure(
+        name="survived",
+        what="runs that reach their last step with the losses of an undisturbed run",
+        against=None,
+        kind="count",
+        bound="≥",
+        target=len(rows),
+        ours=sum(well),
+        theirs=None,
+        value=sum(well),
+        samples={"ours": well},
+    )
+    return {
+        "measured": {
+            "date": time.strftime("%Y-%m-%d"),
+            "cpus": os.cpu_count(),
+            "slurm": slurm,
+            "python": platform.python_version(),
+            "torch": version("torch"),
+        },
+        "figures": [{**asdict(figure), "load_before": round(load, 2)}],
+        "notes": [faults_table(rows)],
+        "faults": [asdict(row) for row in rows],
+        "policy": policy(rows),
+        **for_goodput(rows),
+    }
+
+
+def run(cases: Sequence[Case]) -> dict[str, Any]:
+    """Bring a cluster up and go through the cases."""
+    load = os.getloadavg()[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name,
+        SlurmCluster(Path(name) / "slurm") as cluster,
+    ):
+        slurm = cluster.run(["scontrol", "--version"]).stdout.split()[-1]
+        (Path(name) / "bed").mkdir()
+        bed = Bed(cluster, Path(name) / "bed")
+        undisturbed = bed.undisturbed()
+        rows = []
+        for case in cases:
+            row = measure(case, bed, undisturbed)
+            print(f"  {case}: {row.back_s} s, {row.repeated} repeated", file=sys.stderr)
+            rows.append(row)
+    return result_of(rows, slurm, load)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure what faults cost a run.")
+    parser.add_argument("--quick", action="store_true", help="three cases; write no results")
+    parser.add_argument("--only", metavar="WORD", help="cases with this in their name; likewise")
+    arguments = parser.parse_args()
+    wanted = QUICK if arguments.quick else None
+    cases = [
+        case
+        for case in ALL
+        if (wanted is None or str(case) in wanted) and (arguments.only or "") in str(case)
+    ]
+    result = run(cases)
+    print(table(result))
+    if not (arguments.quick or arguments.only):
+        RESULTS.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
+    return 0 if all(figure["met"] for figure in result["figures"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

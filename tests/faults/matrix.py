@@ -1,0 +1,169 @@
+"""The fault matrix: what is broken, in which phase, and how the run gets over it.
+
+`CORE` has every fault once while training, and the other phases where they take another way through
+the code: start-up, checkpointing and shutdown for warnings, crashes and lost nodes. `ALL` has the
+rest as well; tests take it with FSDPKIT_ALL_FAULTS=1, benchmarks/faults.py takes it always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tests.faults import injectors as by
+from tests.faults.trial import HELD_AT, PHASES, Bed, Phase, Trial
+
+How = Literal["restart", "requeue", "spare", "undisturbed"]
+"""In the job by starting the ranks again, by another attempt, with a spare node, or not at all."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that clusters do. causes: what the run's records may call it."""
+
+    name: str
+    inject: Callable[[Trial], None]
+    how: How
+    causes: tuple[str, ...] = ()
+    told: str = ""
+    """Words that the sentence about it must have: who it was."""
+    lost: str | None = None
+    """The node that is not to be used again."""
+    saves: bool = False
+    """Whether there is time for a checkpoint, so that no step is repeated."""
+    recorded: bool = True
+    """Whether the batch shell lives long enough to write down how the attempt ended."""
+    sets: tuple[str, ...] = ()
+    spare: int = 0
+    raises: bool = False
+    """A rank raises an exception with the words `told` at the held step."""
+    elsewhere: dict[Phase, How] = field(default_factory=dict)
+    """Phases that get over it in another way."""
+    phases: tuple[Phase, ...] = PHASES
+    core: tuple[Phase, ...] = ("training",)
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: Fault
+    phase: Phase
+
+    @property
+    def how(self) -> How:
+        return self.fault.elsewhere.get(self.phase, self.fault.how)
+
+    @property
+    def in_core(self) -> bool:
+        return self.phase in self.fault.core
+
+    def __str__(self) -> str:
+        return f"{self.fault.name} in {self.phase}"
+
+    def strike(self, bed: Bed) -> Trial:
+        """A run that is held in the phase, broken, and let go."""
+        fault = self.fault
+        breaks = {
+            "rank": 1,
+            "step": HELD_AT[self.phase],
+            "error": "RuntimeError",
+            "message": fault.told,
+            "once": True,
+        }
+        trial = bed.submit(
+            hold=self.phase,
+            sets=fault.sets,
+            spare=fault.spare,
+            breaks=breaks if fault.raises else None,
+        )
+        trial.strike(fault.inject)
+        return trial
+
+
+_WARNED = Fault(
+    "warning",
+    by.warn_shell,
+    "requeue",
+    causes=("time-limit",),
+    saves=True,
+    elsewhere={"shutdown": "undisturbed"},
+    core=PHASES,
+)
+_LOST = Fault(
+    "node lost",
+    by.kill_node,
+    "requeue",
+    causes=("node-failure",),
+    told=by.LEFT,
+    lost=by.LEFT,
+    core=("training", "shutdown"),
+)
+_CRASHED = Fault(
+    "rank killed",
+    by.kill_rank,
+    "restart",
+    causes=("crash",),
+    told=f"rank 1 on {by.LEFT}",
+    core=PHASES,
+)
+_AGENT = ("node-failure", "crash", "unknown")
+
+FAULTS = (
+    _WARNED,
+    replace(_WARNED, name="warning by SIGTERM", inject=by.warn_steps, core=("training",)),
+    replace(_WARNED, name="warned twice", inject=by.warn_twice, core=("training",)),
+    replace(_WARNED, name="time limit", inject=by.near_time_limit, phases=("training",)),
+    replace(
+        _WARNED,
+        name="preemption with 30 s of grace",
+        inject=by.preempt_with_grace,
+        causes=("preemption",),
+        core=("training",),
+    ),
+    Fault("preemption at once", by.preempt_at_once, "requeue", recorded=False),
+    _CRASHED,
+    Fault(
+        "exception in a rank",
+        lambda trial: None,
+        "restart",
+        causes=("crash",),
+        told="a sample that cannot be read",
+        raises=True,
+        phases=("training",),
+    ),
+    Fault(
+        "rank hangs",
+        by.stop_rank,
+        "restart",
+        causes=("hang",),
+        told="after step",
+        sets=("retry.hang_s=5",),
+        phases=("training", "checkpointing"),
+        core=("training", "checkpointing"),
+    ),
+    Fault("agent killed", by.kill_agent, "requeue", causes=_AGENT),
+    Fault("head's agent killed", by.kill_head_agent, "requeue", causes=_AGENT),
+    _LOST,
+    Fault("head node lost", by.kill_head_node, "requeue", recorded=False),
+    replace(_LOST, name="node cut off", inject=by.cut_node, core=("training",)),
+    replace(
+        _LOST,
+        name="node lost, one spare",
+        how="spare",
+        spare=1,
+        core=("start-up", "training", "checkpointing"),
+    ),
+    Fault("slurmd restarted", by.restart_slurmd, "undisturbed"),
+    Fault("slurmctld restarted", by.restart_controller, "undisturbed"),
+    Fault(
+        "newest checkpoint torn, rank killed",
+        by.tear_newest_checkpoint_and_kill_rank,
+        "restart",
+        causes=("crash",),
+        told=f"rank 1 on {by.LEFT}",
+        phases=("training",),
+    ),
+)
+
+ALL = tuple(Case(fault, phase) for fault in FAULTS for phase in fault.phases)
+CORE = tuple(case for case in ALL if case.in_core)

@@ -1,0 +1,73 @@
+"""Whatever a cluster does to a run, it reaches its last step, with the losses of a quiet run.
+
+Each case of tests/faults/matrix.py is one run of T5 on two nodes of a real Slurm cluster, held in a
+phase while something is broken. FSDPKIT_ALL_FAULTS=1 runs every fault in every phase (about half an
+hour); otherwise it is every fault once, and the phases that take another way through the code.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.faults.matrix import ALL, CORE, Case
+from tests.faults.trial import STEPS, Bed, Trial
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+
+CASES = ALL if os.environ.get("FSDPKIT_ALL_FAULTS") == "1" else CORE
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(
+    case: Case, bed: Bed, undisturbed: dict[int, float]
+) -> None:
+    trial = case.strike(bed)
+    job = trial.wait_end()
+    trial.wait_gone()
+    try:
+        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+        assert trial.losses() == undisturbed
+        check_records(case, trial)
+        check_checkpoints(trial)
+        if case.fault.saves:
+            assert trial.steps() == sorted(undisturbed), "a step was repeated"
+    except AssertionError as error:
+        raise trial.error(f"{case}: {error}") from error
+
+
+def check_records(case: Case, trial: Trial) -> None:
+    """What the run's records call it, whom they name, and what was then done about it."""
+    fault, how = case.fault, case.how
+    numbers = trial.task.attempts()
+    assert numbers == ([0, 1] if how == "requeue" else [0])
+    done = trial.ending(numbers[-1])
+    assert done is not None
+    assert (done["action"], done["cause"], done["status"]) == ("end", "done", 0)
+    launches = trial.launches(numbers[-1])
+    assert len(launches) == (2 if how in ("restart", "spare") else 1)
+    if how in ("restart", "spare"):
+        (trouble,) = trial.troubles()
+        assert trouble["cause"] in fault.causes
+        assert fault.told in trouble["message"]
+        if trouble["cause"] == "hang":
+            stacks = trial.task.attempt(0).rank_file(0, "stacks", 0).read_text()
+            assert "fsdp_t5.py" in stacks, "where the rank that waits for the other one was"
+    if how == "requeue" and fault.recorded:
+        ending = trial.ending(0)
+        assert ending is not None
+        assert ending["cause"] in fault.causes
+        assert ending["avoid"] == ([fault.lost] if fault.lost else [])
+    if fault.lost:
+        assert fault.lost not in launches[-1]
+        avoided = trial.dir.parent / "avoided-nodes" / f"{fault.lost}.json"
+        assert avoided.exists()
+
+
+def check_checkpoints(trial: Trial) -> None:
+    """None that was whole is lost to the run, and all that have a name are whole."""
+    assert max(trial.saved()) == STEPS
+    if trial.good and (resumed := trial.resumed_after()):
+        assert min(resumed) >= max(trial.good)
+    assert trial.damage() == []

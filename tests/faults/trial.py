@@ -1,0 +1,305 @@
+"""One run on a real cluster, to be broken in a chosen phase, and what is known of it afterwards.
+
+A `Bed` is a cluster and a directory in which trials are made; a `Trial` is one submission of T5 on
+two nodes of one rank. Tests and benchmarks/faults.py share both. Nothing sleeps for a fixed time:
+what is waited for is a file or an answer of Slurm, for minutes on a slow machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import psutil
+
+from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, step_of
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from tests.conftest import Completed
+from tests.slurm.conftest import PROFILE, everything_said
+from tests.slurm_cluster import FINISHED, JobInfo, SlurmCluster
+from tests.slurm_cluster.machines import poll
+
+Phase = Literal["start-up", "training", "checkpointing", "shutdown"]
+PHASES: tuple[Phase, ...] = ("start-up", "training", "checkpointing", "shutdown")
+Answer = TypeVar("Answer")
+
+TRAINER = Path(__file__).resolve().parent / "trainer.py"
+STEPS, SAVE_EVERY = 20, 5
+HELD_AT: Mapping[Phase, int] = {
+    "start-up": 0,
+    "training": 12,
+    "checkpointing": 10,
+    "shutdown": STEPS,
+}
+"""Steps done when a phase is held; in checkpointing, the checkpoint that has no name yet."""
+SETTINGS = (
+    f"training.steps={STEPS}",
+    f"training.checkpoint.every_steps={SAVE_EVERY}",
+    "training.batch_size=2",
+    "training.metrics.every_steps=1",
+    "training.evaluation.batches=0",
+    "retry.backoff_s=0.5",
+    "retry.lost_s=8",
+    "parameters.wait_s=10",
+)
+PATIENCE_S = 300.0
+"""How long anything may take on a machine that does other things as well."""
+ASK_SLURM_S = 2.0
+"""Between two questions to Slurm, which cost more than a look at a file."""
+
+
+class TrialError(AssertionError):
+    """What was waited for did not come; the message has all that the run said."""
+
+
+@dataclass
+class Bed:
+    """A cluster, and an empty directory that its nodes share. Every trial has runs of its own."""
+
+    cluster: SlurmCluster
+    directory: Path
+    _trials: int = 0
+
+    def __post_init__(self) -> None:
+        profiles = self.directory / "centre" / "site" / "profiles"
+        profiles.mkdir(parents=True)
+        (profiles / "testbed.toml").write_text(PROFILE)
+
+    def fsdpkit(self, *words: str) -> Completed:
+        """The command line of a person on the login node."""
+        environ = {
+            **self.cluster.env(),
+            "FSDPKIT_CONFIG_DIR": str(self.directory / "config"),
+            "FSDPKIT_STATE_DIR": str(self.directory / "state"),
+            "FSDPKIT_SITE_PATH": str(self.directory / "centre"),
+            "FSDPKIT_CLUSTER": "testbed",
+            "OMP_NUM_THREADS": "1",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "fsdpkit", *words],
+            cwd=self.directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def submit(
+        self,
+        *,
+        hold: Phase | None = None,
+        sets: Sequence[str] = (),
+        spare: int = 0,
+        breaks: Mapping[str, Any] | None = None,
+        runs: Path | None = None,
+    ) -> Trial:
+        """Submit a run that waits in the phase `hold`. breaks: content of `raise.json`."""
+        self._trials += 1
+        directory = self.directory / f"trial-{self._trials}"
+        directory.mkdir()
+        if hold is not None:
+            (directory / f"hold-{hold}").write_text(str(HELD_AT[hold]))
+        if breaks is not None:
+            (directory / "raise.json").write_text(json.dumps(breaks))
+        words = [
+            *("submit", "--nodes", "2", "--gpus", "1", "--spare", str(spare)),
+            *("--account", "pas1234", "--time", "15", "--json"),
+            *("--runs", str(runs or directory / "runs"), "--set", f"entry={TRAINER}"),
+        ]
+        variables = f"{{FAULTS_DIR = {json.dumps(str(directory))}}}"
+        for assignment in (*SETTINGS, *sets, f"environment.variables={variables}"):
+            words += ["--set", assignment]
+        done = self.fsdpkit(*words)
+        if done.returncode:
+            raise TrialError(done.stderr)
+        answer = json.loads(done.stdout)
+        return Trial(self, directory, Path(answer["dir"]), str(answer["job_id"]), hold)
+
+    def undisturbed(self) -> dict[int, float]:
+        """The loss of every step when nothing happens."""
+        trial = self.submit()
+        if trial.wait_end()["JobState"] != "COMPLETED":
+            raise trial.error("the undisturbed run did not complete")
+        return trial.losses()
+
+    def mend(self) -> None:
+        """Jobs ended, daemons, nodes and cables back: as before the trial."""
+        cluster = self.cluster
+        cluster.start_controller()
+        cluster.run(["scancel", "--user=root"])
+        for node in cluster.options.node_names:
+            if cluster.network.running(node):
+                cluster.join(node)
+            cluster.start_node(node)
+        cluster.run(["scontrol", "update", "PartitionName=main", "GraceTime=0"])
+        cluster.wait_idle(PATIENCE_S)
+
+
+@dataclass
+class Trial:
+    """One run. directory: where its ranks look for what to wait for (tests/faults/trainer.py)."""
+
+    bed: Bed
+    directory: Path
+    dir: Path
+    job_id: str
+    held: Phase | None
+    good: list[int] = field(default_factory=list)
+    """Steps of the checkpoints that were whole when the fault came."""
+    broken_s: float = 0.0
+    """When it came, Unix time."""
+
+    # Until the fault
+
+    def until(self, question: Callable[[], Answer | None], what: str) -> Answer:
+        """Ask until the answer is true. Raises TrialError if the job ends first, or too late."""
+        began = asked = time.monotonic()
+        while not (answer := question()):
+            now = time.monotonic()
+            ended = False
+            if now - asked > ASK_SLURM_S:
+                asked, ended = now, self.job()["JobState"] in FINISHED
+            if ended or now - began > PATIENCE_S:
+                if answer := question():
+                    return answer
+                raise self.error(f"{what}: {'the job has ended' if ended else 'it never came'}")
+            time.sleep(0.05)
+        return answer
+
+    def error(self, what: str) -> TrialError:
+        job = " ".join(f"{k}={self.job().get(k)}" for k in ("JobState", "Reason", "ExitCode"))
+        told = "\n".join(f"== {path}\n{path.read_text()}" for path in self._told())
+        return TrialError(f"{what}; {job}\n{told}\n{everything_said(self.dir)}")
+
+    def _told(self) -> list[Path]:
+        names = ("orders.jsonl", "verdict.json", "ending.json", "failures/*")
+        return [path for name in names for path in sorted(self.dir.glob(f"attempt-*/{name}"))]
+
+    def wait_held(self) -> None:
+        """Until all ranks are where they were asked to wait, and older checkpoints are whole."""
+        phase = self.held
+        assert phase is not None
+        ranks = (0,) if phase == "checkpointing" else (0, 1)
+        for rank in ranks:
+            at = self.directory / f"at-{phase}-rank-{rank}"
+            self.until(at.exists, f"rank {rank} in {phase}")
+        first_unsaved = HELD_AT[phase] + (phase != "checkpointing")
+        due = [*range(SAVE_EVERY, min(first_unsaved, STEPS), SAVE_EVERY)]
+        self.until(lambda: set(due[-2:]) <= set(self.saved()), f"checkpoints {due}")
+
+    def strike(self, inject: Callable[[Trial], None]) -> None:
+        """Break it where it is held, then let the ranks that are left go on."""
+        if self.held is not None:
+            self.wait_held()
+        self.good, self.broken_s = self.saved(), time.time()
+        inject(self)
+        self.release()
+
+    def release(self) -> None:
+        if self.held is not None:
+            (self.directory / f"hold-{self.held}").unlink(missing_ok=True)
+
+    # What runs where
+
+    def rank(self, rank: int) -> psutil.Process:
+        """The process of this rank in the newest launch."""
+        return self._process("trainer.py", "RANK", str(rank))
+
+    def agent(self, node: str) -> psutil.Process:
+        return self._process("fsdpkit.launching.agent", "SLURMD_NODENAME", node)
+
+    def _process(self, word: str, variable: str, value: str) -> psutil.Process:
+        for process, line, environ in self._processes():
+            if any(word in w for w in line) and environ.get(variable) == value:
+                return process
+        raise self.error(f"no process {word} with {variable}={value}")
+
+    def _processes(self) -> Iterator[tuple[psutil.Process, list[str], dict[str, str]]]:
+        """The run's agents and ranks on all nodes, with command lines and environments."""
+        for process in psutil.process_iter():
+            try:
+                line, environ = process.cmdline(), process.environ()
+            except psutil.Error:
+                continue
+            mine = environ.get("FSDPKIT_RUN_DIR") == str(self.dir)
+            if mine and line and "python" in Path(line[0]).name:
+                yield process, line, environ
+
+    def wait_gone(self) -> None:
+        """Until no agent and no rank is left on any node, whether it can be reached or not."""
+        poll(lambda: not [*self._processes()], PATIENCE_S, f"end of all processes of {self.dir}")
+
+    # What Slurm says
+
+    def job(self) -> JobInfo:
+        return self.bed.cluster.jobs(self.job_id)[0]
+
+    def wait_end(self) -> JobInfo:
+        """The job as Slurm has it when it is over, and does not come back."""
+        return self.bed.cluster.wait_job(self.job_id, timeout_s=PATIENCE_S)
+
+    # What the run says
+
+    @property
+    def task(self) -> TaskPaths:
+        return RunPaths(self.dir).task()
+
+    def attempts(self) -> list[AttemptPaths]:
+        return [self.task.attempt(number) for number in self.task.attempts()]
+
+    def steps(self) -> list[int]:
+        """Every step in the order in which it was logged; a step that was repeated stands twice."""
+        return [line["step"] for line in self.logged()]
+
+    def logged(self) -> list[dict[str, Any]]:
+        return [line for line in read_json_lines(self.task.metrics) if "loss" in line]
+
+    def losses(self) -> dict[int, float]:
+        """By step, the last that was logged."""
+        return {line["step"]: line["loss"] for line in self.logged()}
+
+    def saved(self) -> list[int]:
+        """Steps of the checkpoints that have a name."""
+        return sorted(step_of(path) or 0 for path in checkpoints_in(self.task.checkpoints))
+
+    def damage(self) -> list[str]:
+        """What is wrong with checkpoints that have a name."""
+        return [wrong for p in checkpoints_in(self.task.checkpoints) for wrong in problems_of(p)]
+
+    def resumed_after(self) -> list[int]:
+        """After which steps the ranks began anew: of each launch but the first, from rank 0."""
+        found = []
+        for attempt in self.attempts():
+            outputs = sorted(attempt.dir.glob("rank-0*.out"), key=lambda path: path.stat().st_mtime)
+            for output in outputs:
+                lines = [s for s in output.read_text().splitlines() if s.startswith("resumed ")]
+                found += [int(line.split()[-1]) for line in lines]
+        return found
+
+    def orders(self, attempt: int = 0) -> list[dict[str, Any]]:
+        """What the head node's agent decided."""
+        return [*read_json_lines(self.task.attempt(attempt).dir / "orders.jsonl")]
+
+    def launches(self, attempt: int = 0) -> list[list[str]]:
+        """The nodes of each launch of ranks."""
+        return [line["nodes"] for line in self.orders(attempt) if line["event"] == "launch"]
+
+    def troubles(self, attempt: int = 0) -> list[dict[str, Any]]:
+        return [line for line in self.orders(attempt) if line["event"] == "trouble"]
+
+    def ending(self, attempt: int = 0) -> dict[str, Any] | None:
+        """`ending.json`; None where the batch shell had no time to write it."""
+        path = self.task.attempt(attempt).ending
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def batch_log(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.dir.glob("slurm-*.log"))
