@@ -155,15 +155,16 @@ class Board:
     """The head's side of the store: what all agents said, and where orders are published."""
 
     def __init__(self, store: Any, nodes: int) -> None:
-        self._store, self._nodes = store, nodes
+        self._store = store
         self._read = 0
-        for node in range(nodes):
-            store.add(f"{_PREFIX}/alive/{node}", 0)
+        self._alive = [f"{_PREFIX}/alive/{node}" for node in range(nodes)]
+        for key in self._alive:
+            store.add(key, 0)
         store.set(f"{_PREFIX}/reports", "")
 
     def alive(self) -> list[int]:
         """Each node's counter."""
-        return [int(self._store.add(f"{_PREFIX}/alive/{n}", 0)) for n in range(self._nodes)]
+        return [int(count) for count in self._store.multi_get(self._alive)]
 
     def reports(self) -> list[Report]:
         """Those that came since the last call."""
