@@ -5,8 +5,9 @@ in the phase while it is broken. Measured are the seconds from the fault to the 
 ranks that were started again, how many of them passed until it was noticed, and how many steps were
 done twice; whether it ended well is judged by Slurm, and by the losses of an undisturbed run.
 
-Writes results/faults.json, which goodput.py reads, and the table in README.md; `--only WORD` takes
-the cases with this word in their name, `--quick` three cases, and both write nothing.
+Writes results/faults.json, which goodput.py reads, and the table in README.md. `--core` takes the
+cases that the tests run, `--training` of these the phase training, and the table says so; `--only
+WORD` takes the cases with this word in their name, `--quick` three cases, and both write nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
 from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
-from tests.faults.matrix import ALL, Case  # noqa: E402
+from tests.faults.matrix import ALL, CORE, Case  # noqa: E402
 from tests.faults.trial import SETTINGS, Bed, Trial, TrialError  # noqa: E402
 from tests.slurm_cluster import ClusterError, SlurmCluster  # noqa: E402
 
@@ -164,6 +165,12 @@ def faults_table(rows: Iterable[Row]) -> str:
     )
 
 
+def left_out(rows: Sequence[Row]) -> str:
+    """How many combinations of fault and phase were not run."""
+    missing = len(ALL) - len({row.case for row in rows})
+    return f"Of {len(ALL)} combinations of fault and phase {missing} were not run here."
+
+
 def for_goodput(rows: Sequence[Row]) -> dict[str, Any]:
     """`notice_s`, `restart_s` and `requeue_s`, from the rows that there are; medians of repeats."""
     found: dict[str, Any] = {"notice_s": {}}
@@ -207,7 +214,7 @@ def result_of(rows: Sequence[Row], slurm: str, load: float) -> dict[str, Any]:
             "torch": version("torch"),
         },
         "figures": [{**asdict(figure), "load_before": round(load, 2)}],
-        "notes": [faults_table(rows)],
+        "notes": [faults_table(rows), left_out(rows)],
         "faults": [asdict(row) for row in rows],
         "policy": policy(rows),
         **for_goodput(rows),
@@ -235,14 +242,19 @@ def run(cases: Sequence[Case]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what faults cost a run.")
+    parser.add_argument("--core", action="store_true", help="the cases that the tests run")
+    parser.add_argument("--training", action="store_true", help="of these, the phase training")
     parser.add_argument("--quick", action="store_true", help="three cases; write no results")
     parser.add_argument("--only", metavar="WORD", help="cases with this in their name; likewise")
     arguments = parser.parse_args()
     wanted = QUICK if arguments.quick else None
+    chosen = CORE if arguments.core or arguments.training else ALL
     cases = [
         case
-        for case in ALL
-        if (wanted is None or str(case) in wanted) and (arguments.only or "") in str(case)
+        for case in chosen
+        if not (arguments.training and case.phase != "training")
+        and (wanted is None or str(case) in wanted)
+        and (arguments.only or "") in str(case)
     ]
     result = run(cases)
     print(table(result))
