@@ -85,3 +85,22 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
         )
     )
     assert losses(second)[0] < losses(first)[0]
+
+
+def test_a_run_goes_on_with_more_nodes_and_the_same_global_batch(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit
+) -> None:
+    """`fsdpkit resume --nodes`: the same run on other resources, with the losses it would have had."""
+    plain = sets(optimizer__schedule="constant", metrics__every_steps=1, evaluation__batches=0)
+    short, whole = sets(steps=5, batch_size=3), sets(steps=10, batch_size=3)
+    undisturbed = trained(submit("--nodes", "2", "--gpus", "1", *plain, *whole))
+    run = trained(submit("--nodes", "2", "--gpus", "1", *plain, *short))
+    wider = ["--nodes", "3", *sets(steps=10, batch_size=2)]
+    done = fsdpkit("resume", str(run.dir), *wider, "--wait", timeout_s=300)
+    assert done.returncode == 0, done.stderr + everything_said(run.dir)
+    run = Run.open(run.dir)
+    assert run.record.nodes == 3
+    assert "3 (3 nodes" in run.rank_log(0).read_text()
+    assert losses(run) == pytest.approx(losses(undisturbed), rel=1e-4)
+    assert run.paths.task().attempts() == [0, 1]
+    assert (run.dir / f"job.{run.record.earlier[0].job_id}.sbatch").exists()
