@@ -90,7 +90,7 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
 def test_a_run_goes_on_with_more_nodes_and_the_same_global_batch(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit
 ) -> None:
-    """`fsdpkit resume --nodes`: the same run on other resources, with the losses it would have had."""
+    """`fsdpkit resume --nodes`: the same run with other resources, and the same losses."""
     plain = sets(optimizer__schedule="constant", metrics__every_steps=1, evaluation__batches=0)
     short, whole = sets(steps=5, batch_size=3), sets(steps=10, batch_size=3)
     undisturbed = trained(submit("--nodes", "2", "--gpus", "1", *plain, *whole))
