@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,3 +182,55 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
         hidden.rename(file)
     resumed(trial, undisturbed)
     assert trial.resumed_after()[-1] == max(trial.good)
+
+
+STALL_S = 40
+"""Five times the silence after which a node counts as lost (retry.lost_s)."""
+
+
+@pytest.fixture
+def stalling_disk(bed: Bed) -> Iterator[Path]:
+    """A file system that all nodes see, and that can be frozen: whoever writes waits."""
+    place, image = bed.directory / "stalling-disk", bed.directory / "disk.ext4"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(200 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    except subprocess.CalledProcessError:
+        pytest.skip("this machine has no loop devices")
+    try:
+        reboot(bed)
+        yield place
+        bed.mend()
+    finally:
+        for node in bed.cluster.options.node_names:
+            bed.cluster.node_exec(node, ["umount", "--lazy", str(place)])
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_file_system_that_stalls_is_waited_for(
+    stalling_disk: Path, bed: Bed, undisturbed: Losses
+) -> None:
+    trial = bed.submit(hold="training", runs=stalling_disk, sets=["parameters.min_free_gb=0"])
+    freeze = 'fsfreeze -f "$1" && touch "$2"; sleep "$3"; fsfreeze -u "$1"'
+    frozen = bed.directory / "frozen"
+    words = ["sh", "-c", freeze, "-", str(stalling_disk), str(frozen), str(STALL_S)]
+    stalls: list[subprocess.Popen[bytes]] = []
+
+    def stall(_: Trial) -> None:
+        stalls.append(subprocess.Popen(words))
+        while not frozen.exists():
+            time.sleep(0.05)
+
+    trial.strike(stall)
+    try:
+        job = trial.wait_end()
+    finally:
+        assert stalls[0].wait(timeout=STALL_S + 60) == 0
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), trial.error("stall")
+    assert trial.task.attempts() == [0]
+    assert [order["event"] for order in trial.orders(0)] == ["launch"]
+    assert trial.losses() == undisturbed
+    assert trial.damage() == []
