@@ -86,6 +86,8 @@ def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Who runs tests in the background of a shell has SIGINT ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/.shard-*")) and time.monotonic() < deadline:
