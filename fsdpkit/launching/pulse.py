@@ -32,7 +32,10 @@ def heartbeats() -> Iterator[HeartbeatDir]:
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fsdpkit-", dir=where, ignore_cleanup_errors=True) as d:
         os.environ["FSDPKIT_HEARTBEAT_DIR"] = d
-        yield HeartbeatDir(Path(d))
+        try:
+            yield HeartbeatDir(Path(d))
+        finally:
+            del os.environ["FSDPKIT_HEARTBEAT_DIR"]
 
 
 class RankProcess(NamedTuple):

@@ -148,11 +148,16 @@ def test_a_rank_in_a_collective_is_not_blamed() -> None:
     assert module._outside_collectives(own) == "it is at /home/me/data.py:3 in all_reduce"
 
 
-def test_a_new_launch_begins_with_a_clean_directory() -> None:
+def test_the_directory_of_heartbeats_and_its_name_go_with_the_agent() -> None:
     with heartbeats() as directory:
         assert os.environ["FSDPKIT_HEARTBEAT_DIR"] == str(directory.dir)
+    assert "FSDPKIT_HEARTBEAT_DIR" not in os.environ
+    assert not directory.dir.exists()
+
+
+def test_a_new_launch_begins_with_a_clean_directory() -> None:
+    with heartbeats() as directory:
         HeartbeatFile(directory.rank(0)).beat(1, "training")
         directory.dump.touch()
         Pulse(directory, 10)
         assert list(directory.dir.iterdir()) == []
-    assert not directory.dir.exists()
