@@ -1,7 +1,7 @@
 """The rooms of the house and which may know which: arrows point down, and start-up stays light.
 
-The design's map, checked: `cli` → `publishing`, `planning`, `scheduling`, `runs` → `rendering` →
-`config`. What runs inside a job (`launching`, `training`) knows the run directory, nothing above;
+The design's map, checked: `cli` → `publishing`, `planning`, `reporting` → `scheduling`, `runs` →
+`rendering` → `config`. What runs inside a job (`launching`, `training`) knows the run directory, nothing above;
 `data` knows the settings that name it, and files.
 """
 
@@ -24,11 +24,13 @@ PACKAGE = ROOT / "fsdpkit"
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        *("publishing", "planning", "scheduling", "data", "runs", "rendering", "config"),
+        *("publishing", "planning", "reporting", "scheduling", "data"),
+        *("runs", "rendering", "config"),
         "training.export",
     },
     "publishing": {"rendering", "config", "runs"},
     "planning": {"training", "runs", "rendering", "config"},
+    "reporting": {"scheduling", "launching.policy", "runs", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config"},
     "rendering": {"config"},
     "runs": {"config.assets"},

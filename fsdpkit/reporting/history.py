@@ -1,0 +1,278 @@
+"""What a run's directory tells of its attempts: who started what when, what broke, how it ended.
+
+Reads only the small files that agents and the batch shell wrote; metrics, samples and logs are read
+by whoever needs them. Nothing here asks the scheduler. A file that is missing, torn or unreadable
+is None or empty here, never an error: histories are read of runs that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from fsdpkit.errors import StorageError
+from fsdpkit.launching.policy import Cause, Ending, Trouble
+from fsdpkit.runs.checkpoints import checkpoints_in, step_of
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from fsdpkit.runs.record import JobRecord, RunRecord
+
+Kind = TypeVar("Kind")
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of the ranks within an attempt (`rank-<r>.restart-<number>.out`; 0: no suffix)."""
+
+    number: int
+    began_s: float
+    """Unix time, with the pause before it."""
+    nodes: tuple[str, ...]
+    trouble_s: float | None = None
+    cause: Cause | None = None
+    message: str = ""
+    """Who and what, if trouble ended it."""
+    step: int | None = None
+    """Steps done when the trouble came; -1 before the first."""
+
+
+class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent of one node wrote down."""
+
+    number: int
+    name: str
+    ready_s: float | None = None
+    """Unix time; None: its check before training failed, or it never came so far."""
+    ended_s: float | None = None
+    findings: dict[str, Any] = {}
+    """What the check found: software, gpus, memory_available_gb, preflight_s, …"""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of `failures/`: a rank's or an agent's end, as the node's agent saw it."""
+
+    time_s: float
+    node: int
+    rank: int | None
+    status: int
+    message: str
+    """With who it was in front: `rank 3 on node2: …`."""
+    file: Path
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """`verdict.json`: how the head node's agent ended the attempt. trouble None: all is done."""
+
+    trouble: Trouble | None = None
+    why: str = ""
+    warned: bool = False
+    restarts: int = 0
+    earlier: tuple[Trouble, ...] = ()
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of the job by Slurm."""
+
+    number: int
+    dir: Path
+    job_id: str | None
+    """Slurm's id of the job it belongs to, array tasks as `12_3`."""
+    nodes: tuple[NodeStory, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """Those first that came first."""
+    lost_nodes: tuple[str, ...] = ()
+    stop_requested_s: float | None = None
+    verdict: Verdict | None = None
+    ending: Ending | None = None
+    ended_s: float | None = None
+    """When the batch shell wrote `ending.json`; None: it runs, or was ended without being asked."""
+
+    @property
+    def paths(self) -> AttemptPaths:
+        return AttemptPaths(self.dir)
+
+    @property
+    def began_s(self) -> float | None:
+        """The first thing on record, Unix time."""
+        known = [n.ready_s for n in self.nodes if n.ready_s is not None]
+        return min([*known, *(f.time_s for f in self.failures)], default=None)
+
+    def node_of_rank(self, rank: int, ranks_per_node: int, launch: int = -1) -> str | None:
+        """The name of the node that a rank was on; torchrun numbers ranks by node, in order."""
+        if not self.launches:
+            return None
+        nodes = self.launches[launch].nodes
+        place = rank // ranks_per_node
+        return nodes[place] if place < len(nodes) else None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole checkpoint on disk."""
+
+    step: int
+    time_s: float
+    """When its directory got its name, Unix time."""
+    dir: Path
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """One training: the run itself, or one task of an array."""
+
+    run: Path
+    array_task: int | None
+    dir: Path
+    attempts: tuple[Attempt, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    """By step."""
+
+    @property
+    def paths(self) -> TaskPaths:
+        return TaskPaths(self.dir)
+
+
+def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) -> History:
+    """Everything that the small files tell. For an array, `array_task` says of which task."""
+    task = run.task(array_task)
+    attempts = [
+        attempt_of(task.attempt(number), _job_of(record.jobs, number, array_task))
+        for number in task.attempts()
+    ]
+    return History(
+        run=run.dir,
+        array_task=array_task,
+        dir=task.dir,
+        attempts=tuple(attempts),
+        checkpoints=tuple(_checkpoints(task)),
+    )
+
+
+def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
+    orders = list(_events(paths.dir / "orders.jsonl"))
+    ending, ended_s = _decoded(paths.ending, Ending), None
+    if ending is not None:
+        with contextlib.suppress(OSError):
+            ended_s = paths.ending.stat().st_mtime
+    return Attempt(
+        number=int(paths.dir.name.removeprefix("attempt-")),
+        dir=paths.dir,
+        job_id=job_id,
+        nodes=tuple(_nodes(paths)),
+        launches=tuple(_launches(orders)),
+        failures=tuple(_failures(paths)),
+        lost_nodes=tuple(o["node"] for o in orders if o["event"] == "node-lost"),
+        stop_requested_s=next(
+            (o["time_s"] for o in orders if o["event"] == "stop-requested"), None
+        ),
+        verdict=_decoded(paths.verdict, Verdict),
+        ending=ending,
+        ended_s=ended_s,
+    )
+
+
+def _job_of(jobs: Sequence[JobRecord], attempt: int, array_task: int | None) -> str | None:
+    """The job whose attempts begin at or before this one."""
+    began = [job for job in jobs if job.first_attempt <= attempt and job.job_id is not None]
+    if array_task is not None:
+        began = [job for job in began if array_task in (job.array or [])]
+    if not began:
+        return None
+    job_id = max(began, key=lambda job: job.first_attempt).job_id
+    return job_id if array_task is None else f"{job_id}_{array_task}"
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
+    with contextlib.suppress(OSError):
+        for line in read_json_lines(path):
+            if isinstance(line.get("event"), str) and isinstance(line.get("time_s"), int | float):
+                yield line
+
+
+def _launches(orders: Iterable[dict[str, Any]]) -> list[Launch]:
+    found: list[Launch] = []
+    for order in orders:
+        if order["event"] == "launch":
+            found.append(
+                Launch(
+                    number=order["launch"],
+                    began_s=order["time_s"] + order.get("delay_s", 0),
+                    nodes=tuple(order["nodes"]),
+                )
+            )
+        elif order["event"] == "trouble" and found:
+            found[-1] = msgspec.structs.replace(
+                found[-1],
+                trouble_s=order["time_s"],
+                cause=order.get("cause"),
+                message=order.get("message", ""),
+                step=order.get("step"),
+            )
+    return found
+
+
+def _nodes(paths: AttemptPaths) -> list[NodeStory]:
+    found = []
+    for file in paths.dir.glob("node-*.events.jsonl"):
+        number = file.name.split(".")[0].removeprefix("node-")
+        if not number.isdigit():
+            continue
+        events = {event["event"]: event for event in _events(file)}
+        ready, ended = events.get("node-ready"), events.get("node-ended")
+        name = next((str(e["node"]) for e in (ready, ended) if e and "node" in e), "")
+        known = {"time_s", "event", "node", "pid"}
+        found.append(
+            NodeStory(
+                number=int(number),
+                name=name,
+                ready_s=ready["time_s"] if ready else None,
+                ended_s=ended["time_s"] if ended else None,
+                findings={k: v for k, v in (ready or {}).items() if k not in known},
+            )
+        )
+    return sorted(found, key=lambda node: node.number)
+
+
+def _failures(paths: AttemptPaths) -> list[Failure]:
+    found = []
+    for file in sorted(paths.failures.glob("[0-9]*-node-*")):
+        time_ns, _, rest = file.name.partition("-node-")
+        node, _, rank = rest.partition("-rank-")
+        with contextlib.suppress(OSError, ValueError):
+            status, _, message = file.read_text(errors="replace").strip().partition(" ")
+            found.append(
+                Failure(
+                    time_s=int(time_ns) / 1e9,
+                    node=int(node),
+                    rank=int(rank) if rank else None,
+                    status=int(status),
+                    message=message,
+                    file=file,
+                )
+            )
+    return found
+
+
+def _checkpoints(task: TaskPaths) -> list[Checkpoint]:
+    found: list[Checkpoint] = []
+    try:
+        directories = checkpoints_in(task.checkpoints)
+    except StorageError:
+        return found
+    for directory in directories:
+        step = step_of(directory)
+        with contextlib.suppress(OSError):
+            if step is not None:
+                time_s = directory.stat().st_mtime
+                found.append(Checkpoint(step=step, time_s=time_s, dir=directory))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def _decoded(path: Path, kind: type[Kind]) -> Kind | None:
+    try:
+        return msgspec.convert(json.loads(path.read_bytes()), kind)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors, too
+        return None
