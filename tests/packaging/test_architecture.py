@@ -1,8 +1,8 @@
 """The rooms of the house and which may know which: arrows point down, and start-up stays light.
 
 The design's map, checked: `cli` → `publishing`, `planning`, `reporting` → `scheduling`, `runs` →
-`rendering` → `config`. What runs inside a job (`launching`, `training`) knows the run directory, nothing above;
-`data` knows the settings that name it, and files.
+`rendering` → `config`. What runs inside a job (`launching`, `training`) knows the run directory,
+nothing above; `data` knows the settings that name it, and files.
 """
 
 from __future__ import annotations
