@@ -40,6 +40,8 @@ class Slowest:
     rank: int
     host: str
     ratio: float
+    compute_s: tuple[float, ...]
+    """Each rank's computing time since the metrics line before, in seconds."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -47,6 +49,7 @@ class Slowest:
             "slowest_rank": self.rank,
             "slowest_host": self.host,
             "slowest_ratio": round(self.ratio, 4),
+            "rank_compute_s": [float(f"{seconds:.4g}") for seconds in self.compute_s],
         }
 
     def __str__(self) -> str:
@@ -99,7 +102,7 @@ def slowest(own_s: float, ranks: Ranks) -> Slowest | None:
     if min(times) <= 0:
         return None
     rank = max(range(len(times)), key=times.__getitem__)
-    return Slowest(rank, found[rank][1], times[rank] / median_low(times))
+    return Slowest(rank, found[rank][1], times[rank] / median_low(times), tuple(times))
 
 
 def _seconds(began: Mark, ended: Mark) -> float:

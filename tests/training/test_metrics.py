@@ -77,6 +77,7 @@ def test_a_rank_that_computes_three_times_as_long_is_named_though_all_wait_for_i
     assert first == {}, "every second line compares"
     assert (second["slowest_rank"], second["slowest_ratio"]) == (1, 3.0)
     assert second["slowest_host"]
+    assert second["rank_compute_s"] == found["own seconds"]
     assert found["said"].startswith("rank 1 on ")
     assert "3.00 times" in found["said"]
 
