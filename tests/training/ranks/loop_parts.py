@@ -107,7 +107,7 @@ with process_group(60, startup_timeout_s=120) as ranks:
             compared.step(torch.tensor(1.0), torch.tensor(1), torch.tensor(1))
             line = compared.log(step + 1, lr=0.1, grad_norm=torch.tensor(1.0))
             found["compared"].append(
-                {k: v for k, v in line.items() if "slowest" in k or "rank" in k}
+                {k: v for k, v in line.items() if k.startswith(("slowest", "rank"))}
             )
     compared.close()
     dist.all_gather_single = gather
