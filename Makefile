@@ -27,7 +27,7 @@ export PATH := $(dir $(PYTHON)):$(PATH)
 
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins \
     slurm-wlm-mysql-plugin munge mariadb-server iproute2
-TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck
+TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck btrfs-progs chromium
 SLURM_ROOT := .slurm
 DEMO_ARGS ?=
 PYTEST_ARGS ?=

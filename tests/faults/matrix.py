@@ -65,7 +65,7 @@ class Case:
         fault = self.fault
         breaks = {
             "rank": 1,
-            "step": HELD_AT[self.phase],
+            "steps": [HELD_AT[self.phase]],
             "error": "RuntimeError",
             "message": fault.told,
             "once": True,

@@ -5,6 +5,7 @@ Each run is then resumed, as its last words say, and ends with the losses of a q
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -23,8 +24,10 @@ more = pytest.mark.skipif(
 Losses = dict[int, float]
 
 
-def breaks(error: str, message: str) -> dict[str, object]:
-    return {"rank": 1, "step": 12, "error": error, "message": message, "once": False}
+def breaks(error: str, message: str, *once: int) -> dict[str, object]:
+    """At the steps `once` one time each; without any, at step 12 always."""
+    steps = [*once] or [12]
+    return {"rank": 1, "steps": steps, "error": error, "message": message, "once": bool(once)}
 
 
 def ended(trial: Trial, status: int, cause: str) -> str:
@@ -64,6 +67,14 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
     assert "after step 12 again" in why
     assert len(trial.launches()) == 2
     (trial.directory / "raise.json").unlink()
+    resumed(trial, undisturbed)
+
+
+def test_no_more_restarts_than_the_policy_allows(bed: Bed, undisturbed: Losses) -> None:
+    breaks_twice = breaks("RuntimeError", "a loose cable", 6, 12)
+    trial = bed.submit(breaks=breaks_twice, sets=["retry.restarts=1"])
+    assert "1 restarts are used up (retry.restarts)" in ended(trial, 1, "crash")
+    assert len(trial.launches()) == 2
     resumed(trial, undisturbed)
 
 
@@ -108,14 +119,20 @@ def test_a_warning_ends_the_job_after_a_checkpoint_where_the_policy_says_stop(
     assert trial.losses().items() <= undisturbed.items()
 
 
-@pytest.fixture
-def small_disk(bed: Bed) -> Iterator[Path]:
-    """A file system that all nodes see and that is soon full; they see it once they have booted."""
-    place = bed.directory / "small-disk"
+@contextlib.contextmanager
+def disk(bed: Bed, name: str, *words: str) -> Iterator[Path]:
+    """What `mount WORDS…` mounts, seen by all nodes: they see it once they have booted."""
+    place = bed.directory / name
     place.mkdir()
-    mount(place, "size=100m", "-t", "tmpfs", "tmpfs")
     try:
-        reboot(bed)
+        subprocess.run(["mount", *words, str(place)], check=True)
+    except subprocess.CalledProcessError:
+        pytest.skip(f"this machine cannot mount {' '.join(words)}")
+    try:
+        for node in bed.cluster.options.node_names:
+            bed.cluster.kill_node(node)
+            bed.cluster.start_node(node)
+        bed.cluster.wait_idle()
         yield place
         bed.mend()
     finally:
@@ -124,39 +141,72 @@ def small_disk(bed: Bed) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def mount(place: Path, options: str, *words: str) -> None:
-    subprocess.run(["mount", "-o", options, *words, str(place)], check=True)
+def image(bed: Bed, kind: str, size_mb: int) -> Path:
+    """A file that holds an empty file system."""
+    path = bed.directory / f"disk.{kind}"
+    with path.open("wb") as file:
+        file.truncate(size_mb << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", str(path)], check=True, capture_output=True)
+    return path
 
 
-def reboot(bed: Bed) -> None:
-    for node in bed.cluster.options.node_names:
-        bed.cluster.kill_node(node)
-        bed.cluster.start_node(node)
-    bed.cluster.wait_idle()
+@pytest.fixture
+def small_disk(bed: Bed) -> Iterator[Path]:
+    """A file system that is soon full."""
+    with disk(bed, "small-disk", "-o", "size=100m", "-t", "tmpfs", "tmpfs") as place:
+        yield place
+
+
+@pytest.fixture
+def small_quota(bed: Bed) -> Iterator[Path]:
+    """A file system with room, of which the person may use little."""
+    with disk(bed, "small-quota", "-o", "loop", str(image(bed, "btrfs", 300))) as place:
+        for words in ("quota enable", "qgroup limit 100M"):
+            subprocess.run(["btrfs", *words.split(), str(place)], check=True)
+        yield place
+
+
+@pytest.fixture
+def stalling_disk(bed: Bed) -> Iterator[Path]:
+    """A file system that can be frozen: whoever writes waits."""
+    with disk(bed, "stalling-disk", "-o", "loop", str(image(bed, "ext4", 200))) as place:
+        yield place
+
+
+def fill(place: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+def ends_for_want_of_room(place: Path, bed: Bed, undisturbed: Losses, words: str) -> None:
+    trial = bed.submit(hold="training", runs=place, sets=["parameters.min_free_gb=0"])
+    trial.strike(lambda _: fill(place))
+    job = trial.wait_end()
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "74:0"), trial.error("full disk")
+    assert {5, 10} <= {*trial.saved()}
+    assert trial.damage() == []
+    assert words in trial.batch_log()
+    (place / "filler").unlink()
+    os.sync()
+    resumed(trial, undisturbed)
 
 
 def test_a_full_disk_ends_the_job_and_leaves_the_good_checkpoints(
     small_disk: Path, bed: Bed, undisturbed: Losses
 ) -> None:
-    trial = bed.submit(hold="training", runs=small_disk, sets=["parameters.min_free_gb=0"])
-    filler = small_disk / "filler"
+    ends_for_want_of_room(small_disk, bed, undisturbed, "No space left on device")
 
-    def fill(_: Trial) -> None:
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
 
-    trial.strike(fill)
-    job = trial.wait_end()
-    assert (job["JobState"], job["ExitCode"]) == ("FAILED", "74:0"), trial.error("full disk")
-    assert {5, 10} <= {*trial.saved()}
-    assert trial.damage() == []
-    assert "No space left on device" in trial.batch_log()
-    filler.unlink()
-    resumed(trial, undisturbed)
+def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
+    small_quota: Path, bed: Bed, undisturbed: Losses
+) -> None:
+    ends_for_want_of_room(small_quota, bed, undisturbed, "Disk quota exceeded")
 
 
 @more
@@ -186,28 +236,6 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
 
 STALL_S = 40
 """Five times the silence after which a node counts as lost (retry.lost_s)."""
-
-
-@pytest.fixture
-def stalling_disk(bed: Bed) -> Iterator[Path]:
-    """A file system that all nodes see, and that can be frozen: whoever writes waits."""
-    place, image = bed.directory / "stalling-disk", bed.directory / "disk.ext4"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(200 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-    try:
-        subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    except subprocess.CalledProcessError:
-        pytest.skip("this machine has no loop devices")
-    try:
-        reboot(bed)
-        yield place
-        bed.mend()
-    finally:
-        for node in bed.cluster.options.node_names:
-            bed.cluster.node_exec(node, ["umount", "--lazy", str(place)])
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_a_file_system_that_stalls_is_waited_for(

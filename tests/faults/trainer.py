@@ -9,7 +9,7 @@ however slow the machine is. The file's content is the step to wait at, where th
     checkpointing   the checkpoint of this step is written, but has no name yet (rank 0)
     shutdown        the last step is done
 
-`raise.json` names an exception that a rank raises at a step, as often as it says.
+`raise.json` names an exception that a rank raises at each of some steps, `once` or always.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ def break_down(step: int) -> None:
     if not file.exists():
         return
     wanted = json.loads(file.read_text())
-    if (wanted["rank"], wanted["step"]) != (RANK, step):
+    if wanted["rank"] != RANK or step not in wanted["steps"]:
         return
     if wanted["once"]:
-        file.unlink()
+        wanted["steps"].remove(step)
+        file.write_text(json.dumps(wanted))
     kinds: dict[str, type[Exception]] = {
         "RuntimeError": RuntimeError,
         "OutOfMemoryError": torch.OutOfMemoryError,
