@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
+from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
@@ -113,6 +114,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         dict[str, Scalar], Meta(description="Parameters of the template, by name.")
     ] = {}
     retry: Annotated[Retry, Meta(description="What to do when an attempt is cut short.")] = Retry()
+    notify: Annotated[Notify, Meta(description="Who hears of the end, by mail or a command.")] = (
+        Notify()
+    )
     training: Annotated[
         TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
     ] = UNSET

@@ -1,8 +1,9 @@
 """What the batch shell asks when srun is over: `python -m fsdpkit.launching.ending STATUS`.
 
 Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
-`end STATUS`, or `requeue STATUS [NODES]` with the nodes to leave out, separated by commas; what a
-person should read goes to standard error. Imports no torch: the job's last seconds may be short.
+`end STATUS`; `requeued STATUS`, if Slurm has queued the job again itself; or `requeue STATUS [NODES]`
+with the nodes to leave out, separated by commas. What a person should read goes to standard error.
+Imports no torch: the job's last seconds may be short.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> int:
         print(f"fsdpkit: {ending.why}", file=sys.stderr)
         if ending.status and not facts.job.requeued:
             print(f"fsdpkit: to go on: fsdpkit resume {run.dir}", file=sys.stderr)
-    print("end", ending.status)
+    print("requeued" if facts.job.requeued else "end", ending.status)
     return 0
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template, parameter_values
@@ -149,6 +150,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         "spare": resources.spare,
         "gpus": resources.gpus,
         "retry": msgspec.to_builtins(spec.retry),
+        "notify": msgspec.to_builtins(spec.notify),
         "array": plan.array is not None,
         "origins": _origins(plan),
         "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
@@ -194,6 +196,7 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         directives.append(Directive("no-requeue", None))
     elif policy.requeue is not None:
         directives.append(Directive("requeue" if policy.requeue else "no-requeue", None))
+    directives += _mail(plan.job.spec.notify)
     if plan.array:
         directives.append(Directive("array", plan.array))
     if plan.after:
@@ -203,6 +206,17 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
     if plan.after or plan.chained:
         directives.append(Directive("kill-on-invalid-dep", "yes"))
     return directives
+
+
+_MAIL_TYPES = {"end": "END", "failure": "FAIL", "requeue": "REQUEUE"}
+
+
+def _mail(notify: Notify) -> list[Directive]:
+    """What Slurm sends by mail, and where; nothing without an address."""
+    if notify.mail is None:
+        return []
+    types = ",".join(_MAIL_TYPES[event] for event in dict.fromkeys(notify.on))
+    return [Directive("mail-user", notify.mail), Directive("mail-type", types)]
 
 
 def _origins(plan: Plan) -> list[str]:

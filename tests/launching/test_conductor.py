@@ -121,6 +121,13 @@ def test_all_done_ends_with_0_and_a_verdict(scene: Scene) -> None:
     assert scene.verdict["trouble"] is None
 
 
+def test_ranks_that_were_interrupted_are_not_done(scene: Scene) -> None:
+    scene.says(0, "interrupted")
+    scene.says(1)
+    scene.live(1)
+    assert scene.last.do == "run"
+
+
 def test_after_a_crash_everybody_starts_again_once_the_others_have_told_theirs(
     scene: Scene,
 ) -> None:
@@ -206,6 +213,23 @@ def test_a_spare_takes_the_place_of_a_lost_node(tmp_path: Path) -> None:
     scene.says(2)
     scene.live(1, 1)
     assert scene.last.do == "end"
+
+
+def test_no_more_spares_join_than_nodes_were_lost(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=2, spares=2)
+    scene.live(1)
+    scene.live(36, 1)
+    assert scene.last.nodes == (0, 2)
+
+
+def test_the_pause_before_a_launch_is_not_counted_to_it(scene: Scene) -> None:
+    for _ in range(2):
+        scene.live(10)
+        scene.says(0, "failed", status=1, message="x", rank=0, step=5)
+        scene.says(1, "failed", status=1, message="Connection reset by peer", rank=1, step=5)
+        scene.live(1)
+    first, second = scene.verdict["earlier"]
+    assert (first["lasted_s"], second["lasted_s"]) == (11.0, 7.0)
 
 
 def test_a_spare_that_falls_silent_disturbs_nobody(tmp_path: Path) -> None:
