@@ -168,8 +168,7 @@ class Board:
 
     def reports(self) -> list[Report]:
         """Those that came since the last call."""
-        text = bytes(self._store.get(f"{_PREFIX}/reports"))
-        new = text[self._read : text.rfind(b"\n") + 1]
+        new = bytes(self._store.get(f"{_PREFIX}/reports"))[self._read :]
         self._read += len(new)
         return [msgspec.json.decode(line, type=Report) for line in new.splitlines()]
 
