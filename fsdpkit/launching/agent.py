@@ -13,6 +13,7 @@ from submitit.core.submission import process_job
 
 from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
 from fsdpkit.launching.node import TrainingEnded, end_descendants
+from fsdpkit.launching.saying import say
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
     try:
         process_job(os.environ["SUBMITIT_FOLDER"])
     except TrainingEnded as error:
-        print(f"fsdpkit: {error}", file=sys.stderr, flush=True)
+        say(str(error), sys.stderr)
         return error.exit_code
     finally:
         end_descendants()

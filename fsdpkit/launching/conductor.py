@@ -26,6 +26,7 @@ from fsdpkit.launching.policy import (
     after_launch,
     first_trouble,
 )
+from fsdpkit.launching.saying import say
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
 
 _SETTLE_S = 3.0
@@ -193,10 +194,9 @@ class Conductor:
     def _again(self, decision: Restart, trouble: Trouble, left: list[int], now: float) -> None:
         staying = [n for n in self._training if n in left]
         joining = [n for n in left if n not in self._training][: self.wanted - len(staying)]
-        print(
-            f"fsdpkit: {trouble.message}; starting the ranks again in {decision.delay_s:.0f} s"
-            + "".join(f", with {self.nodes[n]}" for n in joining),
-            flush=True,
+        say(
+            f"{trouble.message}; starting the ranks again in {decision.delay_s:.0f} s"
+            + "".join(f", with {self.nodes[n]}" for n in joining)
         )
         self._run(tuple(sorted(staying + joining)), now, decision.delay_s, trouble.cause)
 

@@ -1,9 +1,9 @@
 """What the batch shell asks when srun is over: `python -m fsdpkit.launching.ending STATUS`.
 
 Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
-`end STATUS`; `requeued STATUS`, if Slurm has queued the job again itself; or `requeue STATUS [NODES]`
-with the nodes to leave out, separated by commas. What a person should read goes to standard error.
-Imports no torch: the job's last seconds may be short.
+`end STATUS`; `requeued STATUS`, if Slurm has queued the job again itself; or
+`requeue STATUS [NODES]` with the nodes to leave out, separated by commas. What a person should read
+goes to standard error. Imports no torch: the job's last seconds may be short.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fsdpkit.launching.policy import (
     after_attempt,
     cause_of,
 )
+from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
@@ -54,14 +55,14 @@ def main() -> int:
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
     if ending.action == "requeue":
-        print(f"fsdpkit: {ending.why}; queued again", file=sys.stderr)
+        say(f"{ending.why}; queued again", sys.stderr)
         before = [facts.job.exclude] if facts.job.exclude and ending.avoid else []
         print("requeue", ending.status, ",".join([*before, *ending.avoid]))
         return 0
     if ending.cause != "done":
-        print(f"fsdpkit: {ending.why}", file=sys.stderr)
+        say(ending.why, sys.stderr)
         if ending.status and not facts.job.requeued:
-            print(f"fsdpkit: to go on: fsdpkit resume {run.dir}", file=sys.stderr)
+            say(f"to go on: fsdpkit resume {run.dir}", sys.stderr)
     print("requeued" if facts.job.requeued else "end", ending.status)
     return 0
 

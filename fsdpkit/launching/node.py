@@ -32,6 +32,7 @@ from fsdpkit.launching.policy import WAITING, Outcome, Report, follows
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
+from fsdpkit.launching.saying import say
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 
@@ -99,7 +100,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         failure = Failure(NodeError.exit_code, message, time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
-    print(f"fsdpkit: {name}: ready, {_in_words(findings)}", flush=True)
+    say(f"{name}: ready, {_in_words(findings)}")
     started = time.monotonic()
     try:
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):

@@ -71,7 +71,7 @@ def cause_of(status: int, message: str) -> Cause:
     """What a rank's end was due to, by its exit status (128 + signal) and last words."""
     if status == STOPPED_EARLY:
         return "stopped"
-    if status == StorageError.exit_code:
+    if status == StorageError.exit_code or _NO_ROOM.search(message):
         return "storage"
     if status == NodeLostError.exit_code:
         return "node-failure"
@@ -272,6 +272,9 @@ _BROKEN_GPU = re.compile(
 )
 """What CUDA says when it is the machine, not the program: the node is left out."""
 
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Errno (28|122)\b")
+"""ENOSPC and EDQUOT, in whatever a rank or torchrun was writing: starting again helps nobody."""
+
 Outcome = Literal["done", "failed", "hung", "interrupted"]
 
 
@@ -318,7 +321,7 @@ def first_trouble(
     cause = "hang" if first.outcome == "hung" else cause_of(first.status, first.message)
     return Trouble(
         cause="node-failure" if broken else cause,
-        status=first.status,
+        status=StorageError.exit_code if cause == "storage" else first.status,
         message=f"{who}: {first.message}",
         step=first.step,
         lasted_s=lasted_s,

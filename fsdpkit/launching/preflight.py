@@ -24,6 +24,7 @@ import psutil
 
 import fsdpkit
 from fsdpkit.errors import NodeError
+from fsdpkit.launching.saying import say
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.node_report import GpuState
 
@@ -55,7 +56,7 @@ def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _warn(text: str) -> None:
-    print(f"fsdpkit: warning: {text}", flush=True)
+    say(f"warning: {text}")
 
 
 def check_software(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ last one, which it skips.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -33,10 +34,9 @@ class JsonLines:
         except OSError as error:
             if not self._told:
                 self._told = True
-                print(
-                    f"fsdpkit: {self._path} cannot be written ({error.strerror}); going on",
-                    file=sys.stderr,
-                )
+                words = f"fsdpkit: {self._path} cannot be written ({error.strerror}); going on"
+                with contextlib.suppress(OSError):  # the log may lie on the same disk
+                    print(words, file=sys.stderr)
 
     def close(self) -> None:
         self._file.close()

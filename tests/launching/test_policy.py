@@ -202,6 +202,14 @@ def action(facts: Attempt, **retry: Any) -> str:
     return after_attempt(facts, Retry(**retry)).action
 
 
+@pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
+def test_a_rank_that_has_no_room_to_write_ends_with_74_whatever_it_wrote(words: str) -> None:
+    report = Report(0, 1, "node2", "failed", 1, f"OSError: [Errno 28] {words}: 'rank-1.out'", 5, 1)
+    found = first_trouble([report], [], 9.0)
+    assert found is not None
+    assert (found.cause, found.status) == ("storage", 74)
+
+
 def test_what_is_done_ends_with_0() -> None:
     ending = after_attempt(attempt(status=0), Retry())
     assert (ending.action, ending.status, ending.cause) == ("end", 0, "done")
