@@ -1,0 +1,35 @@
+"""`[notify]` of a job: who hears when it ends, fails or is queued again.
+
+Slurm itself sends the mail, also where the whole node died. The command is called by the batch
+shell, which then must still be alive; `fsdpkit/launching/notifying.py` says what it is told.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.fields import Text
+
+Event = Literal["end", "failure", "requeue"]
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`end`: the goal is reached. `failure`: the job is over short of it. `requeue`: the job waits
+    in the queue again."""
+
+    mail: Annotated[
+        # MailProg takes it as a word of its command line.
+        Annotated[str, Meta(pattern=r"^[^\s-]\S*$")] | None,
+        Meta(description="Address to which Slurm sends mail; no spaces, no dash in front."),
+    ] = None
+    command: Annotated[
+        list[Text],
+        Meta(description="Program and its arguments, started without a shell, told in variables."),
+    ] = []
+    on: Annotated[
+        list[Event], Meta(min_length=1, description="What to tell: end, failure, requeue.")
+    ] = msgspec.field(default_factory=lambda: ["end", "failure", "requeue"])
+    limit_s: Annotated[
+        int, Meta(ge=1, le=600, description="Seconds after which the command is killed.")
+    ] = 20

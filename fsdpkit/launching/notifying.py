@@ -1,0 +1,158 @@
+"""The job's own command for its end: `python -m fsdpkit.launching.notifying WHAT STATUS`.
+
+The batch shell calls it once an attempt, when what it tells has happened: WHAT is `requeued` after
+Slurm has queued the job again, else `end`. A job that is queued again so loses no second of its
+grace; Slurm leaves the command what is left of it (KillWait, by default 30 s) and kills it then.
+Whatever becomes of the command is told on standard error and changes nothing: the status is 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config.notify import Event, Notify
+from fsdpkit.launching.policy import Ending
+from fsdpkit.launching.saying import say
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
+
+_LONGEST_VARIABLE = 4096
+"""Characters of a variable's value; the JSON has the whole text."""
+_KILLED_S = 2.0
+"""How long a killed command is waited for, which a dead file server may keep."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command gets: as JSON on standard input, and as FSDPKIT_EVENT, FSDPKIT_RUN_ID, …,
+    where None is empty."""
+
+    event: Event
+    run_id: str
+    run_dir: str
+    job_id: str
+    """Slurm's, of an array task as `12_3`."""
+    job_name: str
+    attempt: int
+    status: int
+    """The attempt's exit status."""
+    cause: str
+    """`done`, `crash`, `time-limit`, … as in ending.json; `unknown` if nobody could say."""
+    why: str
+    step: int | None
+    """Of the newest whole checkpoint."""
+
+
+def main() -> int:
+    what, status = sys.argv[1], int(sys.argv[2])
+    run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
+    attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
+    try:
+        job = json.loads(run.job.read_bytes())
+        notify = msgspec.convert(job.get("notify", {}), Notify)
+        told = facts(what, status, run, attempt, str(job.get("name", "")))
+    except (OSError, ValueError) as error:
+        _complain(f"was not called: {run.job}: {error}")
+        return 0
+    if notify.command and told.event in notify.on:
+        call(notify, told)
+    return 0
+
+
+def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name: str) -> Told:
+    """What happened, from what the batch shell did and wrote down before.
+
+    `requeued`, but also `end` where Slurm had queued the job again itself, is a requeue.
+    """
+    ending = _ending(attempt)
+    job_id = _job_id()
+    why, cause = (ending.why, ending.cause) if ending else ("", "unknown")
+    event: Event = "requeue" if what == "requeued" else "failure" if status else "end"
+    if event != "requeue" and ending and ending.action == "requeue":
+        why += "; but the job could not be queued again"
+    if ending is None and status:
+        why = _last_complaint(run.dir / f"slurm-{job_id}.log") or "nothing on record says why"
+    return Told(
+        event=event,
+        run_id=run.dir.name,
+        run_dir=str(run.dir),
+        job_id=job_id,
+        job_name=job_name,
+        attempt=int(attempt.dir.name.removeprefix("attempt-")),
+        status=status,
+        cause=cause,
+        why=why,
+        step=ending.step if ending else None,
+    )
+
+
+def variables(told: Told) -> dict[str, str]:
+    """The same as environment variables, none too long to pass on."""
+    texts = {n: "" if v is None else str(v) for n, v in msgspec.structs.asdict(told).items()}
+    return {
+        f"FSDPKIT_{name.upper()}": text.replace("\0", " ")[:_LONGEST_VARIABLE]
+        for name, text in texts.items()
+    }
+
+
+def call(notify: Notify, told: Told) -> None:
+    """Start the command, wait at most `limit_s`, kill it and all it started if it takes longer."""
+    text = json.dumps(msgspec.structs.asdict(told)) + "\n"
+    try:
+        process = subprocess.Popen(
+            notify.command,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **variables(told)},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        _complain(f"could not be started: {error}")
+        return
+    try:
+        process.communicate(text.encode(), timeout=notify.limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLED_S)
+        _complain(f"was killed after {notify.limit_s} s (notify.limit_s)")
+        return
+    if process.returncode < 0:
+        _complain(f"was ended by signal {-process.returncode}")
+    elif process.returncode:
+        _complain(f"ended with status {process.returncode}")
+
+
+def _complain(what: str) -> None:
+    say(f"the command of [notify] {what}", sys.stderr)
+
+
+def _ending(attempt: AttemptPaths) -> Ending | None:
+    with contextlib.suppress(OSError, ValueError):
+        return msgspec.convert(json.loads(attempt.ending.read_bytes()), Ending)
+    return None
+
+
+def _job_id() -> str:
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
+    return os.environ.get("SLURM_JOB_ID", "")
+
+
+def _last_complaint(log: Path) -> str | None:
+    """Why a script ended before any rank began: the last thing it said itself."""
+    with contextlib.suppress(OSError):
+        said = re.findall(r"^fsdpkit: (.*)$", log.read_text(errors="replace"), re.MULTILINE)
+        return said[-1] if said else None
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The `[notify]` command: what it is told, when, and how little it can do to the job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fsdpkit.launching import notifying
+
+ENDING = {"action": "end", "status": 1, "cause": "crash", "why": "rank 1 on node2: x", "step": 40}
+KEEP = "import json, os, sys; keep = {k: v for k, v in os.environ.items() if 'FSDPKIT' in k}; "
+KEEP += "json.dump([keep, json.load(sys.stdin)], open(sys.argv[1], 'x'))"
+
+Notified = Callable[..., str]
+
+
+@pytest.fixture
+def notified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Notified:
+    """Does what the batch shell does in attempt 2 of job 77; what was complained of."""
+    attempt = tmp_path / "a run" / "attempt-2"
+    attempt.mkdir(parents=True)
+    monkeypatch.setenv("FSDPKIT_RUN_DIR", str(attempt.parent))
+    monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(attempt))
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+
+    def call(
+        what: str = "end",
+        status: int = 1,
+        *,
+        ending: dict[str, Any] | None = ENDING,
+        **notify: Any,
+    ) -> str:
+        notify = {"command": [sys.executable, "-c", KEEP, str(tmp_path / "told")], **notify}
+        (attempt.parent / "job.json").write_text(json.dumps({"name": "t5", "notify": notify}))
+        if ending is not None:
+            (attempt / "ending.json").write_text(json.dumps(ending))
+        monkeypatch.setattr(sys, "argv", ["notifying", what, str(status)])
+        assert notifying.main() == 0
+        return capfd.readouterr().err
+
+    return call
+
+
+def told(tmp_path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    variables, told_as_json = json.loads((tmp_path / "told").read_text())
+    return variables, told_as_json
+
+
+def test_the_command_is_told_the_same_in_variables_and_as_json(
+    notified: Notified, tmp_path: Path
+) -> None:
+    assert notified() == ""
+    variables, as_json = told(tmp_path)
+    assert as_json == {
+        "event": "failure",
+        "run_id": "a run",
+        "run_dir": str(tmp_path / "a run"),
+        "job_id": "77",
+        "job_name": "t5",
+        "attempt": 2,
+        "status": 1,
+        "cause": "crash",
+        "why": "rank 1 on node2: x",
+        "step": 40,
+    }
+    assert variables.items() >= {f"FSDPKIT_{k.upper()}": str(v) for k, v in as_json.items()}.items()
+
+
+DONE = {**ENDING, "status": 0, "cause": "done", "why": "all ranks are done"}
+AGAIN = {**ENDING, "action": "requeue"}
+CASES = [
+    ("end", 0, DONE, "end", "all ranks are done"),
+    ("end", 1, ENDING, "failure", "rank 1 on node2: x"),
+    ("requeued", 1, AGAIN, "requeue", "rank 1 on node2: x"),
+    # Slurm itself had done so: ending.json then says end.
+    ("requeued", 143, ENDING, "requeue", "rank 1 on node2: x"),
+    ("requeue", 1, AGAIN, "failure", "rank 1 on node2: x; but the job could not be queued again"),
+    ("end", 1, None, "failure", "nothing on record says why"),
+]
+
+
+@pytest.mark.parametrize(("what", "status", "ending", "event", "why"), CASES)
+def test_each_event_is_called_what_it_is(
+    what: str,
+    status: int,
+    ending: dict[str, Any] | None,
+    event: str,
+    why: str,
+    notified: Notified,
+    tmp_path: Path,
+) -> None:
+    notified(what, status, ending=ending)
+    assert (told(tmp_path)[1]["event"], told(tmp_path)[1]["why"]) == (event, why)
+
+
+def test_of_a_script_that_ended_before_any_rank_its_own_last_words_are_told(
+    notified: Notified, tmp_path: Path
+) -> None:
+    log = tmp_path / "a run" / "slurm-77.log"
+    log.write_text("fsdpkit: one node (n1)\nfsdpkit: n1: there is no torchrun on PATH\nbye\n")
+    notified("end", 78, ending=None)
+    variables, as_json = told(tmp_path)
+    assert (as_json["why"], as_json["cause"]) == ("n1: there is no torchrun on PATH", "unknown")
+    assert (variables["FSDPKIT_STEP"], as_json["step"]) == ("", None)
+
+
+def test_an_array_task_is_named_as_slurm_does(
+    notified: Notified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "70")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    notified()
+    assert told(tmp_path)[0]["FSDPKIT_JOB_ID"] == "70_3"
+
+
+@pytest.mark.parametrize("notify", [{"on": ["end", "requeue"]}, {"command": []}])
+def test_who_did_not_ask_is_not_told(
+    notify: dict[str, Any], notified: Notified, tmp_path: Path
+) -> None:
+    assert notified(**notify) == ""
+    assert not (tmp_path / "told").exists()
+
+
+def test_words_that_no_variable_can_hold_do_not_keep_the_rest_back(
+    notified: Notified, tmp_path: Path
+) -> None:
+    why = "line 1\nline 2: \0 é " + "x" * 300_000
+    notified(ending={**ENDING, "why": why})
+    variables, as_json = told(tmp_path)
+    assert as_json["why"] == why
+    assert variables["FSDPKIT_WHY"] == why.replace("\0", " ")[:4096]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_command_that_never_ends_is_killed_with_all_it_started(
+    notified: Notified, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    sleepers = f'trap "" TERM; sleep 600 & echo $$ $! > {pids}; sleep 600'
+    complaint = notified(command=["bash", "-c", sleepers], limit_s=1)
+    assert complaint == "fsdpkit: the command of [notify] was killed after 1 s (notify.limit_s)\n"
+    deadline = time.monotonic() + 20
+    for pid in pids.read_text().split():
+        while is_alive(int(pid)):
+            assert time.monotonic() < deadline, pid
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["/no/such program"], "could not be started: [Errno 2]"),
+        (["false"], "ended with status 1"),
+        (["bash", "-c", "kill -9 $$"], "was ended by signal 9"),
+        (["true"], ""),  # that it reads nothing is its own affair
+    ],
+)
+def test_a_command_that_fails_is_told_in_the_log(
+    command: list[str], complaint: str, notified: Notified
+) -> None:
+    heard = notified(command=command)
+    assert complaint in heard
+    assert (heard == "") == (complaint == "")
+
+
+def test_a_job_that_cannot_be_read_is_told_in_the_log(
+    notified: Notified, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notified()
+    (tmp_path / "a run" / "job.json").write_text("{")
+    assert notifying.main() == 0
+    assert "was not called" in capfd.readouterr().err
+
+
+def test_it_starts_without_torch() -> None:
+    code = "import sys, fsdpkit.launching.notifying; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
