@@ -95,6 +95,38 @@ def test_the_last_order_reaches_an_agent_before_the_head_leaves(stores: tuple[An
     head.close()
 
 
+def test_the_head_stays_until_the_others_have_left(stores: tuple[Any, Any]) -> None:
+    head, other = Link(stores[0], 0, lost_s=30), Link(stores[1], 1, lost_s=30)
+    other.start()
+    staying = threading.Thread(target=head.linger, args=(1,), daemon=True)
+    staying.start()
+    time.sleep(0.5)
+    assert staying.is_alive()
+    other.close()
+    staying.join(timeout=9)
+    assert not staying.is_alive()
+
+
+def test_what_an_agent_says_last_is_heard(stores: tuple[Any, Any]) -> None:
+    board, link = Board(stores[0], 2), Link(stores[1], 1, lost_s=30)
+    link.start()
+    assert wait_for(lambda: board.alive()[1])
+    report = Report(0, 1, "node2", "done")
+    link.report(report)
+    link.close()
+    assert board.reports() == [report]
+
+
+def test_of_two_orders_that_wait_the_newer_supersedes(stores: tuple[Any, Any]) -> None:
+    board, link = Board(stores[0], 2), Link(stores[1], 1, lost_s=30)
+    board.order(Order(do="run", launch=1))
+    board.order(Order(do="end"))
+    link.start()
+    assert wait_for(lambda: link.orders.qsize() == 2)
+    assert link.superseded == Order(do="end")
+    link.close()
+
+
 def test_one_node_needs_no_network() -> None:
     store = make_store(None, 0, is_head=True, timeout_s=10)
     board = Board(store, 1)

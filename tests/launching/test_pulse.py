@@ -136,6 +136,60 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
         rank.wait()
 
 
+def stacks_of(*paths: str) -> str:
+    """What faulthandler writes of a main thread with these frames, the innermost first."""
+    frames = [f'  File "{path}", line 3 in call\n' for path in paths]
+    other = (
+        'Thread 0x2 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 1 in f\n'
+    )
+    return other + "\nCurrent thread 0x1 (most recent call first):\n" + "".join(frames)
+
+
+COLLECTIVE = ("/lib/threading.py", "/x/torch/distributed/c10d.py", "/home/me/train.py")
+RECORDED = (
+    "/home/me/data.py",
+    *["/home/me/train.py"] * 6,
+    "/x/torch/distributed/elastic/record.py",
+)
+
+
+def test_frames_near_the_top_say_whether_a_rank_waits_for_others() -> None:
+    assert module._outside_collectives(stacks_of(*COLLECTIVE)) is None
+    assert (
+        module._outside_collectives(stacks_of(*RECORDED)) == "it is at /home/me/data.py:3 in call"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outside", "blamed"), [((), None), ((1,), 5), ((0, 2), 4), ((0, 1, 2), None)]
+)
+def test_whom_nobody_stands_out_from_is_not_blamed(
+    tmp_path: Path, outside: tuple[int, ...], blamed: int | None
+) -> None:
+    attempt, directory = AttemptPaths(tmp_path), HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(k, 4 + k, os.getpid()) for k in range(3)])
+    for k in range(3):
+        HeartbeatFile(directory.rank(k)).beat(3, "training")
+        frames = RECORDED if k in outside else COLLECTIVE
+        attempt.rank_file(4 + k, "stacks", 0).write_text(stacks_of(*frames))
+    pulse.look()
+    found = pulse.blame(attempt, 0)
+    assert (found and found[0]) == blamed
+
+
+def test_the_slowest_rank_says_how_far_a_node_is(tmp_path: Path) -> None:
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(k, k, os.getpid()) for k in range(2)])
+    first, second = (HeartbeatFile(directory.rank(k)) for k in range(2))
+    first.beat(7, "training")
+    second.beat(5, "training")
+    assert pulse.step == 5
+    second.beat(0, "starting")
+    assert pulse.step == -1
+
+
 def test_a_rank_in_a_collective_is_not_blamed() -> None:
     waiting = (
         "Current thread 0x1 (most recent call first):\n"
