@@ -66,5 +66,11 @@ class NodeLostError(FsdpkitError):
     exit_code = 71  # EX_OSERR
 
 
+class BrokenNodeError(NodeError):
+    """A node failed its check in a way that speaks against the node: another one may do."""
+
+    exit_code = NodeLostError.exit_code
+
+
 STOPPED_EARLY = 75
 """Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

@@ -127,20 +127,21 @@ def _wait(run: Run, plan: Plan) -> str:
 
 
 def _failed_before(run: Run) -> list[Verdict]:
-    """Nodes that refused to start: status 78 in the attempt's failures. The others were ended
-    because of them, which says nothing of those."""
-    from fsdpkit.errors import NodeError, NotFoundError
+    """Nodes that refused to start, by their status in the attempt's failures. The others were
+    ended because of them, which says nothing of those."""
+    from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
     from fsdpkit.runs.node_report import Verdict
 
     try:
         files = sorted(run.newest_attempt().failures.glob("*"))
     except NotFoundError:
         return []
+    refused = {str(kind.exit_code) for kind in (NodeError, BrokenNodeError)}
     found: dict[str, Verdict] = {}
     for file in files:
         status, _, line = file.read_text(errors="replace").strip().partition(" ")
         name, colon, why = line.partition("\n")[0].partition(": ")
-        if status == str(NodeError.exit_code) and colon and not name.startswith("rank "):
+        if status in refused and colon and not name.startswith("rank "):
             found.setdefault(name, Verdict(name, "broken", (why,)))
     return list(found.values())
 

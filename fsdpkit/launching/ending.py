@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import FsdpkitError, NodeLostError, StorageError
+from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.policy import (
+    CHECK_FAILED,
     Attempt,
     Ending,
     Job,
@@ -87,12 +88,12 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
     verdict = _json(attempt.verdict)
     told = verdict.get("trouble")
     trouble = msgspec.convert(told, Trouble) if told else None
-    if trouble is not None:
-        trouble = msgspec.structs.replace(trouble, lost=_names(trouble.lost))
     if verdict and trouble is None:
         status = 0  # whatever srun says, which had to be ended for a node that is gone
     elif status and trouble is None:
         trouble = _first_recorded(attempt) or _srun_refused(attempt)
+    if trouble is not None:
+        trouble = msgspec.structs.replace(trouble, lost=_names(trouble.lost))
     request = None
     with contextlib.suppress(OSError):
         request = task.stop_requested.read_text(encoding="utf-8").strip()
@@ -111,11 +112,19 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
 
 
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
+    found = []
     for path in sorted(attempt.failures.glob("*")):
         first, _, message = path.read_text(errors="replace").strip().partition(" ")
         if first.isdigit() and 0 < int(first) < 256:
-            return Trouble(cause=cause_of(int(first), message), status=int(first), message=message)
-    return None
+            cause = cause_of(int(first), message)
+            found.append(Trouble(cause=cause, status=int(first), message=message))
+    if not found or found[0].cause != "node-failure" or CHECK_FAILED not in found[0].message:
+        return found[0] if found else None
+    nodes = {one.message.partition(":")[0] for one in found if CHECK_FAILED in one.message}
+    if len(nodes) == 1:
+        return msgspec.structs.replace(found[0], lost=tuple(nodes))
+    # The same on several nodes is not theirs.
+    return msgspec.structs.replace(found[0], cause="preflight", status=NodeError.exit_code)
 
 
 def _names(nodes: Iterable[str]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.link import Board, HeadLostError, Link, Order, make_store
-from fsdpkit.launching.policy import WAITING, Outcome, Report, follows
+from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report, follows
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
@@ -96,8 +96,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         events = JsonLines(attempt.node_events(node))
         compare_nodes(attempt, node, name, findings["software"])
     except (NodeError, OSError) as error:
-        message = f"check before training failed: {error}"
-        failure = Failure(NodeError.exit_code, message, time.time_ns())
+        status = getattr(error, "exit_code", NodeError.exit_code)
+        failure = Failure(status, f"{CHECK_FAILED}: {error}", time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
     say(f"{name}: ready, {_in_words(findings)}")

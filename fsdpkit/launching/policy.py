@@ -227,7 +227,7 @@ def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
         return "cancelled", False, "cancelled"
     # The request alone says little: srun, too, sends SIGTERM, when one of its tasks has failed.
     stopped = attempt.warned or (trouble is not None and trouble.cause == "stopped")
-    if not attempt.decided and not stopped:
+    if not attempt.decided and not stopped and not (trouble and trouble.lost):
         told = f"the agents were ended before they could decide; first on record: {told}"
     if job.preempted and not timed_out and (stopped or job.ending):
         if job.ending:  # Slurm decides itself what becomes of a job that it has preempted
@@ -249,6 +249,9 @@ def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
     wanted = action == "requeue" or (action == "restart" and cannot)
     return trouble.cause, wanted, told
 
+
+CHECK_FAILED = "check before training failed"
+"""How an agent begins to say that its node is not fit."""
 
 WAITING = "waiting for other ranks"
 """What a hung rank is said to be doing that is not to blame."""

@@ -1,7 +1,8 @@
 """What is checked on every node in the seconds before torchrun starts.
 
-Each check returns what it found or raises NodeError with the remedy; the agent adds the node's
-name and writes everything down, so that a failed start says which node and why. What looks wrong
+Each check returns what it found or raises NodeError with the remedy (BrokenNodeError where another
+node may do: the job is then queued again without this one); the agent adds the node's name and
+writes everything down, so that a failed start says which node and why. What looks wrong
 but hinders no training is a warning in the node's log. `FSDPKIT_PREFLIGHT=0` (template parameter
 `preflight = false`) leaves only the look at the run directory.
 """
@@ -23,7 +24,7 @@ from typing import Any
 import psutil
 
 import fsdpkit
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import BrokenNodeError, NodeError
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.node_report import GpuState
@@ -69,7 +70,7 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
     # OSError: a shared library that cannot be loaded. AttributeError: an empty directory, what
     # some file systems show of a package that is not there.
     except (ImportError, OSError, AttributeError) as error:
-        raise NodeError(
+        raise BrokenNodeError(
             f"torch cannot be imported by {sys.executable} on this node ({error}); does every node "
             "see the environment that the job activates?"
         ) from error
@@ -157,7 +158,7 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
         _warn(f"{problem}; ranks train on CPU cores")
     found, source = _visible_gpus(environ)
     if found is not None and found < wanted:
-        raise NodeError(
+        raise BrokenNodeError(
             f"{wanted} GPUs were asked for on each node, {source} shows {found} here; "
             f"{_exclude(environ)} and tell the centre"
         )
@@ -225,7 +226,7 @@ def check_memory(environ: Mapping[str, str]) -> float:
     available_mb: float = psutil.virtual_memory().available / 2**20
     ranks = int(environ["FSDPKIT_RANKS_PER_NODE"])
     if available_mb < ranks * _RANK_MB:
-        raise NodeError(
+        raise BrokenNodeError(
             f"only {available_mb:.0f} MB of memory are free, {ranks} ranks need "
             f"{ranks * _RANK_MB} MB to start; {_exclude(environ)}"
         )
@@ -275,7 +276,7 @@ def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
         if not strangers:
             break
         if time.monotonic() > deadline:
-            raise NodeError(
+            raise BrokenNodeError(
                 f"another process holds GPU memory: {'; '.join(map(_occupied, strangers))}; "
                 f"{_exclude(environ)} and tell the centre"
             )
@@ -294,7 +295,7 @@ def _occupied(gpu: GpuState) -> str:
 def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) -> None:
     for gpu in states:
         if gpu.remap_failed:
-            raise NodeError(
+            raise BrokenNodeError(
                 f"GPU {gpu.index} has a damaged row of memory and none to replace it; "
                 f"{_exclude(environ)} and tell the centre"
             )

@@ -287,7 +287,7 @@ def test_only_nodes_that_refused_to_start_are_broken_not_those_ended_with_them(
     attempt = AttemptPaths(tmp_path)
     attempt.failures.mkdir()
     recorded = {
-        "001-node-1": "78 n2: check before training failed: torch cannot be imported",
+        "001-node-1": "71 n2: check before training failed: torch cannot be imported",
         "002-node-0": "143 n1: ended by SIGTERM",
         "003-node-2-rank-4": "78 rank 4 on n3: what a trainer says with 78 is its own matter",
     }
