@@ -13,6 +13,7 @@ import pytest
 
 from fsdpkit.runs.avoided_nodes import avoided
 from tests.conftest import Completed
+from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -122,3 +123,18 @@ def test_a_node_that_fails_its_preflight_is_named_as_broken(
     assert "node2 is broken: check before training failed: torch" in done.stdout
     assert "--set resources.exclude=node2" in done.stdout
     assert "node1 is" not in done.stdout
+
+
+def test_a_training_leaves_such_a_node_out_and_goes_on(
+    on_slurm: SlurmCluster,
+    submit: Callable[..., dict[str, Any]],
+    write_script: Callable[[str, str], Path],
+) -> None:
+    script = str(write_script("who.py", WHO))
+    with without_torch(on_slurm, "node2"):
+        answer = submit(script, "--nodes", "2", "--gpus", "1")
+        job = on_slurm.wait_job(answer["job_id"], 200, ["COMPLETED", "FAILED"])
+    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1"), everything_said(answer["dir"])
+    assert job["NodeList"] == "node[1,3]"
+    ending = json.loads((Path(answer["dir"]) / "attempt-0" / "ending.json").read_text())
+    assert (ending["action"], ending["avoid"]) == ("requeue", ["node2"])
