@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,7 +152,7 @@ def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) 
 
 
 def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
-    orders = list(_events(paths.dir / "orders.jsonl"))
+    orders = [order for order, _ in _events(paths.dir / "orders.jsonl", _Order)]
     ending, ended_s = _decoded(paths.ending, Ending), None
     if ending is not None:
         with contextlib.suppress(OSError):
@@ -164,10 +164,8 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         nodes=tuple(_nodes(paths)),
         launches=tuple(_launches(orders)),
         failures=tuple(_failures(paths)),
-        lost_nodes=tuple(o["node"] for o in orders if o["event"] == "node-lost"),
-        stop_requested_s=next(
-            (o["time_s"] for o in orders if o["event"] == "stop-requested"), None
-        ),
+        lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
+        stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
         verdict=_decoded(paths.verdict, Verdict),
         ending=ending,
         ended_s=ended_s,
@@ -185,31 +183,49 @@ def _job_of(jobs: Sequence[JobRecord], attempt: int, array_task: int | None) -> 
     return job_id if array_task is None else f"{job_id}_{array_task}"
 
 
-def _events(path: Path) -> Iterable[dict[str, Any]]:
+class _Order(msgspec.Struct, kw_only=True):
+    """A line of `orders.jsonl`."""
+
+    event: str
+    time_s: float
+    launch: int = 0
+    nodes: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    node: str = ""
+    cause: Cause | None = None
+    message: str = ""
+    step: int | None = None
+
+
+class _NodeEvent(msgspec.Struct, kw_only=True):
+    """A line of `node-<i>.events.jsonl`, as far as all of them are alike."""
+
+    event: str
+    time_s: float
+    node: str = ""
+
+
+def _events(path: Path, kind: type[Kind]) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    """Lines that are what they should be, typed and as they were written."""
     with contextlib.suppress(OSError):
         for line in read_json_lines(path):
-            if isinstance(line.get("event"), str) and isinstance(line.get("time_s"), int | float):
-                yield line
+            with contextlib.suppress(msgspec.ValidationError):
+                yield msgspec.convert(line, kind), line
 
 
-def _launches(orders: Iterable[dict[str, Any]]) -> list[Launch]:
+def _launches(orders: Iterable[_Order]) -> list[Launch]:
     found: list[Launch] = []
     for order in orders:
-        if order["event"] == "launch":
-            found.append(
-                Launch(
-                    number=order["launch"],
-                    began_s=order["time_s"] + order.get("delay_s", 0),
-                    nodes=tuple(order["nodes"]),
-                )
-            )
-        elif order["event"] == "trouble" and found:
+        if order.event == "launch":
+            began_s = order.time_s + order.delay_s
+            found.append(Launch(number=order.launch, began_s=began_s, nodes=order.nodes))
+        elif order.event == "trouble" and found:
             found[-1] = msgspec.structs.replace(
                 found[-1],
-                trouble_s=order["time_s"],
-                cause=order.get("cause"),
-                message=order.get("message", ""),
-                step=order.get("step"),
+                trouble_s=order.time_s,
+                cause=order.cause,
+                message=order.message,
+                step=order.step,
             )
     return found
 
@@ -220,17 +236,18 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
         number = file.name.split(".")[0].removeprefix("node-")
         if not number.isdigit():
             continue
-        events = {event["event"]: event for event in _events(file)}
-        ready, ended = events.get("node-ready"), events.get("node-ended")
-        name = next((str(e["node"]) for e in (ready, ended) if e and "node" in e), "")
+        events = {event.event: (event, raw) for event, raw in _events(file, _NodeEvent)}
+        ready, raw = events.get("node-ready", (None, {}))
+        ended, _ = events.get("node-ended", (None, {}))
+        name = next((event.node for event in (ready, ended) if event), "")
         known = {"time_s", "event", "node", "pid"}
         found.append(
             NodeStory(
                 number=int(number),
                 name=name,
-                ready_s=ready["time_s"] if ready else None,
-                ended_s=ended["time_s"] if ended else None,
-                findings={k: v for k, v in (ready or {}).items() if k not in known},
+                ready_s=ready.time_s if ready else None,
+                ended_s=ended.time_s if ended else None,
+                findings={k: v for k, v in raw.items() if k not in known},
             )
         )
     return sorted(found, key=lambda node: node.number)
