@@ -5,8 +5,9 @@ in the phase while it is broken. Measured are the seconds from the fault to the 
 ranks that were started again, how many of them passed until it was noticed, and how many steps were
 done twice; whether it ended well is judged by Slurm, and by the losses of an undisturbed run.
 
-Writes results/faults.json, which goodput.py reads, and the table in README.md. `--core` takes the
-cases that the tests run, `--training` of these the phase training, and the table says so; `--only
+Writes results/faults.json, which goodput.py reads, and the table in README.md, anew after each
+case: what a call that is cut short has measured is kept. First come the cases that the tests run;
+`--core` takes no others, `--training` of these the phase training, and the table says so. `--only
 WORD` takes the cases with this word in their name, `--quick` three cases, and both write nothing.
 """
 
@@ -16,11 +17,12 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +34,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
 from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
+from fsdpkit.runs.layout import write_atomically  # noqa: E402
 from tests.faults.matrix import ALL, CORE, Case  # noqa: E402
 from tests.faults.trial import SETTINGS, Bed, Trial, TrialError  # noqa: E402
 from tests.slurm_cluster import ClusterError, SlurmCluster  # noqa: E402
@@ -221,8 +224,8 @@ def result_of(rows: Sequence[Row], slurm: str, load: float) -> dict[str, Any]:
     }
 
 
-def run(cases: Sequence[Case]) -> dict[str, Any]:
-    """Bring a cluster up and go through the cases."""
+def run(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+    """Bring a cluster up and go through the cases; after each, the result so far."""
     load = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name,
@@ -235,9 +238,10 @@ def run(cases: Sequence[Case]) -> dict[str, Any]:
         rows = []
         for case in cases:
             row = measure(case, bed, undisturbed)
-            print(f"  {case}: {row.back_s} s, {row.repeated} repeated", file=sys.stderr)
+            well = "" if row.survived and row.exact else ", BAD"
+            print(f"  {case}: {row.back_s} s, {row.repeated} repeated{well}", file=sys.stderr)
             rows.append(row)
-    return result_of(rows, slurm, load)
+            yield result_of(rows, slurm, load)
 
 
 def main() -> int:
@@ -251,16 +255,18 @@ def main() -> int:
     chosen = CORE if arguments.core or arguments.training else ALL
     cases = [
         case
-        for case in chosen
+        for case in sorted(chosen, key=lambda case: not case.in_core)
         if not (arguments.training and case.phase != "training")
         and (wanted is None or str(case) in wanted)
         and (arguments.only or "") in str(case)
     ]
-    result = run(cases)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster goes down on the way out
+    result: dict[str, Any] = {"figures": []}
+    for result in run(cases):
+        if not (arguments.quick or arguments.only):
+            write_atomically(RESULTS, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+            write_atomically(README, with_all_tables(README.read_text("utf-8")))
     print(table(result))
-    if not (arguments.quick or arguments.only):
-        RESULTS.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
     return 0 if all(figure["met"] for figure in result["figures"]) else 1
 
 

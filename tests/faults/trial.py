@@ -140,6 +140,8 @@ class Bed:
             if cluster.network.running(node):
                 cluster.join(node)
             cluster.start_node(node)
+            # Slurm drains a node whose step did not end in time, as one that was cut off.
+            cluster.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
         cluster.run(["scontrol", "update", "PartitionName=main", "GraceTime=0"])
         cluster.wait_idle(PATIENCE_S)
 
