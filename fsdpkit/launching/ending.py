@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -36,6 +37,8 @@ from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
 
+_LONGEST_S = 120
+"""A file system that does not answer for so long ends this process, and the job without it."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
 
@@ -198,5 +201,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    signal.alarm(_LONGEST_S)
     with contextlib.suppress(BrokenPipeError):  # Slurm ended the shell that asked
         sys.exit(main())

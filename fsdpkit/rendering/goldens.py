@@ -23,6 +23,8 @@ from fsdpkit.rendering.script import Plan, PythonEnvironment, render
 _HOME = Path("/home/alex/work")
 _SHAPE = {"resources.nodes": 2, "resources.gpus": 4}
 _OSC = {**_SHAPE, "resources.account": "PAS2136"}
+_MAIL = "alex@example.org"
+_HOOK = ["curl", "-sS", "--data", "@-", "https://chat.example.org/hook"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ GOLDENS: Mapping[str, Golden] = {
     "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),
     "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
     "spare": Golden("osc-cardinal", {**_OSC, "resources.spare": 1}),
+    "notify": Golden("osc-cardinal", {**_OSC, "notify.mail": _MAIL, "notify.command": _HOOK}),
     "one-node": Golden("osc-cardinal", {**_OSC, "resources.nodes": 1}),
 }
 
