@@ -2,178 +2,330 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import os
+import sys
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option, table
+from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.runs.layout import TaskPaths
-    from fsdpkit.runs.record import RunRecord
-    from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.states import JobState
+    from fsdpkit.reporting.overview import Status, Task
+
+NEWEST = 20
+"""Runs that have ended and are shown without --all."""
+_WATCH_S = 10.0
+_MOST_TASKS = 20
 
 
-@click.command("status")
+class _WithSeconds(click.Command):
+    """`--watch RUN`: what follows is the number of seconds only if it is a number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = list(args)
+        for place, word in enumerate(args):
+            if word == "--watch":
+                after = args[place + 1 : place + 2]
+                seconds = args.pop(place + 1) if after and _is_number(after[0]) else _WATCH_S
+                args[place] = f"--watch={seconds}"
+        return super().parse_args(ctx, args)
+
+
+def _is_number(word: str) -> bool:
+    return word.replace(".", "", 1).isdecimal() and not Path(word).exists()
+
+
+@click.command("status", cls=_WithSeconds)
 @click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(run: str | None, runs: str | None, as_json: bool) -> int:
+@click.option("--all", "everything", is_flag=True, help=f"Not only the newest {NEWEST} that ended.")
+@click.option("--watch", type=click.FloatRange(min=1), metavar="[SECONDS]", help="Show it again.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all runs, or RUN.")
+def command(
+    run: str | None, runs: str | None, everything: bool, watch: float | None, as_json: bool
+) -> int:
     """Show all runs in the directory of runs, or RUN (its path, id, or a unique part of it).
 
     \b
       fsdpkit status
       fsdpkit status fsdp-t5-20261121-101500-3f2a
-    """
-    from fsdpkit.runs.store import runs_dir
+      fsdpkit status 3f2a --watch
 
-    if run is not None:
-        _show_one(run, runs, as_json)
+    Of runs that have ended only the newest are shown. --watch looks again every 10 seconds, or
+    as often as you say, until Ctrl-C, which ends it with status 0.
+    """
+    from fsdpkit.reporting.overview import all_statuses, one_status
+    from fsdpkit.runs.store import find_run, runs_dir
+
+    top = runs_dir(runs)
+
+    def look() -> str:
+        if run is not None:
+            status = one_status(find_run(run, top))
+            return _json(status) if as_json else "\n".join(_described(status))
+        statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST)
+        if as_json:
+            return _json(statuses)
+        return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"
+
+    if watch is None:
+        click.echo(look())
     else:
-        _show_all(runs_dir(runs), as_json)
+        _watch(look, watch, as_json)
     return 0
 
 
-def _show_all(top: Path, as_json: bool) -> None:
-    from fsdpkit.errors import FsdpkitError
-    from fsdpkit.runs.store import all_runs
-    from fsdpkit.scheduling.run import Run, states_of
+def _json(answer: object) -> str:
+    import msgspec
 
-    rows: list[list[str]] = []
-    answers: list[dict[str, Any]] = []
-    opened: dict[Path, Run | FsdpkitError] = {}
-    for directory in all_runs(top):
-        try:
-            opened[directory] = Run.open(directory)
-        except FsdpkitError as error:
-            opened[directory] = error
-    readable = [run for run in opened.values() if isinstance(run, Run)]
-    states = dict(zip((run.dir for run in readable), states_of(readable), strict=True))
-    for directory, run in opened.items():
-        if isinstance(run, Run):
-            answer = _answer(run, states[run.dir])
-        else:
-            answer = {"run": directory.name, "dir": str(directory), "error": str(run)}
-        answers.append(answer)
-        job = str(answer.get("job_id") or "-")
-        rows.append([answer["run"], job, answer.get("state") or f"unreadable: {answer['error']}"])
-    if as_json:
-        click.echo(json.dumps(answers))
-    elif rows:
-        table(["RUN", "JOB", "STATE"], rows)
-    else:
-        click.echo(f"no runs in {top}")
+    return msgspec.json.encode(answer).decode()
 
 
-def _show_one(run_name: str, runs: str | None, as_json: bool) -> None:
-    from fsdpkit.cli.submit import failure_lines
-    from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.run_states import decisive
-
-    run = Run.open(run_name, runs=runs)
-    known = run.job_states()
-    states = decisive(run.record, known)
-    answer = _answer(run, states)
-    if as_json:
-        click.echo(json.dumps(answer))
-        return
-    record = run.record
-    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created_s))
-    click.echo(run.id)
-    click.echo(f"  state      {answer['state']}")
-    job = answer["job_id"] or "not confirmed"
-    click.echo(f"  job        {job} on {record.cluster or record.site}")
-    click.echo(f"  submitted  {created}")
-    for line in _other_jobs(record, known, states):
-        click.echo(f"  {line}")
-    click.echo(f"  shape      {record.nodes} nodes x {record.ranks_per_node} ranks")
-    if nodes := answer["nodes"]:
-        click.echo(f"  nodes      {nodes}")
-    if step := answer["step"]:
-        click.echo(f"  step       {step['step']}, loss {step['loss']:.4f}")
-    if answer["attempts"]:
-        click.echo(f"  attempts   {_attempts_in_words(answer)}")
-    click.echo(f"  directory  {run.dir}")
-    state = run.state()
-    if state is not None and state.phase == "ended" and not state.succeeded:
-        for line in failure_lines(run):
-            click.echo(f"  {line}")
+def _watch(look: Callable[[], str], pause_s: float, as_json: bool) -> None:
+    """Until Ctrl-C: a screen drawn anew on a terminal, one answer after the other elsewhere."""
+    drawn = sys.stdout.isatty() and not as_json
+    try:
+        while True:
+            text = look()
+            if not as_json:
+                text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}, every {pause_s:g} s\n\n{text}"
+            click.echo(_screen(text) if drawn else text + ("" if as_json else "\n"), nl=not drawn)
+            sys.stdout.flush()
+            time.sleep(pause_s)
+    except KeyboardInterrupt:
+        if drawn:
+            click.echo()
 
 
-def _other_jobs(
-    record: RunRecord, known: Mapping[str, JobState | None], decisive: Mapping[str, JobState | None]
-) -> list[str]:
-    """A line for each job of the run before the one that matters now, and each behind it."""
-    lines, word = [], "before"
-    for job in record.jobs:
-        if any(job_id in decisive for job_id in job.job_ids):
-            word = "behind"
-            continue
-        ends = Counter(_described(known.get(job_id)) for job_id in job.job_ids)
-        words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
-        shape = f"{job.nodes} nodes x {job.ranks_per_node} ranks"
-        lines.append(f"{word}     job {job.job_id}, {shape}: {words}")
+def _screen(text: str) -> str:
+    """The text over what was on the terminal before, as much of it as the terminal holds."""
+    width, height = os.get_terminal_size()
+    lines = [row for line in text.splitlines() for row in _wrapped(line, width)]
+    if len(lines) >= height:
+        lines = [*lines[: height - 2], f"… {len(lines) - height + 2} lines more"]
+    return "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return [line[at : at + width] for at in range(0, max(1, len(line)), width)]
+
+
+# All runs
+
+
+def _listed(statuses: list[Status], left_out: int) -> list[str]:
+    rows = [["RUN", "JOB", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "SAVED"]]
+    notes: list[list[str]] = [[]]
+    for status in statuses:
+        state = f"unreadable: {status.error}" if status.error else _short_state(status)
+        rows.append([status.run, status.job_id or "-", state, *_progress_cells(status)])
+        notes.append(_notes(status))
+    lines = []
+    for row, below in zip(_columns(rows), notes, strict=True):
+        lines += [row, *(line for note in below for line in _indented(note))]
+    if left_out:
+        lines.append(f"{left_out:,} older runs that have ended are not shown: fsdpkit status --all")
+    unread = dict.fromkeys(sentence for status in statuses for sentence in status.unread)
+    return [*lines, *(f"not read: {sentence}" for sentence in unread)]
+
+
+def _indented(note: str) -> list[str]:
+    """Below a run; broken between words on a terminal."""
+    if not sys.stdout.isatty():
+        return [f"    {note}"]
+    import textwrap
+
+    width, indent = max(40, os.get_terminal_size().columns), " " * 4
+    return textwrap.wrap(
+        note,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _short_state(status: Status) -> str:
+    """Why it waits is told below."""
+    return status.state.partition(", waiting for")[0] if status.waiting else status.state
+
+
+def _notes(status: Status) -> list[str]:
+    if status.waiting is None:
+        return []
+    notes = [_why(status)]
+    return [*notes, status.waiting.action] if status.waiting.action else notes
+
+
+def _progress_cells(status: Status) -> list[str]:
+    progress = status.progress if status.phase == "running" else None
+    if not progress or progress["step"] is None:
+        return [""] * 5
+    of = f"/{progress['steps']}" if progress["steps"] else ""
+    return [
+        f"{progress['step']}{of}",
+        _number(progress["loss"], ".4f"),
+        _number(progress["tokens_per_s"], ",.0f"),
+        _left(progress),
+        "" if progress["checkpoint_s"] is None else f"{_age(progress['checkpoint_s'])} ago",
+    ]
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Rows in line. On a terminal that is too narrow the last columns go, as do empty ones; a
+    program gets them all."""
+    used = [c for c in range(len(rows[0])) if c < 3 or any(row[c] for row in rows[1:])]
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else None
+    # A sentence in the place of a state is no measure for the others.
+    widths = {c: max(len(row[c]) for row in rows if len(row[c]) <= 40 or c == 0) for c in used}
+    while width and len(used) > 3 and sum(widths[c] + 2 for c in used) - 2 > width:
+        used.pop()
+    return ["  ".join(row[c].ljust(widths[c]) for c in used).rstrip() for row in rows]
+
+
+# One run
+
+
+def _described(status: Status) -> list[str]:
+    lines = [status.run, *_labelled("state", status.state)]
+    lines += _labelled("job", f"{status.job_id or 'not confirmed'} on {status.cluster}")
+    lines += _labelled("submitted", _moment(status.submitted_s))
+    if status.started_s is not None:
+        until = f", at most until {_moment(status.ends_s)}" if status.phase == "running" else ""
+        lines += _labelled("started", _moment(status.started_s) + until)
+    if status.waiting:
+        lines += _labelled("why", _why(status))
+        lines += _labelled("to do", status.waiting.action)
+    lines += [f"  {line}" for line in status.others]
+    shape = status.shape
+    lines += _labelled("shape", f"{shape['nodes']} nodes x {shape['ranks_per_node']} ranks")
+    lines += _labelled("nodes", status.nodes)
+    for found in status.differences:
+        lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
+    lines += _progress_lines(status)
+    if status.attempts:
+        lines += _labelled("attempts", _attempts(status))
+    lines += _task_lines(status.tasks)
+    lines += _labelled("exit", status.exit)
+    lines += _labelled("directory", status.dir)
+    if status.phase == "failed":
+        lines += [f"  {line}" for line in _failure_lines(status)]
+    for sentence in status.unread:
+        lines += _labelled("not read", sentence)
     return lines
 
 
-def _described(state: JobState | None) -> str:
-    return state.describe() if state else "unknown to squeue, sacct and scontrol"
+def _labelled(label: str, text: str | None) -> list[str]:
+    return [f"  {label:<9}  {text}"] if text else []
 
 
-def _attempts_in_words(answer: dict[str, Any]) -> str:
-    attempts, ending = answer["attempts"], answer["ending"]
-    count = f"{len(attempts)}, the newest is {attempts[-1]}"
-    return f"{count}; the last to end: {ending['why']}" if ending and ending["why"] else count
+def _why(status: Status) -> str:
+    waiting = status.waiting
+    assert waiting is not None
+    words = waiting.words + (f" ({waiting.reason})" if waiting.reason else "")
+    if waiting.never:
+        return f"{words}; this does not clear by itself"
+    if waiting.start_s is not None:
+        in_s = waiting.start_s - time.time()
+        when = f"in {duration(in_s)}" if in_s > 0 else "any moment"
+        return f"{words}; Slurm expects to start it {_moment(waiting.start_s)}, {when}"
+    return words
 
 
-def _answer(run: Run, states: dict[str, JobState | None]) -> dict[str, Any]:
-    from msgspec.structs import asdict
-
-    known = [s for s in states.values() if s is not None]
-    task = run.paths.task(run.record.array[0] if run.record.array else None)
-    return {
-        "run": run.id,
-        "job_id": next((job_id.partition("_")[0] for job_id in states), run.job_id),
-        "cluster": run.record.cluster or run.record.site,
-        "dir": str(run.dir),
-        "state": _in_words(run, states),
-        "states": {job: s.state if s else None for job, s in states.items()},
-        "nodes": next((s.node_list for s in known if s.node_list), None),
-        "step": _newest_step(run),
-        "attempts": task.attempts(),
-        "ending": _newest_ending(task),
-        "before": [asdict(job) for job in run.record.earlier],
-    }
-
-
-def _in_words(run: Run, states: dict[str, JobState | None]) -> str:
-    if run.job_id is None:
-        return "submission not confirmed, and Slurm knows no such job"
-    words = [_described(state) for state in states.values()]
-    if len(words) == 1:
-        return words[0]
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+def _progress_lines(status: Status) -> list[str]:
+    progress = status.progress or {}
+    if progress.get("step") is None and progress.get("checkpoint_step") is None:
+        return []
+    said = [
+        f"{progress['step']}" + (f" of {progress['steps']}" if progress["steps"] else ""),
+        _number(progress["loss"], ".4f", "loss {}"),
+        _number(progress["tokens_per_s"], ",.0f", "{} tokens/s"),
+        _number(progress["step_time_s"], ".3g", "{} s a step"),
+        _number(progress["mfu"], ".1%", "MFU {}"),
+    ]
+    lines = []
+    if progress["step"] is not None:
+        lines += _labelled("step", ", ".join(word for word in said if word))
+        if status.phase == "running":
+            lines += _labelled("heard", f"{_age(progress['updated_s'])} ago")
+        lines += _labelled("left", _left(progress) and f"about {_left(progress)}")
+    if progress["checkpoint_step"] is not None:
+        age = f"step {progress['checkpoint_step']}, {_age(progress['checkpoint_s'])} old"
+        lines += _labelled("saved", age)
+    return lines
 
 
-def _newest_ending(task: TaskPaths) -> dict[str, Any] | None:
-    """What the newest attempt that ended left as `ending.json`."""
-    for number in reversed(task.attempts()):
-        with contextlib.suppress(OSError, ValueError):
-            ending = dict(json.loads(task.attempt(number).ending.read_bytes()))
-            return {"attempt": number, "why": "", **ending}
-    return None
+def _attempts(status: Status) -> str:
+    count = f"{len(status.attempts)}, the newest is {status.attempts[-1]}"
+    why = (status.ending or {}).get("why")
+    return f"{count}; the last to end: {why}" if why else count
 
 
-def _newest_step(run: Run) -> dict[str, Any] | None:
-    from fsdpkit.runs.events import read_json_lines
+def _task_lines(tasks: list[Task]) -> list[str]:
+    """Of an array, the tasks that have started and not succeeded first."""
+    ordered = sorted(tasks, key=lambda task: task.state.startswith("COMPLETED"))
+    lines = []
+    for task in ordered[:_MOST_TASKS]:
+        progress = task.progress or {}
+        step = f", step {progress['step']}" if progress.get("step") is not None else ""
+        failed = task.failure if task.state.startswith("FAILED") else None
+        lines += _labelled(
+            f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")
+        )
+    if len(tasks) > _MOST_TASKS:
+        lines.append(f"  and {len(tasks) - _MOST_TASKS} tasks more: --json has them all")
+    return lines
 
-    task = run.paths.task(run.record.array[0] if run.record.array else None)
-    steps = [line for line in read_json_lines(task.metrics) if "step" in line and "loss" in line]
-    return {"step": steps[-1]["step"], "loss": steps[-1]["loss"]} if steps else None
+
+def _failure_lines(status: Status) -> list[str]:
+    """The first failure on record, else what the script itself complained of; where to look."""
+    failure = status.failure
+    lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []
+    for path in sorted(Path(status.dir).glob("slurm-*.log"))[:1]:
+        if not lines and os.access(path, os.R_OK):
+            lines += path.read_text(errors="replace").splitlines()[-3:]
+        lines.append(f"start-up log: {path}")
+    return lines
+
+
+# Words for numbers
+
+
+def _number(value: float | None, spelt: str, words: str = "{}") -> str:
+    return "" if value is None else words.format(format(value, spelt))
+
+
+def _moment(time_s: float | None) -> str:
+    """Local time."""
+    if time_s is None:
+        return "an unknown time"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+
+
+def _left(progress: dict[str, float]) -> str:
+    """Nothing for a run that should be done by now: it stands still, or was queued again."""
+    if progress["eta_s"] is None:
+        return ""
+    left_s = progress["eta_s"] - (time.time() - progress["updated_s"])
+    return duration(left_s) if left_s > 0 or progress["eta_s"] == 0 else ""
+
+
+def _age(since_s: float) -> str:
+    return duration(time.time() - since_s)
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 05 min`, `2 d 7 h`."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

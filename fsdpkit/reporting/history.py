@@ -232,7 +232,7 @@ def _launches(orders: Iterable[_Order]) -> list[Launch]:
 
 def _nodes(paths: AttemptPaths) -> list[NodeStory]:
     found = []
-    for file in paths.dir.glob("node-*.events.jsonl"):
+    for file in _matching(paths.dir, "node-*.events.jsonl"):
         number = file.name.split(".")[0].removeprefix("node-")
         if not number.isdigit():
             continue
@@ -255,7 +255,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
 
 def _failures(paths: AttemptPaths) -> list[Failure]:
     found = []
-    for file in sorted(paths.failures.glob("[0-9]*-node-*")):
+    for file in _matching(paths.failures, "[0-9]*-node-*"):
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
@@ -271,6 +271,14 @@ def _failures(paths: AttemptPaths) -> list[Failure]:
                 )
             )
     return found
+
+
+def _matching(directory: Path, pattern: str) -> list[Path]:
+    """Sorted; none where one may not look."""
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
 
 
 def _checkpoints(task: TaskPaths) -> list[Checkpoint]:

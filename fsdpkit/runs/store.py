@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from fsdpkit.config.assets import nearest
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
 
 
@@ -16,9 +21,96 @@ def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def all_runs(top: Path) -> list[Path]:
-    """Run directories below `top`, newest first by name's time stamp, then name."""
-    found = [p.parent for p in top.glob("*/run.json")]
-    return sorted(found, key=lambda p: (p.name.split("-")[-3:], p.name), reverse=True)
+    """Run directories below `top`, newest first by name's time stamp, then name. Raises
+    StorageError if `top` cannot be read."""
+    return [top / name for name in _names(top) if os.path.exists(f"{top}/{name}/run.json")]
+
+
+def _names(top: Path) -> list[str]:
+    """What may be runs, newest first."""
+    try:
+        names = os.listdir(top)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError(f"{top} cannot be read: {error.strerror}") from error
+    return sorted(names, key=lambda name: (name.split("-")[-3:], name), reverse=True)
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The little of a record that tells whether its end is on it; decoded from run.json."""
+
+    state: Literal["submitting", "submitted"]
+    ended: dict[str, Any] | None = None
+    earlier: list[_EarlierJob] = []
+    resuming: dict[str, Any] | None = None
+
+    @property
+    def for_good(self) -> bool:
+        """Whether nobody need be asked about the run."""
+        settled = self.ended is not None and all(job.ended is not None for job in self.earlier)
+        return settled and self.resuming is None and self.state == "submitted"
+
+
+class _EarlierJob(msgspec.Struct, frozen=True):
+    ended: dict[str, Any] | None = None
+
+
+def runs_by_end(top: Path) -> list[tuple[str, bool]]:
+    """The name of each run below `top`, newest first, with whether its end is on record.
+
+    Made for ten thousand runs: one file is read of each, and little of it decoded. A run whose
+    record cannot be read or understood counts as not ended. Raises StorageError for `top`.
+    """
+    names, decoder = _names(top), msgspec.json.Decoder(Ended)
+
+    def look(name: str) -> bool | None:
+        try:
+            return decoder.decode(_read(f"{top}/{name}/run.json")).for_good
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # not a run
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return False
+
+    answers = zip(names, _map(look, names), strict=True)
+    return [(name, over) for name, over in answers if over is not None]
+
+
+_SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
+
+
+def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[bool | None]:
+    """Of each name, in order. On a file system that answers late, where nearly all the time is
+    waiting, many wait at once."""
+    took_s = []
+    for name in names[:_SAMPLE]:
+        began = time.perf_counter()
+        yield look(name)
+        took_s.append(time.perf_counter() - began)
+    rest = names[_SAMPLE:]
+    if rest and sorted(took_s)[len(took_s) // 2] > _SLOW_S:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(look, rest)
+    else:
+        yield from map(look, rest)
+
+
+_CHUNK = 1 << 15
+"""More than most records have, and little enough to be had without asking the kernel for memory."""
+
+
+def _read(path: str) -> bytes:
+    """The whole file; a Python file object would cost more than the reading."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(number, _CHUNK)
+        if len(data) == _CHUNK:
+            data += b"".join(iter(lambda: os.read(number, _CHUNK), b""))
+        return data
+    finally:
+        os.close(number)
 
 
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:

@@ -6,9 +6,10 @@ Whoever asks also puts on record what is settled, so that ended runs are not ask
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +20,10 @@ from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
-    from fsdpkit.scheduling.slurm import SlurmClient
+    from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+_FORGOTTEN_S = 3 * 86400
+"""How long an unconfirmed submission is looked for."""
 
 States = dict[str, JobState | None]
 """By job id, array tasks as `12_3`; None where nobody could say."""
@@ -36,33 +40,133 @@ def client_for(kind: str, cluster: str | None) -> SlurmClient | LocalClient:
     return SlurmClient(cluster)
 
 
+class Standing(NamedTuple):
+    """What the scheduler said of one run."""
+
+    record: RunRecord
+    """With the job that an unconfirmed submission turned out to be."""
+    states: States
+    """Of all its jobs."""
+    unread: tuple[str, ...] = ()
+    """Why sources gave no answer, a sentence each."""
+    answered: bool = True
+    """False: some source gave no answer, so what is unknown may well exist."""
+
+
+def standings(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[Standing]:
+    """How these runs stand, with one round of questions for each cluster."""
+    found: dict[RunPaths, Standing] = {}
+    for kind, cluster in dict.fromkeys((record.kind, record.cluster) for _, record in runs):
+        here = [(p, r) for p, r in runs if (r.kind, r.cluster) == (kind, cluster)]
+        if kind == "local":
+            found |= _ask_local(here)
+        else:
+            found |= _ask_slurm(here, cluster)
+    return [found[paths] for paths, _ in runs]
+
+
+def _ask_slurm(
+    runs: Sequence[tuple[RunPaths, RunRecord]], cluster: str | None
+) -> dict[RunPaths, Standing]:
+    if all(job.ended is not None for _, record in runs for job in record.jobs) and not any(
+        awaited(record) for _, record in runs
+    ):
+        return _answers(runs, {})
+    from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+    client, asked = SlurmClient(cluster), Round()
+    comments = [comment(record) for _, record in runs if awaited(record)]
+    jobs = client.find_by_comments(comments, asked) if comments else {}
+    known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
+    states = client.states(_to_ask([record for _, record in known]), asked)
+    return _answers(known, states, asked)
+
+
+def _ask_local(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[RunPaths, Standing]:
+    from fsdpkit.scheduling.local.client import LocalClient
+
+    client = LocalClient()
+    comments = [comment(record) for _, record in runs if awaited(record)]
+    jobs = {text: job for text in comments if (job := client.find_by_comment(text)) is not None}
+    known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
+    return _answers(known, client.states(_to_ask([record for _, record in known])))
+
+
+def _to_ask(records: Sequence[RunRecord]) -> list[str]:
+    """Ids of the jobs whose end is not on record."""
+    return [
+        i for record in records for job in record.jobs if job.ended is None for i in job.job_ids
+    ]
+
+
+def _answers(
+    runs: Sequence[tuple[RunPaths, RunRecord]],
+    states: Mapping[str, JobState],
+    asked: Round | None = None,
+) -> dict[RunPaths, Standing]:
+    unread = tuple(asked.unread) if asked else ()
+    answered = asked is None or asked.answered
+    found = {}
+    for paths, record in runs:
+        _put_on_record(paths, record, states)
+        ours = {k: v for job in record.jobs for k, v in _of_job(job, states).items()}
+        concerns = any(job.ended is None for job in record.jobs)
+        found[paths] = Standing(record, ours, unread if concerns else (), answered or not concerns)
+    return found
+
+
 def all_states(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[States]:
     """For each run the states of all its jobs, with one round of questions for each cluster; none
     for jobs whose end is on record."""
-    known: dict[tuple[str, str | None], Mapping[str, JobState]] = {}
-    for cluster in {(record.kind, record.cluster) for _, record in runs}:
-        ids = [
-            job_id
-            for _, record in runs
-            if (record.kind, record.cluster) == cluster
-            for job in record.jobs
-            if job.ended is None
-            for job_id in job.job_ids
-        ]
-        known[cluster] = client_for(*cluster).states(ids) if ids else {}
-    answers = []
-    for paths, record in runs:
-        states = known[record.kind, record.cluster]
-        _put_on_record(paths, record, states)
-        answers.append({k: v for job in record.jobs for k, v in _of_job(job, states).items()})
-    return answers
+    return [standing.states for standing in standings(runs)]
+
+
+def comment(record: RunRecord) -> str:
+    """What marks the run's jobs in Slurm."""
+    return f"fsdpkit:{record.id}"
+
+
+def awaited(record: RunRecord) -> bool:
+    """Whether sbatch was called and nobody heard its answer, not too long ago."""
+    if record.state == "submitted" and record.resuming is None:
+        return False
+    since_s = (record.resuming and record.resuming.submitted_s) or record.created_s
+    return time.time() - since_s <= _FORGOTTEN_S
+
+
+def confirmed(paths: RunPaths, record: RunRecord, jobs: Mapping[str, str]) -> RunRecord:
+    """The record with the job that its submission turned out to be, by the jobs' comments; put on
+    record where that is allowed."""
+    job_id = jobs.get(comment(record)) if awaited(record) else None
+    if job_id is None or job_id in [job.job_id for job in record.jobs]:
+        return record
+    if record.resuming is not None:
+        found = record.with_job(msgspec.structs.replace(record.resuming, job_id=job_id))
+    else:
+        found = msgspec.structs.replace(record, state="submitted", job_id=job_id)
+    # Whoever changes the run at this moment will write down the same.
+    with (
+        contextlib.suppress(StorageError, NotFoundError),
+        changing(paths, patience_s=0) as now,
+    ):
+        if now == record:
+            save(paths, found)
+    return found
 
 
 def _of_job(job: JobRecord, known: Mapping[str, JobState]) -> States:
     if job.ended is None:
         return {job_id: known.get(job_id) for job_id in job.job_ids}
-    past = {job_id: JobState(**state) for job_id, state in job.ended.items()}
-    return {job_id: past.get(job_id) for job_id in job.job_ids}
+    past = job.ended
+    return {i: _recorded(past[i]) if i in past else None for i in job.job_ids}
+
+
+_FIELDS = frozenset(field.name for field in fields(JobState))
+
+
+def _recorded(state: Mapping[str, Any]) -> JobState:
+    """A state from the record; keys that a later version wrote are passed over."""
+    return JobState(**{name: value for name, value in state.items() if name in _FIELDS})
 
 
 def settled(job: JobRecord, known: Mapping[str, JobState | None]) -> JobRecord:

@@ -6,20 +6,32 @@ what a surrounding allocation left in it.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.states import JobState, parse_sacct, parse_scontrol, parse_squeue
+from fsdpkit.scheduling.states import (
+    JobState,
+    job_fields,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+)
 
-SQUEUE_FORMAT = "%i|%T|%r|%N"
-SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList"
+SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
+SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,Submit,Start,End"
 _QUERY_TIMEOUT_S = 20.0
+_CONTROLLER_TIMEOUT_S = 12.0
+"""Of a round of questions; Slurm's commands themselves try for twice MessageTimeout."""
+_SINGLY = 5
+"""More jobs than this are not asked for one by one where a command takes only one."""
 
 # Variables by which a person points the commands at a cluster; all other SLURM_* describe a job.
 # SBATCH_WCKEY stays, too: no directive of ours competes with it.
@@ -112,6 +124,33 @@ def parse_sbatch(text: str) -> Submitted | None:
     return None
 
 
+class Round:
+    """One round of questions: they share a time limit, and what was silent once is not asked again.
+
+    `unread` says of each source that gave no answer why, for a person.
+    """
+
+    def __init__(self, limit_s: float = _QUERY_TIMEOUT_S) -> None:
+        self._deadline = time.monotonic() + limit_s
+        self.silent: set[str] = set()
+        """Daemons that did not answer: `slurmctld`, `slurmdbd`."""
+        self.answered = True
+        """False: a source was silent that may know more (accounting that is off does not)."""
+        self.unread: list[str] = []
+
+    def left_s(self, daemon: str) -> float:
+        """Seconds for the next question, so that slurmctld leaves some to slurmdbd."""
+        left_s = max(0.1, self._deadline - time.monotonic())
+        return min(left_s, _CONTROLLER_TIMEOUT_S) if daemon == "slurmctld" else left_s
+
+    def missed(self, daemon: str, why: str, *, silent: bool = True) -> None:
+        if silent:
+            self.silent.add(daemon)
+        self.answered = self.answered and "accounting storage is disabled" in why
+        if why not in self.unread:
+            self.unread.append(why)
+
+
 _REMEDIES = [
     (
         r"[Ii]nvalid account|account/partition combination",
@@ -202,43 +241,62 @@ class SlurmClient:
             raise SchedulerError(_refusal("sbatch --test-only", done))
         return (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: ")
 
-    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
+    def states(self, job_ids: Iterable[str], asked: Round | None = None) -> dict[str, JobState]:
         """The state of each job (array tasks as `12_3`): squeue, then sacct, then scontrol.
 
         A job that no source knows is absent. Never raises: a source that does not answer is
-        passed over, and what nobody answered for stays unknown.
+        passed over (`asked` then says which), and what nobody answered for stays unknown.
         """
         wanted = list(dict.fromkeys(job_ids))
         if not wanted:
             return {}
-        parents = ",".join(dict.fromkeys(j.split("_")[0] for j in wanted))
-        found: dict[str, JobState] = {}
-        flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
-        found |= parse_squeue(self._ask(["squeue", *self._cluster_flag(), *flags]) or "")
+        asked = asked or Round()
+        flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", _parents(wanted)]
+        queue = self._ask(["squeue", *self._cluster_flag(), *flags], asked)
+        found = parse_squeue(queue or "")
         # squeue knows a job sooner; of its end only the others know the exit code.
         ended = [j for j in wanted if j not in found or found[j].phase in ("ended", "unknown")]
         if ended:
-            parents = ",".join(dict.fromkeys(j.split("_")[0] for j in ended))
-            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", parents]
-            answer = self._ask(["sacct", *self._cluster_flag(), *flags])
+            flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(ended)]
+            answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked)
             for job_id, state in parse_sacct(answer or "").items():
                 known = found.get(job_id)
                 if known is None or known.phase == state.phase == "ended":
-                    found[job_id] = state
-        lacking = [j for j in wanted if j not in found or _lacks_exit_code(found[j])]
-        for parent in dict.fromkeys(j.split("_")[0] for j in lacking):
-            argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", parent]
-            found |= parse_scontrol(self._ask(argv) or "")
+                    found[job_id] = _completed(state, known)
+        # Where squeue answered, slurmctld knows no job but those.
+        lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
+        found |= self._from_controller(lacking, asked)
         return {j: found[j] for j in wanted if j in found}
+
+    def _from_controller(self, job_ids: Sequence[str], asked: Round) -> dict[str, JobState]:
+        """`scontrol show job` takes one job, or shows all."""
+        parents = [parent for parent in _parents(job_ids).split(",") if parent]
+        found: dict[str, JobState] = {}
+        for words in [[]] if len(parents) > _SINGLY else [[parent] for parent in parents]:
+            argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", *words]
+            found |= parse_scontrol(self._ask(argv, asked) or "")
+        return {job_id: found[job_id] for job_id in job_ids if job_id in found}
+
+    def details(self, job_id: str, asked: Round) -> dict[str, str]:
+        """What slurmctld has of a job or array task, by Slurm's names; empty if it does not say."""
+        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", job_id]
+        lines = (self._ask(argv, asked) or "").splitlines()
+        return job_fields(lines[0]) if lines else {}
+
+    def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
+        """The id of the newest job with each comment; for submissions cut short."""
+        own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
+        argv = ["squeue", *self._cluster_flag(), *own]
+        wanted, found = set(comments), dict[str, str]()
+        for line in (self._ask(argv, asked) or "").splitlines():
+            job_id, _, comment = (part.strip() for part in line.partition("|"))
+            if comment in wanted and job_id.isdigit():
+                found[comment] = max(job_id, found.get(comment, "0"), key=int)
+        return found
 
     def find_by_comment(self, comment: str) -> str | None:
         """The id of the newest job with this comment; for a submission cut short."""
-        own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
-        argv = ["squeue", *self._cluster_flag(), *own]
-        jobs = [line.partition("|") for line in (self._ask(argv) or "").splitlines()]
-        ids = [job_id.strip() for job_id, _, found in jobs if found.strip() == comment]
-        ids = [job_id for job_id in ids if job_id.isdigit()]
-        return max(ids, key=int, default=None)
+        return self.find_by_comments([comment], Round()).get(comment)
 
     def forgot(self, job_id: str) -> bool:
         """Whether Slurm's queue answers and knows no such job; False if it does not answer."""
@@ -263,18 +321,36 @@ class SlurmClient:
     def _cluster_flag(self) -> list[str]:
         return ["-M", self.cluster] if self.cluster else []
 
-    def _ask(self, argv: list[str]) -> str | None:
-        try:
-            done = self._run(argv, _QUERY_TIMEOUT_S)
-        except (SchedulerError, subprocess.TimeoutExpired):
+    def _ask(self, argv: list[str], asked: Round) -> str | None:
+        """What the command printed; None if it gave no answer, which `asked` then knows."""
+        command, daemon = argv[0], "slurmdbd" if argv[0] == "sacct" else "slurmctld"
+        if daemon in asked.silent:
             return None
-        return done.stdout if done.returncode == 0 else None
+        limit_s = asked.left_s(daemon)
+        try:
+            # Seconds since 1970, whatever the person likes to read.
+            done = self._run(argv, limit_s, {"SLURM_TIME_FORMAT": "%s"})
+        except subprocess.TimeoutExpired:
+            asked.missed(daemon, f"{command} has not answered within {limit_s:.0f} s")
+            return None
+        except SchedulerError as error:
+            asked.missed(daemon, str(error).partition(":")[0])
+            return None
+        if done.returncode == 0:
+            return done.stdout
+        words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if "Invalid job id" not in words:  # that is an answer
+            why = f"{command}: {words.removeprefix(f'{command}: ').removeprefix('error: ')}"
+            asked.missed(daemon, why, silent=bool(_NO_CONTACT.search(words)))
+        return None
 
-    def _run(self, argv: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, argv: list[str], timeout_s: float, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 argv,
-                env=scrubbed(os.environ)[0],
+                env={**scrubbed(os.environ)[0], **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -295,8 +371,28 @@ class SubmissionUnconfirmed(SchedulerError):
     """sbatch was called, and whether Slurm took the job is not known."""
 
 
-def _lacks_exit_code(state: JobState) -> bool:
-    return state.phase == "ended" and state.exit_code is None
+_NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connect", re.IGNORECASE)
+
+
+def _parents(job_ids: Iterable[str]) -> str:
+    """The jobs that these are, or are tasks of."""
+    return ",".join(dict.fromkeys(job_id.split("_")[0] for job_id in job_ids))
+
+
+def _lacks_exit_code(state: JobState | None, *, unknown: bool) -> bool:
+    return unknown if state is None else state.phase == "ended" and state.exit_code is None
+
+
+def _completed(state: JobState, queue: JobState | None) -> JobState:
+    """With what accounting lacks: the name of who cancelled the job, and often the last reason."""
+    import pwd  # only Unix has it
+
+    if queue is not None and queue.reason not in (None, "None"):
+        state = replace(state, reason=queue.reason)
+    if state.cancelled_by is not None and state.cancelled_by.isdigit():
+        with contextlib.suppress(KeyError, OverflowError):
+            state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
+    return state
 
 
 def _refusal(command: str, done: subprocess.CompletedProcess[str]) -> str:

@@ -7,6 +7,7 @@ exit code 0:0. Source: Slurm's job_state_codes page and squeue(1), sacct(1).
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,15 @@ class JobState:
     reason: str | None = None
     node_list: str | None = None
     restarts: int | None = None
+    derived_exit_signal: int | None = None
+    submit_s: float | None = None
+    """Unix time, as the next two; after a requeue that of the requeue."""
+    start_s: float | None = None
+    """When it started, or is expected to, where the scheduler says."""
+    end_s: float | None = None
+    """When it ended, or will have to."""
+    cancelled_by: str | None = None
+    """The user who cancelled it: a name, or the number if that has none."""
 
     @property
     def phase(self) -> Phase:
@@ -115,7 +125,7 @@ class JobState:
 
     def describe(self) -> str:
         """The state for a person, e.g. `FAILED, exit status 3`."""
-        words = [self.state]
+        words = [f"{self.state} by {self.cancelled_by}" if self.cancelled_by else self.state]
         if self.phase == "pending" and self.reason and self.reason != "None":
             words.append(f"waiting for {self.reason}")
         if self.phase == "ended":
@@ -123,6 +133,8 @@ class JobState:
                 words.append(f"signal {self.exit_signal}")
             elif self.exit_code:
                 words.append(f"exit status {self.exit_code}")
+            if self.state == "CANCELLED" and self.reason == "DependencyNeverSatisfied":
+                words.append("the job before it did not end as this one asks for")
             if self.state == "COMPLETED" and self.derived_exit_code:
                 words.append(f"finished, but a step failed with {self.derived_exit_code}")
         return ", ".join(words)
@@ -139,21 +151,41 @@ def parse_exit_code(text: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
+def parse_time(text: str) -> float | None:
+    """Unix time of what Slurm prints: seconds, or local time; None for N/A, Unknown and such."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text) or None
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
 def parse_squeue(text: str) -> dict[str, JobState]:
-    """Output of `squeue -h -r -o SQUEUE_FORMAT` by job id (`12` or `12_3`)."""
+    """Output of `squeue -h -r -o SQUEUE_FORMAT` by job id (`12` or `12_3`); times may lack."""
     found = {}
     for line in text.splitlines():
-        parts = line.split("|")
-        if len(parts) == 4:
-            job_id, state, reason, nodes = (p.strip() for p in parts)
-            found[job_id] = JobState(
-                first_word(state), "squeue", reason=reason or None, node_list=nodes or None
-            )
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) < 4:
+            continue
+        job_id, state, reason, nodes = parts[:4]
+        submitted, start, end = (parse_time(part) for part in [*parts[4:], "", "", ""][:3])
+        found[job_id] = JobState(
+            first_word(state),
+            "squeue",
+            reason=reason or None,
+            node_list=nodes or None,
+            submit_s=submitted,
+            start_s=start,
+            end_s=end,
+        )
     return found
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
-    """Output of `sacct -n -P -X -o SACCT_FORMAT` by job id; of duplicates the last line counts."""
+    """Output of `sacct -n -P -X -o SACCT_FORMAT` by job id; of duplicates the last line counts.
+    Times may lack."""
     found = {}
     for line in text.splitlines():
         parts = line.split("|")
@@ -161,15 +193,23 @@ def parse_sacct(text: str) -> dict[str, JobState]:
             continue
         job_id, state, exit_text, derived, reason, nodes = (p.strip() for p in parts[:6])
         code, signal = parse_exit_code(exit_text)
+        derived_code, derived_signal = parse_exit_code(derived)
+        submitted, start, end = (parse_time(part) for part in [*parts[6:], "", "", ""][:3])
+        cancelled = re.fullmatch(r"CANCELLED by (\S+)", state)
         for one in expand_array_id(job_id):
             found[one] = JobState(
                 first_word(state),
                 "sacct",
                 exit_code=code,
                 exit_signal=signal,
-                derived_exit_code=parse_exit_code(derived)[0],
+                derived_exit_code=derived_code,
+                derived_exit_signal=derived_signal,
                 reason=reason or None,
                 node_list=nodes if nodes not in ("", "None assigned") else None,
+                submit_s=submitted,
+                start_s=start,
+                end_s=end,
+                cancelled_by=cancelled[1] if cancelled else None,
             )
     return found
 
@@ -177,15 +217,21 @@ def parse_sacct(text: str) -> dict[str, JobState]:
 _FIELD = re.compile(r"(?:^| )(\w[\w/:]*)=(\S*)")
 
 
+def job_fields(line: str) -> dict[str, str]:
+    """One line of `scontrol show job -o` by Slurm's own names: NumNodes, TRES, TimeLimit, …"""
+    # What precedes free text (Command, Comment) is enough, and safe from what people write.
+    return dict(_FIELD.findall(line.split(" Command=")[0]))
+
+
 def parse_scontrol(text: str) -> dict[str, JobState]:
     """Output of `scontrol show job -o`, one job a line, by job id."""
     found = {}
     for line in text.splitlines():
-        # What precedes free text (Command, Comment) is enough, and safe from what people write.
-        fields = dict(_FIELD.findall(line.split(" Command=")[0]))
+        fields = job_fields(line)
         if "JobId" not in fields or "JobState" not in fields:
             continue
         code, signal = parse_exit_code(fields.get("ExitCode", ""))
+        derived_code, derived_signal = parse_exit_code(fields.get("DerivedExitCode", ""))
         job_id = fields["JobId"]
         if "ArrayJobId" in fields:
             job_id = f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '')}"
@@ -194,10 +240,14 @@ def parse_scontrol(text: str) -> dict[str, JobState]:
             "scontrol",
             exit_code=code,
             exit_signal=signal,
-            derived_exit_code=parse_exit_code(fields.get("DerivedExitCode", ""))[0],
+            derived_exit_code=derived_code,
+            derived_exit_signal=derived_signal,
             reason=fields.get("Reason"),
             node_list=fields.get("NodeList") if fields.get("NodeList") != "(null)" else None,
             restarts=int(fields["Restarts"]) if fields.get("Restarts", "").isdigit() else None,
+            submit_s=parse_time(fields.get("SubmitTime", "")),
+            start_s=parse_time(fields.get("StartTime", "")),
+            end_s=parse_time(fields.get("EndTime", "")),
         )
         for one in expand_array_id(job_id):
             found[one] = state

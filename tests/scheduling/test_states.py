@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fsdpkit.scheduling.states import (
@@ -12,6 +14,7 @@ from fsdpkit.scheduling.states import (
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_time,
 )
 
 
@@ -85,6 +88,30 @@ def test_squeue_s_lines_are_read_and_headers_passed_over() -> None:
     assert set(found) == {"12", "13_4"}
     assert found["12"].node_list == "p[01-02]"
     assert found["13_4"].reason == "Priority"
+
+
+def test_times_are_read_as_seconds_or_as_slurm_writes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SLURM_TIME_FORMAT=%s, and the standard format in the local time zone."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    assert parse_time("1795307575") == parse_time("2026-11-22T01:32:55") == 1795307575.0
+    assert [parse_time(text) for text in ("N/A", "Unknown", "", "None", "0", "tomorrow")] == [
+        None
+    ] * 6
+    monkeypatch.undo()
+    time.tzset()
+    found = parse_squeue("12|RUNNING|None|p1|10|20|30\n13|PENDING|Priority||10|N/A|N/A\n")
+    assert (found["12"].submit_s, found["12"].start_s, found["12"].end_s) == (10.0, 20.0, 30.0)
+    assert (found["13"].submit_s, found["13"].start_s) == (10.0, None)
+
+
+def test_accounting_tells_by_number_who_cancelled() -> None:
+    found = parse_sacct("7|CANCELLED by 1234|0:0|0:15|None|n1|10|20|30\n")["7"]
+    assert (found.state, found.cancelled_by) == ("CANCELLED", "1234")
+    assert (found.derived_exit_code, found.derived_exit_signal, found.end_s) == (0, 15, 30.0)
+    assert found.describe() == "CANCELLED by 1234"
 
 
 def test_sacct_s_array_ranges_are_expanded() -> None:

@@ -1,0 +1,371 @@
+"""How runs stand: what `fsdpkit status` says, gathered from the record, the scheduler and the disk.
+
+`Status` is also what `--json` prints: its fields are the keys, and stay what they are. Nothing here
+prints. What could not be read is None, and named in `unread`; an unknown state is never an end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec.structs import asdict
+
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.reporting.granted import Difference, asked_for, differences, said
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.record import JobRecord, RunRecord, load
+from fsdpkit.runs.store import runs_by_end
+from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
+from fsdpkit.scheduling.states import JobState
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.history import Attempt
+
+Phase = Literal["pending", "running", "succeeded", "failed", "unknown"]
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is pending."""
+
+    reason: str | None
+    """Slurm's own word."""
+    words: str
+    action: str | None
+    never: bool
+    """Whether this will not clear by itself."""
+    start_s: float | None
+    """When Slurm expects to start it, Unix time; None: it does not say."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failure of the newest attempt that failed."""
+
+    message: str
+    """`rank 2 on node2: ValueError: …`"""
+    status: int
+    """That process's exit status, 128 + signal."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One training: the run itself, or a task of an array."""
+
+    task: int | None
+    """Its number in the array."""
+    job_id: str | None
+    state: str
+    """In words."""
+    attempts: list[int] = []
+    ending: dict[str, Any] | None = None
+    """What the newest attempt that has ended left as `ending.json`, with its number."""
+    progress: dict[str, Any] | None = None
+    """The fields of `progress.Progress`."""
+    failure: Failure | None = None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How one run stands. Times are Unix time in seconds; None: not known."""
+
+    run: str
+    dir: str
+    error: str | None = None
+    """Why the run's record cannot be read; then nothing else is known."""
+    job_id: str | None = None
+    """Of the job that says how the run stands; an array's own number."""
+    cluster: str | None = None
+    submitted_s: float | None = None
+    phase: Phase = "unknown"
+    """Of the run as a whole: succeeded only if every task has."""
+    state: str = "unknown"
+    """In words."""
+    states: dict[str, str | None] = {}
+    """Slurm's word by job id, for each array task; None: nobody could say."""
+    exit: str | None = None
+    """`ExitCode 1:0, DerivedExitCode 15:0`, of a job that has ended without success."""
+    started_s: float | None = None
+    ends_s: float | None = None
+    """When the time limit is reached, or when it ended."""
+    nodes: str | None = None
+    """In Slurm's notation."""
+    shape: dict[str, int] = {}
+    """`nodes` that train and `ranks_per_node`, as asked."""
+    waiting: Waiting | None = None
+    differences: list[Difference] = []
+    """What Slurm has otherwise than was asked for; asked for only about a single run."""
+    attempts: list[int] = []
+    """Of the run, or of the first array task; as the next three."""
+    ending: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    failure: Failure | None = None
+    tasks: list[Task] = []
+    """Of an array, each that has started; read only for a single run."""
+    before: list[dict[str, Any]] = []
+    """The record's earlier jobs."""
+    others: list[str] = []
+    """In words, the jobs before the one that matters now, and those chained behind it."""
+    unread: list[str] = []
+    """What could not be read or asked, a sentence each."""
+
+
+def all_statuses(top: Path, newest: int | None) -> tuple[list[Status], int]:
+    """Every run below `top` that has not ended for good, and the `newest` others (None: all), the
+    newest first; and how many others are left out. Raises StorageError if `top` cannot be read."""
+    names = runs_by_end(top)
+    ended = [name for name, over in names if over]
+    left_out = set() if newest is None else set(ended[newest:])
+    shown = [top / name for name, _ in names if name not in left_out]
+    return _statuses(shown), len(left_out)
+
+
+def _statuses(directories: Sequence[Path]) -> list[Status]:
+    records: dict[Path, RunRecord | str] = {}
+    for directory in directories:
+        try:
+            records[directory] = load(directory)
+        except FsdpkitError as error:
+            records[directory] = str(error)
+    known = [(RunPaths(d), r) for d, r in records.items() if isinstance(r, RunRecord)]
+    standing = dict(zip((paths.dir for paths, _ in known), standings(known), strict=True))
+    return [
+        Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _brief(d, standing[d])
+        for d, r in records.items()
+    ]
+
+
+def _brief(directory: Path, standing: Standing) -> Status:
+    """A run among others: of one that has ended nothing but the record is read."""
+    status = _status(directory, standing)
+    if status.phase != "running" or standing.record.array is not None:
+        return status
+    task = _task(RunPaths(directory), standing.record, None, status.job_id, status.state)
+    return _with_task(status, task)
+
+
+def one_status(directory: Path) -> Status:
+    """One run with all that is known of it. Raises NotFoundError, StorageError."""
+    paths = RunPaths(directory)
+    (standing,) = standings([(paths, load(directory))])
+    status = _status(directory, standing)
+    record = standing.record
+    details, unread = _details(standing, status)
+    tasks = [
+        _task(paths, record, _number(job_id), job_id, described(state, standing.answered))
+        for job_id, state in decisive(record, standing.states).items()
+        if record.array is None or paths.task(_number(job_id)).dir.exists()
+    ]
+    if record.array is None and not tasks:  # nobody heard of a job, which may have run all the same
+        tasks = [_task(paths, record, None, None, status.state)]
+    status = _with_task(status, tasks[0]) if tasks else status
+    return msgspec.structs.replace(
+        status,
+        waiting=_waiting(record, standing.states, details),
+        differences=differences(asked_for(paths), details),
+        tasks=tasks if record.array is not None else [],
+        unread=[*status.unread, *unread, *_unreadable(paths, tasks)],
+    )
+
+
+def _with_task(status: Status, task: Task) -> Status:
+    fields = ("attempts", "ending", "progress", "failure")
+    return msgspec.structs.replace(status, **{name: getattr(task, name) for name in fields})
+
+
+def _number(job_id: str) -> int | None:
+    """Of the array task."""
+    _, _, task = job_id.partition("_")
+    return int(task) if task else None
+
+
+def _status(directory: Path, standing: Standing) -> Status:
+    record = standing.record
+    states = decisive(record, standing.states)
+    known = [state for state in states.values() if state is not None]
+    one = known[0] if len(states) == 1 and known else None
+    return Status(
+        run=record.id,
+        dir=str(directory),
+        job_id=next((job_id.partition("_")[0] for job_id in states), record.job_id),
+        cluster=record.cluster or record.site,
+        submitted_s=record.submitted_s or record.created_s,
+        phase=phase_of(list(states.values())),
+        state=_in_words(record, states, standing.answered),
+        states={job_id: state.state if state else None for job_id, state in states.items()},
+        exit=_exit(one) if one else None,
+        started_s=one.start_s if one and one.phase != "pending" else None,
+        ends_s=one.end_s if one and one.phase != "pending" else None,
+        nodes=next((state.node_list for state in known if state.node_list), None),
+        shape={"nodes": record.nodes, "ranks_per_node": record.ranks_per_node},
+        waiting=_waiting(record, standing.states, {}),
+        before=[asdict(job) for job in record.earlier],
+        others=_other_jobs(record, standing, states),
+        unread=list(standing.unread),
+    )
+
+
+def phase_of(states: Sequence[JobState | None]) -> Phase:
+    """Of a run with these tasks: what is still to come decides, then what is not known."""
+    phases = [state.phase if state else "unknown" for state in states]
+    if "running" in phases:
+        return "running"
+    if "pending" in phases:
+        return "pending"
+    if not states or "unknown" in phases:
+        return "unknown"
+    return "succeeded" if all(state and state.succeeded for state in states) else "failed"
+
+
+def described(state: JobState | None, answered: bool = True) -> str:
+    """The state for a person; of a job that nobody knows, whether anybody answered."""
+    if state is not None:
+        return state.describe()
+    return "unknown to squeue, sacct and scontrol" if answered else "unknown: Slurm does not answer"
+
+
+def _in_words(record: RunRecord, states: States, answered: bool) -> str:
+    if record.job_id is None:
+        known = "and Slurm knows no such job" if answered else "and Slurm does not answer"
+        return f"submission not confirmed, {known}"
+    words = [described(state, answered) for state in states.values()]
+    if len(words) == 1:
+        return words[0]
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+
+
+def _exit(state: JobState) -> str | None:
+    """Both of Slurm's codes: after a rank's failure the first may be what ended its neighbours."""
+    if state.phase != "ended" or state.succeeded or state.exit_code is None:
+        return None
+    words = f"ExitCode {state.exit_code}:{state.exit_signal or 0}"
+    if state.derived_exit_code is not None:
+        words += f", DerivedExitCode {state.derived_exit_code}:{state.derived_exit_signal or 0}"
+    return words
+
+
+def _other_jobs(record: RunRecord, standing: Standing, states: States) -> list[str]:
+    """A line for each job of the run before the one that matters now, and each behind it."""
+    lines, word = [], "before"
+    for job in record.jobs:
+        if any(job_id in states for job_id in job.job_ids):
+            word = "behind"
+            continue
+        lines.append(f"{word}     {_job_line(job, standing)}")
+    return lines
+
+
+def _job_line(job: JobRecord, standing: Standing) -> str:
+    ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
+    words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
+    return f"job {job.job_id}, {job.nodes} nodes x {job.ranks_per_node} ranks: {words}"
+
+
+# Why it waits, and what it is to get
+
+
+def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> Waiting | None:
+    """Of the run's first pending job. `details`: what scontrol says of it, empty if not asked."""
+    pending = [(i, s) for i, s in decisive(record, states).items() if s and s.phase == "pending"]
+    if not pending or any(s and s.phase == "running" for s in decisive(record, states).values()):
+        return None
+    from fsdpkit.reporting.pending import PendingEvidence, why
+
+    job_id, state = pending[0]
+    reason = state.reason if state.reason not in (None, "None") else details.get("Reason")
+    answer = why(
+        PendingEvidence(
+            reason=reason,
+            job_id=job_id.partition("_")[0],
+            run=record.id,
+            dependency=said(details, "Dependency"),
+            partition=said(details, "Partition"),
+            account=said(details, "Account"),
+            qos=said(details, "QOS"),
+            time_limit=said(details, "TimeLimit"),
+            restarts=int(text) if (text := details.get("Restarts", "")).isdigit() else None,
+        )
+    )
+    return Waiting(
+        reason=reason,
+        words=answer.words,
+        action=answer.action,
+        never=answer.never,
+        start_s=None if answer.never else state.start_s,
+    )
+
+
+def _details(standing: Standing, status: Status) -> tuple[dict[str, str], list[str]]:
+    """What slurmctld has of a job that is not over; and why it did not say, if so."""
+    record = standing.record
+    active = status.phase in ("pending", "running") and status.job_id is not None
+    if record.kind != "slurm" or not active or not standing.answered:
+        return {}, []
+    from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+    asked = Round()
+    job_id = next(i for i, s in decisive(record, standing.states).items() if s and not s.over)
+    return SlurmClient(record.cluster).details(job_id, asked), asked.unread
+
+
+# What the run directory tells
+
+
+def _task(
+    paths: RunPaths, record: RunRecord, number: int | None, job_id: str | None, state: str
+) -> Task:
+    from fsdpkit.reporting.history import History, history_of
+    from fsdpkit.reporting.progress import progress_of
+
+    try:
+        history = history_of(paths, record, number)
+    except OSError:  # another user's, in a directory that may not be entered
+        where = paths.task(number).dir
+        history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
+    try:
+        job = json.loads(paths.job.read_bytes())
+    except (OSError, ValueError):
+        job = {}
+    endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
+    return Task(
+        task=number,
+        job_id=job_id,
+        state=state,
+        attempts=paths.task(number).attempts(),
+        ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
+        progress=asdict(progress_of(history, job)),
+        failure=_failure(history.attempts[-1]) if history.attempts else None,
+    )
+
+
+def _failure(attempt: Attempt) -> Failure | None:
+    """What the agents found to be the cause, or else the first failure on record."""
+    first = attempt.verdict.trouble if attempt.verdict else next(iter(attempt.failures), None)
+    return Failure(message=first.message, status=first.status) if first else None
+
+
+def _unreadable(paths: RunPaths, tasks: Iterable[Task]) -> list[str]:
+    """What is there and may not be read: of another user's run perhaps most."""
+    found = []
+    for task in tasks:
+        of_task = paths.task(task.task)
+        newest = [of_task.attempt(number).dir for number in task.attempts[-1:]]
+        for path in (paths.job, of_task.dir, *newest, of_task.metrics, of_task.checkpoints):
+            if (why := _why_unreadable(path)) is not None:
+                found.append(f"{path} cannot be read: {why}")
+    return list(dict.fromkeys(found))
+
+
+def _why_unreadable(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            os.listdir(path)
+        else:
+            os.close(os.open(path, os.O_RDONLY))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror
+    return None

@@ -1,0 +1,287 @@
+"""Why a job is pending: Slurm's one-word reason turned into a sentence, and what to do about it.
+
+Pure: text in, an `Answer` out, for any text. Source of the reasons and what they mean: squeue(1),
+"JOB REASON CODES", and https://slurm.schedmd.com/job_reason_codes.html. `never` is claimed only
+where nobody but a person can clear the reason; where it may pass, or nobody knows, it is False.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+
+class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pending job. None: not read."""
+
+    reason: str | None = None
+    """As squeue's %r or scontrol's Reason has it, with what Slurm appends."""
+    job_id: str | None = None
+    run: str | None = None
+    """The id of the run, for commands to type."""
+    dependency: str | None = None
+    """scontrol's Dependency: `afterok:12(unfulfilled)`."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_limit: str | None = None
+    restarts: int | None = None
+    """How often Slurm has queued it again."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Why, for a person."""
+
+    words: str
+    """A clause without a full stop: `waits for free nodes`."""
+    action: str | None = None
+    """What to do, where that is known."""
+    never: bool = False
+    """Whether this will not clear by itself."""
+
+
+def why(evidence: PendingEvidence) -> Answer:
+    """The reason in words; for one that is not known, Slurm's own word."""
+    text = (evidence.reason or "").strip().removeprefix("(").removesuffix(")").replace("_", " ")
+    head, _, tail = text.partition(",")
+    head = head.strip()
+    known = _KNOWN.get(head)
+    if head == "ReqNodeNotAvail":
+        known = _node_not_available(tail)
+    known = known or _limit(head) or _held_after_requeue(text)
+    if known is None:
+        return Answer(words=f"Slurm gives as the reason {text!r}")
+    return Answer(
+        words=_filled(known.words, evidence),
+        action=known.action and _filled(known.action, evidence),
+        never=known.never,
+    )
+
+
+class _Meaning(NamedTuple):
+    words: str
+    action: str | None = None
+    never: bool = False
+
+
+_RELEASE = "Let it go: scontrol release {job}"
+_SHORTER = "Ask for less: scontrol update JobId={job} TimeLimit=HH:MM:SS; limits: sinfo -o '%P %l'."
+_OTHER_PARTITION = "Move it: scontrol update JobId={job} Partition=NAME; partitions: sinfo -s."
+_AGAIN = "Cancel it (fsdpkit cancel {run}) and submit again with what is allowed"
+_ASSOCIATIONS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
+_CENTRE = "Ask the centre"
+
+_KNOWN = {
+    "": _Meaning("Slurm has not looked at it yet"),
+    "None": _Meaning("Slurm has not looked at it yet"),
+    "WaitingForScheduling": _Meaning("Slurm has not looked at it yet"),
+    "Resources": _Meaning("waits for free nodes"),
+    "Priority": _Meaning("jobs with a higher priority come first"),
+    "Dependency": _Meaning("waits for another job ({dependency})"),
+    "DependencyNeverSatisfied": _Meaning(
+        "waits for another job ({dependency}), which ended otherwise than was asked for",
+        "Cancel it (fsdpkit cancel {run}), or let it start: scontrol update JobId={job} "
+        "Dependency=",
+        True,
+    ),
+    "BeginTime": _Meaning("its start was put off: it was given a begin time, or queued again"),
+    "JobArrayTaskLimit": _Meaning("as many tasks of the array run as the array lets run at once"),
+    "Licenses": _Meaning("waits for a licence"),
+    "Reservation": _Meaning("waits until its reservation begins"),
+    "ReservationDeleted": _Meaning(
+        "its reservation does not exist any more",
+        "Take it out: scontrol update JobId={job} ReservationName=",
+        True,
+    ),
+    "ReservationInvalid": _Meaning(
+        "its reservation cannot be used",
+        "Take it out: scontrol update JobId={job} ReservationName=",
+        True,
+    ),
+    "JobHeldUser": _Meaning(
+        "it is held, by its owner or the account's coordinator", _RELEASE, True
+    ),
+    "JobHeldAdmin": _Meaning(
+        "it is held, by an administrator or because it was queued again too often{restarts}",
+        _CENTRE + ", unless you know why",
+        True,
+    ),
+    "JobHoldMaxRequeue": _Meaning(
+        "it is held, because Slurm had to queue it again too often{restarts}",
+        "See why it ended each time (fsdpkit diagnose {run}), then: scontrol release {job}",
+        True,
+    ),
+    "JobLaunchFailure": _Meaning(
+        "Slurm could not launch it", "See slurm-{job}.log in its directory, or ask the centre"
+    ),
+    "PartitionTimeLimit": _Meaning(
+        "its time limit ({time_limit}) is longer than {partition} allows", _SHORTER, True
+    ),
+    "PartitionNodeLimit": _Meaning(
+        "it asks for more or fewer nodes than {partition} allows, or nodes it needs are down",
+        "Compare: scontrol show partition",
+    ),
+    "PartitionConfig": _Meaning(
+        "it does not fit {partition}'s limits", "Compare: scontrol show partition"
+    ),
+    "PartitionDown": _Meaning("{partition} takes jobs, but starts none now", _OTHER_PARTITION),
+    "PartitionInactive": _Meaning("{partition} is closed", _OTHER_PARTITION),
+    "BadConstraints": _Meaning(
+        "no node is, or ever will be, what it asks for",
+        _AGAIN + "; nodes: sinfo -o '%P %N %G %c %m %f'",
+        True,
+    ),
+    "Constraints": _Meaning("no node is what it asks for at this time"),
+    "InvalidAccount": _Meaning(
+        "its account ({account}) is not valid", f"{_AGAIN}; yours: {_ASSOCIATIONS}", True
+    ),
+    "AccountNotAllowed": _Meaning(
+        "its account ({account}) may not use {partition}",
+        f"{_AGAIN}; yours: {_ASSOCIATIONS}",
+        True,
+    ),
+    "InvalidQOS": _Meaning(
+        "its QOS ({qos}) is not valid", f"{_AGAIN}; yours: {_ASSOCIATIONS}", True
+    ),
+    "QOSNotAllowed": _Meaning(
+        "its QOS ({qos}) is not allowed for its account or {partition}",
+        f"{_AGAIN}; yours: {_ASSOCIATIONS}",
+        True,
+    ),
+    "MaxMemPerLimit": _Meaning(
+        "it asks for more memory a CPU or node than is allowed", f"{_AGAIN}.", True
+    ),
+    "DeadLine": _Meaning("it cannot end before its deadline any more", f"{_AGAIN}.", True),
+    "AccountingPolicy": _Meaning("a limit of its account or QOS is reached"),
+    "AssociationJobLimit": _Meaning("its account runs as many jobs as it may"),
+    "AssociationResourceLimit": _Meaning("its account uses as much as it may"),
+    "AssociationTimeLimit": _Meaning("its account has used the time that it may"),
+    "QOSJobLimit": _Meaning("its QOS ({qos}) runs as many jobs as it may"),
+    "QOSResourceLimit": _Meaning("its QOS ({qos}) uses as much as it may"),
+    "QOSTimeLimit": _Meaning("its QOS ({qos}) has used the time that it may"),
+    "QOSUsageThreshold": _Meaning("its account has used more than its QOS ({qos}) lets start"),
+    "NodeDown": _Meaning("a node that it needs is down"),
+    "FrontEndDown": _Meaning("no front end is there to start it"),
+    "Cleaning": _Meaning("its attempt before is being cleaned up"),
+    "Prolog": _Meaning("the nodes are being prepared"),
+    "PowerNotAvail": _Meaning("there is not enough electric power for it now"),
+    "PowerReserved": _Meaning("electric power is kept for others"),
+    "BurstBufferResources": _Meaning("waits for room in the burst buffer"),
+    "BurstBufferStageIn": _Meaning("its data are being copied to the burst buffer"),
+    "BurstBufferOperation": _Meaning("the burst buffer failed", _CENTRE),
+    "FedJobLock": _Meaning("waits for the clusters of the federation to agree"),
+    "SchedDefer": _Meaning("asks to start at once, which the cluster does not do"),
+    "SystemFailure": _Meaning("Slurm, a file system or the network failed", _CENTRE),
+    # Reasons of an end: they stay with a job that was queued again, until Slurm looks at it.
+    "NonZeroExitCode": _Meaning("its last attempt failed, and it was queued again"),
+    "RaisedSignal": _Meaning("a signal ended its last attempt, and it was queued again"),
+    "TimeLimit": _Meaning("its last attempt used up its time, and it was queued again"),
+    "OutOfMemory": _Meaning("its last attempt ran out of memory, and it was queued again"),
+    "InactiveLimit": _Meaning("its last attempt was idle for too long, and it was queued again"),
+}
+
+_RESOURCES = {
+    "BB": "burst buffer",
+    "Billing": "billing unit",
+    "Cpu": "CPU",
+    "CPU": "CPU",
+    "Energy": "energy",
+    "GRES": "GPU/GRES",
+    "Jobs": "running job",
+    "License": "licence",
+    "Mem": "memory",
+    "Memory": "memory",
+    "Node": "node",
+    "SubmitJob": "queued job",
+    "SubmitJobs": "queued job",
+    "Unknown": "resource",
+    "Wall": "running time",
+    "WallDuration": "time",
+}
+_LIMIT = re.compile(
+    r"(?P<whose>Assoc|QOS)?(?P<kind>Grp|Max|Min)"
+    rf"(?P<what>{'|'.join(sorted(_RESOURCES, key=len, reverse=True))})"
+    r"(?P<minutes>RunMinutes|Minutes)?(?:Per(?P<per>Job|Node|User|Account))?(?:Limit|NotSatisfied)?"
+)
+
+
+def _limit(reason: str) -> _Meaning | None:
+    """`AssocGrpCPUMinutesLimit` and the other hundred words that are put together like it."""
+    match = _LIMIT.fullmatch(reason)
+    if match is None:
+        return None
+    of_qos = match["whose"] == "QOS"
+    whose = "its QOS ({qos})" if of_qos else "its account ({account})"
+    show = "limits: " + ("sacctmgr show qos" if of_qos else "sacctmgr show assoc user=$USER")
+    what, minutes, per = _RESOURCES[match["what"]], match["minutes"], match["per"]
+    what += " minutes" if minutes else ""
+    if match["kind"] == "Min":
+        words = f"it asks for less than {whose} requires ({what})"
+        return _Meaning(words, f"{_AGAIN}; {show}", True)
+    if match["kind"] == "Max" and (per in ("Job", "Node") or minutes):
+        where = "on a node" if per == "Node" else "for a job"
+        words = f"it asks for more than {whose} allows {where} ({what})"
+        return _Meaning(words, f"{_AGAIN}; {show}", True)
+    if minutes == "Minutes":
+        words = f"the budget of {whose} ({what}) is used up, or too little for this job is left"
+        return _Meaning(
+            words, f"Ask for less time, or the centre for a larger budget; {show}", True
+        )
+    if per == "User" or (match["kind"] == "Max" and per is None):
+        words = f"you have reached the limit of {whose} on what one user may have at once ({what})"
+    else:
+        words = f"jobs of {whose} have reached its limit on what they may have at once ({what})"
+    return _Meaning(words)
+
+
+def _node_not_available(tail: str) -> _Meaning:
+    """What follows `ReqNodeNotAvail,`: a reservation, or the nodes that are broken."""
+    if "maint" in tail.lower():
+        return _Meaning(
+            "the nodes are reserved for a maintenance that begins before the job could end",
+            "Wait for its end, or ask for less time, to fit in before: "
+            "scontrol update JobId={job} TimeLimit=HH:MM:SS; when: scontrol show reservation",
+        )
+    if nodes := re.search(r"UnavailableNodes:(\S+)", tail):
+        name = nodes[1].replace("{", "").replace("}", "").rstrip(",;")
+        return _Meaning(
+            f"nodes that it could use are down, drained or do not answer: {name}",
+            "See why: sinfo -R",
+        )
+    if "reserved" in tail.lower():
+        return _Meaning("the nodes that it could use are reserved for other jobs")
+    return _Meaning("nodes that it needs are in use, reserved, down or drained", "See: sinfo -R")
+
+
+def _held_after_requeue(text: str) -> _Meaning | None:
+    """`launch failed requeued held` and its like."""
+    if not re.search(r"requeued.*\bheld|requeue.*\bhold", text, re.IGNORECASE):
+        return None
+    failed = text.lower().partition("requeue")[0].strip(" ,;:{}")
+    because = f" because of this: {failed}" if failed else ""
+    return _Meaning(f"Slurm queued it again and holds it{because}", _RELEASE, True)
+
+
+def _filled(text: str, evidence: PendingEvidence) -> str:
+    """The text with what is known; what is not known leaves no gap."""
+    if evidence.dependency is None:
+        text = text.replace(" ({dependency})", "")
+    for name in ("account", "qos", "time_limit"):
+        if getattr(evidence, name) is None:
+            text = text.replace(f" ({{{name}}})", "")
+    restarts = f" ({evidence.restarts} times)" if evidence.restarts else ""
+    partition = f"partition {evidence.partition}" if evidence.partition else "its partition"
+    # One replacement each, in order: a name that somebody chose may hold braces.
+    values = {
+        "job": evidence.job_id or "JOBID",
+        "run": evidence.run or "RUN",
+        "partition": partition,
+        "restarts": restarts,
+        "dependency": evidence.dependency,
+        "account": evidence.account,
+        "qos": evidence.qos,
+        "time_limit": evidence.time_limit,
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), text)

@@ -1,0 +1,148 @@
+"""How far a training is: its step, speed and newest checkpoint, from the end of its metrics.
+
+A run of months has a metrics file of many megabytes, and a status is asked for often, so only the
+last lines are read. What a trainer of another make does not write is None.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fsdpkit.reporting.history import History
+
+_TAIL_BYTES = 1 << 16
+_MOST_BYTES = 1 << 24
+"""A line holds a number for each rank now and then, so that its length is not known."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a training stands. None: not known."""
+
+    step: int | None = None
+    """Steps done."""
+    steps: int | None = None
+    """Steps to do in all."""
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    step_time_s: float | None = None
+    """Median over the newest lines."""
+    mfu: float | None = None
+    eta_s: float | None = None
+    """From `updated_s` to the last step, checkpoints and evaluations included. None also when the
+    newest attempt has ended."""
+    checkpoint_step: int | None = None
+    checkpoint_s: float | None = None
+    """When the newest whole checkpoint was written, Unix time."""
+    updated_s: float | None = None
+    """When the newest line was written, Unix time."""
+
+
+def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
+    """Where one training stands. `job`: what is in `job.json`; empty if that cannot be read."""
+    lines = _newest_lines(history.paths.metrics)
+    training = job.get("training")
+    steps = training.get("steps") if isinstance(training, Mapping) else None
+    steps = steps if isinstance(steps, int) else None
+    newest = history.checkpoints[-1] if history.checkpoints else None
+    last = lines[-1] if lines else {}
+    ended = bool(history.attempts) and history.attempts[-1].ending is not None
+    return Progress(
+        step=last.get("step"),
+        steps=steps,
+        loss=_latest(lines, "loss"),
+        tokens_per_s=_latest(lines, "tokens_per_s"),
+        step_time_s=_median([line.get("step_time_s") for line in lines[-10:]]),
+        mfu=_latest(lines, "mfu"),
+        eta_s=None if ended or steps is None else _eta_s(_of_newest_launch(lines, history), steps),
+        checkpoint_step=newest.step if newest else None,
+        checkpoint_s=newest.time_s if newest else None,
+        updated_s=last.get("time_s"),
+    )
+
+
+Line = dict[str, Any]
+
+
+def _newest_lines(metrics: Path) -> list[Line]:
+    """Lines about training steps at the end of the file, oldest first; at least one if there is
+    any within the last 16 MiB. A file that cannot be read has none."""
+    try:
+        with open(metrics, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            wanted = _TAIL_BYTES
+            while True:
+                file.seek(max(0, size - wanted))
+                tail = file.read(wanted)
+                found = _step_lines(tail, whole=wanted >= size)
+                if found or wanted >= min(size, _MOST_BYTES):
+                    return found
+                wanted *= 4
+    except OSError:
+        return []
+
+
+def _step_lines(tail: bytes, *, whole: bool) -> list[Line]:
+    lines = tail.split(b"\n")
+    found = []
+    for text in lines if whole else lines[1:]:  # the first is torn where the file was cut
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and _is_step(line):
+            found.append(line)
+    return found
+
+
+def _is_step(line: Line) -> bool:
+    return (
+        isinstance(line.get("step"), int)
+        and isinstance(line.get("time_s"), int | float)
+        and "step_time_s" in line
+    )
+
+
+def _latest(lines: Sequence[Line], name: str) -> float | None:
+    """The newest number of that name; steps that were skipped have no loss."""
+    return next((v for line in reversed(lines) if (v := _number(line.get(name))) is not None), None)
+
+
+def _median(values: Sequence[object]) -> float | None:
+    numbers = [number for value in values if (number := _number(value)) is not None]
+    return statistics.median(numbers) if numbers else None
+
+
+def _number(value: object) -> float | None:
+    """A number that is not a truth value; null stands for one that is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def _of_newest_launch(lines: Sequence[Line], history: History) -> list[Line]:
+    """Lines since the ranks were last started: what lies between two starts is no training."""
+    launches = history.attempts[-1].launches if history.attempts else ()
+    since_s = launches[-1].began_s if launches else 0.0
+    kept: list[Line] = []
+    for line in reversed(lines):
+        if line["time_s"] < since_s or (kept and line["step"] >= kept[-1]["step"]):
+            break
+        kept.append(line)
+    return kept[::-1]
+
+
+def _eta_s(lines: Sequence[Line], steps: int) -> float | None:
+    """Seconds for the steps that are left, at the pace of these lines by the clock on the wall."""
+    if not lines:
+        return None
+    first, last = lines[0], lines[-1]
+    done: int = last["step"] - first["step"]
+    pace_s = (last["time_s"] - first["time_s"]) / done if done else _number(last["step_time_s"])
+    return None if pace_s is None else max(0, steps - last["step"]) * max(0.0, pace_s)

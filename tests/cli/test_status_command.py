@@ -1,0 +1,234 @@
+"""`fsdpkit status` as a person and a program see it: a terminal, a pipe, JSON, --watch."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.cli.status import command, duration
+from fsdpkit.reporting.overview import Status
+from fsdpkit.runs import record
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.record import RunRecord
+from tests.conftest import Completed
+
+Fsdpkit = Callable[..., Completed]
+DONE = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
+REASON = "ReqNodeNotAvail, Reserved for maintenance"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Runs that ended, one that trains, one that waits; the newest first."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    text = f"echo '900|RUNNING|None|n[1-2]|1|2|3'\necho '901|PENDING|{REASON}||1|N/A|N/A'\n"
+    (commands / "squeue").write_text(f"#!/bin/bash\n{text}")
+    (commands / "scontrol").write_text("#!/bin/bash\nexit 1\n")
+    for path in commands.iterdir():
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+
+    def make(number: int, job_id: str, ended: bool) -> Path:
+        run_id = f"t5-20260101-{number:06}-aaaa"
+        directory = tmp_path / "runs" / run_id
+        directory.mkdir(parents=True)
+        made = RunRecord(
+            id=run_id,
+            state="submitted",
+            created_s=time.time(),
+            name="t5",
+            site="generic",
+            kind="slurm",
+            job_id=job_id,
+            nodes=2,
+            ranks_per_node=4,
+            ended={job_id: DONE} if ended else None,
+            work_dir="/",
+            version="0",
+            template="",
+            digests={},
+        )
+        record.save(RunPaths(directory), made)
+        return directory
+
+    made = [make(number, str(number), True) for number in range(1, 26)]
+    trains, waits = make(900, "900", False), make(901, "901", False)
+    (trains / "job.json").write_text(json.dumps({"training": {"steps": 1000}}))
+    line = {"loss": 2.1678, "step_time_s": 1.0, "tokens_per_s": 2770.4}
+    lines = [{"time_s": time.time() - 20 + k, "step": 400 + k, **line} for k in range(20)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (trains / "metrics.jsonl").write_text(text)
+    (trains / "checkpoints" / "step-380").mkdir(parents=True)
+    return [waits, trains, *reversed(made)]
+
+
+def on_terminal(*words: str, columns: int = 80, rows: int = 24, interrupt: bool = False) -> str:
+    """What the command prints on a terminal of this size. interrupt: Ctrl-C once it has drawn
+    twice; it must then end with status 0."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fsdpkit", *words],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+    )
+    os.close(slave)
+    said = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # nobody has the other end any more
+            break
+        said += part
+        if not part:
+            break
+        if interrupt and said.count(b"\x1b[H") >= 2:
+            process.send_signal(signal.SIGINT)
+            interrupt = False
+    os.close(master)
+    assert process.wait() == 0, said.decode()
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> None:
+    told = on_terminal("status", "--runs", str(runs[0].parent))
+    lines = told.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.fullmatch(r"RUN +JOB +STATE +STEP +LOSS +TOKENS/S +LEFT", lines[0])
+    assert lines[1] == "t5-20260101-000901-aaaa  901  PENDING"
+    assert lines[2].startswith("    the nodes are reserved for a maintenance")
+    assert re.search(r"\nt5-\S+ +900  RUNNING +419/1000  2\.1678  2,770 +\d+ min\n", told)
+    assert lines[-1] == "5 older runs that have ended are not shown: fsdpkit status --all"
+    assert "\x1b" not in told
+
+
+def test_a_pipe_gets_every_column_and_all_every_run(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
+    told = fsdpkit("status").stdout
+    assert re.search(r" LEFT +SAVED\n", told)
+    assert re.search(r"2,770 +\d+ min +\d+ s ago\n", told)
+    assert told.count("COMPLETED") == 20
+    everything = fsdpkit("status", "--all").stdout
+    assert everything.count("COMPLETED") == 25
+    assert "not shown" not in everything
+
+
+def test_json_is_all_runs_with_the_documented_keys(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
+    told = json.loads(fsdpkit("status", "--json").stdout)
+    assert [Path(one["dir"]) for one in told] == runs
+    assert {tuple(one) for one in told} == {Status.__struct_fields__}
+    waits, trains = told[:2]
+    assert waits["waiting"]["reason"] == REASON
+    assert (trains["progress"]["step"], trains["progress"]["checkpoint_step"]) == (419, 380)
+    alone = json.loads(fsdpkit("status", runs[1].name, "--json").stdout)
+    assert tuple(alone) == Status.__struct_fields__
+    assert alone["progress"] == trains["progress"]
+
+
+def test_one_run_is_told_in_full(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
+    told = fsdpkit("status", runs[1].name).stdout
+    for line in (
+        "  state      RUNNING\n",
+        "  job        900 on generic\n",
+        "  nodes      n[1-2]\n",
+        "  step       419 of 1000, loss 2.1678, 2,770 tokens/s, 1 s a step\n",
+        "  not read   scontrol: exit status 1\n",
+    ):
+        assert line in told
+    assert re.search(r"  left       about \d+ min\n  saved      step 380, \d+ s old\n", told)
+    waits = fsdpkit("status", runs[0].name).stdout
+    assert f"begins before the job could end ({REASON})\n" in waits
+    assert "  to do      Wait for its end, or ask for less time" in waits
+
+
+def test_watch_draws_over_itself_until_ctrl_c_which_is_no_error(runs: list[Path]) -> None:
+    words = ["status", "--runs", str(runs[0].parent), "--watch", "1"]
+    told = on_terminal(*words, rows=12, interrupt=True)
+    screens = told.split("\x1b[H")[1:]
+    assert len(screens) >= 2
+    assert all(screen.count("\n") <= 12 for screen in screens)
+    assert "lines more" in screens[0]
+    assert "interrupted" not in told
+    assert "Traceback" not in told
+
+
+def test_watch_in_a_pipe_is_one_answer_after_the_other(runs: list[Path]) -> None:
+    argv = ["status", runs[1].name, "--runs", str(runs[0].parent), "--json", "--watch", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fsdpkit", *argv], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0
+    process.stdout.close()
+    assert [answer["job_id"] for answer in answers] == ["900", "900"]
+
+
+@pytest.mark.parametrize(
+    ("words", "run", "seconds"),
+    [
+        (["--watch"], None, 10.0),
+        (["--watch", "2"], None, 2.0),
+        (["--watch=2.5", "3f2a"], "3f2a", 2.5),
+        (["--watch", "3f2a"], "3f2a", 10.0),
+        (["3f2a", "--watch", "--json"], "3f2a", 10.0),
+        (["3f2a"], "3f2a", None),
+    ],
+)
+def test_the_seconds_of_watch_may_be_left_out(
+    words: list[str], run: str | None, seconds: float | None
+) -> None:
+    context = command.make_context("status", list(words))
+    assert (context.params["run"], context.params["watch"]) == (run, seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-3, "0 s"),
+        (99, "99 s"),
+        (100, "2 min"),
+        (5940, "99 min"),
+        (6000, "1 h 40 min"),
+        (3 * 86400, "3 d 0 h"),
+    ],
+)
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_status_without_a_question_imports_nothing_heavy(runs: list[Path]) -> None:
+    """Half a second for ten thousand runs leaves no time for it."""
+    for running in runs[:2]:
+        (running / "run.json").unlink()
+    program = (
+        "import sys\n"
+        "from fsdpkit.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*sys.modules, file=sys.stderr)\n"
+    )
+    argv = [sys.executable, "-c", program, "status", "--runs", str(runs[0].parent)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert done.stdout.count("COMPLETED") == 20
+    heavy = {"torch", "rich", "submitit", "numpy", "jinja2", "subprocess", "psutil", "tomli"}
+    assert not loaded & heavy
+    assert "fsdpkit.reporting.history" not in loaded

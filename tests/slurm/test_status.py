@@ -1,0 +1,124 @@
+"""`fsdpkit status` against real Slurm: why it waits, what it was granted, who does not answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit import Run
+from tests.conftest import Completed, answer_of, require_slurm
+from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster.configuration import CONTROLLER
+
+pytestmark = pytest.mark.slurm
+Fsdpkit = Callable[..., Completed]
+Script = Callable[[str, str], Path]
+SLEEPS = "import time; time.sleep(600)"
+
+
+@contextmanager
+def stalled(cluster: SlurmCluster) -> Iterator[None]:
+    """slurmctld accepts connections and says nothing, as on a controller that is swamped."""
+    pid = cluster.places.pid_file("slurmctld").read_text().strip()
+    cluster.node_exec(CONTROLLER, ["kill", "-STOP", pid], check=True)
+    try:
+        yield
+    finally:
+        cluster.node_exec(CONTROLLER, ["kill", "-CONT", pid], check=True)
+
+
+def test_a_pending_job_tells_why_and_what_to_do(
+    on_slurm: SlurmCluster,
+    submit: Callable[..., dict[str, Any]],
+    fsdpkit: Fsdpkit,
+    write_script: Script,
+) -> None:
+    """Behind another job, held, for want of nodes, and behind one that failed it."""
+    sleeps = str(write_script("sleeps.py", SLEEPS))
+    first = submit(sleeps, "--nodes", "1", "--gpus", "1")
+    on_slurm.wait_job(first["job_id"], states=["RUNNING"])
+    after = submit(sleeps, "--nodes", "1", "--gpus", "1", "--after", first["dir"])
+    large = submit(sleeps, "--nodes", "3", "--gpus", "4", "--set", "resources.exclusive=true")
+
+    def told(run: dict[str, Any]) -> str:
+        done = fsdpkit("status", run["dir"])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    behind = f"why        waits for another job (afterok:{first['job_id']}(unfulfilled))"
+    assert behind in told(after)
+    assert re.search(r"waits for free nodes \(Resources\)|jobs with a higher priority", told(large))
+
+    on_slurm.run(["scontrol", "hold", large["job_id"]], check=True)
+    held = told(large)
+    assert re.search(r"why +it is held.*; this does not clear by itself\n", held)
+    assert re.search(r"to do +\S", held)
+    on_slurm.run(["scontrol", "release", large["job_id"]], check=True)
+
+    # A limit that somebody changes, and a dependency without fsdpkit's --kill-on-invalid-dep.
+    change = ["scontrol", "update"]
+    on_slurm.run([*change, f"JobId={first['job_id']}", "TimeLimit=5"], check=True)
+    dependency = f"Dependency=afterok:{first['job_id']}"
+    on_slurm.run([*change, f"JobId={large['job_id']}", dependency], check=True)
+    running = answer_of(fsdpkit("status", first["dir"], "--json"))
+    assert (running["phase"], running["nodes"]) == ("running", "node1")
+    assert running["ends_s"] - running["started_s"] == 300
+    limit = {"what": "time limit", "asked": "15", "granted": "00:05:00"}
+    assert running["differences"] == [limit]
+
+    fsdpkit("cancel", first["dir"])
+    assert Run.open(first["dir"]).wait(poll_s=0.2).describe() == "CANCELLED by root"
+    on_slurm.wait_job(after["job_id"])
+    never = told(large)
+    assert "(DependencyNeverSatisfied); this does not clear by itself" in never
+    assert f"to do      Cancel it (fsdpkit cancel {large['run']})" in never
+    assert "CANCELLED, the job before it did not end as this one asks for" in told(after)
+    everything = fsdpkit("status").stdout
+    assert re.search(rf"{large['run']} +\d+ +PENDING\n    waits for another job, which", everything)
+    assert re.search(rf"{first['run']} +\d+ +CANCELLED by root", everything)
+
+
+@pytest.fixture(scope="module")
+def cluster_without_accounting(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SlurmCluster]:
+    require_slurm()
+    root = tmp_path_factory.mktemp("unaccounted")
+    with SlurmCluster(root, nodes=1, accounting=False) as cluster:
+        yield cluster
+
+
+def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
+    cluster_without_accounting: SlurmCluster,
+    fsdpkit: Fsdpkit,
+    write_script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_without_accounting
+    monkeypatch.setenv("SLURM_CONF", cluster.env()["SLURM_CONF"])
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+    good = answer_of(fsdpkit("submit", str(write_script("good.py", "print(1)")), *words))
+    bad = answer_of(fsdpkit("submit", str(write_script("bad.py", "raise SystemExit(4)")), *words))
+    cluster.wait_job(bad["job_id"])
+    done = answer_of(fsdpkit("status", bad["dir"], "--json"))
+    assert (done["phase"], done["exit"].split(",")[0]) == ("failed", "ExitCode 4:0")
+    assert done["failure"]["status"] == 4
+    assert done["unread"] == ["sacct: Slurm accounting storage is disabled"]
+
+    # The end of the first is not on record yet: nobody has asked.
+    assert json.loads(Path(good["dir"], "run.json").read_text())["ended"] is None
+    with stalled(cluster):
+        everything = fsdpkit("status")
+    assert everything.returncode == 0
+    row = rf"{good['run']} +{good['job_id']} +unknown: Slurm does not answer"
+    assert re.search(row, everything.stdout)
+    assert re.search(rf"{bad['run']} +{bad['job_id']} +FAILED, exit status 4", everything.stdout)
+    assert "not read: squeue has not answered within 12 s" in everything.stdout
+    assert answer_of(fsdpkit("status", good["dir"], "--json"))["phase"] == "succeeded"
