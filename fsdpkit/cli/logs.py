@@ -2,47 +2,294 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.error_lines import Broken, Errors
+    from fsdpkit.reporting.log_lines import Batch, Choice, Source
+    from fsdpkit.scheduling.run import Run
+
+_NEWEST, _ALL = "newest", "all"
+_WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
 
 
 @click.command("logs")
 @click.argument("run", shell_complete=complete_run)
 @runs_option
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Global rank.")
+@click.option("--rank", "ranks", metavar="RANKS", help="Global ranks: 5, 0-3,7. [default: 0]")
+@click.option("--all", "all_ranks", is_flag=True, help="All ranks.")
+@click.option(
+    "--attempt", default=_NEWEST, show_default=True, metavar="N", help="Number, or `all`."
+)
+@click.option("--launch", type=click.IntRange(0), help="One start of the ranks in an attempt.")
+@click.option(
+    "--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True
+)
+@click.option("--batch", is_flag=True, help="The batch shell's log; with ranks, too.")
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
-@click.option("--follow", is_flag=True, help="Go on printing until the run ends.")
-def command(run: str, runs: str | None, rank: int, task: int | None, follow: bool) -> int:
-    """Print a rank's output of RUN's newest attempt: standard output, then standard error.
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Last N lines of each file.")
+@click.option("--by-time", is_flag=True, help="Merge ranks by the time stamps in their lines.")
+@click.option("--follow", "-f", is_flag=True, help="Go on printing until the run ends.")
+@click.option("--errors", is_flag=True, help="Only what broke, the first to fail first.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: str,
+    runs: str | None,
+    ranks: str | None,
+    all_ranks: bool,
+    attempt: str,
+    launch: int | None,
+    stream: str,
+    batch: bool,
+    task: int | None,
+    tail: int | None,
+    by_time: bool,
+    follow: bool,
+    errors: bool,
+) -> int:
+    """Print what the ranks of RUN wrote.
 
     \b
       fsdpkit logs fsdp-t5-20261121-101500-3f2a --follow
-      fsdpkit logs fsdp-t5-20261121-101500-3f2a --rank 5
+      fsdpkit logs 3f2a --rank 0-3,7 --attempt all
+      fsdpkit logs 3f2a --all --by-time --stream err
+      fsdpkit logs 3f2a --errors
+
+    The lines of several ranks have the rank in front. They come file after file (attempt, launch,
+    rank, standard output before error); with --by-time in the order of the time stamps that they
+    begin with, a line without one after the line before it; with --follow as they are found, twice
+    a second, which is no exact order. --follow goes over restarts, requeues and resumes.
     """
-    from fsdpkit.errors import NotFoundError
+    from fsdpkit.reporting.following import follow as following
+    from fsdpkit.reporting.log_lines import Choice, in_order, sources_of
+    from fsdpkit.reporting.log_lines import by_time as merged
     from fsdpkit.scheduling.run import Run
 
+    _refuse_what_does_not_fit(ctx)
     opened = Run.open(run, runs=runs)
-    record = opened.record
-    if rank >= record.nodes * record.ranks_per_node:
-        raise NotFoundError(
-            f"{opened.id} has ranks 0 to {record.nodes * record.ranks_per_node - 1}"
-        )
-    if record.array and task is None:
-        task = record.array[0]
+    task = _task(opened, task)
+    if errors:
+        return _print_errors(opened, task, attempt)
+    first, last = _attempts(opened, task, attempt, follow)
+    choice = Choice(
+        ranks=_ranks(opened, ranks, all_ranks, batch),
+        first_attempt=first,
+        last_attempt=last,
+        launch=launch,
+        streams=frozenset({"out", "err"} if stream == "both" else {stream}),  # type: ignore[arg-type]
+        batch=batch,
+        array_task=task,
+    )
     if follow:
-        for line in opened.follow(rank, array_task=task):
-            click.echo(line, nl=False)
-    else:
-        path = opened.rank_log(rank, array_task=task)
-        if path.exists():
-            click.echo(path.read_text(errors="replace"), nl=False)
-    error_path = opened.rank_log(rank, array_task=task, stream="err")
-    if error_path.exists():
-        click.echo(error_path.read_text(errors="replace"), nl=False, err=True)
-    if not opened.rank_log(rank, array_task=task).exists():
-        for log in opened.batch_logs():
-            click.echo(log.read_text(errors="replace"), nl=False)
-        raise NotFoundError(f"rank {rank} of {opened.id} never started; above is the start-up log")
+        print_lines(following(opened, choice, tail=tail), fronts(opened, choice), live=True)
+    sources = sources_of(opened.paths, opened.record, choice)
+    if not sources:
+        _say_why_there_is_nothing(opened, choice)
+    if not follow:
+        batches = merged(sources, tail) if by_time else in_order(sources, tail)
+        print_lines(batches, fronts(opened, choice), live=False)
     return 0
+
+
+def _refuse_what_does_not_fit(ctx: click.Context) -> None:
+    given = {
+        name
+        for name in ctx.params
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    if {"ranks", "all_ranks"} <= given:
+        raise click.UsageError("--rank chooses ranks, --all takes all: leave out one.")
+    if {"follow", "by_time"} <= given:
+        raise click.UsageError("--follow prints lines as they come: leave out --by-time.")
+    if "errors" in given and (left := given - _WITH_ERRORS):
+        option = next(p.opts[0] for p in ctx.command.params if p.name in left)
+        raise click.UsageError(f"--errors looks at all ranks and logs: leave out {option}.")
+
+
+def _task(run: Run, task: int | None) -> int | None:
+    from fsdpkit.errors import NotFoundError, UsageError
+
+    known = run.record.array_tasks
+    if known is None:
+        if task is not None:
+            raise UsageError(f"{run.id} is no array: leave out --task")
+        return None
+    if task is not None and task not in known:
+        raise NotFoundError(f"{run.id} has no array task {task}; it has {_spans(known)}")
+    return known[0] if task is None else task
+
+
+def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[int, int | None]:
+    """First and last attempt that are wanted; None: and all to come."""
+    from fsdpkit.errors import NotFoundError, UsageError
+
+    known = run.paths.task(task).attempts()
+    if attempt == _ALL:
+        return 0, None
+    if attempt == _NEWEST:
+        return (known[-1] if known else 0), None
+    if not (attempt.isascii() and attempt.isdigit()):
+        raise UsageError(f"--attempt {attempt!r}: give a number, `all` or `newest`")
+    if int(attempt) not in known and not follow:
+        there = f"it has {_spans(known)}" if known else "it has not started yet"
+        raise NotFoundError(f"{run.id} has no attempt {attempt}; {there}")
+    return int(attempt), int(attempt)
+
+
+def _ranks(run: Run, ranks: str | None, all_ranks: bool, batch: bool) -> frozenset[int] | None:
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.reporting.log_lines import parse_ranks
+
+    if all_ranks:
+        return None
+    if ranks is None:
+        return frozenset() if batch else frozenset({0})
+    wanted = parse_ranks(ranks)
+    if missing := sorted(rank for rank in wanted if rank >= _world_size(run)):
+        raise NotFoundError(f"{run.id} has ranks 0 to {_world_size(run) - 1}, no rank {missing[0]}")
+    return wanted
+
+
+def _world_size(run: Run) -> int:
+    """Of the largest of its jobs."""
+    return max(job.nodes * job.ranks_per_node for job in run.record.jobs)
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """`0-3, 7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+
+
+# Lines
+
+
+def fronts(run: Run, choice: Choice) -> Callable[[Source], str]:
+    """`rank 12 │ ` for the lines of a file, where several ranks are shown."""
+    if choice.ranks is not None and len(choice.ranks) + choice.batch <= 1:
+        return lambda source: ""
+    width = len(str(_world_size(run) - 1))
+    batch = f"{'batch':<{width + 5}} │ "
+    return lambda source: batch if source.is_batch else f"rank {source.rank:>{width}} │ "
+
+
+def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, live: bool) -> None:
+    """Print lines, `live` at once. Where another attempt or launch begins than the run's first,
+    standard error says so: standard output is the ranks' alone."""
+    from fsdpkit.reporting.log_lines import for_terminal
+
+    at = (0, 0)
+    with _standard_output() as out:
+        shown = for_terminal if out.isatty() else str
+        for source, lines in batches:
+            if lines and not source.is_batch and (source.attempt, source.launch) != at:
+                at = source.attempt, source.launch
+                out.flush()
+                click.echo(f"fsdpkit: attempt {at[0]}, launch {at[1]}", err=True)
+            words = front(source)
+            out.write("".join([f"{words}{shown(line)}\n" for line in lines]))
+            if live:
+                out.flush()
+
+
+def _standard_output() -> TextIO:
+    """With a buffer, which writes all of a text: with PYTHONUNBUFFERED Python loses the rest of one
+    whose writing was interrupted, as by Ctrl-Z. A character that a terminal lacks becomes `?`."""
+    sys.stdout.flush()
+    encoding = sys.stdout.encoding
+    return open(sys.stdout.fileno(), "w", encoding=encoding, errors="replace", closefd=False)
+
+
+def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
+    """Raises NotFoundError, after what the batch shell has to say."""
+    from dataclasses import replace
+
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.reporting.log_lines import in_order, sources_of
+
+    logs = sources_of(
+        run.paths, run.record, replace(choice, ranks=frozenset(), batch=True, first_attempt=0)
+    )
+    if not logs:
+        raise NotFoundError(f"run {run.id} has not started yet, so there is no output")
+    print_lines(in_order(logs), fronts(run, replace(choice, ranks=frozenset())), live=False)
+    who = "a rank" if choice.ranks is None else f"rank {_spans(sorted(choice.ranks))}"
+    raise NotFoundError(f"{who} of {run.id} wrote no such log; above is the start-up log")
+
+
+# Errors
+
+
+def _print_errors(run: Run, task: int | None, attempt: str) -> int:
+    from fsdpkit.reporting.error_lines import errors_in
+    from fsdpkit.reporting.history import history_of
+    from fsdpkit.reporting.log_lines import Choice
+
+    history = history_of(run.paths, run.record, task)
+    first, last = _attempts(run, task, attempt, follow=False)
+    if not history.attempts:
+        _say_why_there_is_nothing(run, Choice(array_task=task))
+    newest = attempt == _NEWEST  # that has any
+    numbers = range(
+        0 if newest else first, (history.attempts[-1].number if last is None else last) + 1
+    )
+    found = [
+        errors
+        for one in history.attempts
+        if one.number in numbers and (errors := errors_in(one, run.paths, run.record))
+    ]
+    for errors in found[-1:] if newest else found:
+        _print_attempt(errors, run.dir)
+    if not found:
+        click.echo(f"fsdpkit: no failure is on record in attempt {_spans(numbers)}", err=True)
+    elif newest and (earlier := [errors.attempt for errors in found[:-1]]):
+        told = f"attempt {_spans(earlier)} failed, too: --attempt all shows it"
+        click.echo(f"fsdpkit: {told}", err=True)
+    return 0
+
+
+def _print_attempt(errors: Errors, run_dir: Path) -> None:
+    at: int | None = -1
+    for broken in errors.broken:
+        if broken.launch != at:
+            at = broken.launch
+            where = "before the ranks were started" if at is None else f"launch {at}"
+            _say(f"attempt {errors.attempt}, {where}")
+        who = f"{broken.who}: " if broken.who else ""
+        _say(f"{'follow-on: ' if broken.follow_on else ''}{who}{broken.message}", 2)
+        if broken.details:
+            _say("\n".join(broken.details), 6)
+        if broken.details and broken.file is not None:
+            _say(f"({broken.file.relative_to(run_dir)})", 6)
+        if broken.same:
+            _say(f"the same: {_who(broken.same)}", 6)
+    for path, lines in errors.logs:
+        _say(str(path.relative_to(run_dir)))
+        _say("\n".join(lines), 2)
+
+
+def _who(broken: Iterable[Broken]) -> str:
+    ranks = sorted(one.rank for one in broken if one.rank is not None)
+    others = [one.who for one in broken if one.rank is None]
+    return ", ".join([*([f"rank {_spans(ranks)}"] if ranks else []), *others])
+
+
+def _say(text: str, indent: int = 0) -> None:
+    from fsdpkit.reporting.log_lines import for_terminal
+
+    shown = for_terminal if sys.stdout.isatty() else str
+    for line in text.splitlines():
+        click.echo(" " * indent + shown(line))

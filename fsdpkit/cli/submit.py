@@ -149,9 +149,13 @@ def report(run: Run, as_json: bool) -> None:
 
 def print_output(run: Run, first_attempt: int = 0) -> None:
     """Rank 0's output until the run ends, of an array that of the first task."""
+    from fsdpkit.cli.logs import print_lines
+    from fsdpkit.reporting.following import follow
+    from fsdpkit.reporting.log_lines import Choice
+
     task = run.record.array[0] if run.record.array else None
-    for line in run.follow(array_task=task, first_attempt=first_attempt):
-        click.echo(line, nl=False)
+    choice = Choice(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
+    print_lines(follow(run, choice), lambda source: "", live=True)
 
 
 def outcome(run: Run) -> int:

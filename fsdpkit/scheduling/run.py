@@ -15,19 +15,25 @@ import msgspec
 
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
-from fsdpkit.runs.record import RunRecord, changing, load, save
+from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
-from fsdpkit.scheduling.run_states import States, all_states, client_for, decisive
+from fsdpkit.scheduling.run_states import (
+    States,
+    all_states,
+    awaited,
+    client_for,
+    comment,
+    confirmed,
+    decisive,
+)
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.slurm import SlurmClient
 
-_LOOK_S = 0.5
-"""Between two looks at a log that is being followed."""
-_FORGOTTEN_S = 3 * 86400
-"""How long an unconfirmed submission is looked for."""
+_LOOK_S = 2.0
+"""Between two looks whether the batch shell has written how it ended."""
 _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
 _UNHEARD_S = 300.0
@@ -54,21 +60,11 @@ class Run:
         return cls(directory, load(directory))._confirmed()
 
     def _confirmed(self) -> Run:
-        next_job = self.record.resuming
-        if self.record.state == "submitted" and next_job is None:
+        if not awaited(self.record):
             return self
-        since_s = (next_job and next_job.submitted_s) or self.record.created_s
-        if time.time() - since_s > _FORGOTTEN_S:
-            return self
-        job_id = self._client().find_by_comment(f"fsdpkit:{self.id}")
-        if job_id is None or job_id in [job.job_id for job in self.record.jobs]:
-            return self
-        # Whoever changes the run at this moment will write down the same.
-        record = _with_answer(self.record, job_id)
-        with contextlib.suppress(StorageError), changing(self.paths, patience_s=0) as now:
-            if now == self.record:
-                save(self.paths, record)
-        return Run(self.dir, record)
+        text = comment(self.record)
+        job_id = self._client().find_by_comment(text)
+        return Run(self.dir, confirmed(self.paths, self.record, {text: job_id} if job_id else {}))
 
     @property
     def id(self) -> str:
@@ -95,9 +91,14 @@ class Run:
         """All jobs of the run, also those before it was resumed, with their states."""
         return all_states([(self.paths, self.record)])[0]
 
-    def state(self) -> JobState | None:
-        """One state for the whole run: of an array, the first that has not succeeded."""
-        states = list(self.states().values())
+    def state(self, array_task: int | None = None) -> JobState | None:
+        """One state for the whole run, or for one task of its array: of several, the first that
+        has not succeeded."""
+        states = [
+            state
+            for job_id, state in self.states().items()
+            if array_task is None or job_id.partition("_")[2] == str(array_task)
+        ]
         if not states:
             return None
         for phase in ("running", "pending"):
@@ -106,15 +107,17 @@ class Run:
                     return state
         return next((s for s in states if s is None or not s.succeeded), states[0])
 
-    def wait(self, *, poll_s: float | None = None) -> JobState:
+    def wait(self, *, poll_s: float | None = None, array_task: int | None = None) -> JobState:
         """Block until the scheduler says that the run ended, all its jobs; its last state.
 
-        poll_s: between two questions; by default they become rarer, from 2 s to a minute. Raises
-        SchedulerError if nobody knows the job for five minutes.
+        poll_s: between two questions; by default they become rarer, from 2 s to a minute, until an
+        attempt ends. array_task: wait for this one alone. Raises SchedulerError if nobody knows the
+        job for five minutes.
         """
         heard = ended = time.monotonic()
-        for pause_s in _pauses(poll_s):
-            state = self._newer().state()
+        pauses = _pauses(poll_s)
+        while True:
+            state = self._newer().state(array_task)
             if state is None or state.phase != "ended":
                 ended = time.monotonic()
             elif not state.may_return or time.monotonic() - ended > _SETTLE_S:
@@ -126,8 +129,24 @@ class Run:
                     f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
                     "nor scontrol knows it"
                 )
-            time.sleep(pause_s)
-        raise AssertionError("the pauses have no end")
+            if self._attempt_ends_within(next(pauses), array_task):
+                pauses = _pauses(poll_s)
+
+    def _attempt_ends_within(self, pause_s: float, array_task: int | None) -> bool:
+        """Sleep so long, or until the batch shell writes how the newest attempt ended."""
+        until, before = time.monotonic() + pause_s, self._endings(array_task)
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_S))
+            if self._endings(array_task) - before:
+                return True
+        return False
+
+    def _endings(self, array_task: int | None) -> set[Path]:
+        """The newest attempt's `ending.json`, once it is there; for a whole array none."""
+        if self.record.array is not None and array_task is None:
+            return set()
+        task = self.paths.task(array_task)
+        return {p for n in task.attempts()[-1:] if (p := task.attempt(n).ending).exists()}
 
     def _newer(self) -> Run:
         """The run as its directory has it now: somebody may have resumed it."""
@@ -208,12 +227,10 @@ class Run:
         """What each node returned, in order; waits for the end, raises submitit's errors."""
         return [result for job in self.jobs() for result in job.results()]
 
-    def newest_attempt(self, array_task: int | None = None, *, first: int = 0) -> AttemptPaths:
-        """Paths of the newest attempt that started, from the number `first` on. Raises
-        NotFoundError if none did."""
+    def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:
+        """Paths of the newest attempt that started. Raises NotFoundError if none did."""
         task = self.paths.task(array_task)
-        attempts = [number for number in task.attempts() if number >= first]
-        if not attempts:
+        if not (attempts := task.attempts()):
             raise NotFoundError(f"run {self.id} has not started yet, so there is no output")
         return task.attempt(attempts[-1])
 
@@ -244,43 +261,6 @@ class Run:
     def batch_logs(self) -> list[Path]:
         """The batch shells' own output, where start-up errors stand."""
         return sorted(self.dir.glob("slurm-*.log"))
-
-    def follow(
-        self, rank: int = 0, *, array_task: int | None = None, first_attempt: int = 0
-    ) -> Iterator[str]:
-        """Lines of a rank's output as they come, until the run ends; of attempts from
-        `first_attempt` on."""
-        place: Path | None = None
-        position = 0
-        pauses = _pauses(None)
-        ask_at, ended = time.monotonic(), False
-        while True:
-            if time.monotonic() >= ask_at:
-                state = self._newer().state()
-                ended = state is not None and state.phase == "ended" and not state.may_return
-                ask_at = time.monotonic() + next(pauses)
-            try:
-                attempt = self.newest_attempt(array_task, first=first_attempt)
-                current = _newest_file(attempt, rank, "out")
-            except NotFoundError:
-                current = None
-            if current is not None and current != place:
-                place, position = current, 0
-            if place is not None and place.exists():
-                with open(place, encoding="utf-8", errors="replace") as file:
-                    file.seek(position)
-                    yield from file
-                    position = file.tell()
-            if ended:
-                return
-            time.sleep(_LOOK_S)
-
-
-def _with_answer(record: RunRecord, job_id: str) -> RunRecord:
-    """The record once the job that sbatch was called for is known."""
-    if record.resuming is not None:
-        return record.with_job(msgspec.structs.replace(record.resuming, job_id=job_id))
-    return msgspec.structs.replace(record, state="submitted", job_id=job_id)
 
 
 def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:

@@ -1,0 +1,178 @@
+"""The lines of a run as they come, over restarts, requeues and resumes, until the run ends.
+
+Polls, for NFS tells nobody of another node's writes: sizes of all files, and only what has grown
+is opened. What a client may answer from memory is asked of the server from time to time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from fsdpkit.reporting.log_lines import (
+    Batch,
+    Choice,
+    LineReader,
+    Source,
+    position_of_last,
+    sources_of,
+)
+from fsdpkit.runs.record import load
+from fsdpkit.scheduling.run import Run
+
+_LOOK_S = 0.5
+"""Between two looks while lines come."""
+_QUIET_S = 2.0
+"""Between two looks at the most."""
+_OPENED = 64
+"""Quiet files opened a look, in turn: an NFS client may say for a minute that a file is as it was,
+but asks when the file is opened."""
+_LATE_S = 60.0
+"""How long a launch's files are looked at when the next launch has begun."""
+
+
+def follow(
+    run: Run,
+    choice: Choice,
+    *,
+    tail: int | None = None,
+    ended: Callable[[], bool] | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[Batch]:
+    """Lines in the order in which they are found, each once; returns when the run has ended.
+
+    tail: of files that are there already only the last so many lines. ended: asked before each
+    look whether this is the last; by default the scheduler says so. Raises SchedulerError if nobody
+    knows the job, StorageError, OSError.
+    """
+    over = ended or _End(run, choice.array_task)
+    logs = _Logs(run, choice)
+    logs.find(tail)
+    pause_s = _LOOK_S
+    while True:
+        began = time.monotonic()
+        last = over() or logs.superseded
+        came = False
+        logs.find()
+        for batch in logs.read(everything=last):
+            came = True
+            yield batch
+        if last:
+            return
+        # Thousands of files, or a slow file system: while nothing comes a tenth of the time is
+        # enough to look.
+        longer_s = max(pause_s * 1.25, 9 * (time.monotonic() - began))
+        pause_s = _LOOK_S if came else min(longer_s, _QUIET_S)
+        if not logs.behind:
+            sleep(pause_s)
+
+
+class _Logs:
+    """The files that are followed, how far each was read, and which are done with."""
+
+    def __init__(self, run: Run, choice: Choice) -> None:
+        self._run, self._choice = run, choice
+        self._readers: dict[Source, LineReader] = {}
+        self._done: set[Source] = set()
+        self._newest = (-1, -1)
+        self._leave_at: float | None = None
+        self._turns: Iterator[Source] = iter(())
+        self.behind = False
+        """Whether the last look left something that could have been read."""
+
+    @property
+    def superseded(self) -> bool:
+        """Whether an attempt began that is later than those asked for."""
+        last = self._choice.last_attempt
+        attempts = self._run.paths.task(self._choice.array_task).attempts()
+        return last is not None and bool(attempts) and attempts[-1] > last
+
+    def find(self, tail: int | None = None) -> None:
+        """Take up files that have appeared."""
+        record = load(self._run.dir) if self._choice.batch else self._run.record
+        new = [
+            source
+            for source in sources_of(self._run.paths, record, self._choice)
+            if source not in self._readers and source not in self._done
+        ]
+        for source in new:
+            start = 0 if tail is None else position_of_last(source.path, tail)
+            self._readers[source] = LineReader(source.path, start)
+        if new:
+            self._readers = dict(sorted(self._readers.items(), key=lambda item: item[0].place))
+            self._turns = cycle(list(self._readers))
+
+    def read(self, *, everything: bool) -> Iterator[Batch]:
+        """What has come since the last look. everything: to the end of all files, and what stands
+        there without an end of line."""
+        yield from self._finish_earlier_launches()
+        self.behind = False
+        turn = set(islice(self._turns, _OPENED))
+        for source, reader in self._readers.items():
+            if everything or reader.more or source in turn or _size(source.path) != reader.position:
+                yield from _lines(source, reader, everything)
+                self.behind |= reader.more
+
+    def _finish_earlier_launches(self) -> Iterator[Batch]:
+        """When ranks have been started again, first print the end of what was before."""
+        newest = max(
+            ((s.attempt, s.launch) for s in self._readers if not s.is_batch), default=self._newest
+        )
+        earlier = [s for s in self._readers if not s.is_batch and (s.attempt, s.launch) < newest]
+        if newest != self._newest:
+            self._newest = newest
+            self._leave_at = time.monotonic() + _LATE_S
+            for source in earlier:
+                yield from _lines(source, self._readers[source], everything=True)
+        elif self._leave_at is not None and time.monotonic() > self._leave_at:
+            self._leave_at = None
+            for source in earlier:
+                yield from _lines(source, self._readers.pop(source), everything=True)
+                self._done.add(source)
+            self._choice = replace(self._choice, first_attempt=max(0, self._newest[0]))
+            self._turns = cycle(list(self._readers))
+
+
+def _lines(source: Source, reader: LineReader, everything: bool) -> Iterator[Batch]:
+    while True:
+        lines = reader.read()
+        if everything and not reader.more:
+            lines += reader.rest()
+        if lines:
+            yield source, lines
+        if not everything or not reader.more:
+            return
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+class _End:
+    """Whether a run has ended, asked in a thread: a scheduler that stalls holds up no lines."""
+
+    def __init__(self, run: Run, array_task: int | None) -> None:
+        self._run, self._array_task = run, array_task
+        self._over = False
+        self._error: Exception | None = None
+        threading.Thread(target=self._wait, name="fsdpkit-end", daemon=True).start()
+
+    def _wait(self) -> None:
+        try:
+            self._run.wait(array_task=self._array_task)
+            self._over = True
+        except Exception as error:
+            self._error = error
+
+    def __call__(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return self._over

@@ -1,0 +1,343 @@
+"""What the ranks printed, line by line: which files a person asked for, and the lines in them.
+
+Ranks write; this reads bytes and cuts them into lines in the same way however they arrive, so a
+log that is followed has the same lines as one read at the end. Who follows is in `following`, what
+counts as an error in `error_lines`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from fsdpkit.errors import UsageError
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.record import RunRecord
+
+Stream = Literal["out", "err"]
+
+_CHUNK = 1 << 18
+_LONG = 4096
+_LONGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file with lines."""
+
+    attempt: int
+    """Of the batch shell's log the first that it tells of."""
+    launch: int
+    rank: int
+    """-1: the batch shell."""
+    stream: Stream
+    path: Path
+
+    @property
+    def is_batch(self) -> bool:
+        return self.rank < 0
+
+    @property
+    def place(self) -> tuple[int, int, int, bool]:
+        """What sources sort by: attempt, launch, rank, standard output first."""
+        return self.attempt, self.launch, self.rank, self.stream == "err"
+
+
+Batch = tuple[Source, list[str]]
+"""Lines of one file that come together, without their ends."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person wants to read."""
+
+    ranks: frozenset[int] | None = frozenset({0})
+    """None: all."""
+    first_attempt: int = 0
+    last_attempt: int | None = None
+    """None: and all that come."""
+    launch: int | None = None
+    """One start of the ranks within an attempt; None: all."""
+    streams: frozenset[Stream] = frozenset({"out", "err"})
+    batch: bool = False
+    """The batch shell's log, too."""
+    array_task: int | None = None
+
+    def attempts(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these attempts that were asked for."""
+        last = self.last_attempt
+        return [n for n in numbers if n >= self.first_attempt and (last is None or n <= last)]
+
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """Ranks as in `5` or `0-3,7`. Raises UsageError."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part.strip(), re.ASCII)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise UsageError(f"--rank {text!r}: write ranks as in 5, 0-3 or 0-3,7")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+# Which files
+
+
+def sources_of(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Source]:
+    """The files there are by now of what was asked for, in order."""
+    found = _batch_logs(paths, record, choice) if choice.batch else []
+    task = paths.task(choice.array_task)
+    for number in choice.attempts(task.attempts()):
+        found += _of_attempt(number, task.attempt(number).dir, choice)
+    return sorted(found, key=lambda source: source.place)
+
+
+_RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(out|err)", re.ASCII)
+
+
+def _of_attempt(number: int, directory: Path, choice: Choice) -> Iterator[Source]:
+    for name in _names_in(directory):
+        match = _RANK_FILE.fullmatch(name)
+        if match is None:
+            continue
+        stream: Stream = "out" if match[3] == "out" else "err"
+        rank, launch = int(match[1]), int(match[2] or 0)
+        if stream not in choice.streams or (choice.ranks is not None and rank not in choice.ranks):
+            continue
+        if choice.launch is None or launch == choice.launch:
+            yield Source(number, launch, rank, stream, directory / name)
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
+def _batch_logs(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Source]:
+    """One file a job, which holds all attempts of the job."""
+    found = []
+    jobs = record.jobs
+    for job, later in zip(jobs, [*jobs[1:], None], strict=True):
+        begins, ends = job.first_attempt, later.first_attempt - 1 if later else None
+        if ends is not None and ends < choice.first_attempt:
+            continue
+        if choice.last_attempt is not None and begins > choice.last_attempt:
+            continue
+        task = "" if choice.array_task is None else f"_{choice.array_task}"
+        path = paths.dir / f"slurm-{job.job_id}{task}.log"
+        if path.exists():
+            found.append(Source(begins, 0, -1, "out", path))
+    return found
+
+
+# Bytes to lines
+
+
+def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
+    r"""The whole lines in `data` without their ends, and the rest, which may go on.
+
+    A line ends with `\n` or `\r\n`. One longer than 4 KiB also ends at its next `\r`, so that a
+    progress bar, which only ever writes over itself, is seen now and then; one longer than 1 MiB
+    ends there. Cutting the data in two anywhere and carrying the rest over gives the same lines.
+    """
+    *lines, rest = data.split(b"\n")
+    lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
+    if any(len(line) > _LONG for line in lines):
+        lines = [piece for line in lines for piece in _pieces(line)]
+    if len(rest) > _LONG:
+        end = b"\r" if rest.endswith(b"\r") else b""  # of an end of line perhaps: not known yet
+        *pieces, body = _pieces(rest[: len(rest) - len(end)])
+        return lines + pieces, body + end
+    return lines, rest
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    start = 0
+    while len(line) - start > _LONG:
+        at = line.find(b"\r", start + _LONG, start + _LONGEST)
+        if at >= 0:
+            yield line[start:at]
+            start = at + 1
+        elif len(line) - start > _LONGEST:
+            yield line[start : start + _LONGEST]
+            start += _LONGEST
+        else:
+            break
+    yield line[start:]
+
+
+class LineReader:
+    """Reads a file that grows, from `position` (bytes) on. Holds no file open between reads."""
+
+    def __init__(self, path: Path, position: int = 0) -> None:
+        self.path = path
+        self.position = position
+        self.more = False
+        """Whether the last read may have left something."""
+        self._held = b""
+
+    def read(self) -> list[str]:
+        """Lines that have become whole since the last call, of at most 256 KiB.
+
+        A file that has become shorter was begun anew, and is read from its start. Raises OSError,
+        except for a file that is gone.
+        """
+        data, size = _read_at(self.path, self.position)
+        if size < self.position:
+            self.position, self._held = 0, b""
+            data, size = _read_at(self.path, 0)
+        self.position += len(data)
+        self.more = bool(data) and self.position < size
+        lines, self._held = split_lines(self._held + data)
+        return [text(line) for line in lines]
+
+    def rest(self) -> list[str]:
+        """What stands behind the last end of line: nobody will write on."""
+        held, self._held = self._held, b""
+        return [text(held)] if held else []
+
+
+def _read_at(path: Path, position: int) -> tuple[bytes, int]:
+    """Some bytes from there on, perhaps fewer than there are, and the file's size."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(position)
+            return file.read(_CHUNK), os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return b"", position
+
+
+def text(line: bytes) -> str:
+    return line.decode("utf-8", errors="replace")
+
+
+def position_of_last(path: Path, count: int) -> int:
+    """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts."""
+    with open(path, "rb") as file:
+        size = place = file.seek(0, os.SEEK_END)
+        if count <= 0 or not size:
+            return size
+        left = count + 1
+        while place > 0:
+            start = max(0, place - _CHUNK)
+            file.seek(start)
+            block = file.read(place - start)
+            if place == size and not block.endswith(b"\n"):
+                left -= 1
+            at = len(block)
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                left -= 1
+                if not left:
+                    return start + at + 1
+            place = start
+    return 0
+
+
+# Lines of files that nobody follows
+
+
+def lines_of(source: Source, tail: int | None = None) -> Iterator[Batch]:
+    """All lines of one file, or its last `tail`. Raises OSError."""
+    reader = LineReader(source.path, position_of_last(source.path, tail) if tail is not None else 0)
+    reader.more = True
+    while reader.more:
+        yield source, reader.read()
+    yield source, reader.rest()
+
+
+def in_order(sources: Iterable[Source], tail: int | None = None) -> Iterator[Batch]:
+    """File after file."""
+    for source in sources:
+        yield from lines_of(source, tail)
+
+
+def by_time(sources: Iterable[Source], tail: int | None = None) -> Iterator[Batch]:
+    """Launch after launch, within each by the time stamps in the lines (`time_in`).
+
+    A line without one stays behind the line before it in its file; what precedes the first stamp
+    of a file, or has none at all, comes first.
+    """
+    launches: dict[tuple[int, int], list[Source]] = {}
+    for source in sources:
+        launches.setdefault((source.attempt, source.launch), []).append(source)
+    for group in launches.values():
+        streams = [_stamped(source, tail) for source in group]
+        for _, source, line in heapq.merge(*streams, key=lambda item: item[0]):
+            yield source, [line]
+
+
+def _stamped(source: Source, tail: int | None) -> Iterator[tuple[float, Source, str]]:
+    written_s = source.path.stat().st_mtime
+    time_s = float("-inf")
+    for _, lines in lines_of(source, tail):
+        for line in lines:
+            time_s = time_in(line, written_s) or time_s
+            yield time_s, source, line
+
+
+# glog, as torch's C++ writes it, and torch's Python logger: `[rank1]:[E1121 21:16:47.149000 …`
+_GLOG = re.compile(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d)\.(\d{1,6})", re.ASCII)
+# Python's logging and ISO 8601: `2026-11-21 21:16:47,149`, `2026-11-21T21:16:47.149Z`
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6})\d*)?(?: ?(Z|[+-]\d\d:?\d\d))?",
+    re.ASCII,
+)
+_FRONT = 48
+"""Characters at the beginning of a line in which its time stands."""
+
+
+def time_in(line: str, written_s: float) -> float | None:
+    """Unix time of the stamp in front of a line; None without one.
+
+    A stamp without an offset is this machine's local time, one without a year is of the last such
+    day before its file was `written_s` (Unix time).
+    """
+    front = line[:_FRONT]
+    try:
+        if match := _ISO.search(front):
+            return _unix_s(*match.groups())
+        if match := _GLOG.search(front):
+            month, day, clock, fraction = match.groups()
+            year = datetime.fromtimestamp(written_s).year
+            time_s = _unix_s(f"{year}-{month}-{day}", clock, fraction)
+            if time_s <= written_s + 86400:
+                return time_s
+            return _unix_s(f"{year - 1}-{month}-{day}", clock, fraction)
+    except (ValueError, OverflowError):  # the 31st of February is no time stamp
+        return None
+    return None
+
+
+def _unix_s(day: str, clock: str, fraction: str | None, offset: str | None = None) -> float:
+    zone = "" if offset is None else "+0000" if offset == "Z" else offset.replace(":", "")
+    text = f"{day} {clock}.{(fraction or '').ljust(6, '0')}{zone}"
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" + ("%z" if zone else "")).timestamp()
+
+
+# On a terminal
+
+_CONTROL = re.compile(
+    r"(\x1b\[[0-9;:]*m)"  # SGR: colours, which stay
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: moves the cursor, clears the screen
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC, DCS and the like: the title, the clipboard
+    r"|\x1b[ -/]*[0-~]"  # other escapes: another character set
+    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"  # C0 but the tab, C1
+)
+
+
+def for_terminal(line: str) -> str:
+    """A line that cannot take over the terminal: of escape sequences only colours are left, and
+    of what carriage returns wrote over only the last."""
+    line = line.rstrip("\r").rpartition("\r")[2]
+    if line.isprintable():
+        return line
+    shown = _CONTROL.sub(lambda match: match[1] or "", line)
+    return f"{shown}\x1b[0m" if "\x1b[" in shown else shown

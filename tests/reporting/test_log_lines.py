@@ -1,0 +1,299 @@
+"""Bytes become the same lines however they arrive; which files those are; what a terminal sees."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fsdpkit.errors import UsageError
+from fsdpkit.reporting import log_lines
+from fsdpkit.reporting.log_lines import (
+    Choice,
+    LineReader,
+    Source,
+    by_time,
+    for_terminal,
+    in_order,
+    lines_of,
+    parse_ranks,
+    sources_of,
+    split_lines,
+    time_in,
+)
+from fsdpkit.runs.record import JobRecord
+from tests.reporting.log_runs import append, make_run
+
+# Lines, carriage returns, halves of characters: what logs are made of.
+LOGS = st.lists(
+    st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b"step 1", b"\xff", "é".encode(), b"\x1b[1m"]),
+    max_size=40,
+).map(b"".join)
+quick = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every limit within reach of an example."""
+    monkeypatch.setattr(log_lines, "_LONG", 4)
+    monkeypatch.setattr(log_lines, "_LONGEST", 9)
+    monkeypatch.setattr(log_lines, "_CHUNK", 3)
+
+
+def all_lines(chunks: list[bytes]) -> list[bytes]:
+    found, rest = [], b""
+    for chunk in chunks:
+        lines, rest = split_lines(rest + chunk)
+        found += lines
+    return [*found, rest]
+
+
+@quick
+@given(data=LOGS, cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_lines_are_the_same_however_the_bytes_arrive(
+    short_limits: None, data: bytes, cuts: list[int]
+) -> None:
+    bounds = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[a:b] for a, b in pairwise(bounds)]
+    assert all_lines(chunks) == all_lines([data])
+    assert all_lines([data[at : at + 1] for at in range(len(data))]) == all_lines([data])
+
+
+@quick
+@given(LOGS)
+def test_lines_short_enough_are_those_between_ends_of_line(data: bytes) -> None:
+    *whole, rest = re.split(rb"\r?\n", data)
+    lines, left = split_lines(data)
+    assert lines == whole
+    assert left == rest
+
+
+def test_no_line_grows_without_bound_and_progress_bars_are_seen(short_limits: None) -> None:
+    assert split_lines(b"123456789abc") == ([b"123456789"], b"abc")
+    assert split_lines(b"10%\r20%\r30%\r40%") == ([b"10%\r20%"], b"30%\r40%")
+
+
+@quick
+@given(data=LOGS, count=st.integers(0, 6))
+def test_the_tail_is_the_last_lines_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, count: int
+) -> None:
+    monkeypatch.setattr(log_lines, "_CHUNK", 3)
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    source = Source(0, 0, 0, "out", path)
+    everything = [line for _, lines in lines_of(source) for line in lines]
+    tail = [line for _, lines in lines_of(source, count) for line in lines]
+    assert tail == (everything[-count:] if count else [])
+
+
+def test_broken_characters_are_replaced_and_whole_ones_never_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "_CHUNK", 1)
+    path = tmp_path / "log"
+    append(path, "3 é\n".encode() + b"\xff\n")
+    found = [line for _, lines in lines_of(Source(0, 0, 0, "out", path)) for line in lines]
+    assert found == ["3 é", "\ufffd"]
+
+
+def test_a_reader_gives_a_line_when_it_is_whole_and_the_rest_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    reader = LineReader(path)
+    assert reader.read() == []  # there is no file yet
+    append(path, "step 1\nste")
+    assert reader.read() == ["step 1"]
+    append(path, "p 2\nlast words")
+    assert reader.read() == ["step 2"]
+    assert reader.rest() == ["last words"]
+    assert reader.rest() == []
+
+
+def test_a_file_is_read_to_its_end_though_a_read_gives_less_than_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_at = log_lines._read_at
+
+    def reluctant(path: Path, position: int) -> tuple[bytes, int]:
+        data, size = read_at(path, position)
+        return data[:3], size
+
+    monkeypatch.setattr(log_lines, "_read_at", reluctant)
+    append(tmp_path / "log", "step 1\nstep 2\nno end")
+    found = [
+        line for _, lines in lines_of(Source(0, 0, 0, "out", tmp_path / "log")) for line in lines
+    ]
+    assert found == ["step 1", "step 2", "no end"]
+
+
+def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(path, "a long first line\ntorn")
+    reader = LineReader(path)
+    assert reader.read() == ["a long first line"]
+    path.write_text("new\n")
+    assert reader.read() == ["new"]
+
+
+# Which files
+
+
+def names(run_dir: Path, sources: list[Source]) -> list[str]:
+    return [str(source.path.relative_to(run_dir)) for source in sources]
+
+
+def test_ranks_attempts_launches_and_streams_are_chosen(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("attempt-0/rank-0.out", "attempt-0/rank-10.out", "attempt-0/rank-2.err"):
+        append(run.dir / name, "")
+    for name in ("rank-0.restart-1.err", "rank-0.restart-1.out", "rank-0.out", "rank-0.stacks"):
+        append(run.dir / "attempt-2" / name, "")
+
+    def chosen(**fields: object) -> list[str]:
+        choice = Choice(**fields)  # type: ignore[arg-type]
+        return names(run.dir, sources_of(run.paths, run.record, choice))
+
+    second = ["rank-0.out", "rank-0.restart-1.out", "rank-0.restart-1.err"]
+    assert chosen() == ["attempt-0/rank-0.out", *(f"attempt-2/{name}" for name in second)]
+    assert chosen(first_attempt=1) == [f"attempt-2/{name}" for name in second]
+    assert chosen(first_attempt=1, launch=1) == [f"attempt-2/{name}" for name in second[1:]]
+    assert chosen(last_attempt=1, ranks=None) == [
+        "attempt-0/rank-0.out",
+        "attempt-0/rank-2.err",
+        "attempt-0/rank-10.out",
+    ]
+    assert chosen(ranks=frozenset({2, 10}), streams=frozenset({"err"})) == ["attempt-0/rank-2.err"]
+
+
+def test_a_batch_log_is_that_of_the_job_whose_attempts_are_wanted(tmp_path: Path) -> None:
+    first = JobRecord(job_id="7", nodes=2, ranks_per_node=2)
+    run = make_run(tmp_path / "run", first_attempt=3, earlier=[first])
+    for name in ("slurm-7.log", "slurm-12.log", "slurm-99.log"):
+        append(run.dir / name, "")
+
+    def chosen(first: int, last: int | None) -> list[str]:
+        choice = Choice(frozenset(), first, last, batch=True)
+        return names(run.dir, sources_of(run.paths, run.record, choice))
+
+    assert chosen(0, None) == ["slurm-7.log", "slurm-12.log"]
+    assert chosen(2, 2) == ["slurm-7.log"]
+    assert chosen(3, None) == ["slurm-12.log"]
+
+
+def test_an_array_task_has_its_own_files(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", array=[3, 4])
+    for name in ("slurm-12_3.log", "slurm-12_4.log", "task-4/attempt-0/rank-0.out"):
+        append(run.dir / name, "")
+    sources = sources_of(run.paths, run.record, Choice(batch=True, array_task=4))
+    assert names(run.dir, sources) == ["slurm-12_4.log", "task-4/attempt-0/rank-0.out"]
+
+
+def test_ranks_are_written_as_numbers_and_spans() -> None:
+    assert parse_ranks("5") == {5}
+    assert parse_ranks("0-3, 7") == {0, 1, 2, 3, 7}
+    for wrong in ("", "3-1", "a", "1;2", "-1", "٣"):
+        with pytest.raises(UsageError, match="write ranks as in"):
+            parse_ranks(wrong)
+
+
+# Order
+
+
+NOON_S = datetime(2026, 11, 21, 12, 0, 0).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("line", "after_noon_s"),
+    [
+        ("[W1121 12:00:01.500000000 socket.cpp:207] words", 1.5),
+        ("E1121 12:00:02.250000 51 torch/distributed/x.py:1] words", 2.25),
+        ("[rank1]:[E1121 12:00:03.000000001 ProcessGroupNCCL.cpp] words", 3.0),
+        ("2026-11-21 12:00:04,125 INFO words", 4.125),
+        ("[2026-11-21T12:00:05] words", 5.0),
+        ("step 3/40  loss 2.5", None),
+        ("W0231 12:00:00.000000 no such day", None),
+        ("2026-13-41 12:00:00 no such day", None),
+        ("a traceback that mentions, far behind its start, 2026-11-21 12:00:04", None),
+    ],
+)
+def test_the_time_in_front_of_a_line(line: str, after_noon_s: float | None) -> None:
+    found = time_in(line, NOON_S)
+    assert (None if found is None else round(found - NOON_S, 6)) == after_noon_s
+
+
+def test_a_time_with_an_offset_is_absolute_and_one_without_a_year_lies_in_the_past() -> None:
+    utc = time_in("2026-11-21T12:00:00.5Z words", NOON_S)
+    assert utc == time_in("2026-11-21 13:00:00.5 +01:00 words", NOON_S)
+    new_year_s = datetime(2027, 1, 2).timestamp()
+    assert (
+        time_in("E1231 23:59:59.0 words", new_year_s)
+        == datetime(2026, 12, 31, 23, 59, 59).timestamp()
+    )
+
+
+def test_lines_are_merged_by_time_and_those_without_one_stay_behind_their_line(
+    tmp_path: Path,
+) -> None:
+    texts = {
+        0: "still no time\n2026-11-21 12:00:02 b\nTraceback\n2026-11-21 12:00:05 e\n",
+        1: "2026-11-21 12:00:01 a\n2026-11-21 12:00:03 c\n2026-11-21 12:00:02 the clock went back",
+    }
+    sources = []
+    for rank, text in texts.items():
+        append(tmp_path / f"{rank}", text)
+        os.utime(tmp_path / f"{rank}", (NOON_S, NOON_S))
+        sources.append(Source(0, 0, rank, "out", tmp_path / f"{rank}"))
+    later = Source(0, 1, 0, "out", tmp_path / "later")
+    append(later.path, "2026-11-21 12:00:00 the next launch\n")
+    found = [line.split(" ", 2)[-1] for _, lines in by_time([*sources, later]) for line in lines]
+    assert found == [
+        "time",
+        "a",
+        "b",
+        "Traceback",
+        "c",
+        "the clock went back",
+        "e",
+        "the next launch",
+    ]
+    plain = [source.rank for source, lines in in_order([*sources, later]) for _ in lines]
+    assert plain == [0, 0, 0, 0, 1, 1, 1, 0]
+
+
+# On a terminal
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain │ é words", "plain │ é words"),
+        ("a\tb", "a\tb"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m"),
+        ("\x1b[2J\x1b[H\x1b[?1049hgone", "gone"),
+        ("\x1b]0;a title\x07words", "words"),
+        ("\x1b]52;c;Y2xpcA==\x1b\\words", "words"),
+        ("\x1b]0;no end", ""),
+        ("\x1bPq#0\x1b\\words", "words"),
+        ("\x1bc\x1b(0words", "words"),
+        ("bell\x07\x08\x7f\x9b2J", "bell2J"),
+        ("10%\r50%\r100%", "100%"),
+        ("100%\r", "100%"),
+    ],
+)
+def test_a_rank_cannot_take_over_the_terminal(line: str, shown: str) -> None:
+    assert for_terminal(line) == shown
+
+
+@quick
+@given(st.text(st.characters(max_codepoint=0xFF, exclude_characters="\n")))
+def test_nothing_but_colours_and_tabs_is_left_of_control_characters(line: str) -> None:
+    left = re.sub(r"\x1b\[[0-9;:]*m", "", for_terminal(line))
+    assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", left)
