@@ -1,0 +1,49 @@
+"""`fsdpkit report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option
+
+
+@click.command("report")
+@click.argument("run", shell_complete=complete_run)
+@runs_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="File to write, or `-` to print (default: RUN.html in the current directory).",
+)
+@click.option("--task", type=click.IntRange(0), help="One task of an array in full.")
+def command(run: str, runs: str | None, output: str | None, task: int | None) -> int:
+    """Write one HTML file about RUN that needs nothing else, to look at or to send.
+
+    \b
+      fsdpkit report fsdp-t5-20261121-101500-3f2a
+      fsdpkit report fsdp-t5-20261121-101500-3f2a -o report.html
+
+    What ran, where and with which settings; why it failed; loss, speed, slow ranks, nodes; a
+    timeline; what the GPU-hours went on. Of a run that goes on: as of now.
+    """
+    from fsdpkit.errors import StorageError
+    from fsdpkit.reporting.page import page
+    from fsdpkit.runs.layout import write_atomically
+    from fsdpkit.scheduling.run import Run
+
+    opened = Run.open(run, runs=runs)
+    html = page(opened, task)
+    if output == "-":
+        click.echo(html, nl=False)
+        return 0
+    suffix = "" if task is None else f"-task-{task}"
+    path = Path(output or f"{opened.id}{suffix}.html")
+    try:
+        write_atomically(path, html)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    click.echo(path)
+    return 0

@@ -1,0 +1,126 @@
+"""`fsdpkit watch`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.looking import Watcher
+    from fsdpkit.reporting.watching import View
+
+
+@click.command("watch")
+@click.argument("run", shell_complete=complete_run)
+@runs_option
+@click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks; Slurm is asked every 10 at most.",
+)
+def command(run: str, runs: str | None, task: int | None, every: float) -> int:
+    """Watch RUN (its path, id, or a unique part of it) until it ends, then say why it did.
+
+    \b
+      fsdpkit watch fsdp-t5-20261121-101500-3f2a
+      fsdpkit watch fsdp-t5-20261121-101500-3f2a | tee watched.txt
+
+    Ctrl-C ends the watching, not the run. Where nothing can be drawn, each change is a line.
+    """
+    from fsdpkit.cli.watch_frame import summary
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.reporting.looking import Watcher, diagnosis_of
+    from fsdpkit.scheduling.run import Run
+
+    opened = Run.open(run, runs=runs)
+    tasks = opened.record.array_tasks
+    if task is not None and task not in (tasks or []):
+        raise NotFoundError(f"{opened.id} has no array task {task}")
+    task = tasks[0] if tasks and task is None else task
+    watcher = Watcher(opened, task)
+    try:
+        view = _drawn(watcher, every) if _can_draw() else _printed(watcher, every)
+    finally:
+        watcher.close()
+    for line in summary(view, diagnosis_of(opened, task)):
+        click.echo(line)
+    return 0
+
+
+def _can_draw() -> bool:
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    terminal = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return sys.stdout.isatty() and terminal and encoding.startswith("utf")
+
+
+def _pause_s(view: View, every_s: float) -> float:
+    """Until the scheduler has said its first word, nobody waits for long."""
+    from fsdpkit.reporting.watching import ASKING
+
+    return min(every_s, 0.5) if view.state == ASKING else every_s
+
+
+def _printed(watcher: Watcher, every_s: float) -> View:
+    """A line a change, for a pipe, a file or a terminal that cannot draw."""
+    from fsdpkit.cli.watch_frame import line_of
+    from fsdpkit.reporting.watching import changes
+
+    before: View | None = None
+    while True:
+        view = watcher.look()
+        for one in changes(before, view, time.time()):
+            click.echo(line_of(one))
+        if view.over:
+            return view
+        before = view
+        time.sleep(_pause_s(view, every_s))
+
+
+def _drawn(watcher: Watcher, every_s: float) -> View:
+    """On the terminal's other screen, so that what was there before comes back in the end."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from fsdpkit.cli.watch_frame import frame
+
+    console = Console(highlight=False)
+    with _resized() as resized, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            view = watcher.look()
+            if view.over:
+                return view
+            until_s = time.monotonic() + _pause_s(view, every_s)
+            while (left_s := until_s - time.monotonic()) > 0:
+                lines = frame(view, console.size.width, console.size.height, time.time())
+                live.update(Group(*lines), refresh=True)
+                resized.wait(left_s)
+                resized.clear()
+
+
+@contextmanager
+def _resized() -> Iterator[threading.Event]:
+    """Set when the terminal's size has changed. A SIGTERM ends Python in order, so that the
+    terminal is put right."""
+    event = threading.Event()
+    before = {
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: event.set()),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)),
+    }
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

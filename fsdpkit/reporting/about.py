@@ -1,0 +1,311 @@
+"""What a report says in words: how the run stands, where it ran, its settings and versions.
+
+Settings are compared with fsdpkit's own defaults. A report is sent around, so the values of
+environment variables and arguments that look like secrets are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.reporting.history import History
+from fsdpkit.reporting.scales import duration, moment, number
+from fsdpkit.reporting.series import Metrics
+from fsdpkit.runs.checkpoints import describe
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import States
+from fsdpkit.scheduling.states import JobState
+
+HIDDEN = "(not shown)"
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+_PASSWORD = re.compile(r"//[^/\s@]+@")
+"""Of a URL: `//user:password@host`."""
+_ASSIGNED = re.compile(r"(?P<name>(?:--)?[\w.-]+)=(?P<value>.*)", re.DOTALL)
+_DIRECTIVE = re.compile(r"#SBATCH --partition=(\S+)")
+
+
+@dataclass(frozen=True)
+class Training:
+    """The run, or one task of an array, as read."""
+
+    history: History
+    metrics: Metrics
+    state: JobState | None
+
+
+def job_of(run: Run) -> dict[str, Any]:
+    """job.json; empty if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(run.paths.job.read_bytes())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def steps_planned(job: Mapping[str, Any]) -> int | None:
+    training = job.get("training")
+    steps = training.get("steps") if isinstance(training, dict) else None
+    return steps if isinstance(steps, int) else None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """How the run stands: a few words, whether that is good, and what else matters at once."""
+
+    words: str
+    tone: str
+    """good, bad, open."""
+    numbers: tuple[tuple[str, str], ...]
+    """(what, value)."""
+
+
+def state_in_words(state: JobState | None, history: History | None) -> tuple[str, str]:
+    """(words, tone) of one training."""
+    ending = history.attempts[-1].ending if history and history.attempts else None
+    if state is None:
+        if ending is not None and ending.cause == "done":
+            return "finished", "good"
+        if ending is not None:
+            return f"ended: {ending.cause}", "bad"
+        return "state not known: the scheduler does not say", "open"
+    if state.phase == "running":
+        return "running", "open"
+    if state.phase == "pending":
+        started = history is not None and bool(history.attempts)
+        return ("queued again" if started else "waiting in the queue"), "open"
+    if state.succeeded:
+        return "finished", "good"
+    if state.phase == "ended":
+        return state.describe(), "bad"
+    return f"in a state that fsdpkit does not know: {state.state}", "open"
+
+
+def headline(
+    run: Run, trainings: Sequence[Training], job: Mapping[str, Any], now_s: float
+) -> Headline:
+    if len(trainings) != 1:
+        return _array_headline(trainings)
+    (one,) = trainings
+    words, tone = state_in_words(one.state, one.history)
+    if not one.history.attempts:
+        words += "; it has not started" if tone == "open" else "; it never started"
+    numbers = _numbers(one.metrics, steps_planned(job))
+    times = one.metrics.steps["time_s"]
+    if len(times) and words == "running":
+        ago_s = max(0.0, now_s - float(times[-1]))
+        words += f"; newest step {duration(ago_s)} before this page was made"
+    elif len(times) and one.state is not None and one.state.phase == "ended":
+        numbers.append(("since submission", duration(float(times[-1]) - run.record.created_s)))
+    return Headline(words[:1].upper() + words[1:], tone, tuple(numbers))
+
+
+def _numbers(metrics: Metrics, planned: int | None) -> list[tuple[str, str]]:
+    """The newest of each, what a researcher looks for first in front."""
+    step, mfu = metrics.last("step"), metrics.last("mfu")
+    losses = {"training loss": metrics.last("loss"), "evaluation loss": None}
+    if len(held_out := metrics.evaluations["eval_loss"]):
+        losses["evaluation loss"] = float(held_out[-1])
+    found = []
+    if step is not None:
+        found.append(("steps", f"{step:,.0f}" + (f" of {planned:,}" if planned else "")))
+    found += [(name, number(loss, 4)) for name, loss in losses.items() if loss is not None]
+    if (tokens_per_s := metrics.last("tokens_per_s")) is not None:
+        found.append(("tokens/s", number(tokens_per_s)))
+    if mfu is not None:
+        found.append(("MFU", f"{number(100 * mfu)} %"))
+    return found
+
+
+def _array_headline(trainings: Sequence[Training]) -> Headline:
+    counts: dict[tuple[str, str], int] = {}
+    for one in trainings:
+        told = state_in_words(one.state, one.history)
+        counts[told] = counts.get(told, 0) + 1
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    words = ", ".join(f"{count} {word}" for (word, _), count in ranked)
+    tones = {tone for _, tone in counts}
+    tone = "bad" if "bad" in tones else "open" if "open" in tones else "good"
+    return Headline(f"Array of {len(trainings)} tasks: {words}", tone, ())
+
+
+def facts(
+    run: Run, one: Training | None, job: Mapping[str, Any], states: States
+) -> list[tuple[str, str]]:
+    """What ran, where, since when: (name, words)."""
+    record = run.record
+    spare = _resource(job, "spare")
+    shape = f"{record.nodes} nodes × {record.ranks_per_node} ranks"
+    found = [
+        ("Job", str(job.get("description") or record.name)),
+        ("Script", str(job.get("entry") or "")),
+        ("Cluster", record.cluster or record.site),
+        ("Partition", _partition(run, job)),
+        ("Account", _resource(job, "account")),
+        ("Shape", shape + (f", {spare} spare" if spare else "")),
+        ("Nodes", _nodes(one, states)),
+        ("Scheduler's jobs", ", ".join(job.job_id for job in record.jobs if job.job_id)),
+        ("Submitted", moment(record.created_s)),
+    ]
+    if one is not None and one.history.attempts:
+        newest = one.history.attempts[-1]
+        ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
+        found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
+    return [(name, words) for name, words in found if words]
+
+
+def _partition(run: Run, job: Mapping[str, Any]) -> str:
+    with contextlib.suppress(OSError):
+        if match := _DIRECTIVE.search(run.paths.script.read_text("utf-8", errors="replace")):
+            return match[1]
+    return _resource(job, "partition")
+
+
+def _resource(job: Mapping[str, Any], key: str) -> str:
+    resources = job.get("resources")
+    return str(resources.get(key) or "") if isinstance(resources, dict) else ""
+
+
+def _nodes(one: Training | None, states: States) -> str:
+    if one is not None:
+        names = [n for a in one.history.attempts for launch in a.launches for n in launch.nodes]
+        names += [node.name for a in one.history.attempts for node in a.nodes if node.name]
+        if names:
+            return folded(sorted(set(names)))
+    told = [state.node_list for state in states.values() if state and state.node_list]
+    return ", ".join(dict.fromkeys(told))
+
+
+def folded(names: Sequence[str]) -> str:
+    """Host names in Slurm's way: `a[001-016,020], login`."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    found: list[str] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(\d+)", name)
+        if match:
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+        else:
+            found.append(name)
+    for (prefix, width), numbers in groups.items():
+        spans: list[list[int]] = []
+        for value in sorted(set(numbers)):
+            if spans and value == spans[-1][1] + 1:
+                spans[-1][1] = value
+            else:
+                spans.append([value, value])
+        texts = [
+            f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}"
+            for low, high in spans
+        ]
+        alone = len(texts) == 1 and "-" not in texts[0]
+        found.append(f"{prefix}{texts[0]}" if alone else f"{prefix}[{','.join(texts)}]")
+    return ", ".join(found)
+
+
+@dataclass(frozen=True)
+class Setting:
+    key: str
+    value: str
+    default: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    changed: tuple[Setting, ...]
+    as_default: tuple[Setting, ...]
+
+
+def settings(job: Mapping[str, Any]) -> Settings:
+    """job.json, key by key: what differs from fsdpkit's own defaults, and the rest."""
+    defaults = _defaults()
+    changed, same = [], []
+    for key, value in _flat(job).items():
+        if key in ("schema", "description"):
+            continue
+        hidden = key.startswith("environment.variables.") and _SECRET.search(key.split(".", 2)[2])
+        shown = HIDDEN if hidden else _shown(value)
+        if key == "args" and isinstance(value, list):
+            shown = command([str(word) for word in value])
+        default = _shown(defaults[key]) if key in defaults else ""
+        if key in defaults and defaults[key] == value:
+            same.append(Setting(key, shown, default))
+        else:
+            changed.append(Setting(key, shown, default))
+    return Settings(tuple(changed), tuple(same))
+
+
+_REQUIRED = ("name", "entry", "resources.nodes", "resources.gpus", "resources.time")
+
+
+def _defaults() -> dict[str, Any]:
+    """Of all keys of a job that have one."""
+    bare = JobSpec(
+        schema="fsdpkit.job/1",
+        name="job",
+        entry="script.py",
+        resources=Resources(nodes=1, gpus=1, time="1"),
+        training=TrainingSettings(),
+    )
+    flat = _flat(msgspec.to_builtins(bare))
+    return {key: value for key, value in flat.items() if key not in _REQUIRED}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        elif value != {}:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unset"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _PASSWORD.sub(f"//{HIDDEN}@", text)
+
+
+def command(words: Sequence[str]) -> str:
+    """A command line for a person, without what looks like a secret."""
+    shown, hide_next = [], False
+    for word in words:
+        assigned = _ASSIGNED.fullmatch(word)
+        name = assigned["name"] if assigned else word
+        # `--set environment.variables={HF_TOKEN = "…"}` has the name in the value.
+        told = word if name.startswith("environment.") else name.rpartition(".")[2]
+        suspect = bool(_SECRET.search(told)) and not name.startswith("training.")
+        if hide_next:
+            shown.append(HIDDEN)
+        elif assigned and suspect:
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(shlex.quote(_shown(word)))
+        hide_next = not hide_next and suspect and not assigned and word.startswith("--")
+    return " ".join(shown)
+
+
+def versions(run: Run, trainings: Sequence[Training]) -> list[tuple[str, str]]:
+    """What the nodes had, and what wrote the newest checkpoint and the run."""
+    found: dict[str, str] = {}
+    for one in trainings[:1]:
+        for checkpoint in one.history.checkpoints[-1:]:
+            with contextlib.suppress(FsdpkitError):
+                found |= describe(checkpoint.dir).versions
+        for node in [n for attempt in one.history.attempts for n in attempt.nodes]:
+            if isinstance(software := node.findings.get("software"), dict):
+                found |= {str(name): str(version) for name, version in software.items()}
+    found["fsdpkit"] = run.record.version
+    found["template"] = run.record.template
+    found |= {f"digest of the {name}": text[:12] for name, text in run.record.digests.items()}
+    return sorted(found.items(), key=lambda item: item[0].startswith("digest"))

@@ -1,0 +1,184 @@
+"""The plots by rank: whose computing takes longer, when, and on which node.
+
+Of up to eight ranks each is a line; of more their spread is drawn, and who stands out is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsdpkit.reporting.figures import COLUMNS, Figure, Steps, over_steps, thinned
+from fsdpkit.reporting.history import Attempt, History
+from fsdpkit.reporting.plots import TONES, Band, Line, heat
+from fsdpkit.reporting.scales import Axis, linear
+from fsdpkit.reporting.series import Floats, Metrics
+
+FEW_RANKS, _RANK_ROWS = 8, 64
+_SLOW = 1.2
+"""As `fsdpkit.training.stragglers.SLOW`: worth naming."""
+_ENOUGH = 3
+"""Fewer comparisons say nothing."""
+_OFTEN = 0.1
+"""A rank that is slow in a smaller share of the comparisons had bad luck."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others wait for: `ratio` times the median rank's computing, when it is slow."""
+
+    rank: int
+    node: str | None
+    ratio: float
+    share: float
+    """Of the comparisons, in which it was slow."""
+    from_step: float
+    to_step: float
+
+    def __str__(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        return (
+            f"Rank {self.rank}{where} computes {self.ratio:.2f} times as long as the median rank "
+            f"in {self.share:.0%} of the comparisons (steps {self.from_step:,.0f} to "
+            f"{self.to_step:,.0f}); all wait for it."
+        )
+
+
+def _ratios(times: Floats | NDArray[np.float32]) -> Floats:
+    """[compared, ranks] each rank's computing over the median rank's."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(times / np.median(times, axis=1, keepdims=True))
+
+
+def stragglers(metrics: Metrics, history: History, ranks_per_node: int) -> list[Straggler]:
+    """The ranks that are often slow, those first that cost most; at most five."""
+    compared, ranks = metrics.rank_step_s.shape
+    if compared < _ENOUGH or ranks < 2:
+        return []
+    ratio = _ratios(metrics.rank_step_s)
+    slow = ratio > _SLOW
+    share = slow.mean(axis=0)
+    cost = np.where(slow, ratio - 1, 0).mean(axis=0)
+    found = []
+    for rank in np.argsort(-cost)[:5].tolist():
+        if share[rank] < _OFTEN:
+            continue
+        when = np.flatnonzero(slow[:, rank])
+        step, time_s = metrics.compared["step"], metrics.compared["time_s"]
+        node = node_at(history, rank, ranks_per_node, float(time_s[when[-1]]))
+        typical = float(np.median(ratio[when, rank]))
+        first, last = float(step[when[0]]), float(step[when[-1]])
+        found.append(Straggler(rank, node, typical, float(share[rank]), first, last))
+    return found
+
+
+def node_at(history: History, rank: int, ranks_per_node: int, time_s: float) -> str | None:
+    """The node on which a rank was at a moment: spares take the place of those that are lost."""
+    found: tuple[Attempt, int] | None = None
+    for attempt in history.attempts:
+        for place, launch in enumerate(attempt.launches):
+            if launch.began_s <= time_s or found is None:
+                found = (attempt, place)
+    return found[0].node_of_rank(rank, ranks_per_node, found[1]) if found else None
+
+
+def rank_figures(
+    metrics: Metrics, history: History, steps: Steps, ranks_per_node: int, slow: Sequence[Straggler]
+) -> list[Figure]:
+    """Each rank's own computing; of many ranks their spread, and who is slow when as a strip."""
+    times, step = metrics.rank_step_s, metrics.compared["step"]
+    compared, ranks = times.shape
+    if compared < _ENOUGH or ranks < 2:
+        return []
+    scale, unit, word = (
+        (1000, "ms", "milliseconds") if np.median(times) < 1 else (1, "s", "seconds")
+    )
+    scaled = times.astype(np.float64) * scale
+    named = [
+        thinned(f"rank {one.rank} on {one.node}", step, scaled[:, one.rank], tone)
+        for one, tone in zip(slow[:3], TONES[1:], strict=False)
+    ]
+    values = [(line.tone, line.name) for line in named]
+    lines, bands, key = (
+        _each_rank(step, scaled, {one.rank for one in slow[:3]})
+        if ranks <= FEW_RANKS
+        else _spread(step, scaled, steps.axis)
+    )
+    lines += named
+    # One slow first step shall not hide all others.
+    top = max(float(np.percentile(scaled, 99.5)), *(float(np.nanmax(line.y)) for line in lines))
+    figure = over_steps(
+        "ranks",
+        "Computing time by rank",
+        lines,
+        steps,
+        linear(0.0, top, unit),
+        [*values, key],
+        [f"forward pass of one step without waiting, {word}"],
+        bands=bands,
+        wide=True,
+    )
+    if ranks <= FEW_RANKS:
+        return [figure]
+    return [figure, _strip(metrics, history, ranks_per_node, steps.axis)]
+
+
+Drawn = tuple[list[Line], list[Band], tuple[str, str]]
+"""Lines, bands, and the words (tone, text) that say what they are."""
+
+
+def _each_rank(step: Floats, times: Floats, named: set[int]) -> Drawn:
+    others = [rank for rank in range(times.shape[1]) if rank not in named]
+    lines = [thinned(f"rank {rank}", step, times[:, rank], "muted") for rank in others]
+    words = f"the other {len(others)}" if named else f"{len(others)} ranks"
+    return lines, [], ("muted", words)
+
+
+def _spread(step: Floats, times: Floats, axis: Axis) -> Drawn:
+    x, columns = _by_columns(step, times, axis)
+    known = ~np.isnan(columns[:, 0])
+    x, columns = x[known], columns[known]
+    tenth, ninth = np.percentile(columns, [10, 90], axis=1)
+    bands = [
+        Band(x=x, low=columns.min(axis=1), high=columns.max(axis=1)),
+        Band(x=x, low=tenth, high=ninth),
+    ]
+    line = Line(name="median rank", x=x, y=np.median(columns, axis=1))
+    words = f"median of {times.shape[1]:,} ranks; bands: 10 to 90 %, and all"
+    return [line], bands, ("a", words)
+
+
+def _by_columns(step: Floats, values: Floats, axis: Axis) -> tuple[Floats, Floats]:
+    """[columns], [columns, ranks]: at most COLUMNS stretches of equally many steps, the middle
+    step of each, and each rank's mean in it; NaN where nothing was compared."""
+    count = min(COLUMNS, max(1, len(step) // 2))
+    edges = np.linspace(axis.low, axis.high, count + 1)
+    place = np.clip(np.searchsorted(edges, step, side="right") - 1, 0, count - 1)
+    means = np.full((count, values.shape[1]), np.nan)
+    for column in np.unique(place):
+        means[column] = values[place == column].mean(axis=0)
+    return (edges[:-1] + edges[1:]) / 2, means
+
+
+def _strip(metrics: Metrics, history: History, ranks_per_node: int, axis: Axis) -> Figure:
+    times = metrics.rank_step_s.astype(np.float64)
+    ratio = _ratios(_by_columns(metrics.compared["step"], times, axis)[1])
+    ranks = ratio.shape[1]
+    grid, names, each = ratio.T, [str(rank) for rank in range(ranks)], "rank"
+    if ranks > _RANK_ROWS:
+        nodes = -(-ranks // ranks_per_node)
+        starts = np.arange(nodes) * ranks_per_node
+        grid, each = np.maximum.reduceat(ratio, starts, axis=1).T, "node, its slowest rank"
+        last_s = float(metrics.compared["time_s"][-1])
+        names = [
+            node_at(history, int(rank), ranks_per_node, last_s) or str(place)
+            for place, rank in enumerate(starts)
+        ]
+    title = "Who is slow, and when"
+    description = f"One row a {each}; a cell is darker the longer it computes over the median rank."
+    drawing = heat("strip", title, description, grid, names, axis)
+    levels = "shades: from 1.05, 1.1, 1.2, 1.5 and 2 times the median rank"
+    return Figure(title=title, drawing=drawing, remark=f"one row a {each}; {levels}", wide=True)

@@ -1,0 +1,260 @@
+"""Looks at a run that goes on, again and again: what is new on disk, what the scheduler says.
+
+A look costs little, for it is taken every few seconds: files that grow are read on from where the
+last look ended, small files are read again when one of them changed, and the scheduler is asked in
+a thread of its own, so that one that stalls holds up nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
+from fsdpkit.reporting.history import history_of
+from fsdpkit.reporting.log_lines import LineReader, for_terminal, position_of_last
+from fsdpkit.reporting.progress import Progress, progress_of
+from fsdpkit.reporting.timeline import Span, timeline_of
+from fsdpkit.reporting.watching import (
+    Curves,
+    NodeLoad,
+    View,
+    ended_on_record,
+    happenings,
+    load_of,
+    view_of,
+)
+from fsdpkit.runs.record import RunRecord, load
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import Standing, decisive, standings
+from fsdpkit.scheduling.states import JobState
+
+ASK_S = 10.0
+"""Between two questions to the scheduler; also how long an end must last that may be none."""
+_UNHEARD_S = 300.0
+"""How long nobody may know the job before watching it is given up."""
+_MOST_NODES = 64
+"""Whose samples are read."""
+_MOST_LINES = 50
+
+
+class Watcher:
+    """Looks at one run, or at one task of an array, again and again."""
+
+    def __init__(self, run: Run, array_task: int | None = None, *, ask_s: float = ASK_S) -> None:
+        self.run, self._task = run, array_task
+        self._job = _json(run.paths.job)
+        self._scheduler = _Scheduler(run, ask_s)
+        self._curves, self._log = Curves(), _Log(run, array_task)
+        self._metrics = LineReader(run.paths.task(array_task).metrics)
+        self._samples: dict[Path, LineReader] = {}
+        self._loads: dict[Path, dict[str, Any]] = {}
+        self._marks: object = None
+        self._heard = time.monotonic()
+        self._progress = Progress()
+        self._history = history_of(run.paths, run.record, array_task)
+        self._spans: list[Span] = []
+
+    def look(self) -> View:
+        """What there is now. Raises what the scheduler's client raised, or StorageError."""
+        standing, asked = self._scheduler.newest()
+        record = standing.record if standing else self.run.record
+        states = standing.states if standing else {}
+        job_id, state = self._mine(decisive(record, states) if standing else {})
+        self._read_small_files(record, states, asked)
+        grown = self._read_metrics()
+        if grown:
+            self._progress = progress_of(self._history, self._job)
+        return view_of(
+            self.run.id,
+            state,
+            self._history,
+            job_id=job_id or record.job_id,
+            standing=standing,
+            progress=self._progress,
+            loss=self._curves.loss,
+            tokens_per_s=self._curves.tokens_per_s,
+            memory_bytes=self._curves.memory_bytes,
+            straggler=self._curves.straggler,
+            loads=self._read_samples(),
+            happened=tuple(happenings(self._spans)),
+            lines=self._log.read(),
+            over=self._is_over(state, standing),
+        )
+
+    def close(self) -> None:
+        """No more questions."""
+        self._scheduler.stop()
+
+    def _mine(self, states: Mapping[str, JobState | None]) -> tuple[str | None, JobState | None]:
+        for job_id, state in states.items():
+            if self._task is None or job_id.partition("_")[2] == str(self._task):
+                return job_id, state
+        return None, None
+
+    def _is_over(self, state: JobState | None, standing: Standing | None) -> bool:
+        if state is not None or standing is None or not standing.answered:
+            self._heard = time.monotonic()
+        elif ended_on_record(self._history):
+            return True
+        elif time.monotonic() - self._heard > _UNHEARD_S:
+            raise SchedulerError(
+                f"nobody can say what became of {self.run.id}: the scheduler does not know its job"
+            )
+        if state is None:
+            return False
+        lasts = self._scheduler.unchanged_s() > ASK_S
+        return state.over or (state.phase == "ended" and lasts)
+
+    def _read_small_files(
+        self, record: RunRecord, states: Mapping[str, JobState | None], asked: int
+    ) -> None:
+        """The history, when the scheduler has said something or a file of it has changed."""
+        attempts = self.run.paths.task(self._task).attempts()
+        newest = self.run.paths.task(self._task).attempt(attempts[-1]) if attempts else None
+        names = ("orders.jsonl", "verdict.json", "ending.json", "failures")
+        marks = (asked, attempts, [_mark(newest.dir / name) for name in names] if newest else None)
+        if marks == self._marks:
+            return
+        self._marks = marks
+        self._history = history_of(self.run.paths, record, self._task)
+        self._spans = timeline_of(Run(self.run.dir, record), [self._history], states)
+        self._progress = progress_of(self._history, self._job)
+
+    def _read_metrics(self) -> bool:
+        grown = False
+        while True:
+            lines = self._metrics.read()
+            for line in lines:
+                self._curves.add(line)
+            grown |= bool(lines)
+            if not self._metrics.more:
+                return grown
+
+    def _read_samples(self) -> tuple[NodeLoad, ...]:
+        if not self._history.attempts:
+            return ()
+        attempt = self._history.attempts[-1]
+        names = {node.number: node.name for node in attempt.nodes}
+        loads = []
+        for number in sorted(names)[:_MOST_NODES]:
+            path = attempt.paths.node_samples(number)
+            with contextlib.suppress(OSError):
+                if path not in self._samples:
+                    self._samples[path] = LineReader(path, position_of_last(path, 1))
+                for line in self._samples[path].read()[-1:]:
+                    self._loads[path] = _decoded(line)
+            if path in self._loads:
+                loads.append(load_of(names[number] or f"node {number}", self._loads[path]))
+        return tuple(loads)
+
+
+class _Log:
+    """The newest lines of rank 0, whichever start of it is the newest."""
+
+    def __init__(self, run: Run, array_task: int | None) -> None:
+        self._run, self._task = run, array_task
+        self._reader: LineReader | None = None
+        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+
+    def read(self) -> tuple[str, ...]:
+        path = self._path()
+        with contextlib.suppress(OSError):
+            if path is not None and (self._reader is None or self._reader.path != path):
+                self._reader = LineReader(path, position_of_last(path, _MOST_LINES))
+                self._lines.clear()
+            while self._reader is not None:
+                self._lines.extend(for_terminal(line) for line in self._reader.read())
+                if not self._reader.more:
+                    break
+        return tuple(self._lines)
+
+    def _path(self) -> Path | None:
+        with contextlib.suppress(NotFoundError):
+            path = self._run.rank_log(0, array_task=self._task)
+            if path.exists():
+                return path
+        return next(reversed(self._run.batch_logs()), None)
+
+
+class _Scheduler:
+    """Asks how the run stands, every `ask_s` seconds, in a thread."""
+
+    def __init__(self, run: Run, ask_s: float) -> None:
+        self._run, self._ask_s = run, ask_s
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._standing: Standing | None = None
+        self._asked, self._since = 0, time.monotonic()
+        self._error: Exception | None = None
+        threading.Thread(target=self._ask, name="fsdpkit-states", daemon=True).start()
+
+    def newest(self) -> tuple[Standing | None, int]:
+        """The last answer, and how many there have been. Raises what asking raised."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            return self._standing, self._asked
+
+    def unchanged_s(self) -> float:
+        with self._lock:
+            return time.monotonic() - self._since
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _ask(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                record = self._run.record
+                with contextlib.suppress(StorageError, NotFoundError):
+                    record = load(self._run.dir)  # somebody may have resumed it
+                standing = standings([(self._run.paths, record)])[0]
+                with self._lock:
+                    if self._standing is None or standing.states != self._standing.states:
+                        self._since = time.monotonic()
+                    self._standing, self._asked = standing, self._asked + 1
+            except Exception as error:
+                with self._lock:
+                    self._error = error
+                return
+            self._stopped.wait(self._ask_s)
+
+
+def diagnosis_of(run: Run, array_task: int | None = None) -> str:
+    """In one sentence why it ended as it did."""
+    from fsdpkit.reporting.diagnosis import diagnose
+    from fsdpkit.reporting.evidence import Wanted, gather
+
+    try:
+        return diagnose(gather(Run.open(run.dir), Wanted(array_task))).sentence
+    except FsdpkitError as error:
+        return f"it could not be diagnosed: {error}"
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return _decoded(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,313 @@
+"""One run as one HTML file that needs nothing else: what ran, how it went, what it cost.
+
+Here everything is gathered and put into words; `page.html.j2` lays it out, `page.css` and `page.js`
+go into the file. The page forbids itself to load anything (its Content-Security-Policy), and what
+it shows was written by others, so all of it is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from fsdpkit import __version__
+from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.reporting import about, figures, figures_by_node, figures_by_rank
+from fsdpkit.reporting.about import Training
+from fsdpkit.reporting.efficiency import FORMULAS, Efficiency, efficiency_of
+from fsdpkit.reporting.history import history_of
+from fsdpkit.reporting.plots import Block, lanes, shares, sparkline
+from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
+from fsdpkit.reporting.series import read_metrics, thin
+from fsdpkit.reporting.timeline import Span, bounds_of, timeline_of
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import States, decisive
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.diagnosis import Diagnosis
+
+_HERE = Path(__file__).parent
+_SPARK_POINTS = 60
+_MOST_EVENTS = 200
+_MOST_CHECKPOINTS = 400
+
+
+def page(run: Run, array_task: int | None = None, now_s: float | None = None) -> str:
+    """The report as HTML. Raises NotFoundError for a task that the array has not."""
+    now_s = time.time() if now_s is None else now_s
+    tasks = run.record.array_tasks
+    if tasks is None and array_task is not None:
+        raise UsageError(f"{run.id} is no array: leave out --task")
+    if tasks is not None and array_task is not None and array_task not in tasks:
+        raise NotFoundError(f"{run.id} has no task {array_task}; it has {_in_short(tasks)}")
+    states = run.job_states()
+    newest = decisive(run.record, states)
+    shown = [array_task] if array_task is not None else tasks if tasks is not None else [None]
+    trainings = [_read(run, task, newest) for task in shown]
+    detailed = trainings[0] if tasks is None or array_task is not None else None
+    job = about.job_of(run)
+    context: dict[str, Any] = {
+        "run": run,
+        "record": run.record,
+        "array_task": array_task,
+        "now": f"{moment(now_s)} {zone_name(now_s)}",
+        "version": __version__,
+        "head": about.headline(run, trainings, job, now_s),
+        "facts": about.facts(run, detailed, job, states),
+        "diagnosis": _diagnosis(run, array_task, trainings),
+        "efficiency": _efficiency(run, trainings, states, now_s),
+        "settings": about.settings(job),
+        "command": about.command(run.record.command),
+        "versions": about.versions(run, trainings),
+        "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
+        **(_details(run, detailed, states, now_s) if detailed else _NO_DETAILS),
+    }
+    return _rendered(context)
+
+
+_NO_DETAILS: dict[str, Any] = {
+    "timeline": None,
+    "training": [],
+    "ranks": [],
+    "machines": [],
+    "stragglers": [],
+}
+
+
+def _read(run: Run, task: int | None, states: States) -> Training:
+    history = history_of(run.paths, run.record, task)
+    suffix = "" if task is None else f"_{task}"
+    mine = [s for job_id, s in states.items() if task is None or job_id.endswith(suffix)]
+    return Training(history, read_metrics(history.paths.metrics), mine[0] if mine else None)
+
+
+def _in_short(tasks: Sequence[int]) -> str:
+    return f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 3 else ", ".join(map(str, tasks))
+
+
+def _diagnosis(
+    run: Run, task: int | None, trainings: Sequence[Training]
+) -> tuple[Diagnosis, list[tuple[str, str]]] | None:
+    """Why it failed, or waits, with its evidence (place, text); None for a run that is well."""
+    from fsdpkit.reporting.diagnosis import diagnose
+    from fsdpkit.reporting.evidence import Wanted, gather
+
+    if all(one.state is not None and one.state.succeeded for one in trainings):
+        return None
+    found = diagnose(gather(run, Wanted(task)))
+    if found.cause in ("done", "running"):
+        return None
+    return found, [
+        (_place(quote.file, quote.line, run.dir), quote.text) for quote in found.evidence
+    ]
+
+
+def _place(file: Path | None, line: int | None, directory: Path) -> str:
+    if file is None:
+        return ""
+    inside = file.relative_to(directory) if file.is_relative_to(directory) else file
+    return f"{inside}:{line}" if line else str(inside)
+
+
+def _details(run: Run, one: Training, states: States, now_s: float) -> dict[str, Any]:
+    history, metrics = one.history, one.metrics
+    bounds = bounds_of(history, states, metrics)
+    spans = timeline_of(run, [history], states, [metrics])
+    numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(spans), 1)}
+    steps = figures.steps_of(metrics, history, numbers)
+    per_node = run.record.ranks_per_node
+    slow = figures_by_rank.stragglers(metrics, history, per_node)
+    loss = figures.loss_figure(metrics, steps) if steps else None
+    return {
+        "timeline": _timeline(spans, now_s) if spans else None,
+        "training": [
+            *([loss] if loss else []),
+            *(figures.speed_figures(metrics, steps) if steps else []),
+        ],
+        "ranks": figures_by_rank.rank_figures(metrics, history, steps, per_node, slow)
+        if steps
+        else [],
+        "stragglers": slow,
+        "machines": figures_by_node.machine_figures(history, bounds, now_s),
+    }
+
+
+# The timeline
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of the list under the timeline; `number` is that of its disc."""
+
+    when: str
+    took: str
+    what: str
+    number: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    drawing: Markup
+    events: tuple[Event, ...]
+    left_out: int
+    queued: str
+
+
+def _troubles(spans: Sequence[Span]) -> list[Span]:
+    """What gets a number, in its order."""
+    return [span for span in spans if span.kind in ("fault", "stop")]
+
+
+def _timeline(spans: Sequence[Span], now_s: float) -> Timeline:
+    begin_s = min(span.begin_s for span in spans)
+    end_s = max((now_s if s.end_s is None else s.end_s) for s in spans)
+    rows: dict[str, list[Block]] = {"queue": [], "attempts": [], "launches": [], "saved": []}
+    faults: list[Block] = []
+    events, saved, queued_s = [], 0, 0.0
+    for span in spans:
+        until_s = now_s if span.end_s is None else span.end_s
+        took = duration(until_s - span.begin_s) if until_s > span.begin_s else ""
+        took = f"{took} so far" if span.end_s is None else took
+        label = f"{span.label}, {took}" if took else f"{span.label}, {moment(span.begin_s)}"
+        mark = ""
+        if span.kind == "queue":
+            queued_s += until_s - span.begin_s
+            rows["queue"].append(Block(begin=span.begin_s, end=until_s, tone="wait", label=label))
+        elif span.kind in ("attempt", "launch"):
+            lane = rows["attempts" if span.kind == "attempt" else "launches"]
+            tone = f"{span.kind}{len(lane) % 2}"
+            lane.append(Block(begin=span.begin_s, end=until_s, tone=tone, label=label))
+        elif span.kind == "checkpoint":
+            saved += 1
+            rows["saved"].append(Block(begin=span.begin_s, end=None, tone="saved", label=label))
+            continue
+        else:
+            mark = str(len(faults) + 1)
+            faults.append(Block(begin=span.begin_s, end=None, tone="bad", label=label, number=mark))
+        events.append(Event(moment(span.begin_s), took, span.label, mark))
+    rows["saved"] = rows["saved"][:: len(rows["saved"]) // _MOST_CHECKPOINTS + 1]
+    lanes_ = [(name, blocks) for name, blocks in [*rows.items(), ("faults", faults)] if blocks]
+    description = f"{len(events)} events, {saved} checkpoints, {len(faults)} faults or requests"
+    drawing = lanes("timeline", "Timeline", description, lanes_, clock(begin_s, end_s))
+    shown = events[-_MOST_EVENTS:]
+    return Timeline(drawing, tuple(shown), len(events) - len(shown), duration(queued_s))
+
+
+# Efficiency
+
+
+@dataclass(frozen=True)
+class Cost:
+    granted: str
+    trained: str
+    unit: str
+    """Hours, or minutes of a run that had no hour."""
+    drawing: Markup
+    rows: tuple[tuple[str, str, str, str, str], ...]
+    """(class, name, hours, share, formula)."""
+
+
+def _efficiency(
+    run: Run, trainings: Sequence[Training], states: States, now_s: float
+) -> Cost | None:
+    found: Efficiency = efficiency_of(
+        run, [t.history for t in trainings], [t.metrics for t in trainings], states, now_s
+    )
+    if found.trained_share is None:
+        return None
+    short = found.granted_h < 0.5
+    unit = found.unit.replace("hours", "minutes") if short else found.unit
+    rows = [
+        (f"use-{part.use}", part.name, _time(part.hours, short), f"{part.share:.1%}", part.formula)
+        for part in found.parts
+    ]
+    bar = [(part.name, part.share, f"use-{part.use}") for part in found.parts]
+    title = f"What became of the {unit}"
+    return Cost(
+        granted=f"{_time(found.granted_h, short)} {unit}",
+        unit=unit,
+        trained=f"{found.trained_share:.0%}",
+        drawing=shares("efficiency", title, bar),
+        rows=tuple(rows),
+    )
+
+
+def _time(hours: float, in_minutes: bool) -> str:
+    value = hours * 60 if in_minutes else hours
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+# Arrays
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    task: int | None
+    state: str
+    tone: str
+    steps: str
+    loss: str
+    evaluation: str
+    attempts: int
+    trouble: str
+    spark: Markup
+
+
+def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
+    metrics, history = one.metrics, one.history
+    step, held_out = metrics.last("step"), metrics.evaluations["eval_loss"]
+    held_out = held_out[~np.isnan(held_out)]
+    loss = metrics.last("loss")
+    words, tone = about.state_in_words(one.state, history)
+    x, y = thin(metrics.steps["step"], metrics.steps["loss"], _SPARK_POINTS)
+    last = history.attempts[-1] if history.attempts else None
+    trouble = last.verdict.trouble if last and last.verdict else None
+    planned = about.steps_planned(job)
+    return TaskRow(
+        task=history.array_task,
+        state=words,
+        tone=tone,
+        steps=(f"{step:,.0f}" if step is not None else "–")
+        + (f" / {planned:,}" if planned else ""),
+        loss=number(loss, 4) if loss is not None else "–",
+        evaluation=number(float(held_out[-1]), 4) if len(held_out) else "–",
+        attempts=len(history.attempts),
+        trouble=trouble.message if trouble else "",
+        spark=sparkline(x, y, f"loss of task {history.array_task}"),
+    )
+
+
+# HTML
+
+
+def _rendered(context: Mapping[str, Any]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    style = (_HERE / "page.css").read_text("utf-8")
+    script = (_HERE / "page.js").read_text("utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template("page.html.j2").render(
+        **context, style=Markup(style), script=Markup(script), policy=policy, formulas=FORMULAS
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,174 @@
+"""Axes and numbers for a person: round ticks, units, clock times, durations. Pure.
+
+Times are told in the zone of whoever makes the report; `zone_name` says which that is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import numpy as np
+
+from fsdpkit.reporting.series import Floats
+
+_CLOCK_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60 * m for m in (1, 2, 5, 10, 15, 30)),
+    *(3600 * h for h in (1, 2, 3, 6, 12)),
+    *(86400 * d for d in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What lies at the ends of an axis, and its ticks: values and their labels."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    kind: Literal["linear", "log", "clock"] = "linear"
+    unit: str = ""
+
+    def fractions(self, values: Floats) -> Floats:
+        """Where values lie: 0 at `low`, 1 at `high`."""
+        if self.kind == "log":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                places = np.log(values / self.low) / math.log(self.high / self.low)
+            return np.asarray(places)
+        return np.asarray((values - self.low) / (self.high - self.low))
+
+    def fraction(self, value: float) -> float:
+        """As `fractions`, within 0 and 1."""
+        return float(np.clip(self.fractions(np.array([value])), 0, 1)[0])
+
+    def as_data(self) -> str:
+        """For the page's script, which reads values off the drawing."""
+        offset = datetime.fromtimestamp(self.low).astimezone().utcoffset() or timedelta()
+        zone = offset.total_seconds() if self.kind == "clock" else 0
+        return json.dumps([self.low, self.high, self.kind, self.unit, zone])
+
+
+def linear(low: float, high: float, unit: str = "", *, tight: bool = False, ticks: int = 4) -> Axis:
+    """An axis that shows `low` to `high`, wider by part of a tick unless `tight`."""
+    low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
+    if high - low <= max(abs(high) * 1e-9, 1e-300):
+        tiny = abs(high) < 1e-290
+        low, high = (0.0, 1.0) if tiny else (0.0, high) if low >= 0 else (2 * low, 0.0)
+    step = _round_step((high - low) / ticks)
+    if tight and step < 1:
+        step = 1.0  # steps of a training
+    if not tight:
+        room = 0.06 * (high - low)
+        low, high = max(low - room, min(low, 0.0)), high + room
+    first = math.ceil(low / step - 1e-9)
+    values = [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    return Axis(low, high, tuple((v, _label(v, step, high)) for v in values), unit=unit)
+
+
+def logarithmic(low: float, high: float, unit: str = "") -> Axis:
+    """From above 0 on; ticks at 1, 2 and 5 times powers of ten, or fewer of them."""
+    low, high = low / 1.05, high * 1.05
+    for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        values = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
+        if len(values) <= 6:
+            break
+    return Axis(
+        low, high, tuple((v, _short(v)) for v in values[:: len(values) // 8 + 1]), "log", unit
+    )
+
+
+def _short(value: float) -> str:
+    """`0.5`, `200`, `50k`, `3M`, `1e+12`."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if max(size, 1e4) <= value < 1e9:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def clock(begin_s: float, end_s: float, ticks: int = 6) -> Axis:
+    """A time axis; labels are `14:30`, with the day where it changes."""
+    end_s = max(end_s, begin_s + 1)
+    years_s = 364 * 86400 * math.ceil((end_s - begin_s) / ticks / (364 * 86400))
+    step_s = next((s for s in _CLOCK_STEPS_S if (end_s - begin_s) / s <= ticks), years_s)
+    midnight = datetime.fromtimestamp(begin_s).replace(hour=0, minute=0, second=0, microsecond=0)
+    at_s = midnight.timestamp()
+    at_s += math.ceil((begin_s - at_s) / step_s) * step_s
+    found, day = [], None
+    while at_s <= end_s:
+        moment = datetime.fromtimestamp(at_s)
+        new_day, day = moment.date() != day, moment.date()
+        found.append((at_s, _clock_label(moment, step_s, new_day)))
+        at_s += step_s
+    return Axis(begin_s, end_s, tuple(found), "clock")
+
+
+def _clock_label(moment: datetime, step_s: int, new_day: bool) -> str:
+    day = f"{moment.day} {moment:%b}"
+    if step_s >= 86400:
+        return day if step_s < 91 * 86400 else f"{moment:%b %Y}"
+    time = f"{moment:%H:%M:%S}" if step_s < 60 else f"{moment:%H:%M}"
+    return day if new_day and (moment.hour, moment.minute) == (0, 0) else time
+
+
+def _round_step(step: float) -> float:
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(f * power for f in (1, 2, 5, 10) if f * power >= step * 0.999)
+
+
+def _label(value: float, step: float, high: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if high >= 10 * size:
+            value, step = value / size, step / size
+            return f"{value:,.{_decimals(step)}f}{letter}" if value else "0"
+    return f"{value:,.{_decimals(step)}f}" if value else "0"
+
+
+def _decimals(step: float) -> int:
+    return max(0, -math.floor(math.log10(step) + 1e-9))
+
+
+def number(value: float, digits: int = 3) -> str:
+    """To so many significant digits, thousands separated: 0.00123, 12.3, 41,200, 3.2 M."""
+    if not math.isfinite(value):
+        return "not a number"
+    if value == 0:
+        return "0"
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{number(value / size, digits)} {letter}"
+    if abs(value) < 0.01:
+        return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, decimals):,.{min(max(decimals, 0), 8)}f}"
+
+
+def duration(seconds: float) -> str:
+    """In at most two units: `48 s`, `1 min 12 s`, `3 h 4 min`, `2 d 5 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds >= 0.05 else "0 s"
+    whole = round(seconds)
+    for size, name, below, below_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {name}" + (f" {rest} {below_name}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(time_s: float) -> str:
+    """`22 Nov 2026, 00:14:02`."""
+    at = datetime.fromtimestamp(time_s)
+    return f"{at.day} {at:%b %Y, %H:%M:%S}"
+
+
+def zone_name(time_s: float) -> str:
+    at = datetime.fromtimestamp(time_s).astimezone()
+    return "UTC" if at.utcoffset() == timedelta() else f"{at:%Z} (UTC{at:%z})"

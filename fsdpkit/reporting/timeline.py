@@ -1,0 +1,238 @@
+"""When a run waited, was started, trained, broke and saved: spans on one clock.
+
+The clock is that of an attempt's head node, which writes the orders and, by rank 0, the metrics.
+Another node's times are moved by the difference that both nodes' checks measured against the file
+server's clock, where it is more than a second. What nobody wrote down is told by the last sign of
+life: the newest line of metrics, samples, orders or failures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fsdpkit.reporting.history import Attempt, History, NodeStory
+from fsdpkit.reporting.series import Metrics
+from fsdpkit.runs.record import JobRecord
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+
+Kind = Literal["queue", "attempt", "launch", "fault", "stop", "checkpoint"]
+_CLOCK_S = 1.0
+"""Smaller differences are within what the check can measure."""
+_SHUTDOWN_S = 600.0
+"""The batch shell writes its ending soon after the agents; later, the file was copied."""
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time, or with `end_s` equal to `begin_s` happened at a moment."""
+
+    kind: Kind
+    begin_s: float
+    """Unix time."""
+    end_s: float | None
+    """None: it goes on."""
+    label: str
+    attempt: int | None = None
+    array_task: int | None = None
+
+
+def timeline_of(
+    run: Run,
+    histories: Sequence[History],
+    states: Mapping[str, JobState | None],
+    metrics: Sequence[Metrics] | None = None,
+) -> list[Span]:
+    """All spans of these histories, by their beginning; `states` as of `Run.job_states`.
+
+    Checkpoints come from `metrics`, one for each history, or without it from what is still on disk.
+    """
+    spans: list[Span] = []
+    read_or_not: Sequence[Metrics | None] = metrics or [None] * len(histories)
+    for history, read in zip(histories, read_or_not, strict=True):
+        bounds = bounds_of(history, states, read)
+        spans += _queues(run.record.jobs, history, bounds, states)
+        for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
+            spans += _of_attempt(attempt, history.array_task, begin_s, end_s)
+        spans += _checkpoints(history, read)
+    return sorted(spans, key=lambda span: span.begin_s)
+
+
+Bounds = tuple[float | None, float | None]
+
+
+def bounds_of(
+    history: History, states: Mapping[str, JobState | None], metrics: Metrics | None = None
+) -> list[Bounds]:
+    """When each attempt was given its nodes and when it gave them back, Unix times.
+
+    An end of None: it runs. A beginning of None: nothing of it is on record.
+    """
+    begins = [_begin_s(attempt) for attempt in history.attempts]
+    found: list[Bounds] = []
+    for place, attempt in enumerate(history.attempts):
+        begin_s = begins[place]
+        next_s = next((b for b in begins[place + 1 :] if b is not None), None)
+        if begin_s is None:
+            found.append((None, None))
+            continue
+        state = states.get(attempt.job_id or "")
+        newest = place == len(history.attempts) - 1
+        if newest and attempt.ending is None and state is not None and state.phase == "running":
+            found.append((begin_s, None))
+            continue
+        end_s = _end_s(attempt, begin_s, next_s, metrics)
+        found.append((begin_s, max(begin_s, end_s)))
+    return found
+
+
+def head_offset_s(attempt: Attempt) -> float:
+    """The head node's clock minus the file server's, where the check found them apart."""
+    return next((_offset_s(node) for node in attempt.nodes if node.number == 0), 0.0)
+
+
+def shift_s(attempt: Attempt, node: NodeStory) -> float:
+    """What to add to a node's times to have them on the head node's clock."""
+    return head_offset_s(attempt) - _offset_s(node)
+
+
+def _offset_s(node: NodeStory) -> float:
+    offset = node.findings.get("clock_offset_s")
+    return float(offset) if isinstance(offset, int | float) and abs(offset) > _CLOCK_S else 0.0
+
+
+def _begin_s(attempt: Attempt) -> float | None:
+    known = [launch.began_s for launch in attempt.launches]
+    known += [failure.time_s for failure in attempt.failures]
+    for node in attempt.nodes:
+        if node.ready_s is not None:
+            check_s = node.findings.get("preflight_s")
+            took_s = float(check_s) if isinstance(check_s, int | float) else 0.0
+            known.append(node.ready_s - took_s + shift_s(attempt, node))
+    with contextlib.suppress(OSError):
+        # The batch shell made it first of all; a later failure, or a copy, makes it look newer.
+        known.append(attempt.paths.failures.stat().st_mtime + head_offset_s(attempt))
+    return min(known, default=None)
+
+
+def _end_s(
+    attempt: Attempt, begin_s: float, next_s: float | None, metrics: Metrics | None
+) -> float:
+    ended = [
+        node.ended_s + shift_s(attempt, node) for node in attempt.nodes if node.ended_s is not None
+    ]
+    if attempt.ended_s is not None:
+        shell_s = attempt.ended_s + head_offset_s(attempt)
+        last_s = max(ended, default=begin_s)
+        if not ended or 0 <= shell_s - last_s <= _SHUTDOWN_S:
+            ended = [shell_s]
+    end_s = max(ended) if ended else last_sign_s(attempt, begin_s, next_s, metrics)
+    return end_s if next_s is None else min(end_s, next_s)
+
+
+def last_sign_s(
+    attempt: Attempt, begin_s: float, next_s: float | None, metrics: Metrics | None
+) -> float:
+    """The newest time on record within an attempt."""
+    known = [begin_s, *(failure.time_s for failure in attempt.failures)]
+    for launch in attempt.launches:
+        known += [launch.began_s, launch.trouble_s or 0.0]
+    nodes = {node.number: node for node in attempt.nodes}
+    for file in attempt.dir.glob("node-*.samples.jsonl"):
+        number = file.name.split(".")[0].removeprefix("node-")
+        if (sampled_s := last_time_s(file)) is not None:
+            node = nodes.get(int(number)) if number.isdigit() else None
+            known.append(sampled_s + (shift_s(attempt, node) if node else 0.0))
+    if metrics is not None:
+        times = metrics.steps["time_s"]
+        inside = times[(times >= begin_s) & (times < (next_s or np.inf))]
+        known += [float(inside.max())] if len(inside) else []
+    return max(known)
+
+
+def last_time_s(path: Path) -> float | None:
+    """`time_s` of a file's last whole line; reads only the file's end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            return float(json.loads(line)["time_s"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _queues(
+    jobs: Sequence[JobRecord],
+    history: History,
+    bounds: Sequence[Bounds],
+    states: Mapping[str, JobState | None],
+) -> Iterable[Span]:
+    """Before each attempt: since its job was submitted, or since the attempt before gave way."""
+    task = history.array_task
+    mine = [job for job in jobs if task is None or task in (job.array or [])]
+    for place, job in enumerate(mine):
+        later = mine[place + 1].first_attempt if place + 1 < len(mine) else None
+        since_s = job.submitted_s
+        for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
+            ours = attempt.number >= job.first_attempt
+            if not ours or (later is not None and attempt.number >= later):
+                continue
+            if since_s is not None and begin_s is not None and begin_s > since_s:
+                what = "in the queue" if since_s == job.submitted_s else "in the queue again"
+                yield Span("queue", since_s, begin_s, what, attempt.number, task)
+            since_s = end_s
+        job_id = f"{job.job_id}" if task is None else f"{job.job_id}_{task}"
+        state = states.get(job_id)
+        if since_s is not None and state is not None and state.phase == "pending":
+            yield Span("queue", since_s, None, state.describe(), None, task)
+
+
+def _of_attempt(
+    attempt: Attempt, task: int | None, begin_s: float | None, end_s: float | None
+) -> Iterable[Span]:
+    if begin_s is None:
+        return
+    number, job = attempt.number, f" (job {attempt.job_id})" if attempt.job_id else ""
+    why = f": {attempt.ending.why}" if attempt.ending and attempt.ending.why else ""
+    yield Span("attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task)
+    for place, launch in enumerate(attempt.launches):
+        following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
+        stop_s = launch.trouble_s or following or end_s
+        label = f"launch {launch.number} on {len(launch.nodes)} nodes"
+        yield Span("launch", launch.began_s, stop_s, label, number, task)
+        if launch.trouble_s is not None and launch.cause != "stopped":
+            done = f", after step {launch.step}" if launch.step and launch.step > 0 else ""
+            told = f"{launch.message or launch.cause}{done}"
+            yield Span("fault", launch.trouble_s, launch.trouble_s, told, number, task)
+    if not attempt.launches:  # nothing was started: the agents' own failures are all there is
+        for failure in attempt.failures[:1]:
+            yield Span("fault", failure.time_s, failure.time_s, failure.message, number, task)
+    if attempt.stop_requested_s is not None:
+        asked_s = attempt.stop_requested_s
+        yield Span("stop", asked_s, asked_s, "asked to save and stop", number, task)
+
+
+def _checkpoints(history: History, metrics: Metrics | None) -> Iterable[Span]:
+    if metrics is None:
+        for saved in history.checkpoints:
+            label = f"checkpoint of step {saved.step}"
+            yield Span("checkpoint", saved.time_s, saved.time_s, label, None, history.array_task)
+        return
+    for time_s, step in zip(
+        metrics.checkpoints["time_s"].tolist(), metrics.checkpoints["step"].tolist(), strict=True
+    ):
+        label = f"checkpoint of step {step:,.0f}"
+        yield Span("checkpoint", time_s, time_s, label, None, history.array_task)

@@ -1,0 +1,244 @@
+"""What a person sees of a run while it goes on: a `View`, and how it is put together. Pure.
+
+`fsdpkit.reporting.looking` reads what a view is made of; `fsdpkit.cli.watch` draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from fsdpkit.reporting.history import History
+from fsdpkit.reporting.pending import PendingEvidence, why
+from fsdpkit.reporting.progress import Progress
+from fsdpkit.reporting.scales import duration, number
+from fsdpkit.reporting.timeline import Span
+from fsdpkit.scheduling.run_states import Standing
+from fsdpkit.scheduling.states import JobState
+
+_SLOW = 1.2
+"""A rank this many times slower than the median is worth a line, as in the trainer's own log."""
+_MOST_POINTS = 20_000
+ASKING = "asking the scheduler"
+"""The state before its first answer."""
+
+
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's newest sample. None: not measured."""
+
+    name: str
+    time_s: float | None = None
+    """When, Unix time."""
+    cpu_percent: float | None = None
+    memory_bytes: float | None = None
+    gpu_percent: float | None = None
+    """Mean over the node's GPUs, as the next."""
+    gpu_memory_bytes: float | None = None
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is told once: an attempt, a fault, a restart, a checkpoint."""
+
+    time_s: float
+    words: str
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is shown. None and empty: not known, or not there."""
+
+    run: str
+    state: str
+    """As Slurm calls it, with what belongs to it: `RUNNING`, `FAILED, exit status 3`."""
+    job_id: str | None = None
+    nodes: str | None = None
+    why: str | None = None
+    """Why it is pending, in words."""
+    action: str | None = None
+    attempt: int | None = None
+    progress: Progress = Progress()
+    loss: tuple[float | None, ...] = ()
+    """By step, steps that were done again only once."""
+    tokens_per_s: tuple[float | None, ...] = ()
+    memory_bytes: float | None = None
+    """Peak of rank 0."""
+    straggler: str | None = None
+    loads: tuple[NodeLoad, ...] = ()
+    happened: tuple[Happening, ...] = ()
+    lines: tuple[str, ...] = ()
+    """The newest of rank 0, or before it began of the batch shell; escape sequences but colours
+    taken out."""
+    unread: tuple[str, ...] = ()
+    """What the scheduler did not say, and why."""
+    over: bool = False
+
+
+class Curves:
+    """Loss and speed by step, as metrics.jsonl grows."""
+
+    def __init__(self) -> None:
+        self._points: list[_Line] = []
+        self.memory_bytes: float | None = None
+        self.straggler: str | None = None
+
+    def add(self, text: str) -> None:
+        """One line of the file; a torn or a strange one is passed over."""
+        try:
+            line = _decode(text)
+        except (msgspec.DecodeError, UnicodeError):
+            return
+        if line.step_time_s is None:
+            return  # an evaluation or a checkpoint
+        while self._points and self._points[-1].step >= line.step:
+            self._points.pop()  # lost with a crash, and done again now
+        self._points.append(line)
+        self.memory_bytes = line.memory_bytes or self.memory_bytes
+        if line.slowest_ratio is not None:
+            self.straggler = _straggler(line)
+        if len(self._points) > 2 * _MOST_POINTS:
+            del self._points[::2]
+
+    @property
+    def loss(self) -> tuple[float | None, ...]:
+        return tuple(point.loss for point in self._points)
+
+    @property
+    def tokens_per_s(self) -> tuple[float | None, ...]:
+        return tuple(point.tokens_per_s for point in self._points)
+
+
+class _Line(msgspec.Struct, gc=False):
+    step: int
+    step_time_s: float | None = None
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    memory_bytes: float | None = None
+    slowest_rank: int | None = None
+    slowest_host: str | None = None
+    slowest_ratio: float | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def _straggler(line: _Line) -> str | None:
+    if line.slowest_ratio is None or line.slowest_ratio < _SLOW:
+        return None
+    where = f" on {line.slowest_host}" if line.slowest_host else ""
+    ratio = f"{line.slowest_ratio:.2f} times as long as the median rank"
+    return f"rank {line.slowest_rank}{where} computes {ratio}"
+
+
+def happenings(spans: Iterable[Span]) -> list[Happening]:
+    """What a person wants to hear of a timeline, in order; of checkpoints only the newest."""
+    told: list[Happening] = []
+    saved: Happening | None = None
+    for span in spans:
+        if span.kind == "attempt":
+            told.append(Happening(time_s=span.begin_s, words=f"attempt {span.attempt} began"))
+            if span.end_s is not None:
+                told.append(Happening(time_s=span.end_s, words=f"over: {span.label}"))
+        elif span.kind == "launch" and not span.label.startswith("launch 0 "):
+            told.append(Happening(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
+        elif span.kind in ("fault", "stop"):
+            told.append(Happening(time_s=span.begin_s, words=span.label))
+        elif span.kind == "checkpoint":
+            saved = Happening(time_s=span.begin_s, words=span.label)
+    return sorted([*told, *([saved] if saved else [])], key=lambda one: one.time_s)
+
+
+def load_of(name: str, sample: Mapping[str, Any]) -> NodeLoad:
+    """A node's load by a line of its samples."""
+    gpus = sample.get("gpus")
+    gpus = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+
+    def mean(key: str) -> float | None:
+        values = [value for gpu in gpus if isinstance(value := gpu.get(key), int | float)]
+        return sum(values) / len(values) if values else None
+
+    return NodeLoad(
+        name=name,
+        time_s=sample.get("time_s"),
+        cpu_percent=sample.get("cpu_percent"),
+        memory_bytes=sample.get("memory_used_bytes"),
+        gpu_percent=mean("utilization_percent"),
+        gpu_memory_bytes=mean("memory_used_bytes"),
+    )
+
+
+def view_of(
+    run: str,
+    state: JobState | None,
+    history: History,
+    *,
+    job_id: str | None = None,
+    standing: Standing | None = None,
+    **seen: Any,
+) -> View:
+    """A view; `seen` are those of its fields that need no thought."""
+    attempt = history.attempts[-1] if history.attempts else None
+    answer = None
+    if state is not None and state.phase == "pending":
+        evidence = PendingEvidence(
+            reason=state.reason, job_id=job_id, run=run, restarts=state.restarts
+        )
+        answer = why(evidence)
+    return View(
+        run=run,
+        state=_state(state, history, standing),
+        job_id=job_id,
+        nodes=state.node_list if state else None,
+        why=answer.words if answer else None,
+        action=answer.action if answer else None,
+        attempt=attempt.number if attempt else None,
+        unread=standing.unread if standing else (),
+        **seen,
+    )
+
+
+def _state(state: JobState | None, history: History, standing: Standing | None) -> str:
+    if state is not None:
+        return state.state if state.phase == "pending" else state.describe()
+    if standing is None:
+        return ASKING
+    if ended_on_record(history):
+        return "ended, forgotten by the scheduler"
+    return "unknown to the scheduler"
+
+
+def ended_on_record(history: History) -> bool:
+    """Whether the run's own files say that the newest attempt is the last."""
+    ending = history.attempts[-1].ending if history.attempts else None
+    return ending is not None and ending.action == "end"
+
+
+def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
+    """What a look brought that the one before had not: for whoever prints lines."""
+    told: list[str] = []
+    same = before is not None and (before.state, before.why) == (now.state, now.why)
+    if not same and now.state != ASKING:
+        job = f"job {now.job_id}" if now.job_id else None
+        told.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
+    known = set(before.happened) if before else set()
+    new = [one for one in now.happened if one not in known]
+    if now.straggler and (before is None or before.straggler != now.straggler):
+        told.append(now.straggler)
+    newer = before is None or before.progress.updated_s != now.progress.updated_s
+    if now.progress.step is not None and newer:
+        told.append(progress_line(now.progress))
+    told += [one for one in now.unread if before is None or one not in before.unread]
+    return [*new, *(Happening(time_s=now_s, words=words) for words in told)]
+
+
+def progress_line(progress: Progress) -> str:
+    """`step 120 of 500, loss 3.21, 41,200 tokens/s, 3 min 12 s to go`."""
+    of = f" of {progress.steps:,}" if progress.steps else ""
+    words = [f"step {progress.step:,}{of}" if progress.step is not None else "no step yet"]
+    if progress.loss is not None:
+        words.append(f"loss {number(progress.loss, 4)}")
+    if progress.tokens_per_s is not None:
+        words.append(f"{number(progress.tokens_per_s)} tokens/s")
+    if progress.eta_s is not None:
+        words.append(f"{duration(progress.eta_s)} to go")
+    return ", ".join(words)

@@ -1,0 +1,306 @@
+"""`fsdpkit watch`: the frame for any terminal, a real one (a pty), and a pipe."""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from fsdpkit.cli.watch_frame import frame, plot, summary
+from fsdpkit.reporting.progress import Progress
+from fsdpkit.reporting.watching import Happening, NodeLoad, View
+from tests.reporting.watched_run import RUN_ID, WatchedRun
+
+FULL = View(
+    run=RUN_ID,
+    state="RUNNING",
+    job_id="7",
+    nodes="node[1-2]",
+    attempt=1,
+    progress=Progress(
+        step=120,
+        steps=500,
+        loss=3.2143,
+        tokens_per_s=41_200.0,
+        step_time_s=0.52,
+        mfu=0.412,
+        eta_s=192.0,
+        checkpoint_step=100,
+        checkpoint_s=880.0,
+        updated_s=999.0,
+    ),
+    loss=tuple(10 / (1 + step) for step in range(120)),
+    tokens_per_s=tuple(41_000 + step % 7 for step in range(120)),
+    memory_bytes=31.2e9,
+    straggler="rank 5 on node2 computes 1.31 times as long as the median rank",
+    loads=tuple(
+        NodeLoad(name=f"node{n}", time_s=990.0, cpu_percent=5.0 * n, gpu_percent=97.0)
+        for n in range(1, 9)
+    ),
+    happened=tuple(Happening(time_s=60.0 * n, words=f"happening {n}") for n in range(9)),
+    lines=tuple(f"line {n} " + "x" * 200 for n in range(50)),
+)
+
+
+def drawn(view: View = FULL, width: int = 80, height: int = 24) -> list[str]:
+    return [line.plain for line in frame(view, width, height, 1000.0)]
+
+
+# ---- The frame
+
+
+def test_80_by_24_has_a_place_for_everything() -> None:
+    lines = drawn()
+    text = "\n".join(lines)
+    assert lines[0] == f"{RUN_ID}  RUNNING"
+    assert lines[1] == "job 7, on node[1-2], attempt 1"
+    assert lines[2].startswith("step 120 of 500, 24%, 3 min 12 s to go ━")
+    assert lines[3] == (
+        "0.520 s a step, MFU 41.2%, peak memory 31.2 GB, checkpoint of step 100, 2 min ago"[:79]
+        + "…"
+    )
+    assert lines[4].startswith("slow: rank 5 on node2")
+    assert re.match(r"loss 0\.08333 \(0\.0833 to 10\.0\) +tokens/s 41,000 \(", lines[5])
+    for shown in ("node1  CPU   5 %  GPU  97 %", "happening 8", "rank 0", "line 49"):
+        assert shown in text
+    assert "and " in text
+    assert "CPU 5 to 40 %" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 200), st.integers(1, 70), st.booleans())
+def test_no_terminal_is_too_small_and_no_line_too_long(
+    width: int, height: int, empty: bool
+) -> None:
+    view = View(run="日本語の走行" * 9, state="PENDING", why="w" * 300) if empty else FULL
+    lines = drawn(view, width, height)
+    assert len(lines) == height
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_a_pending_job_shows_why_and_what_to_do() -> None:
+    view = View(run="r", state="PENDING", why="it is held", action="scontrol release 7")
+    assert drawn(view)[:5] == [
+        "r  PENDING",
+        "no job yet",
+        "why: it is held",
+        "to do: scontrol release 7",
+        "not started yet",
+    ]
+
+
+def test_silence_is_told_of_the_training_and_of_a_node() -> None:
+    loads = (NodeLoad(name="n1", time_s=990.0), NodeLoad(name="n2", time_s=600.0))
+    progress = Progress(step=3, step_time_s=1.0, updated_s=900.0)
+    text = "\n".join(drawn(View(run="r", state="RUNNING", progress=progress, loads=loads)))
+    assert "no news for 1 min 40 s" in text
+    assert "n2  silent for 6 min 30 s" in text
+    assert "n1  silent" not in text
+
+
+def test_a_plot_rises_from_its_lowest_to_its_highest_value_and_leaves_gaps() -> None:
+    assert plot([0.0, 1.0, 2.0, None, 4.0], 5, 1) == ["▁▃▅ █"]
+    assert plot([0.0, 1.0], 4, 2) == ["  ██", "▁▁██"]
+    assert plot([5.0] * 1000, 3, 1) == ["▄▄▄"]
+    assert plot([], 3, 2) == ["", ""]
+
+
+def test_the_summary_is_short() -> None:
+    assert summary(View(run="r", state="COMPLETED"), "The run is done.") == [
+        "r: COMPLETED",
+        "The run is done.",
+    ]
+
+
+# ---- The command
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
+    made = WatchedRun(tmp_path)
+    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    made.slurm_says("RUNNING")
+    made.begins()
+    made.trains(*range(1, 41))
+    made.says("hello from rank 0")
+    return made
+
+
+IMPATIENT = """
+import sys
+from fsdpkit.cli.main import main
+from fsdpkit.reporting.looking import Watcher
+Watcher.__init__.__kwdefaults__["ask_s"] = 0.3
+main()
+"""
+
+
+class Terminal:
+    """`fsdpkit watch` in a pseudo-terminal of 24 lines and 80 columns, which asks Slurm often."""
+
+    def __init__(self, run: WatchedRun, every: str = "0.3", **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        self.resize(24, 80, tell=False)
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.said, self._decode = "", codecs.getincrementaldecoder("utf-8")().decode
+        words = ["watch", str(run.paths.dir), "--every", every]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", IMPATIENT, *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment},
+            start_new_session=True,
+        )
+
+    def resize(self, lines: int, columns: int, *, tell: bool = True) -> None:
+        size = struct.pack("HHHH", lines, columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        if tell:  # no controlling terminal, so the kernel tells nobody
+            os.kill(self.process.pid, signal.SIGWINCH)
+
+    def read_until(self, text: str) -> str:
+        """What came up to and with `text`, since the last call."""
+        deadline = time.monotonic() + 60
+        while text not in self.said:
+            assert time.monotonic() < deadline, self.said[-3000:]
+            self._read(0.2)
+        self.said, found = self.said.split(text, 1)[1], self.said.split(text, 1)[0] + text
+        return found
+
+    def read_to_the_end(self) -> str:
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.said[-3000:]
+            self._read(0.2)
+        self._read(0.2)
+        return self.said
+
+    def _read(self, timeout_s: float) -> None:
+        while select.select([self._master], [], [], timeout_s)[0]:
+            self.said += self._decode(os.read(self._master, 65536))
+            timeout_s = 0
+
+    def is_as_before(self) -> bool:
+        return bool(termios.tcgetattr(self._slave) == self.before)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def terminal(run: WatchedRun) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(**options: str) -> Terminal:
+        opened.append(Terminal(run, **options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+ENTERED, LEFT, CURSOR_BACK = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+
+
+def lines_of(frame_text: str) -> list[str]:
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", frame_text)
+    return [line.rstrip("\r") for line in plain.split("\n")]
+
+
+def test_a_run_is_drawn_to_its_end_and_the_diagnosis_stays_on_the_terminal(
+    run: WatchedRun, terminal: Callable[..., Terminal]
+) -> None:
+    screen = terminal()
+    screen.read_until(ENTERED)
+    screen.read_until("hello from rank 0")
+    run.trains(41)
+    screen.read_until("step 41 of 100, 41%")
+
+    run.ends()
+    run.slurm_remembers("COMPLETED")
+    assert CURSOR_BACK in screen.read_until(LEFT)
+    last = screen.read_to_the_end()
+    assert screen.process.returncode == 0
+    assert f"{RUN_ID}: COMPLETED" in last
+    assert "step 41 of 100" in last
+    assert "done" in last.splitlines()[-1]
+    assert screen.is_as_before()
+
+
+def test_another_size_is_drawn_at_once(terminal: Callable[..., Terminal]) -> None:
+    screen = terminal(every="600")
+    screen.read_until("RUNNING")
+    screen.read_until("hello from rank 0")
+    screen.resize(12, 50)
+    screen.read_until("\x1b[H")
+    smaller = lines_of(screen.read_until("hello from rank 0"))
+    assert len(smaller) <= 12
+    assert max(map(len, smaller)) <= 50
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    number: int, status: int, terminal: Callable[..., Terminal]
+) -> None:
+    screen = terminal()
+    screen.read_until("hello from rank 0")
+    os.kill(screen.process.pid, number)
+    left = screen.read_to_the_end()
+    assert screen.process.returncode == status
+    assert left.index(LEFT) >= 0
+    assert CURSOR_BACK in left
+    assert "Traceback" not in left
+    assert screen.is_as_before()
+
+
+def test_a_terminal_that_cannot_draw_gets_a_line_a_change(
+    run: WatchedRun, terminal: Callable[..., Terminal]
+) -> None:
+    screen = terminal(TERM="dumb")
+    screen.read_until("attempt 0 began")
+    screen.read_until("RUNNING, job 7, node[1-2]")
+    run.trains(41)
+    said = screen.read_until("step 41 of 100")
+    assert "\x1b" not in said
+
+
+def test_a_pipe_gets_each_change_once_and_the_end(run: WatchedRun) -> None:
+    run.ends()
+    run.slurm_remembers("COMPLETED")
+    words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--every", "0.2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert "asking" not in done.stdout
+    assert done.stdout.count("attempt 0 began") == 1
+    assert done.stdout.count("step 40 of 100") == 2  # when it was seen, and in the summary
+    assert f"{RUN_ID}: COMPLETED" in done.stdout
+
+
+def test_help_and_a_wrong_task_need_no_run_that_lives(run: WatchedRun) -> None:
+    words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--task", "3"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "has no array task 3" in done.stderr) == (66, True)

@@ -1,0 +1,230 @@
+"""What became of the GPU-hours: every second counted once, under the right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpkit.reporting.efficiency import FORMULAS, Efficiency, efficiency_of
+from fsdpkit.reporting.history import history_of
+from fsdpkit.reporting.series import read_metrics
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.made_run import (
+    JOB,
+    T0,
+    breaks,
+    ends,
+    launches,
+    made_run,
+    saves,
+    starts,
+    trains,
+    write_lines,
+)
+
+RUNNING = {JOB: JobState("RUNNING", "squeue")}
+GPUS = 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return made_run(tmp_path / "made-20260101-000000-0000")
+
+
+def efficiency(
+    run: Run, states: dict[str, JobState | None] | None = None, now_s: float = T0
+) -> Efficiency:
+    history = history_of(run.paths, run.record)
+    return efficiency_of(run, [history], [read_metrics(history.paths.metrics)], states or {}, now_s)
+
+
+def seconds(found: Efficiency, gpus: int = GPUS) -> dict[str, float]:
+    """By use, of the whole allocation."""
+    told = {part.use: round(part.hours * 3600 / gpus, 6) for part in found.parts}
+    return {"granted": round(found.granted_h * 3600 / gpus, 6), **told}
+
+
+def test_a_run_without_trouble(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    at_s = saves(task, 5, trains(task, 1, 5, T0 + 40), 3)
+    at_s = trains(task, 6, 10, at_s + 2)  # two seconds of evaluation
+    ends(task, 0, at_s + 7)
+    found = efficiency(run)
+    assert seconds(found) == {
+        "granted": 62,
+        "training": 10,
+        "startup": 40,
+        "checkpoints": 3,
+        "pauses": 9,
+    }
+    assert found.trained_share == pytest.approx(10 / 62)
+    assert found.unit == "GPU-hours"
+
+
+def test_what_a_crash_costs(run: Run) -> None:
+    """Steps 6 and 7 were lost and done again; the pause before the restart is the crash's."""
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    at_s = trains(task, 6, 7, saves(task, 5, trains(task, 1, 5, T0 + 20), 1))
+    breaks(task, 0, at_s + 4, 7)
+    launches(task, 0, at_s + 9, 1)
+    at_s = trains(task, 6, 10, at_s + 29)
+    ends(task, 0, at_s)
+    assert seconds(efficiency(run)) == {
+        "granted": 62,
+        "training": 10,
+        "startup": 40,
+        "repeated": 2,
+        "checkpoints": 1,
+        "lost": 9,
+    }
+
+
+@pytest.mark.parametrize(("on_disk", "lost"), [(True, 2 + 3), (False, 2 + 3)])
+def test_steps_that_no_checkpoint_holds_are_lost_when_the_run_stands_still(
+    run: Run, on_disk: bool, lost: int
+) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    at_s = trains(task, 6, 7, saves(task, 5, trains(task, 1, 5, T0 + 10), 0, on_disk=on_disk))
+    breaks(task, 0, at_s + 3, 7)
+    ends(task, 0, at_s + 3, "crash")
+    assert seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))["lost"] == lost
+    assert seconds(efficiency(run, {JOB: JobState("FAILED", "sacct", 1)}))["training"] == 5
+
+
+def test_without_any_checkpoint_all_steps_of_a_failed_run_are_lost(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    trains(task, 1, 7, T0 + 10)
+    ends(task, 0, T0 + 20, "crash")
+    assert "training" not in seconds(efficiency(run))
+
+
+def test_nodes_that_wait_are_idle(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0, nodes=("node1", "node2", "node3"))
+    launches(task, 0, T0 + 10, nodes=("node1", "node2"))
+    ends(task, 0, trains(task, 1, 10, T0 + 10))
+    found = seconds(efficiency(run), gpus=6)
+    assert found["granted"] == 20
+    assert found["training"] == pytest.approx(10 * 2 / 3)
+    assert found["idle"] == pytest.approx(10 / 3)
+
+
+def test_what_runs_is_counted_up_to_now_and_its_last_seconds_are_open(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    trains(task, 1, 10, T0 + 10)
+    found = seconds(efficiency(run, RUNNING, T0 + 26))
+    assert found == {"granted": 26, "training": 10, "open": 6, "startup": 10}
+
+
+def test_an_attempt_that_never_trained_is_lost_and_one_that_is_about_to_is_starting(
+    run: Run,
+) -> None:
+    starts(run.paths.task(), 0, T0)
+    assert seconds(efficiency(run, RUNNING, T0 + 20)) == {"granted": 20, "startup": 20}
+    ends(run.paths.task(), 0, T0 + 30, "preflight")
+    assert seconds(efficiency(run)) == {"granted": 30, "lost": 30}
+
+
+def test_a_run_that_never_started_was_granted_nothing(run: Run) -> None:
+    found = efficiency(run)
+    assert (found.granted_h, found.parts, found.trained_share) == (0, (), None)
+
+
+def test_a_program_that_logs_no_steps_is_not_said_to_have_lost_them(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    ends(task, 0, T0 + 100)
+    assert seconds(efficiency(run)) == {"granted": 100, "startup": 10, "unknown": 90}
+
+
+def test_the_local_cluster_grants_processes(tmp_path: Path) -> None:
+    assert efficiency(made_run(tmp_path / "l", kind="local")).unit == "process-hours"
+
+
+def test_the_steps_of_an_earlier_run_are_no_training_of_this_one(run: Run) -> None:
+    """It began from another run's step 5,000: the first line stands for five steps, not 5,005."""
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    for step in (5005, 5010, 5015):
+        at_s = T0 + 100 + 5 * (step - 5005) / 5
+        write_lines(task.metrics, {"time_s": at_s, "step": step, "step_time_s": 1.0})
+    ends(task, 0, T0 + 110)
+    assert seconds(efficiency(run)) == {"granted": 110, "training": 15, "startup": 95}
+
+
+def test_a_clock_that_was_set_back_counts_no_second_twice(run: Run) -> None:
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 10)
+    trains(task, 1, 5, T0 + 10)
+    breaks(task, 0, T0 + 50, 5)
+    launches(task, 0, T0 + 20, 1)  # half a minute before the trouble that it follows
+    trains(task, 6, 45, T0 + 20)
+    ends(task, 0, T0 + 70)
+    found = efficiency(run)
+    assert sum(part.hours for part in found.parts) == pytest.approx(found.granted_h)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, float]]:
+    """What happens one after the other, and how many seconds later."""
+    kinds = ["start", "launch", "line", "line", "again", "save", "break", "end", "far", "back"]
+    events = draw(st.lists(st.tuples(st.sampled_from(kinds), st.floats(0, 50)), max_size=25))
+    return [("start", 0.0), *events]
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.booleans())
+def test_the_parts_add_up_to_what_was_granted_whatever_happened(
+    events: list[tuple[str, float]], running: bool
+) -> None:
+    with TemporaryDirectory() as work:
+        run = made_run(Path(work) / "made-20260101-000000-0000")
+        task, at_s, step, number, launch = run.paths.task(), T0, 0, -1, 0
+        for kind, later_s in events:
+            at_s += later_s
+            if kind == "start":
+                number, launch = number + 1, 0
+                starts(task, number, at_s, nodes=("node1", "node2", "node3"))
+            elif kind == "launch":
+                launches(task, number, at_s, launch)
+                launch += 1
+            elif kind == "line":
+                step += 1
+                trains(task, step, step, at_s, step_s=3.0)
+            elif kind == "again":
+                step = max(0, step - 3)
+            elif kind == "save":
+                saves(task, step, at_s, 2.0, on_disk=False)
+            elif kind == "break":
+                breaks(task, number, at_s, step)
+            elif kind == "back":  # a clock that was set
+                at_s -= 2 * later_s
+            elif kind == "far":
+                trains(task, step + 1, step + 1, at_s + 1e5)
+            else:
+                ends(task, number, at_s)
+        found = efficiency(run, RUNNING if running else {}, at_s + 5)
+        total = sum(part.hours for part in found.parts)
+        assert total == pytest.approx(found.granted_h, abs=1e-9)
+        assert all(part.hours > 0 for part in found.parts)
+        assert [part.use for part in found.parts] == [
+            use for use in FORMULAS if found.hours(use) > 0
+        ]

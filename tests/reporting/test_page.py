@@ -1,0 +1,325 @@
+"""The report as a file: what it says, of which runs, and that nothing in it can do harm."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.reporting import about
+from fsdpkit.reporting.page import page
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.made_run import (
+    JOB,
+    T0,
+    breaks,
+    ends,
+    launches,
+    made_run,
+    saves,
+    starts,
+    trains,
+    write_lines,
+)
+
+Fsdpkit = Callable[..., CompletedProcess[str]]
+HOSTILE = "</title></svg><script>alert(1)</script>\"'&"
+
+
+def trained(run: Run, **fields: Any) -> Run:
+    """Twenty steps in two launches: a crash after step 12, steps 11 and 12 done twice."""
+    task = run.paths.task()
+    starts(task, 0, T0 + 60)
+    launches(task, 0, T0 + 70)
+    at_s = saves(task, 10, trains(task, 1, 10, T0 + 80, **fields), 1)
+    at_s = trains(task, 11, 12, at_s, **fields)
+    breaks(task, 0, at_s + 1, 12, "rank 3 on node2: ended by signal 9 (SIGKILL)")
+    launches(task, 0, at_s + 6, 1)
+    at_s = trains(task, 11, 20, at_s + 20, **fields)
+    write_lines(task.metrics, {"time_s": at_s, "step": 20, "eval_loss": 0.3125})
+    for node in (0, 1):
+        write_lines(
+            task.attempt(0).node_samples(node),
+            *({"time_s": T0 + 70 + 10 * k, "cpu_percent": 50 + k} for k in range(5)),
+        )
+    ends(task, 0, at_s + 5)
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return trained(made_run(tmp_path / "runs" / "made-20260101-000000-0000"))
+
+
+class Text(HTMLParser):
+    """What a person reads, and every address and element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words, self.addresses, self.elements = "", [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+        self.skips = tag in ("style", "script")
+
+    skips = False
+
+    def handle_data(self, data: str) -> None:
+        self.words += "" if self.skips else " " + data
+
+
+def text(html: str) -> str:
+    return " ".join(Text(html).words.split())
+
+
+def test_a_finished_run_says_what_a_researcher_looks_for_first(run: Run) -> None:
+    told = text(page(run))
+    top = told[: told.index("Training")]
+    for words in ("made", "Finished", "20 of 20", "0.25", "0.3125", "GPU-minutes"):
+        assert words in top, words
+    for words in (
+        "done twice (shaded; the first time dashed): steps 11–12",
+        "rank 3 on node2: ended by signal 9 (SIGKILL), after step 12",
+        "repeated steps",
+        "node[1-2]",
+        "2 nodes × 2 ranks",
+        "generic",
+    ):
+        assert words in told
+    assert "What went wrong" not in told
+
+
+def test_the_file_needs_nothing_else_and_forbids_itself_to_load_anything(run: Run) -> None:
+    html = page(run)
+    assert Text(html).addresses == ["data:,"]
+    assert "url(" not in html
+    assert "@import" not in html
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.startswith("default-src &#39;none&#39;;")
+    assert "unsafe" not in policy
+    assert html.count("<script>") == html.count("<style>") == 1
+
+
+def test_what_others_wrote_is_escaped_wherever_it_stands(tmp_path: Path) -> None:
+    job = {"name": HOSTILE, "description": HOSTILE, "args": [HOSTILE], HOSTILE: HOSTILE}
+    hostile = made_run(
+        tmp_path / "made-20260101-000000-0000",
+        job=job,
+        name=HOSTILE,
+        site=HOSTILE,
+        template=HOSTILE,
+        command=[HOSTILE],
+    )
+    task = hostile.paths.task()
+    starts(task, 0, T0, nodes=(HOSTILE, "node2"))
+    launches(task, 0, T0 + 15, nodes=(HOSTILE, "node2"))
+    trains(task, 1, 5, T0 + 20, rank_compute_s=[1.0, 1.0, 1.0, 2.0])
+    write_lines(
+        task.attempt(0).node_samples(0), *({"time_s": T0 + k, "cpu_percent": 5} for k in (1, 9))
+    )
+    breaks(task, 0, T0 + 30, 5, HOSTILE)
+    ends(task, 0, T0 + 40, "crash", HOSTILE)
+    html = page(hostile)
+    assert Text(html).elements.count("script") == 1
+    assert "alert(1)</script>" not in html
+    assert html.count("&lt;script&gt;alert(1)") > 8
+
+
+def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", state="FAILED", exit_code=1)
+    task = run.paths.task()
+    starts(task, 0, T0)
+    launches(task, 0, T0 + 15)
+    trains(task, 1, 5, T0 + 20)
+    breaks(task, 0, T0 + 30, 5, "rank 1 on node1: ValueError: bad row")
+    (task.attempt(0).failures / f"0{int((T0 + 30) * 1e9)}-node-0-rank-1").write_text(
+        "1 rank 1 on node1: ValueError: bad row\n"
+    )
+    trouble = {"cause": "crash", "status": 1, "message": "rank 1 on node1: ValueError: bad row"}
+    task.attempt(0).verdict.write_text(json.dumps({"trouble": trouble}))
+    ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
+    told = text(page(run))
+    assert "FAILED, exit status 1" in told
+    assert "ValueError: bad row" in told[told.index("What went wrong") : told.index("Training")]
+
+
+def running(monkeypatch: pytest.MonkeyPatch, word: str, reason: str | None = None) -> None:
+    state = JobState(word, "squeue", reason=reason)
+    monkeypatch.setattr(Run, "job_states", lambda self: {JOB: state})
+
+
+def test_a_run_that_goes_on_is_told_as_of_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", state=None)
+    starts(run.paths.task(), 0, T0)
+    launches(run.paths.task(), 0, T0 + 15)
+    trains(run.paths.task(), 1, 5, T0 + 20)
+    running(monkeypatch, "RUNNING")
+    told = text(page(run, now_s=T0 + 85))
+    assert "Running; newest step 1 min before this page was made" in told
+    assert "so far" in told
+    assert "in progress" in told
+    assert re.search(r"As of \d+ \w+ 2026, \d\d:\d\d:\d\d", told)
+
+
+def test_a_run_that_waits_or_never_started_is_a_page_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled = made_run(tmp_path / "a-20260101-000000-0000", state="CANCELLED")
+    assert "CANCELLED; it never started" in text(page(cancelled))
+    waiting = made_run(tmp_path / "b-20260101-000000-0000", state=None, kind="slurm")
+    running(monkeypatch, "PENDING", "Priority")
+    told = text(page(waiting, now_s=T0 + 7200))
+    assert "Waiting in the queue" in told
+    assert "2 h so far" in told
+
+
+def test_files_that_are_torn_or_missing_leave_a_page_with_the_rest(run: Run) -> None:
+    attempt = run.paths.task().attempt(0).dir
+    run.paths.job.unlink()
+    for name in ("orders.jsonl", "node-0.events.jsonl", "node-1.samples.jsonl", "ending.json"):
+        (attempt / name).write_text('{"time_s": 1, "event": 3}\n[]\n{"time')
+    with open(run.paths.task().metrics, "a") as file:
+        file.write('null\n{"step": null}\n{"time_s": 1e999, "step": 4}\n{"time_s": 1, "st')
+    told = text(page(run))
+    assert "Finished" in told
+    assert "Loss" in told
+
+
+@pytest.mark.parametrize("job", ["[]", '{"resources": 3, "training": [], "args": 1}', "{"])
+def test_nothing_but_the_record_is_a_page(tmp_path: Path, job: str) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    run.paths.job.write_text(job)
+    assert "Finished" in text(page(run))
+
+
+def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
+    """A spare took node2's place in the launch in which rank 3 was slow."""
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    task = run.paths.task()
+    starts(task, 0, T0, nodes=("node1", "node2", "node3"))
+    launches(task, 0, T0 + 15)
+    at_s = trains(task, 1, 10, T0 + 20, rank_compute_s=[0.5, 0.5, 0.5, 0.5])
+    breaks(task, 0, at_s, 10)
+    launches(task, 0, at_s + 1, 1, nodes=("node1", "node3"))
+    at_s = trains(task, 11, 20, at_s + 5, rank_compute_s=[0.5, 0.5, 0.5, 0.8])
+    ends(task, 0, at_s)
+    assert (
+        "Rank 3 on node3 computes 1.60 times as long as the median rank in 50% of the comparisons "
+        "(steps 11 to 20); all wait for it."
+    ) in text(page(run))
+
+
+def test_a_thousand_ranks_are_no_thousand_lines(tmp_path: Path) -> None:
+    from benchmarks.operate_parts.report import synthetic
+
+    run = Run.open(synthetic(tmp_path / "big-20260101-000000-0000", 128, 8, 500))
+    html = page(run)
+    assert len(html) < 1_000_000
+    assert html.count("<path") < 100
+    assert "Rank 341 on node043" in text(html)
+    assert "node018, " in text(html), "the node whose GPUs do least"
+
+
+def test_settings_that_differ_come_first_and_secrets_do_not_come_at_all(tmp_path: Path) -> None:
+    variables = {
+        "HTTP_PROXY": "http://me:hunter2@proxy:80",
+        "NCCL_DEBUG": "INFO",
+        "WANDB_API_KEY": "hunter2",
+        "HF_TOKEN": "hunter2",
+    }
+    job = {
+        "resources": {"nodes": 2, "spare": 0},
+        "training": {"steps": 20, "tokens": 7, "seed": 42, "optimizer": {"lr": 0.5}},
+        "environment": {"variables": variables},
+        "args": ["--api-key", "hunter2", "--password=hunter2", "--depth", "3"],
+    }
+    command = ["submit", "--set", "environment.variables.HF_TOKEN=hunter2", "--set"]
+    command += ["training.tokens=7", "--api_token", "hunter2", "--set"]
+    command += ['environment.variables={HF_TOKEN = "hunter2"}', "https://me:hunter2@host/data"]
+    run = made_run(tmp_path / "made-20260101-000000-0000", job=job, command=command)
+    told = about.settings(about.job_of(run))
+    changed = {one.key: (one.value, one.default) for one in told.changed}
+    assert changed["training.optimizer.lr"][0] == "0.5"
+    assert changed["training.optimizer.lr"][1] not in ("", "0.5")
+    assert changed["training.tokens"] == ("7", "0")
+    assert changed["environment.variables.NCCL_DEBUG"] == ("INFO", "")
+    assert {one.key for one in told.as_default} == {"training.seed", "resources.spare"}
+    html = page(run)
+    assert "hunter2" not in html
+    assert "--depth 3" in html
+    assert "training.tokens=7" in html
+    assert html.index("training.optimizer.lr") < html.index("training.seed")
+
+
+def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", array=[0, 3])
+    for task in (0, 3):
+        paths = run.paths.task(task)
+        starts(paths, 0, T0 + 10)
+        launches(paths, 0, T0 + 25)
+        ends(paths, 0, trains(paths, 1, 5 + task, T0 + 30))
+    told = text(page(run))
+    assert "Array of 2 tasks: 2 finished" in told
+    assert page(run).count('class="spark"') == 2
+    assert "8 / 20" in told
+    assert "Loss over steps" not in told
+    one = text(page(run, 3))
+    assert "task 3" in one
+    assert "Loss over steps" in one
+    with pytest.raises(NotFoundError, match="no task 7; it has 0, 3"):
+        page(run, 7)
+
+
+def test_a_run_that_is_no_array_has_no_task(run: Run) -> None:
+    with pytest.raises(UsageError, match="no array"):
+        page(run, 1)
+
+
+def test_the_command_writes_the_file_whole_or_not_at_all(
+    run: Run, tmp_path: Path, fsdpkit: Fsdpkit
+) -> None:
+    done = fsdpkit("report", run.id)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{run.id}.html"), done.stderr
+    first = (tmp_path / f"{run.id}.html").read_text()
+    assert first.rstrip().endswith("</html>")
+    assert not list(tmp_path.glob(".*")), "no half-written file stays behind"
+    printed = fsdpkit("report", str(run.dir), "-o", "-")
+    assert printed.stdout.rstrip().endswith("</html>")
+    failed = fsdpkit("report", run.id, "-o", "no/such/directory.html")
+    assert failed.returncode == 74
+    assert "no/such/directory.html cannot be written" in failed.stderr
+    unknown = fsdpkit("report", "other")
+    assert unknown.returncode == 66
+
+
+@pytest.mark.parametrize("count", [7, 2000])
+def test_the_lines_of_many_nodes_have_no_holes_whether_they_ran_for_a_minute_or_for_days(
+    tmp_path: Path, count: int
+) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000", nodes=8)
+    task, names = run.paths.task(), [f"node{n}" for n in range(1, 9)]
+    starts(task, 0, T0, ready_s=0, nodes=names)
+    launches(task, 0, T0, nodes=names)
+    at_s, times = T0, []
+    for _ in range(count):  # as launching.sampling does
+        times.append(at_s)
+        at_s += max(10.0, (at_s - T0) / 360)
+    for node in range(8):
+        samples = ({"time_s": t, "cpu_percent": 50 + node} for t in times)
+        write_lines(task.attempt(0).node_samples(node), *samples)
+    ends(task, 0, at_s)
+    (line,) = re.findall(r'data-name="median node" d="([^"]*)"', page(run))
+    assert line.count("M") == 1
+    assert line.count("L") >= (3 if count == 7 else 100)

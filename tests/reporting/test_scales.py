@@ -1,0 +1,98 @@
+"""Axes with round ticks, and numbers and times as a person says them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.reporting.scales import clock, duration, linear, logarithmic, moment, number, zone_name
+
+T0 = 1_790_000_000.0  # Monday, 21 September 2026, 14:13:20 UTC
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+def test_an_axis_shows_all_and_has_few_round_ticks(low: float, wide: float) -> None:
+    axis = linear(low, low + wide)
+    assert axis.low <= low
+    assert axis.high >= low + wide
+    assert 1 <= len(axis.ticks) <= 9
+    values = [value for value, _ in axis.ticks]
+    assert values == sorted(values)
+    assert len({label for _, label in axis.ticks}) == len(values), "no label twice"
+    assert all(0 <= axis.fraction(value) <= 1 for value in values)
+
+
+def test_ticks_are_written_short() -> None:
+    assert [label for _, label in linear(0, 7).ticks] == ["0", "2", "4", "6"]
+    assert [label for _, label in linear(0, 0.003).ticks] == ["0", "0.001", "0.002", "0.003"]
+    assert [label for _, label in linear(0, 320_000).ticks] == ["0", "100k", "200k", "300k"]
+    assert [label for _, label in linear(1, 100, tight=True).ticks][-1] == "100"
+    assert [label for _, label in logarithmic(0.5, 30).ticks] == ["0.5", "1", "2", "5", "10", "20"]
+
+
+def test_what_never_changes_has_an_axis_too() -> None:
+    for value in (0.0, 5.0, -5.0, float("nan"), float("inf")):
+        axis = linear(value, value)
+        assert axis.high > axis.low
+        assert np.isfinite(axis.fractions(np.array([1.0]))).all()
+
+
+def test_a_logarithmic_axis_puts_decades_at_equal_distances() -> None:
+    places = logarithmic(1, 1000).fractions(np.array([1.0, 10.0, 100.0]))
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1])
+
+
+def test_times_are_local_and_the_zone_is_named(in_new_york: None) -> None:
+    axis = clock(T0, T0 + 4 * 3600)
+    assert [label for _, label in axis.ticks] == ["11:00", "12:00", "13:00", "14:00"]
+    assert moment(T0) == "21 Sep 2026, 10:13:20"
+    assert zone_name(T0) == "EDT (UTC-0400)"
+
+
+@given(st.floats(0.1, 5e8))
+def test_a_time_axis_has_few_ticks_within_it(wide_s: float) -> None:
+    axis = clock(T0, T0 + wide_s)
+    assert len(axis.ticks) <= 7
+    assert all(axis.low <= value <= axis.high for value, _ in axis.ticks)
+
+
+def test_days_are_named_where_they_begin() -> None:
+    labels = [label for _, label in clock(T0, T0 + 86400).ticks]
+    assert any("Sep" in label for label in labels)
+    assert any(":" in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((0, "0 s"), (2.34, "2.3 s"), (48, "48 s"), (72, "1 min 12 s"), (3600, "1 h")),
+        *((11040, "3 h 4 min"), (190_800, "2 d 5 h")),
+    ],
+)
+def test_durations_have_at_most_two_units(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        *((0, "0"), (0.0004, "0.0004"), (1.2345, "1.23"), (41_234, "41,200"), (3.2e6, "3.20 M")),
+        *((-12.34, "-12.3"), (float("nan"), "not a number"), (999.6, "1,000")),
+    ],
+)
+def test_numbers_have_three_digits(value: float, words: str) -> None:
+    assert number(value) == words

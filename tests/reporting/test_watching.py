@@ -1,0 +1,285 @@
+"""What a watcher of a run sees: what is new on disk, and what the scheduler says of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.reporting import looking
+from fsdpkit.reporting.history import Attempt, History
+from fsdpkit.reporting.looking import Watcher
+from fsdpkit.reporting.progress import Progress
+from fsdpkit.reporting.timeline import Span
+from fsdpkit.reporting.watching import (
+    Curves,
+    Happening,
+    View,
+    changes,
+    happenings,
+    load_of,
+    progress_line,
+    view_of,
+)
+from fsdpkit.runs.record import save
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.watched_run import RECORD, WatchedRun
+
+Watch = Callable[..., Watcher]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
+    made = WatchedRun(tmp_path)
+    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def watch(run: WatchedRun) -> Iterator[Watch]:
+    watchers: list[Watcher] = []
+
+    def start(ask_s: float = 0.05) -> Watcher:
+        watchers.append(Watcher(Run.open(run.paths.dir), ask_s=ask_s))
+        return watchers[-1]
+
+    yield start
+    for watcher in watchers:
+        watcher.close()
+
+
+def seen(watcher: Watcher, condition: Callable[[View], object]) -> View:
+    """The first look of which that is true."""
+    deadline = time.monotonic() + 30
+    while not condition(view := watcher.look()):
+        assert time.monotonic() < deadline, view
+        time.sleep(0.02)
+    return view
+
+
+# ---- Looking
+
+
+def test_a_run_is_seen_from_the_queue_to_its_end(run: WatchedRun, watch: Watch) -> None:
+    run.slurm_says("PENDING", "Priority", nodes="")
+    watcher = watch()
+    view = seen(watcher, lambda v: v.why)
+    assert (view.state, view.job_id, view.attempt) == ("PENDING", "7", None)
+    assert "higher priority" in str(view.why)
+
+    run.slurm_says("RUNNING")
+    run.begins()
+    run.trains(1, 2, memory_bytes=3e9)
+    run.samples(1, cpu_percent=40.0, memory_used_bytes=2e9)
+    run.says("step 1", "\x1b[2Jstep \x1b[32m2\x1b[0m")
+    view = seen(watcher, lambda v: v.state == "RUNNING" and v.loads)
+    assert (view.nodes, view.attempt, view.progress.step, view.progress.steps) == (
+        "node[1-2]",
+        0,
+        2,
+        100,
+    )
+    assert (view.loss, view.tokens_per_s, view.memory_bytes) == ((10.0, 5.0), (1001.0, 1002.0), 3e9)
+    (load,) = view.loads
+    assert (load.name, load.cpu_percent, load.memory_bytes) == ("node2", 40.0, 2e9)
+    assert view.lines[0] == "step 1"
+    assert "\x1b[2J" not in view.lines[1]
+    assert [one.words for one in view.happened] == ["attempt 0 began"]
+
+    run.ends()
+    run.slurm_remembers("COMPLETED")
+    view = seen(watcher, lambda v: v.over)
+    assert view.state == "COMPLETED"
+    assert "all ranks are done" in view.happened[-1].words
+
+
+def test_of_an_array_one_task_is_watched(run: WatchedRun) -> None:
+    save(run.paths, msgspec.structs.replace(RECORD, array=[2, 3]))
+    queue = "7_2|PENDING|Priority||2|3|4\n7_3|RUNNING|None|node1|2|3|4\n"
+    (run.bin / "squeue.txt").write_text(queue)
+    watcher = Watcher(Run.open(run.paths.dir), 3, ask_s=0.05)
+    view = seen(watcher, lambda v: v.state == "RUNNING")
+    watcher.close()
+    assert (view.job_id, view.nodes) == ("7_3", "node1")
+
+
+def test_only_what_is_new_is_read(
+    run: WatchedRun, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.slurm_says("RUNNING")
+    run.begins()
+    run.trains(*range(1, 500))
+    run.says(*(f"line {n}" for n in range(500)))
+    watcher = watch(ask_s=1000)
+    seen(watcher, lambda v: v.state == "RUNNING")
+    watcher.look()
+
+    def again(*_: object) -> None:
+        raise AssertionError("small files are read again")
+
+    monkeypatch.setattr(looking, "history_of", again)
+    read: list[int] = []
+    monkeypatch.setattr(looking, "progress_of", lambda *_: read.append(1) or Progress())
+    view = watcher.look()
+    assert read == []
+    assert len(view.loss) == 499
+    assert view.lines[-1] == "line 499"
+    run.trains(500)
+    assert len(watcher.look().loss) == 500
+    assert read == [1]
+
+
+def test_the_scheduler_is_not_asked_at_every_look(run: WatchedRun, watch: Watch) -> None:
+    run.slurm_says("RUNNING")
+    watcher = watch(ask_s=1000)
+    seen(watcher, lambda v: v.state == "RUNNING")
+    for _ in range(20):
+        watcher.look()
+    assert run.times_asked() == 1
+
+
+def test_a_scheduler_that_stalls_holds_up_no_look(run: WatchedRun, watch: Watch) -> None:
+    (run.bin / "squeue").write_text("#!/bin/bash\nexec sleep 600\n")
+    run.begins()
+    run.trains(1)
+    view = watch().look()
+    assert (view.state, view.progress.step, view.over) == ("asking the scheduler", 1, False)
+
+
+def test_a_job_that_the_scheduler_has_forgotten_is_over_only_if_its_files_say_so(
+    run: WatchedRun, watch: Watch
+) -> None:
+    run.begins()
+    watcher = watch()
+    view = seen(watcher, lambda v: v.state != "asking the scheduler")
+    assert (view.state, view.over) == ("unknown to the scheduler", False)
+    run.ends("requeue", 75, "the time is over")
+    time.sleep(0.1)
+    assert not watcher.look().over
+    run.ends()
+    assert seen(watcher, lambda v: v.over).state == "ended, forgotten by the scheduler"
+
+
+def test_an_end_that_may_be_none_is_waited_out(run: WatchedRun, watch: Watch) -> None:
+    run.begins()
+    run.slurm_remembers("PREEMPTED")
+    watcher = watch()
+    assert not seen(watcher, lambda v: v.state.startswith("PREEMPTED")).over
+
+
+def test_the_log_is_that_of_the_newest_start(run: WatchedRun, watch: Watch) -> None:
+    run.slurm_says("RUNNING")
+    (run.paths.dir / "slurm-7.log").write_text("fsdpkit: 2 nodes\n")
+    watcher = watch()
+    assert watcher.look().lines == ("fsdpkit: 2 nodes",)
+    run.begins()
+    run.says("first")
+    assert watcher.look().lines == ("first",)
+    run.begins(1)
+    run.says("second")
+    assert watcher.look().lines == ("second",)
+
+
+# ---- Pure parts
+
+
+def test_steps_that_are_done_again_count_once() -> None:
+    curves = Curves()
+    for step, loss in ((1, 3.0), (2, 2.0), (3, 1.0), (2, 2.5), (3, 1.5)):
+        curves.add(f'{{"step": {step}, "loss": {loss}, "step_time_s": 1, "tokens_per_s": null}}')
+    curves.add('{"step": 3, "eval_loss": 1.2}')
+    curves.add('{"step": 4, "loss"')
+    assert (curves.loss, curves.tokens_per_s) == ((3.0, 2.5, 1.5), (None,) * 3)
+
+
+@given(st.text())
+def test_no_line_of_metrics_is_an_error(text: str) -> None:
+    Curves().add(text)
+
+
+def test_a_slow_rank_is_named_until_the_ranks_are_compared_again() -> None:
+    curves = Curves()
+    compared = '"slowest_rank": 5, "slowest_host": "node2"'
+    curves.add(f'{{"step": 1, "step_time_s": 1, {compared}, "slowest_ratio": 1.5}}')
+    curves.add('{"step": 2, "step_time_s": 1}')
+    assert curves.straggler == "rank 5 on node2 computes 1.50 times as long as the median rank"
+    curves.add(f'{{"step": 3, "step_time_s": 1, {compared}, "slowest_ratio": 1.1}}')
+    assert curves.straggler is None
+
+
+def test_a_long_run_keeps_a_bounded_number_of_points() -> None:
+    curves = Curves()
+    for step in range(60_000):
+        curves.add(f'{{"step": {step}, "loss": 1, "step_time_s": 1}}')
+    assert 10_000 < len(curves.loss) <= 40_000
+
+
+def test_a_timeline_is_told_in_words_in_order_with_the_newest_checkpoint_alone() -> None:
+    spans = [
+        Span("queue", 0, 10, "in the queue"),
+        Span("attempt", 10, 50, "attempt 0 (job 7): a node was lost", 0),
+        Span("launch", 12, 30, "launch 0 on 2 nodes", 0),
+        Span("checkpoint", 20, 20, "checkpoint of step 5"),
+        Span("fault", 30, 30, "rank 1 on node2: gone", 0),
+        Span("launch", 35, None, "launch 1 on 2 nodes", 0),
+        Span("checkpoint", 40, 40, "checkpoint of step 9"),
+    ]
+    assert [(one.time_s, one.words) for one in happenings(spans)] == [
+        (10, "attempt 0 began"),
+        (30, "rank 1 on node2: gone"),
+        (35, "ranks started again, launch 1 on 2 nodes"),
+        (40, "checkpoint of step 9"),
+        (50, "over: attempt 0 (job 7): a node was lost"),
+    ]
+
+
+def test_a_node_without_gpus_or_with_strange_samples_is_shown_with_what_there_is() -> None:
+    gpus = [{"utilization_percent": 90}, {"utilization_percent": 100, "memory_used_bytes": 8e9}]
+    load = load_of("n1", {"cpu_percent": 5.0, "gpus": gpus})
+    assert (load.gpu_percent, load.gpu_memory_bytes, load.memory_bytes) == (95.0, 8e9, None)
+    assert load_of("n1", {"gpus": "none"}).gpu_percent is None
+
+
+def test_a_pending_job_comes_with_the_reason_and_the_remedy() -> None:
+    history = History(run=Path("r"), array_task=None, dir=Path("r"), attempts=(), checkpoints=())
+    view = view_of("r", JobState("PENDING", "squeue", reason="JobHeldUser"), history, job_id="7")
+    assert view.state == "PENDING"
+    assert view.action == "Let it go: scontrol release 7"
+
+
+def test_each_change_is_told_once() -> None:
+    first = View(run="r", state="RUNNING", job_id="7", progress=Progress(step=1, updated_s=1.0))
+    assert [one.words for one in changes(None, first, 5.0)] == ["RUNNING, job 7", "step 1"]
+    assert changes(first, first, 6.0) == []
+    fault = Happening(time_s=3.0, words="rank 1: gone")
+    second = View(
+        run="r",
+        state="RUNNING",
+        job_id="7",
+        progress=Progress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=2.0),
+        happened=(fault,),
+        unread=("squeue has not answered",),
+    )
+    told = changes(first, second, 7.0)
+    assert told[0] == fault
+    assert [one.words for one in told[1:]] == [
+        "step 2 of 10, loss 1.500, 1 min 20 s to go",
+        "squeue has not answered",
+    ]
+    assert changes(second, second, 8.0) == []
+    assert progress_line(Progress()) == "no step yet"
+
+
+def test_attempts_come_from_the_history() -> None:
+    attempt = Attempt(number=3, dir=Path("r/attempt-3"), job_id="7")
+    history = History(
+        run=Path("r"), array_task=None, dir=Path("r"), attempts=(attempt,), checkpoints=()
+    )
+    assert view_of("r", None, history).attempt == 3
