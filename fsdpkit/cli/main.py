@@ -15,8 +15,11 @@ from fsdpkit.errors import FsdpkitError
 COMMANDS = {
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
     "resume": "Continue a run that ended, on other resources if asked.",
-    "status": "Show what became of runs.",
-    "logs": "Print or follow a rank's output.",
+    "status": "Show how runs stand.",
+    "logs": "Print or follow what ranks wrote, or only what broke.",
+    "diagnose": "Say why a run failed, or why it does not start.",
+    "report": "Write a run's report: one HTML file to look at and send.",
+    "watch": "Watch a run live.",
     "cancel": "End a run, with a last checkpoint if asked.",
     "check": "Check this login node, or measure nodes before a training.",
     "nodes": "Show the nodes that failed a run and are avoided.",

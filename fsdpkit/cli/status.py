@@ -290,7 +290,7 @@ def _failure_lines(status: Status) -> list[str]:
         if not lines and os.access(path, os.R_OK):
             lines += path.read_text(errors="replace").splitlines()[-3:]
         lines.append(f"start-up log: {path}")
-    return lines
+    return [*lines, f"why, and what to do: fsdpkit diagnose {status.run}"]
 
 
 # Words for numbers

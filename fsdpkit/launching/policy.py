@@ -258,6 +258,7 @@ WAITING = "waiting for other ranks"
 
 _FOLLOWS = re.compile(
     r"Connection (reset|closed|refused)|closed by peer|Broken pipe|Socket Timeout|ncclRemoteError"
+    r"|gloo/transport/\w+/\w+\.cc:\d+\] (Read|Writev?) error"
     r"|remote process exited|DistNetworkError|NCCL communicator was aborted|" + WAITING,
     re.IGNORECASE,
 )

@@ -131,11 +131,14 @@ class Pulse:
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
 
 
+_COLLECTIVE = re.compile(r"/torch/distributed/(?!elastic/)")  # whose `record` wraps every program
+
+
 def _outside_collectives(stacks: str) -> str | None:
     """Where the main thread is, as `train.py:88 in forward`, unless it waits for other ranks."""
     _, _, main = stacks.partition("Current thread ")
     frames = _FRAME.findall(main)
-    if not frames or any("/torch/distributed/" in path for path, _, _ in frames[:6]):
+    if not frames or any(_COLLECTIVE.search(path) for path, _, _ in frames[:6]):
         return None
     path, line, name = frames[0]
     return f"it is at {path}:{line} in {name}"

@@ -42,9 +42,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this will not clear by itself."""
 
 
+_PARENTHESES = re.compile(r"\A\(([^()]*)\)\Z")  # as squeue's own listing shows it
+
+
 def why(evidence: PendingEvidence) -> Answer:
     """The reason in words; for one that is not known, Slurm's own word."""
-    text = (evidence.reason or "").strip().removeprefix("(").removesuffix(")").replace("_", " ")
+    text = _PARENTHESES.sub(r"\1", (evidence.reason or "").strip()).replace("_", " ")
     head, _, tail = text.partition(",")
     head = head.strip()
     known = _KNOWN.get(head)

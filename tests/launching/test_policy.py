@@ -115,8 +115,15 @@ def report(node: int, outcome: Any = "failed", **fields: Any) -> Report:
     )
 
 
-def test_a_rank_that_lost_its_peer_is_never_the_cause() -> None:
-    follows = report(0, status=1, message="Connection reset by peer", time_ns=1, rank=0)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Connection reset by peer",
+        "[gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:7: Software caused connection abort",
+    ],
+)
+def test_a_rank_that_lost_its_peer_is_never_the_cause(words: str) -> None:
+    follows = report(0, status=1, message=words, time_ns=1, rank=0)
     killed = report(1, status=137, message="ended by signal 9 (SIGKILL)", time_ns=2, rank=1)
     found = first_trouble([follows, killed], [], 5.0)
     assert found is not None

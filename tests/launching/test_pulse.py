@@ -149,12 +149,14 @@ COLLECTIVE = ("/lib/threading.py", "/x/torch/distributed/c10d.py", "/home/me/tra
 RECORDED = (
     "/home/me/data.py",
     *["/home/me/train.py"] * 6,
-    "/x/torch/distributed/elastic/record.py",
+    "/x/torch/distributed/run.py",
 )
 
 
 def test_frames_near_the_top_say_whether_a_rank_waits_for_others() -> None:
+    wrapped = ("/home/me/train.py", "/x/torch/distributed/elastic/errors/__init__.py")
     assert module._outside_collectives(stacks_of(*COLLECTIVE)) is None
+    assert module._outside_collectives(stacks_of(*wrapped)) is not None
     assert (
         module._outside_collectives(stacks_of(*RECORDED)) == "it is at /home/me/data.py:3 in call"
     )

@@ -1,0 +1,108 @@
+"""`fsdpkit diagnose`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.diagnosis import Diagnosis
+
+_WIDTH = 80
+_LABEL = 11
+_MOST = 5
+"""Failures that only followed."""
+_LONGEST = 240
+"""Characters of a quoted line."""
+_AGAIN = "To go on: "
+
+
+@click.command("diagnose")
+@click.argument("run", shell_complete=complete_run)
+@click.option("--attempt", type=click.IntRange(min=0), help="This one (default: the newest).")
+@click.option("--task", type=click.IntRange(min=0), help="This task of an array.")
+@runs_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    run: str, attempt: int | None, task: int | None, runs: str | None, as_json: bool
+) -> int:
+    """Say why RUN (its path, id, or a unique part of it) ended as it did, and what to do.
+
+    \b
+      fsdpkit diagnose fsdp-t5-20261121-101500-3f2a
+      fsdpkit diagnose 3f2a --attempt 0
+
+    Names what came first and whose it was; what other ranks said because of it is no cause. Of an
+    array it tells of the first task that failed. Exit status: 0 whenever there is an answer, also
+    if the run failed or nobody knows why; 66 no such run, task or attempt.
+    """
+    from fsdpkit.reporting.diagnosis import diagnose
+    from fsdpkit.reporting.evidence import Wanted, gather
+    from fsdpkit.scheduling.run import Run
+
+    opened = Run.open(run, runs=runs)
+    found = diagnose(gather(opened, Wanted(task, attempt)), attempt)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(found, enc_hook=str).decode())
+    else:
+        click.echo("\n".join(lines_of(found, opened.dir)))
+    return 0
+
+
+def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
+    """For a person, within 80 columns: the sentence, what to do, then what it rests on."""
+    yield from _folded(found.sentence)
+    if found.sharing is not None and found.task is not None:
+        yield from _folded(_of_array(found))
+    advice, _, again = (found.action or "").partition(_AGAIN)
+    yield from _labelled("what to do", [advice.strip()])
+    yield from _labelled("to go on", [again])
+    yield from _labelled("where", [_place_of(found)])
+    for place, quote in enumerate(found.evidence):
+        where = "" if quote.file is None else _line_of(quote.file, quote.line, directory)
+        text = textwrap.shorten(quote.text, _LONGEST, placeholder=" …")
+        yield from _labelled("" if place else "seen in", [where, text])
+    more = len(found.follow_on) - _MOST
+    follow_on = [*found.follow_on[:_MOST], *([f"and {more} more"] if more > 0 else [])]
+    yield from _labelled("followed", follow_on)
+    yield from _labelled("before", found.earlier)
+    yield from _labelled("looked at" if found.cause == "unknown" else "not read", found.looked_at)
+
+
+def _of_array(found: Diagnosis) -> str:
+    same = "it alone stands" if found.sharing == 1 else f"{found.sharing} tasks stand"
+    more = f"; {found.unread_tasks} were not looked at" if found.unread_tasks else ""
+    return f"This is task {found.task} of the array; of those looked at {same} so{more}."
+
+
+def _place_of(found: Diagnosis) -> str:
+    parts = [f"attempt {found.attempt}"] if found.attempt is not None else []
+    parts += [f"rank {found.rank}"] if found.rank is not None else []
+    parts += [found.node] if found.node else []
+    return ", ".join(parts)
+
+
+def _line_of(file: Path, line: int | None, directory: Path) -> str:
+    shown = file.relative_to(directory) if file.is_relative_to(directory) else file
+    return str(shown) if line is None else f"{shown}:{line}"
+
+
+def _labelled(label: str, texts: Sequence[str]) -> Iterator[str]:
+    """Each text behind the label or below it, folded; nothing if there is none."""
+    for text in filter(None, texts):
+        yield from _folded(text, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
+        label = ""
+
+
+def _folded(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

@@ -1,0 +1,346 @@
+"""Why a run ended as it did: the root cause, who came first, and what to do. Pure.
+
+Each process of an attempt that says something of its end gets the causes that its words show
+(reporting/causes.py). Those of the highest level count, among them the first by the clock, so that
+a rank that only lost its peer is never the cause while anybody has one. What nobody explains is
+`unknown`, with what was looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.errors import NotFoundError
+from fsdpkit.reporting import pending
+from fsdpkit.reporting.causes import CAUSES, Cause
+from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.signs import Level
+
+_MOST_FOLLOW_ON = 20
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be said of a run."""
+
+    cause: str
+    """One of causes.CAUSES."""
+    sentence: str
+    rank: int | None = None
+    node: str | None = None
+    attempt: int | None = None
+    task: int | None = None
+    """Of an array: the task that this is about, the first that failed."""
+    sharing: int | None = None
+    """Of an array: how many tasks, this one included, ended for the same cause."""
+    unread_tasks: int = 0
+    """Of an array: how many tasks that may have failed were not looked at."""
+    evidence: tuple[Quote, ...] = ()
+    action: str | None = None
+    follow_on: tuple[str, ...] = ()
+    """Failures that only followed from it, a line each."""
+    earlier: tuple[str, ...] = ()
+    """What attempts before this one ended for, or launches within it, a line each."""
+    looked_at: tuple[str, ...] = ()
+    """What was read, where that did not suffice; and what could not be read."""
+
+
+def diagnose(evidence: Evidence, attempt: int | None = None) -> Diagnosis:
+    """The root cause of a run that ended badly, or how it stands. Of an array: of the first task
+    that failed.
+
+    attempt: this one, whatever came after it. Raises NotFoundError if it is not in the evidence.
+    """
+    tasks = evidence.tasks
+    if attempt is not None:
+        tasks = tuple(cut for task in tasks if (cut := _until(task, attempt)) is not None)
+        if not tasks:
+            raise NotFoundError(f"run {evidence.run} has no attempt {attempt}")
+    read = [_of_task(task, evidence) for task in tasks if task.attempts is not None]
+    if not read:
+        return Diagnosis(cause="done", sentence=CAUSES["done"].sentence)
+    chosen = min(read, key=lambda one: _WORST_FIRST.get(one.cause, 0))
+    if len(tasks) == 1:
+        return chosen
+    not_read = [task for task in tasks if task.attempts is None and not _succeeded(task.job)]
+    sharing = sum(one.cause == chosen.cause for one in read)
+    return msgspec.structs.replace(chosen, sharing=sharing, unread_tasks=len(not_read))
+
+
+_WORST_FIRST = {"running": 1, "pending": 2, "done": 3}
+"""Which task of an array is told of; all failures are as bad."""
+
+
+def _until(task: Task, number: int) -> Task | None:
+    """The task as if it had ended with this attempt."""
+    attempts = task.attempts or ()
+    for place, attempt in enumerate(attempts):
+        if attempt.number == number:
+            newest = place + 1 == len(attempts)
+            job = task.job if newest else attempt.job
+            return msgspec.structs.replace(task, attempts=attempts[: place + 1], job=job)
+    return None
+
+
+def _succeeded(job: Job | None) -> bool:
+    return job is not None and job.state is not None and job.state.succeeded
+
+
+def _of_task(task: Task, evidence: Evidence) -> Diagnosis:
+    attempts = task.attempts or ()
+    state = task.job.state if task.job else None
+    phase = state.phase if state is not None else "unknown"
+    if _succeeded(task.job) or (phase == "unknown" and _done_on_record(attempts)):
+        return _standing("done", task, evidence, attempts)
+    if phase == "pending":
+        return _pending(task, evidence)
+    if phase == "running":
+        return _standing("running", task, evidence, attempts[:-1], within=attempts[-1:])
+    if phase == "unknown" and not any(map(_tells_of_an_end, attempts[-1:])):
+        return _unknown(task, evidence)
+    newest = attempts[-1] if attempts else Attempt(number=None, job=task.job)
+    return _of_failure(newest, task, evidence)
+
+
+def _done_on_record(attempts: Sequence[Attempt]) -> bool:
+    return any(a.ending is not None and a.ending.cause == "done" for a in attempts[-1:])
+
+
+def _tells_of_an_end(attempt: Attempt) -> bool:
+    """Whether the attempt is over by its own files, or by those that came after it."""
+    return attempt.ending is not None or attempt.verdict is not None or bool(attempt.voices)
+
+
+def _standing(
+    cause: str,
+    task: Task,
+    evidence: Evidence,
+    before: Sequence[Attempt],
+    within: Sequence[Attempt] = (),
+) -> Diagnosis:
+    """A run that is well, and what it got over."""
+    return Diagnosis(
+        cause=cause,
+        sentence=CAUSES[cause].sentence,
+        attempt=task.attempts[-1].number if task.attempts else None,
+        task=task.number,
+        earlier=(*_earlier(before, evidence.run), *_restarts(within)),
+        looked_at=evidence.unread,
+    )
+
+
+_REFUSED = re.compile(
+    r"Invalid(?:Account|QOS)|(?:Account|QOS)NotAllowed|MaxMemPerLimit"
+    r"|not permitted to use this partition"
+)
+"""Slurm's reasons for a job that it does not allow, in one word or, of an account, a QOS or a group
+that the partition refuses, in a sentence."""
+
+
+def _pending(task: Task, evidence: Evidence) -> Diagnosis:
+    job = task.job
+    told = job.pending if job is not None and job.pending else pending.PendingEvidence()
+    answer = pending.why(told)
+    cause = "pending-forever" if answer.never else "pending"
+    if _REFUSED.search(told.reason or ""):
+        cause = "refused"
+    quote = Quote(None, None, f"Slurm's reason: {told.reason}") if told.reason else None
+    return Diagnosis(
+        cause=cause,
+        sentence=_sentence(CAUSES[cause], "the job", answer.words),
+        task=task.number,
+        evidence=(quote,) if quote else (),
+        action=answer.action or _filled(CAUSES[cause].action, evidence.run),
+        earlier=tuple(_earlier(task.attempts or (), evidence.run)),
+        looked_at=evidence.unread,
+    )
+
+
+def _of_failure(attempt: Attempt, task: Task, evidence: Evidence) -> Diagnosis:
+    findings = findings_of(attempt)
+    first = root(findings, attempt)
+    before = (task.attempts or ())[:-1]
+    if first is None:
+        return _unknown(task, evidence)
+    cause = CAUSES[first.cause]
+    action = first.action or cause.action
+    return Diagnosis(
+        cause=first.cause,
+        sentence=_sentence(cause, _who(first), first.words),
+        rank=first.rank,
+        node=first.node,
+        attempt=attempt.number,
+        task=task.number,
+        evidence=tuple(_quotes(first, findings)),
+        action=_filled(action, evidence.run, first.node),
+        follow_on=tuple(_follow_on(first, findings)),
+        earlier=(*_earlier(before, evidence.run), *_restarts([attempt])),
+        looked_at=_looked_at(attempt, evidence) if first.cause == "unknown" else evidence.unread,
+    )
+
+
+def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
+    attempts = task.attempts or ()
+    words = "none of what was read tells of a failure"
+    if not evidence.submitted:
+        words = "nobody heard whether sbatch took the job, and Slurm knows none"
+    elif task.job is None or task.job.state is None:
+        words = "the scheduler does not know the job, and its directory tells of no end"
+    return Diagnosis(
+        cause="unknown",
+        sentence=_sentence(CAUSES["unknown"], "the job", words),
+        attempt=attempts[-1].number if attempts else None,
+        task=task.number,
+        earlier=tuple(_earlier(attempts[:-1], evidence.run)),
+        looked_at=_looked_at(attempts[-1] if attempts else Attempt(number=None), evidence),
+    )
+
+
+# Which of the findings counts
+
+
+def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
+    """The finding that explains the others; None if there is none at all."""
+    if _decided_by_itself(attempt):
+        # What the scheduler says of the job then is how it was cleared away.
+        inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
+        findings = inside or findings
+    if not findings:
+        return None
+    highest = max(finding.level for finding in findings)
+    candidates = [finding for finding in findings if finding.level == highest]
+    first = min(candidates, key=_order)
+    return _with_victim(first, findings, attempt)
+
+
+_BREAKS = ("host-out-of-memory", "node-failure")
+"""Of what comes from outside, that which the agents notice as a failure."""
+_PLACES = {name: place for place, name in enumerate(CAUSES)}
+
+
+def _order(finding: Finding) -> tuple[float, float, bool, int, str]:
+    by_table = _PLACES[finding.cause]
+    time_s = math.inf if finding.time_s is None else finding.time_s
+    particular = finding.level in (Level.OUTSIDE, Level.WAITED)  # then the clock says little
+    rank = -1 if finding.rank is None else finding.rank
+    return (
+        by_table if particular else time_s,
+        time_s if particular else by_table,
+        finding.node is None,
+        rank,
+        finding.words,
+    )
+
+
+def _decided_by_itself(attempt: Attempt) -> bool:
+    """Whether the agents had ended the attempt for a failure before anybody asked them to."""
+    verdict = attempt.verdict
+    if verdict is None or verdict.trouble is None or verdict.warned:
+        return False
+    return verdict.trouble.cause not in ("done", "stopped")
+
+
+def _with_victim(first: Finding, others: Sequence[Finding], attempt: Attempt) -> Finding:
+    """With rank and node, where the finding itself has none and another of its kind has; without
+    them, where it concerns the whole job."""
+    if CAUSES[first.cause].of_job:
+        return msgspec.structs.replace(first, rank=None, node=None)
+    rank, node = first.rank, first.node
+    if node is None and first.level == Level.OUTSIDE:
+        same = [f for f in others if f.cause == first.cause and f.node is not None]
+        node = min(same, key=_order).node if same else None
+    if first.cause == "host-out-of-memory" and rank is None:
+        killed = [v for v in attempt.voices if v.kind == "rank" and v.status == 137]
+        killed = [v for v in killed if node in (None, v.node)]
+        if killed:
+            victim = min(killed, key=lambda v: (v.time_s or math.inf, v.rank or 0))
+            rank, node = victim.rank, victim.node
+    return msgspec.structs.replace(first, rank=rank, node=node)
+
+
+# In words
+
+
+def _who(finding: Finding) -> str:
+    if finding.rank is None:
+        return finding.node or "the job"
+    return f"rank {finding.rank}" + (f" on {finding.node}" if finding.node else "")
+
+
+def _sentence(cause: Cause, who: str, words: str) -> str:
+    text = cause.sentence.replace("{who}", who).replace("{words}", words.rstrip(" .;:"))
+    text = re.sub(r"[\s.:]+$", "", text)
+    text += "" if text.endswith("…") else "."
+    return f"R{text[1:]}" if text.startswith("rank ") else text
+
+
+def _filled(action: str | None, run: str, node: str | None = None) -> str | None:
+    """What to do, with the names in it; None where one is needed that nobody knows."""
+    if action is None or ("{node}" in action and node is None):
+        return None
+    return action.replace("{run}", run).replace("{node}", node or "")
+
+
+def _quotes(first: Finding, findings: Sequence[Finding]) -> Iterator[Quote]:
+    """Its own first, then others that say the same, each place once."""
+    same = [f for f in findings if f.cause == first.cause and f.level == first.level]
+    same = [f for f in same if f.rank in (None, first.rank) and f.node in (None, first.node)]
+    seen: set[Quote] = set()
+    for finding in [first, *sorted(same, key=_order)]:
+        quote = finding.quote
+        if quote is not None and quote not in seen and len(seen) < 3:
+            seen.add(quote)
+            yield quote
+
+
+def _follow_on(first: Finding, findings: Sequence[Finding]) -> Iterator[str]:
+    """Other ranks and agents that failed, a line each, in the order of their ranks and nodes."""
+    told: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda f: (-f.level, _order(f))):
+        told.setdefault(_who(finding), finding)
+    others = [f for who, f in told.items() if who not in (_who(first), first.node, "the job")]
+    others.sort(key=lambda f: (math.inf if f.rank is None else f.rank, f.node or ""))
+    for finding in others[:_MOST_FOLLOW_ON]:
+        yield f"{_who(finding)}: {finding.words}"
+
+
+def _earlier(attempts: Sequence[Attempt], run: str) -> Iterator[str]:
+    for attempt in attempts:
+        if attempt.number is None:
+            continue
+        first = root(findings_of(attempt), attempt)
+        if first is not None:
+            sentence = _sentence(CAUSES[first.cause], _who(first), first.words)
+            yield f"attempt {attempt.number}: {sentence}"
+        elif attempt.ending is not None and attempt.ending.cause != "done":
+            yield f"attempt {attempt.number}: {attempt.ending.why}"
+
+
+def _restarts(attempts: Sequence[Attempt]) -> Iterator[str]:
+    for attempt in attempts:
+        for message in attempt.restarts:
+            yield f"the ranks of attempt {attempt.number} were started again after: {message}"
+
+
+def _looked_at(attempt: Attempt, evidence: Evidence) -> tuple[str, ...]:
+    """What was read, for where it did not suffice."""
+    said = attempt.job.state.describe() if attempt.job and attempt.job.state else None
+    texts = [text for voice in attempt.voices for text in (voice.message, *voice.logs)]
+    files = {text.file for text in texts if text is not None and text.file is not None}
+    shown = sorted(_below(file, evidence.dir) for file in files)
+    more = [f"and {len(shown) - 8} other files"] if len(shown) > 8 else []
+    return (
+        *([f"the scheduler: {said}"] if said else []),
+        *evidence.unread,
+        *(shown[:8] or ["no log and no record of a failure in the run's directory"]),
+        *more,
+    )
+
+
+def _below(file: Path, directory: Path) -> str:
+    return str(file.relative_to(directory)) if file.is_relative_to(directory) else str(file)

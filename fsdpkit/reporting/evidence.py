@@ -1,0 +1,294 @@
+"""What is known of how a run went, read at the edge, so that the diagnosis itself can be pure.
+
+`gather` asks Slurm and reads the run's directory; `gather_from` takes what Slurm's commands printed
+instead. Every field that is None was not read. Reading is bounded: of a log only its end, of many
+ranks those with a failure and some more (reporting/voices.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fsdpkit.errors import NotFoundError
+from fsdpkit.launching.policy import Ending
+from fsdpkit.reporting import history
+from fsdpkit.reporting.history import Verdict
+from fsdpkit.reporting.log_ends import end_of
+from fsdpkit.reporting.pending import PendingEvidence
+from fsdpkit.reporting.voices import Voice, batch_voices, voices_of
+from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.record import RunRecord, load
+from fsdpkit.scheduling import states as slurms
+from fsdpkit.scheduling.run_states import decisive
+from fsdpkit.scheduling.states import JobState
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
+
+_MOST_ATTEMPTS = 8
+_MOST_TASKS = 64
+_MOST_NODES = 256
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler says of a job, or of a task of an array."""
+
+    id: str
+    state: JobState | None = None
+    """None: nobody could say."""
+    pending: PendingEvidence | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of the job by Slurm."""
+
+    number: int | None
+    """None: the job ended before it could make a directory."""
+    voices: tuple[Voice, ...] = ()
+    """Who said what: ranks of the last launch, agents, the batch shell."""
+    job: Job | None = None
+    """If this was the last attempt of its job: whose end the scheduler's words describe."""
+    ending: Ending | None = None
+    verdict: Verdict | None = None
+    files: tuple[Path | None, Path | None] = (None, None)
+    """Where `ending` and `verdict` stand."""
+    lost_nodes: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
+    """What the launches before the last ended for, which the attempt got over."""
+    request: str | None = None
+    """Content of `stop-requested`."""
+    head: str | None = None
+    """Name of the head node."""
+    head_addresses: tuple[tuple[str, str], ...] = ()
+    """By node, the head first: the address that the head node's name has there."""
+    memory_share: Mapping[str, float] = {}
+    """By node: the largest part of its memory that the last samples saw in use, 0 to 1."""
+    recorders: tuple[Path, ...] = ()
+    """Dumps of the flight recorder."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One training: the run itself, or one task of an array."""
+
+    number: int | None
+    job: Job | None = None
+    """The job that says how it stands."""
+    attempts: tuple[Attempt, ...] | None = ()
+    """The newest eight, oldest first. None: not read, for an array has many."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the diagnosis of a run rests on."""
+
+    run: str
+    dir: Path
+    submitted: bool
+    """False: sbatch was called, and nobody heard its answer."""
+    tasks: tuple[Task, ...]
+    unread: tuple[str, ...] = ()
+    """Sources that gave no answer, a clause each."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What is to be read however many others there are."""
+
+    task: int | None = None
+    attempt: int | None = None
+
+
+EVERYTHING = Wanted()
+
+
+def gather(run: Run, wanted: Wanted = EVERYTHING) -> Evidence:
+    """Everything about a run, or one task of an array, with one round of questions to the
+    scheduler. Raises NotFoundError if there is no such task."""
+    from fsdpkit.scheduling.run_states import standings
+
+    (standing,) = standings([(run.paths, run.record)])
+    fields: dict[str, Mapping[str, str]] = {}
+    waiting = [i for i, s in standing.states.items() if s is not None and s.phase == "pending"]
+    if waiting and standing.record.kind == "slurm":
+        from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+        fields[waiting[0]] = SlurmClient(run.record.cluster).details(waiting[0], Round())
+    return _evidence(run.paths, standing.record, standing.states, fields, standing.unread, wanted)
+
+
+def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> Evidence:
+    """The same of a run directory, wherever it was copied to, without asking anybody.
+
+    scheduler: what `squeue`, `sacct` and `scontrol` printed (in the formats of
+    scheduling/slurm.py), by those names. Raises NotFoundError or StorageError for a directory that
+    is no run.
+    """
+    texts = {name.removesuffix(".txt"): text for name, text in (scheduler or {}).items()}
+    by_source = (
+        slurms.parse_squeue(texts.get("squeue", "")),
+        slurms.parse_sacct(texts.get("sacct", "")),
+        slurms.parse_scontrol(texts.get("scontrol", "")),
+    )
+    record = load(directory)
+    states = {
+        job_id: _merged([source[job_id] for source in by_source if job_id in source])
+        for job in record.jobs
+        for job_id in job.job_ids
+    }
+    fields: dict[str, Mapping[str, str]] = {}
+    for line in texts.get("scontrol", "").splitlines():
+        one = slurms.job_fields(line)
+        fields[one.get("JobId", "")] = one
+    unread = [
+        f"{name} was not asked" for name in ("squeue", "sacct", "scontrol") if name not in texts
+    ]
+    return _evidence(RunPaths(directory), record, states, fields, tuple(unread))
+
+
+def _merged(told: Sequence[JobState]) -> JobState | None:
+    """squeue knows a job sooner; of its end only the others know the exit code, and by whom."""
+    best = None
+    for state in told:
+        if best is None or (best.phase == state.phase == "ended" and best.exit_code is None):
+            best = state
+    return best
+
+
+def _evidence(
+    paths: RunPaths,
+    record: RunRecord,
+    states: Mapping[str, JobState | None],
+    fields: Mapping[str, Mapping[str, str]],
+    unread: Sequence[str],
+    wanted: Wanted = EVERYTHING,
+) -> Evidence:
+    jobs = {
+        job_id: Job(id=job_id, state=state, pending=_pending(job_id, state, fields, record.id))
+        for job_id, state in states.items()
+    }
+    numbers: list[int | None] = [None] if record.array is None else [*(record.array_tasks or [])]
+    if wanted.task is not None:
+        if wanted.task not in numbers:
+            raise NotFoundError(f"run {record.id} has no task {wanted.task}")
+        numbers = [wanted.task]
+    newest = {(int(i.partition("_")[2]) if "_" in i else None): i for i in decisive(record, states)}
+    left = _MOST_TASKS
+    tasks = []
+    for number in numbers:
+        job = jobs.get(newest.get(number, ""))
+        well = job is not None and job.state is not None and job.state.succeeded
+        if len(numbers) > 1 and (well or left <= 0):
+            tasks.append(Task(number=number, job=job, attempts=None))
+            continue
+        left -= 1
+        read = _attempts(paths, record, number, jobs, job, wanted.attempt)
+        tasks.append(Task(number=number, job=job, attempts=read))
+    return Evidence(
+        run=record.id,
+        dir=paths.dir,
+        submitted=record.state == "submitted",
+        tasks=tuple(tasks),
+        unread=tuple(unread),
+    )
+
+
+def _pending(
+    job_id: str, state: JobState | None, fields: Mapping[str, Mapping[str, str]], run: str
+) -> PendingEvidence | None:
+    if state is None or state.phase != "pending":
+        return None
+    told = {key: value for key, value in fields.get(job_id, {}).items() if value != "(null)"}
+    return PendingEvidence(
+        reason=told.get("Reason") if state.reason in (None, "None") else state.reason,
+        job_id=job_id.partition("_")[0],
+        run=run,
+        dependency=told.get("Dependency"),
+        partition=told.get("Partition"),
+        account=told.get("Account"),
+        qos=told.get("QOS"),
+        time_limit=told.get("TimeLimit"),
+        restarts=state.restarts,
+    )
+
+
+def _attempts(
+    paths: RunPaths,
+    record: RunRecord,
+    task: int | None,
+    jobs: Mapping[str, Job],
+    newest: Job | None,
+    wanted: int | None,
+) -> tuple[Attempt, ...]:
+    every = history.history_of(paths, record, task).attempts
+    past = [a for a in every if a in every[-_MOST_ATTEMPTS:] or a.number == wanted]
+    ranks = {job.job_id: job.ranks_per_node for job in record.jobs}
+    found = []
+    for place, attempt in enumerate(past):
+        last = place + 1 == len(past) or past[place + 1].job_id != attempt.job_id
+        job = jobs.get(attempt.job_id or "") if last else None
+        per_node = ranks.get((attempt.job_id or "").partition("_")[0], record.ranks_per_node)
+        found.append(_attempt(attempt, paths, task, job, per_node, last=last))
+    begun = {attempt.job_id for attempt in past}
+    if newest is not None and newest.id not in begun and newest.state and newest.state.over:
+        voices = tuple(batch_voices(paths, newest.id))
+        found.append(Attempt(number=None, voices=voices, job=newest))
+    return tuple(found)
+
+
+def _attempt(
+    past: history.Attempt,
+    paths: RunPaths,
+    task: int | None,
+    job: Job | None,
+    ranks_per_node: int,
+    *,
+    last: bool,
+) -> Attempt:
+    voices = voices_of(past, paths, ranks_per_node, newest=last)
+    place = paths.task(task)
+    killed = any(voice.status == 137 for voice in voices)
+    return Attempt(
+        number=past.number,
+        voices=tuple(voices),
+        job=job,
+        ending=past.ending,
+        verdict=past.verdict,
+        files=(past.paths.ending, past.paths.verdict),
+        lost_nodes=past.lost_nodes,
+        restarts=tuple(launch.message for launch in past.launches[:-1] if launch.message),
+        request=_request(place) if last else None,
+        head=next((node.name for node in past.nodes if node.number == 0 and node.name), None),
+        head_addresses=tuple(
+            (node.name, str(node.findings["head_address"]))
+            for node in past.nodes
+            if node.findings.get("head_address")
+        ),
+        memory_share=_memory_share(past) if killed else {},
+        recorders=tuple(sorted((place.debug / past.dir.name).glob("nccl_trace_rank_*"))[:8]),
+    )
+
+
+def _request(task: TaskPaths) -> str | None:
+    with contextlib.suppress(OSError):
+        return task.stop_requested.read_text(encoding="utf-8", errors="replace").strip()
+    return None
+
+
+def _memory_share(past: history.Attempt) -> dict[str, float]:
+    found = {}
+    for node in past.nodes[:_MOST_NODES]:
+        end = end_of(past.paths.node_samples(node.number), 4096)
+        shares = [_share(line) for line in end.text.splitlines()[-3:]] if end else []
+        found[node.name] = max((share for share in shares if share is not None), default=0.0)
+    return found
+
+
+def _share(line: str) -> float | None:
+    with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):
+        sample: Any = json.loads(line)
+        return float(sample["memory_used_bytes"]) / float(sample["memory_total_bytes"])
+    return None

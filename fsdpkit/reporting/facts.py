@@ -1,0 +1,165 @@
+"""Findings that no single line says: comparisons of ranks, of nodes, of a signal with the memory.
+
+Each function takes all that is known of an attempt and yields what it finds; causes.py says which
+cause that is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsdpkit.reporting.evidence import Attempt
+from fsdpkit.reporting.log_ends import Text
+from fsdpkit.reporting.signs import Level
+from fsdpkit.reporting.voices import Voice
+
+
+class Fact(NamedTuple):
+    """What a function found that no single line says."""
+
+    words: str
+    level: Level = Level.OWN
+    rank: int | None = None
+    node: str | None = None
+    seen_in: Text | None = None
+
+
+def killed_for_memory(attempt: Attempt) -> Iterator[Fact]:
+    """A rank ended by SIGKILL on a node whose memory was full: the kernel chose it."""
+    for voice in attempt.voices:
+        share = attempt.memory_share.get(voice.node or "", 0.0)
+        if voice.status == 137 and share >= 0.95:
+            words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
+            yield Fact(words, Level.OWN, voice.rank, voice.node, voice.message)
+
+
+_SRUN = re.compile(r"^srun: error: ([\w.-]+): task \d+: (.*)$", re.MULTILINE)
+
+
+def silent_node(attempt: Attempt) -> Iterator[Fact]:
+    """A node whose agent is gone without a word: the head that others do not hear any more, or the
+    first whose end srun tells of, if that was SIGKILL."""
+    for voice in attempt.voices:
+        if voice.message is not None and HEAD_SILENT in voice.message.text:
+            words = f"the head's agent does not answer {voice.node} any more"
+            yield Fact(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
+        for log in voice.logs if voice.kind == "batch" else ():
+            if (first := _SRUN.search(log.text)) and first[2] == "Killed":
+                words = "its agent was killed, and nobody says by whom"
+                place = log.part(*first.span())
+                yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
+
+
+HEAD_SILENT = "the head node's agent does not answer any more"
+
+
+def different_head_addresses(attempt: Attempt) -> Iterator[Fact]:
+    """Nodes that look for the head node at another address than most, or the head itself, does."""
+    addresses = list(attempt.head_addresses)
+    if len({address for _, address in addresses}) < 2:
+        return
+    head, right = addresses[0]
+    for node, address in addresses:
+        if address != right:
+            words = f"the head node's name is {address} on {node}, {right} on {head}"
+            yield Fact(words, Level.WAITED, node=node)
+            return
+
+
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
+_INNERMOST = 3
+"""Frames from the innermost in which a call of torch.distributed means waiting for other ranks."""
+
+
+class _Stand(NamedTuple):
+    """Where a rank's main thread was when it was asked."""
+
+    voice: Voice
+    waits_in: str | None
+    """The function of torch.distributed; None: it was somewhere else."""
+    place: str
+    line: Text
+
+
+def _stands(attempt: Attempt) -> list[_Stand]:
+    """Of each rank that wrote its stacks, which it is asked for when there is no progress."""
+    found = []
+    for voice in attempt.voices:
+        if voice.kind != "rank" or voice.rank is None or voice.stacks is None:
+            continue
+        stacks = voice.stacks
+        begin = max(0, stacks.text.find("Current thread "))
+        frames = list(_FRAME.finditer(stacks.text, begin))
+        if not frames:
+            continue
+        path, line, name = frames[0].groups()
+        found.append(
+            _Stand(
+                voice,
+                next(filter(None, map(_collective, frames[:_INNERMOST])), None),
+                f"{path}:{line} in {name}",
+                stacks.part(*frames[0].span()),
+            )
+        )
+    return found
+
+
+def _collective(frame: re.Match[str]) -> str | None:
+    path, _, name = frame.groups()
+    inside = "/torch/distributed/" in path and "/torch/distributed/elastic/" not in path
+    return name if inside and name != "wrapper" else None
+
+
+def hung(attempt: Attempt) -> Iterator[Fact]:
+    """The one rank, or few, that is somewhere else while the others wait for it."""
+    stands = _stands(attempt)
+    elsewhere = [stand for stand in stands if stand.waits_in is None]
+    if len(elsewhere) < len(stands):
+        for stand in elsewhere:
+            words = f"it is at {stand.place}, while other ranks wait for it"
+            yield Fact(words, Level.OWN, stand.voice.rank, stand.voice.node, stand.line)
+
+
+def different_collectives(attempt: Attempt) -> Iterator[Fact]:
+    """The ranks wait for one another in different collectives, by their stacks or by NCCL."""
+    yield from _stacks_differ(attempt)
+    yield from _watchdogs_differ(attempt)
+
+
+def _stacks_differ(attempt: Attempt) -> Iterator[Fact]:
+    """All ranks wait in collectives when they are taken for hung, but not in the same one."""
+    stands = _stands(attempt)
+    where = {stand.waits_in: stand for stand in reversed(stands)}
+    if len(where) > 1 and None not in where:
+        told = sorted((stand.voice.rank or 0, name) for name, stand in where.items())
+        words = ", ".join(f"rank {rank} waits in {name}" for rank, name in told)
+        yield Fact(words, Level.OWN, seen_in=stands[0].line)
+
+
+_WATCHDOG = re.compile(
+    r"Rank (\d+)\] Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
+)
+
+
+def _watchdogs_differ(attempt: Attempt) -> Iterator[Fact]:
+    """NCCL's watchdogs gave up on different collectives with the same number."""
+    seen: dict[str, dict[tuple[str, str], int]] = {}
+    for voice in attempt.voices:
+        for text in (voice.message, *voice.logs):
+            for rank, number, kind, size in _WATCHDOG.findall(text.text if text else ""):
+                seen.setdefault(number, {}).setdefault((kind, size), int(rank))
+    for number, kinds in seen.items():
+        if len({kind for kind, _ in kinds}) > 1:
+            told = (f"rank {rank} {kind}" for (kind, _), rank in sorted(kinds.items()))
+            yield Fact(f"collective {number} is not the same everywhere: {', '.join(told)}")
+            return
+
+
+def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
+    """Slurm ends a batch job by `signal 53` when it cannot open its log or working directory."""
+    state = attempt.job.state if attempt.job else None
+    if state is not None and state.exit_signal == 53:
+        yield Fact("Slurm could not open the job's log on the node (signal 53)")

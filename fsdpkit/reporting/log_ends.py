@@ -1,0 +1,82 @@
+"""The ends of log files, with the numbers of their lines; a log of any size takes the same time."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+_MOST_COUNTED = 32 << 20
+"""Bytes in front of the end whose lines are counted; beyond, a line's number is not told."""
+_BLOCK = 1 << 20
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Text from a file, or from what a command printed."""
+
+    text: str
+    file: Path | None = None
+    line: int | None = 1
+    """Number of its first line in the file; None: not counted."""
+
+    def line_at(self, position: int) -> int | None:
+        """The number of the line at a position in the text."""
+        return None if self.line is None else self.line + self.text.count("\n", 0, position)
+
+    def part(self, begin: int, end: int) -> Text:
+        return Text(self.text[begin:end], self.file, self.line_at(begin))
+
+
+def end_of(file: Path, most_bytes: int) -> Text | None:
+    """The last whole lines of a file; None if it cannot be read or is empty."""
+    try:
+        with open(file, "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            skipped = max(0, size - most_bytes)
+            line: int | None = 1
+            if skipped:
+                line = 1 + _lines_in(opened, skipped) if skipped <= _MOST_COUNTED else None
+                opened.seek(skipped)
+            content = opened.read(most_bytes)
+    except OSError:
+        return None
+    if skipped:  # the first line is most likely torn
+        content = content.partition(b"\n")[2]
+        line = None if line is None else line + 1
+    text = content.decode("utf-8", errors="replace")
+    return Text(text, file, line) if text.strip() else None
+
+
+def _lines_in(opened: object, size: int) -> int:
+    lines, left = 0, size
+    while left > 0:
+        block = opened.read(min(_BLOCK, left))  # type: ignore[attr-defined]
+        if not block:
+            break
+        lines, left = lines + block.count(b"\n"), left - len(block)
+    return lines
+
+
+def without(text: Text, prefix: str) -> Text:
+    """The text with the lines that begin with `prefix` emptied, so that numbers stay right."""
+    kept = ("" if line.startswith(prefix) else line for line in text.text.split("\n"))
+    return Text("\n".join(kept), text.file, text.line)
+
+
+def newest_part(text: Text, begins: str, ends: str, requeued: str) -> Text:
+    """Of a file that all attempts append to, what the newest wrote.
+
+    Three regular expressions: the line that an attempt writes first, mostly; the last line of one,
+    which says something of an end but perhaps not the very end; that of one which is followed by
+    another for certain.
+    """
+    begun = [match.start() for match in re.finditer(begins, text.text, re.MULTILINE)]
+    cut = begun[-1] if len(begun) > 1 else 0
+    for match in re.finditer(f"(?:{ends}|{requeued}).*\n", text.text):
+        if begun and match.end() <= begun[-1]:
+            cut = match.end()  # also what it wrote before its first line belongs to the next
+    for match in re.finditer(f"(?:{requeued}).*\n", text.text):
+        cut = max(cut, match.end())
+    return text.part(cut, len(text.text))

@@ -1,0 +1,250 @@
+"""Who of an attempt said what about its end: ranks, the nodes' agents, the batch shell.
+
+Reads what `launching` wrote (failures/, torchelastic's error files) and the ends of the logs. Of an
+attempt with several launches it reads the last: what came before was got over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from fsdpkit.reporting.history import Attempt, Failure
+from fsdpkit.reporting.log_ends import Text, end_of, newest_part, without
+from fsdpkit.runs.layout import RunPaths
+
+_ALL_BYTES = 4 << 20
+"""Shared by the ranks' logs of an attempt."""
+_LOG_BYTES = 64 << 10
+_MOST_RANKS = 256
+"""Ranks whose files are read; those with a failure come first."""
+_MOST_NODES = 256
+_ERROR_FILE_BYTES = 1 << 20
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of an attempt, and what is known of its end. None: not read."""
+
+    kind: Literal["rank", "agent", "batch"]
+    node: str | None = None
+    rank: int | None = None
+    status: int | None = None
+    """How it ended: its exit status, 128 + signal. None: nobody says, it may have been ended."""
+    time_s: float | None = None
+    """When it failed, Unix time by the clock of the run directory's file server."""
+    message: Text | None = None
+    """Its last words: the exception that ended it, or what its agent says of its end."""
+    traceback: Text | None = None
+    logs: tuple[Text, ...] = ()
+    stacks: Text | None = None
+    """Where its threads were when it made no step any more."""
+
+
+def voices_of(
+    attempt: Attempt, run: RunPaths, ranks_per_node: int, *, newest: bool = True
+) -> list[Voice]:
+    """All that spoke in the attempt's last launch.
+
+    newest: whether the logs that all attempts of its job append to end with this one.
+    """
+    number, began_s = _last_launch(attempt)
+    failures = [f for f in attempt.failures if f.time_s >= began_s - 1.0] or attempt.failures
+    names = _names(attempt)
+    offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
+    found = [_of_failure(failure, names, offsets) for failure in failures]
+    found = _with_files(found, attempt, number, ranks_per_node)
+    if newest and attempt.job_id is not None:
+        for voice in [*_of_nodes(run, attempt.job_id, names), *batch_voices(run, attempt.job_id)]:
+            _add(voice, found)
+    return found
+
+
+def _add(voice: Voice, found: list[Voice]) -> None:
+    """Add a voice of a log, unless it repeats what its own voice says; what only the log could
+    hold, for the disk was full, becomes the rank's own."""
+    if voice.message is not None:
+        for place, known in enumerate(found):
+            if (known.kind, known.rank, known.node) != (voice.kind, voice.rank, voice.node):
+                continue
+            if known.message is None and known.kind == "rank":
+                found[place] = msgspec.structs.replace(known, message=voice.message)
+            if known.message is not None or known.kind == "rank":
+                return
+    found.append(voice)
+
+
+def _last_launch(attempt: Attempt) -> tuple[int, float]:
+    """Number and beginning of the last launch; the ranks' files are named by the number."""
+    if not attempt.launches:
+        return 0, 0.0
+    return attempt.launches[-1].number, attempt.launches[-1].began_s
+
+
+def _names(attempt: Attempt) -> dict[int, str]:
+    """The nodes' names by number, as far as anybody told them."""
+    names = {node.number: node.name for node in attempt.nodes if node.name}
+    for failure in attempt.failures:
+        if failure.node not in names and (who := WHO.match(failure.message)):
+            names[failure.node] = who["node"]
+    return names
+
+
+WHO = re.compile(r"(?:rank (?P<rank>\d+) on )?(?P<node>[A-Za-z0-9][\w.-]*): (?P<told>(?s:.*))")
+"""How agents and the batch shell begin a line about a failure: `rank 3 on node2: …`."""
+
+
+def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str, object]) -> Voice:
+    who = WHO.match(failure.message)
+    text = who["told"] if who else failure.message
+    node = names.get(failure.node)
+    offset_s = offsets.get(node or "")
+    return Voice(
+        kind="agent" if failure.rank is None else "rank",
+        node=node,
+        rank=failure.rank,
+        status=failure.status,
+        time_s=failure.time_s - (offset_s if isinstance(offset_s, int | float) else 0.0),
+        message=Text(text, failure.file),
+    )
+
+
+def _with_files(
+    found: list[Voice], attempt: Attempt, launch: int, ranks_per_node: int
+) -> list[Voice]:
+    """The same with what the ranks' own files hold, and the ranks of which only files speak."""
+    known = {voice.rank: place for place, voice in enumerate(found) if voice.rank is not None}
+    files = _rank_files(attempt.dir, launch)
+    order = sorted(files, key=lambda r: (r not in known, "error.json" not in files[r], r))
+    order = order[:_MOST_RANKS]
+    most = min(_LOG_BYTES, _ALL_BYTES // max(1, 2 * len(order)))
+    for rank in order:
+        node = attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None
+        voice = found[known[rank]] if rank in known else Voice(kind="rank", rank=rank, node=node)
+        voice = _with_error_file(voice, files[rank].get("error.json"))
+        logs = (files[rank].get(kind) for kind in ("err", "out"))
+        ends = (end_of(log, most) for log in logs if log is not None)
+        stacks = files[rank].get("stacks")
+        voice = msgspec.structs.replace(
+            voice,
+            logs=tuple(end for end in ends if end is not None),
+            stacks=end_of(stacks, _LOG_BYTES) if stacks else None,
+        )
+        if rank in known:
+            found[known[rank]] = voice
+        else:
+            found.append(voice)
+    return found
+
+
+_RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|stacks)")
+
+
+def _rank_files(directory: Path, launch: int) -> dict[int, dict[str, Path]]:
+    """Of each rank the files of one launch, by kind; empty ones are left out."""
+    found: dict[int, dict[str, Path]] = {}
+    for path in directory.glob("rank-*"):
+        match = _RANK_FILE.fullmatch(path.name)
+        if match and int(match[2] or 0) == launch:
+            found.setdefault(int(match[1]), {})[match[3]] = path
+    return found
+
+
+def _with_error_file(voice: Voice, file: Path | None) -> Voice:
+    """The exception, its traceback and its time from torchelastic's error file."""
+    read = end_of(file, _ERROR_FILE_BYTES) if file is not None else None
+    if read is None:
+        return voice
+    try:
+        told: Any = json.loads(read.text)["message"]
+        message, extra = str(told["message"]), told.get("extraInfo", {})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return voice
+    # Whole seconds; of two on one node the one that the agent put on record came first.
+    seconds = str(extra.get("timestamp", ""))
+    time_s = float(seconds) + 1.0 if seconds.isdigit() else None
+    return msgspec.structs.replace(
+        voice,
+        status=1 if voice.status is None else voice.status,
+        time_s=time_s if voice.time_s is None else voice.time_s,
+        message=Text(message, file) if voice.message is None else voice.message,
+        traceback=Text(str(extra.get("py_callstack", "")), file),
+    )
+
+
+def _of_nodes(run: RunPaths, job_id: str, names: Mapping[int, str]) -> list[Voice]:
+    """What each node's own log adds: the shell around the agent, the agent, slurmstepd."""
+    found = []
+    files = sorted(run.submitit.glob(f"{job_id}_*_log.err"), key=lambda file: file.name)
+    for file in files[:_MOST_NODES]:
+        number = file.name.removeprefix(f"{job_id}_").removesuffix("_log.err")
+        if not number.isdigit():
+            continue
+        ends = (end_of(path, _LOG_BYTES) for path in (file, file.with_suffix(".out")))
+        logs = [_newest(without(end, "rank 0: ")) for end in ends if end is not None]
+        node = names.get(int(number)) or _name_in(logs)
+        found.append(Voice(kind="agent", node=node, logs=tuple(_own(log) for log in logs)))
+        found += (voice for log in logs for voice in _told_in(log))
+    return found
+
+
+def batch_voices(run: RunPaths, job_id: str) -> list[Voice]:
+    """The batch shell's log, and the failures that it tells of."""
+    end = end_of(run.dir / f"slurm-{job_id}.log", 4 * _LOG_BYTES)
+    if end is None:
+        return []
+    log = _newest(end)
+    return [Voice(kind="batch", logs=(_own(log),)), *_told_in(log)]
+
+
+_BEGINS = r"^fsdpkit: (?:\d+ nodes? \(|one node \(|node \d+ \(|\S+: ready, )"
+_ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on: "
+_REQUEUED = r"DUE TO JOB REQUEUE|^fsdpkit: .*; queued again"
+
+
+def _newest(text: Text) -> Text:
+    return newest_part(text, _BEGINS, _ENDS, _REQUEUED)
+
+
+def _name_in(logs: Iterable[Text]) -> str | None:
+    for log in logs:
+        if match := re.search(
+            r"^fsdpkit: node \d+ \(([\w.-]+)\) at|^fsdpkit: ([\w.-]+): ready,|"
+            r"^slurmstepd-([\w.-]+): ",
+            log.text,
+            re.MULTILINE,
+        ):
+            return next(name for name in match.groups() if name)
+    return None
+
+
+_TOLD = re.compile(
+    r"^fsdpkit: (?:.*?first on record: |.*?preempted; |.*?over; |.*?the end; )?"
+    r"(?P<line>(?:rank \d+ on )?(?!warning:)[A-Za-z0-9][\w.-]*: (?!ready, ).*)$",
+    re.MULTILINE,
+)
+_GOT_OVER = "; starting the ranks again in "
+
+
+def _told_in(log: Text) -> Iterator[Voice]:
+    """Failures that a log tells of, for where nothing else could be written."""
+    for match in _TOLD.finditer(log.text):
+        who = WHO.match(match["line"])
+        if who is not None and _GOT_OVER not in match["line"]:
+            yield Voice(
+                kind="rank" if who["rank"] else "agent",
+                node=who["node"],
+                rank=int(who["rank"]) if who["rank"] else None,
+                message=log.part(match.start("line") + who.start("told"), match.end()),
+            )
+
+
+def _own(log: Text) -> Text:
+    """The log without what it tells of others."""
+    return Text(
+        _TOLD.sub(lambda m: m[0][: m.start("line") - m.start()], log.text), log.file, log.line
+    )

@@ -1,0 +1,637 @@
+"""The diagnosis, from evidence made up here: which cause wins, who is named, what is not said."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpkit.config.job import Resources
+from fsdpkit.config.retry import Retry
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.errors import NotFoundError
+from fsdpkit.launching.policy import Ending, Trouble, follows
+from fsdpkit.reporting.causes import CAUSES
+from fsdpkit.reporting.diagnosis import Diagnosis, diagnose
+from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.history import Verdict
+from fsdpkit.reporting.log_ends import Text
+from fsdpkit.reporting.pending import PendingEvidence
+from fsdpkit.reporting.voices import Voice
+from fsdpkit.scheduling.states import JobState
+
+FAILED = JobState("FAILED", "sacct", exit_code=1, exit_signal=0)
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
+FOLLOW_ONS = (
+    RESET,
+    "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4928",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a "
+    "network error\nncclRemoteError: A call failed possibly due to a network error",
+    "DistNetworkError: failed to recv, got 0 bytes",
+    "RuntimeError: Socket Timeout",
+    "RuntimeError: NCCL communicator was aborted on rank 3.",
+    "ended by signal 15 (SIGTERM)",
+)
+
+
+def rank(
+    number: int,
+    message: str | None,
+    *,
+    status: int | None = 1,
+    time_s: float | None = 10.0,
+    log: str = "",
+) -> Voice:
+    """A rank that ended; two ranks a node."""
+    return Voice(
+        kind="rank",
+        rank=number,
+        node=f"node{number // 2 + 1}",
+        status=status,
+        time_s=time_s,
+        message=None if message is None else Text(message, Path(f"failures/{number}")),
+        logs=(Text(log, Path(f"rank-{number}.err")),) if log else (),
+    )
+
+
+def agent(node: str, message: str, *, status: int = 78, time_s: float | None = 10.0) -> Voice:
+    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=Text(message))
+
+
+def batch(log: str) -> Voice:
+    return Voice(kind="batch", logs=(Text(log, Path("slurm-7.log")),))
+
+
+def attempt(
+    *voices: Voice, state: JobState | None = FAILED, number: int = 0, **more: object
+) -> Attempt:
+    job = Job(id="7", state=state)
+    return msgspec.structs.replace(Attempt(number=number, voices=voices, job=job), **more)
+
+
+def of(*attempts: Attempt, state: JobState | None = FAILED, task: int | None = None) -> Evidence:
+    job = Job(id="7", state=state)
+    tasks = (Task(number=task, job=job, attempts=attempts),)
+    return Evidence(run="t5-1", dir=Path("/runs/t5-1"), submitted=True, tasks=tasks)
+
+
+def found(*voices: Voice, state: JobState = FAILED, **more: object) -> Diagnosis:
+    return diagnose(of(attempt(*voices, state=state, **more), state=state))
+
+
+# One cause each
+
+
+RANKS_SAY = {
+    "exception": ["RuntimeError: a bad sample", "exit status 3", "ended by signal 11 (SIGSEGV)"],
+    "import-error": [
+        "ModuleNotFoundError: No module named 'apex'",
+        "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
+    ],
+    "port-taken": [
+        "DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    ],
+    "head-address": [
+        "DistNetworkError: The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai "
+        "error: -2 - Name or service not known).",
+        "gaierror: [Errno -3] Temporary failure in name resolution",
+    ],
+    "rendezvous-timeout": [
+        "DistNetworkError: The client socket has timed out after 60000ms while trying to connect "
+        "to (10.0.0.1, 29500).",
+        "RendezvousTimeoutError: ",
+        "DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+    ],
+    "connection-reset": [RESET],
+    "collective-mismatch": [
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+        "collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE",
+        "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4",
+    ],
+    "hang": [
+        "rank 1 made no step for 600 s (after step 12); the process is in state stopped",
+        "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+    ],
+    "gpu-out-of-memory": [
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+    "host-out-of-memory": [
+        "RuntimeError: DataLoader worker (pid 81) is killed by signal: Killed. ",
+        "MemoryError: Unable to allocate 64.0 GiB for an array with shape (8589934592,)",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+        "allocate memory: you tried to allocate 68719476736 bytes. Error code 12",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ],
+    "bad-gpu": [
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "DistBackendError: NCCL error: unhandled cuda error. Last error:\nCuda failure "
+        "'uncorrectable NVLink error detected during the execution'",
+    ],
+    "disk-full": [
+        "StorageError: The checkpoint of step 40 could not be written: No space left on device "
+        "Older ones stand.",
+        "OSError: [Errno 122] Disk quota exceeded: '/runs/x'",
+    ],
+    "checkpoint-unreadable": [
+        "StorageError: No checkpoint is whole:\nstep-10: a file is cut short",
+        "StorageError: /runs/x/checkpoints/step-10: its index cannot be read: EOFError.",
+        "_pickle.UnpicklingError: invalid load key, 'x'.",
+    ],
+    "data-missing": [
+        "NotFoundError: /data/c4.jsonl: no such file.",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/c4.bin'",
+    ],
+    "nan-loss": [
+        "FsdpkitError: The gradient norm of step 8 is not finite, so the weights were left as "
+        "they are.",
+        "ValueError: loss is nan at step 3",
+    ],
+    "settings": ["ConfigError: training.sharding.reshard_to: 3 ranks do not divide 8."],
+}
+AGENTS_SAY = {
+    "version-mismatch": "torch is 2.12 on node2 but 2.13 on node1: all nodes must see the same "
+    "environment",
+    "import-error": "torch cannot be imported by /opt/venv/bin/python on this node (No module "
+    "named 'torch'); does every node see the environment that the job activates?",
+    "head-address": "the head node's name 'node1x' does not resolve on this node (Name or service "
+    "not known); set rendezvous.address",
+    "port-taken": "port 10001 is taken on the head node (Address already in use) although it was "
+    "free a moment ago",
+    "bad-gpu": "4 GPUs were asked for on each node, NVML shows 3 here; exclude this node",
+    "disk-full": "only 0.1 GB are free in /runs, 1 GB are wanted (template parameter min_free_gb)",
+    "script-not-visible": "/runs/x/attempt-0 does not exist on this node, though the head node "
+    "made it: the run directory must lie on a file system that all nodes share",
+    "host-out-of-memory": "only 200 MB of memory are free, 4 ranks need 1400 MB to start",
+    "environment-missing": "cannot load the module cuda/99",
+    "settings": "something that no entry knows",
+}
+LOGS_SAY = {
+    "host-out-of-memory": "slurmstepd-node2: error: Detected 1 oom_kill event in StepId=7.0. Some "
+    "of the tasks have been OOM Killed.",
+    "time-limit": "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-22T00:14:34 DUE "
+    "TO TIME LIMIT ***",
+    "preemption": "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-22T00:14:34 DUE TO "
+    "PREEMPTION ***",
+    "cancelled": "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-22T00:14:34 ***",
+    "node-failure": "srun: error: Node failure on node2",
+    "environment-missing": "Lmod has detected the following error:  The following module(s) are "
+    'unknown: "cuda/99"',
+    "import-error": "/opt/venv/bin/python: No module named fsdpkit",
+}
+
+
+def case(table: dict[str, object]) -> list[tuple[str, str]]:
+    pairs = (
+        (name, text)
+        for name, texts in table.items()
+        for text in (texts if isinstance(texts, list) else [texts])
+    )
+    return [(name, str(text)) for name, text in pairs]
+
+
+@pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))
+def test_a_ranks_last_words_name_the_cause_and_the_rank(cause: str, message: str) -> None:
+    diagnosis = found(rank(3, message), rank(0, RESET, time_s=1.0))
+    assert (diagnosis.cause, diagnosis.node) == (
+        cause,
+        "node2" if cause != "connection-reset" else "node1",
+    )
+    assert diagnosis.rank == (3 if cause != "connection-reset" else 0)
+    assert diagnosis.evidence
+
+
+@pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))
+def test_a_rank_without_an_error_file_is_understood_by_its_log(cause: str, message: str) -> None:
+    if "exit status" in message or "signal 11" in message:
+        return
+    log = f"step 1\n[rank3]: Traceback (most recent call last):\n[rank3]: {message}\n"
+    diagnosis = found(rank(3, "exit status 1", log=log))
+    assert (diagnosis.cause, diagnosis.rank) == (cause, 3)
+    assert diagnosis.evidence[0].line in (3, 4)
+
+
+@pytest.mark.parametrize(("cause", "message"), case(AGENTS_SAY))
+def test_what_a_node_says_before_training_names_the_cause_and_the_node(
+    cause: str, message: str
+) -> None:
+    diagnosis = found(agent("node2", f"check before training failed: {message}"))
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == (cause, "node2", None)
+    assert "check before training failed" not in diagnosis.sentence
+
+
+@pytest.mark.parametrize(("cause", "line"), case(LOGS_SAY))
+def test_a_line_in_the_batch_shells_log_names_the_cause(cause: str, line: str) -> None:
+    diagnosis = found(batch(f"fsdpkit: 2 nodes (node1 node2)\n{line}\n"))
+    assert diagnosis.cause == cause
+    assert (diagnosis.evidence[0].file, diagnosis.evidence[0].line) == (Path("slurm-7.log"), 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (JobState("TIMEOUT", "sacct", exit_code=0, exit_signal=15), "time-limit"),
+        (JobState("PREEMPTED", "sacct", exit_code=0), "preemption"),
+        (JobState("NODE_FAIL", "sacct", exit_code=1), "node-failure"),
+        (JobState("OUT_OF_MEMORY", "sacct", exit_code=0, exit_signal=125), "host-out-of-memory"),
+        (JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada"), "cancelled"),
+        (JobState("FAILED", "sacct", exit_code=0, exit_signal=53), "script-not-visible"),
+    ],
+)
+def test_slurms_state_explains_whatever_ranks_say(state: JobState, cause: str) -> None:
+    assert found(rank(0, RESET), state=state).cause == cause
+    assert found(state=state).cause == cause
+
+
+@pytest.mark.parametrize("cause", ["time-limit", "preemption", "cancelled"])
+def test_what_befell_the_whole_job_is_not_laid_at_a_nodes_door(cause: str) -> None:
+    said = Voice(kind="agent", node="node1", logs=(Text(LOGS_SAY[cause]),))
+    diagnosis = found(said, rank(1, RESET))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == (cause, None, None)
+
+
+def test_it_says_who_cancelled_the_job() -> None:
+    state = JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada")
+    assert found(state=state).sentence == "The job was cancelled by ada."
+    unnamed = found(state=JobState("CANCELLED", "squeue"))
+    assert unnamed.sentence == "The job was cancelled."
+
+
+def test_every_entry_is_complete() -> None:
+    for name, cause in CAUSES.items():
+        assert cause.name == name
+        for text in (cause.sentence, cause.action or "", *(s.action or "" for s in cause.signs)):
+            assert set(re.findall(r"\{(\w+)\}", text)) <= {"who", "words", "run", "node"}
+        for sign in cause.signs:
+            assert sign.why
+            assert all(len(words) > 2 for words in sign.words)
+
+
+def test_the_settings_that_are_advised_exist() -> None:
+    tables = {"training": TrainingSettings, "resources": Resources, "retry": Retry}
+    texts = [c.sentence + (c.action or "") for c in CAUSES.values()]
+    keys = {
+        key for text in texts for key in re.findall(r"(?:training|resources|retry)\.[\w.]+\w", text)
+    }
+    assert len(keys) > 8
+    for key in keys:
+        first, *names = key.split(".")
+        kind: type = tables[first]
+        for name in names:
+            fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+            assert name in fields, key
+            kind = fields[name]
+
+
+# Who came first, and what only followed
+
+
+OWN_CAUSES = [
+    found_name
+    for found_name in sorted(RANKS_SAY)
+    if found_name not in ("connection-reset", "hang", "rendezvous-timeout")
+]
+A_FOLLOW_ON = st.builds(
+    lambda number, message, time_s: rank(
+        number, message, status=143 if "SIGTERM" in message else 1, time_s=time_s
+    ),
+    st.integers(4, 1000),
+    st.sampled_from(FOLLOW_ONS),
+    st.none() | st.floats(-1e9, 1e9),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(OWN_CAUSES),
+    st.lists(A_FOLLOW_ON, max_size=12),
+    st.randoms(use_true_random=False),
+    st.sampled_from([FAILED, JobState("TIMEOUT", "sacct", exit_code=0)]),
+)
+def test_what_only_follows_never_changes_the_diagnosis(
+    cause: str, more: list[Voice], random: object, state: JobState
+) -> None:
+    own = [rank(2, RANKS_SAY[cause][0], time_s=50.0), rank(1, RESET, time_s=60.0)]
+    voices = [*own, *more]
+    random.shuffle(voices)  # type: ignore[attr-defined]
+    alone, all_of_them = found(*own, state=state), found(*voices, state=state)
+    same = ("cause", "sentence", "rank", "node", "attempt", "action", "evidence")
+    assert [getattr(alone, k) for k in same] == [getattr(all_of_them, k) for k in same]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(A_FOLLOW_ON, max_size=8), st.permutations(range(4)))
+def test_the_order_in_which_files_are_read_changes_nothing(
+    more: list[Voice], order: list[int]
+) -> None:
+    four = [
+        rank(0, "RuntimeError: the second", time_s=5.0),
+        rank(1, "RuntimeError: the first", time_s=4.0),
+        rank(2, RESET, time_s=3.0),
+        batch("srun: error: node2: task 1: Exited with exit code 1\n"),
+    ]
+    diagnosis = found(*more, *(four[place] for place in order))
+    assert (diagnosis.rank, diagnosis.cause) == (1, "exception")
+    assert diagnosis == found(*(four[place] for place in reversed(order)), *reversed(more))
+
+
+@pytest.mark.parametrize("message", FOLLOW_ONS[:-1])
+def test_the_agents_policy_takes_the_same_words_for_follow_ons(message: str) -> None:
+    assert follows(message)
+    assert found(rank(0, message)).cause == "connection-reset"
+
+
+def test_a_lost_connection_is_the_cause_only_if_nobody_has_another() -> None:
+    alone = found(rank(0, RESET, time_s=2.0), rank(2, RESET, time_s=1.0))
+    assert (alone.cause, alone.rank, alone.node) == ("connection-reset", 2, "node2")
+    with_agent = found(rank(0, RESET), agent("node2", "torch cannot be imported by python"))
+    assert (with_agent.cause, with_agent.node) == ("import-error", "node2")
+
+
+def test_of_ranks_with_failures_of_their_own_the_first_by_the_clock_is_named() -> None:
+    diagnosis = found(
+        rank(0, "RuntimeError: b", time_s=20.0),
+        rank(3, "OSError: [Errno 28] No space left on device", time_s=19.5),
+        rank(1, "RuntimeError: c", time_s=None),
+    )
+    assert (diagnosis.cause, diagnosis.rank) == ("disk-full", 3)
+    assert diagnosis.follow_on == (
+        "rank 0 on node1: RuntimeError: b",
+        "rank 1 on node1: RuntimeError: c",
+    )
+
+
+def test_a_node_that_did_not_come_is_less_than_the_reason_it_gives_itself() -> None:
+    waited = agent("node1", "node2: no agent after 600 s", status=71, time_s=1.0)
+    assert found(waited).cause == "rendezvous-timeout"
+    own = agent("node2", "check before training failed: cannot load the module x", time_s=9.0)
+    assert found(waited, own).cause == "environment-missing"
+
+
+def test_a_failure_that_the_agents_decided_on_is_not_taken_for_its_clearing_away() -> None:
+    trouble = Trouble(cause="crash", status=1, message="rank 1 on node1: RuntimeError: bad")
+    cancelled = JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada")
+    voices = (rank(1, "RuntimeError: bad"),)
+    before = found(*voices, state=cancelled, verdict=Verdict(trouble=trouble))
+    assert (before.cause, before.rank) == ("exception", 1)
+    after = found(*voices, state=cancelled, verdict=Verdict(trouble=trouble, warned=True))
+    assert after.cause == "cancelled"
+
+
+def test_the_verdict_stands_in_for_records_that_a_full_disk_swallowed() -> None:
+    message = "rank 5 on node3: OSError: [Errno 28] No space left on device"
+    trouble = Trouble(cause="storage", status=74, message=message)
+    diagnosis = found(verdict=Verdict(trouble=trouble))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("disk-full", 5, "node3")
+
+
+def test_a_warning_that_only_the_batch_shell_suspects_is_less_than_a_failure() -> None:
+    why = "Slurm warned of the end; node2: …"
+    ending = Ending(action="end", status=78, cause="time-limit", why=why)
+    own = agent("node2", "check before training failed: cannot load the module x")
+    assert found(own, ending=ending).cause == "environment-missing"
+    assert found(rank(0, RESET), ending=ending).cause == "time-limit"
+    sure = msgspec.structs.replace(ending, why="the time is over; node2: …")
+    assert found(own, ending=sure).cause == "time-limit"
+
+
+def test_ranks_that_stopped_as_they_were_asked_failed_at_nothing() -> None:
+    asked = rank(0, "stopped early as asked, after saving a checkpoint", status=75)
+    ending = Ending(action="requeue", status=75, cause="preemption", why="preempted; rank 0 …")
+    diagnosis = found(asked, ending=ending)
+    assert (diagnosis.cause, diagnosis.follow_on) == ("preemption", ())
+
+
+# What is not guessed
+
+
+def test_without_evidence_it_says_unknown_and_what_it_looked_at() -> None:
+    diagnosis = found(batch("fsdpkit: 2 nodes (node1 node2)\n"))
+    assert (diagnosis.cause, diagnosis.action, diagnosis.rank) == ("unknown", None, None)
+    assert diagnosis.looked_at == ("the scheduler: FAILED, exit status 1", "slurm-7.log")
+
+
+def test_a_kill_that_nobody_explains_is_not_called_a_lack_of_memory() -> None:
+    killed = rank(1, "ended by signal 9 (SIGKILL)", status=137)
+    diagnosis = found(killed, rank(2, RESET))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.action) == ("unknown", 1, None)
+    full = found(killed, rank(2, RESET), memory_share={"node1": 0.98})
+    assert (full.cause, full.rank, full.node) == ("host-out-of-memory", 1, "node1")
+
+
+def test_slurms_word_on_memory_names_the_rank_that_was_killed_there() -> None:
+    killed = [rank(n, "ended by signal 9 (SIGKILL)", status=137, time_s=9.0 - n) for n in (1, 2)]
+    diagnosis = found(*killed, batch("srun: error: node1: task 0: Out Of Memory\n"))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("host-out-of-memory", 1, "node1")
+
+
+def test_what_a_rank_got_over_earlier_is_not_what_ended_it() -> None:
+    log = "halving: CUDA out of memory\nTraceback (most recent call last):\nValueError: x\n"
+    assert found(rank(0, "exit status 1", log=log)).cause == "exception"
+    assert found(rank(0, "ValueError: x", log=log)).cause == "exception"
+    assert found(rank(0, RESET, log=log)).cause == "connection-reset"
+    assert found(rank(0, "ValueError: x", log="halving: CUDA out of memory\n")).cause == "exception"
+    assert found(rank(0, "OSError: CONNECTION RESET", log=log)).cause == "connection-reset"
+
+
+def test_source_lines_in_a_traceback_are_not_taken_for_words() -> None:
+    quoting = '[rank0]:     raise NotFoundError(f"{path}: no such file")\n'
+    log = f"[rank0]: Traceback (most recent call last):\n{quoting}[rank0]: ValueError: x\n"
+    assert found(rank(0, "exit status 1", log=log)).cause == "exception"
+
+
+def test_an_advice_that_needs_a_node_is_not_given_without_one() -> None:
+    gpu = Voice(kind="rank", rank=0, status=1, message=Text("CUDA error: ECC"))
+    assert found(gpu).action is None
+    assert "exclude=node1" in str(found(rank(0, "CUDA error: ECC")).action)
+
+
+def test_what_ranks_print_cannot_take_over_a_terminal() -> None:
+    diagnosis = found(rank(0, "RuntimeError: \x1b[2J\x1b]0;title\x07 gone"))
+    text = diagnosis.sentence + diagnosis.evidence[0].text
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f]", text)
+
+
+# Comparisons
+
+
+def stacks(number: int, *frames: str) -> Voice:
+    lines = "".join(f"  File {frame}\n" for frame in frames)
+    other = 'Thread 0x1:\n  File "/x/torch/distributed/a.py", line 1 in wait\n\n'
+    text = Text(f"{other}Current thread 0x2:\n{lines}")
+    voice = rank(
+        number,
+        f"rank {number} made no step for 9 s (after step 3), waiting for other ranks",
+        status=124,
+    )
+    return msgspec.structs.replace(voice, stacks=text)
+
+
+C10D = '"/v/torch/distributed/distributed_c10d.py", line 3252 in '
+LOGGER = '"/v/torch/distributed/c10d_logger.py", line 83 in wrapper'
+RECORD = '"/v/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367 in wrapper'
+
+
+def test_a_hang_is_blamed_on_the_rank_that_does_not_wait_for_others() -> None:
+    waiting = [stacks(n, C10D + "all_reduce", LOGGER, RECORD) for n in (0, 1)]
+    reading = stacks(2, '"/t5/reader.py", line 45 in read', RECORD)
+    diagnosis = found(*waiting, reading)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
+    assert "/t5/reader.py:45 in read" in diagnosis.sentence
+
+
+def test_of_ranks_that_are_all_busy_none_is_blamed() -> None:
+    busy = [stacks(n, '"/t5/model.py", line 9 in forward') for n in (0, 1)]
+    assert "/t5/model.py" not in found(*busy).sentence
+
+
+def test_a_hang_in_different_collectives_is_a_mismatch() -> None:
+    diagnosis = found(stacks(0, C10D + "all_reduce", LOGGER), stacks(1, C10D + "barrier", LOGGER))
+    assert diagnosis.cause == "collective-mismatch"
+    same = found(stacks(0, C10D + "barrier", LOGGER), stacks(1, C10D + "barrier", LOGGER))
+    assert same.cause == "hang"
+
+
+def watchdog(number: int, kind: str) -> Voice:
+    text = (
+        f"[rank{number}]:[E626 ProcessGroupNCCL.cpp:616] [Rank {number}] Watchdog caught "
+        f"collective operation timeout: WorkNCCL(SeqNum=808, OpType={kind}, NumelIn=9, NumelOut=9, "
+        "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
+    )
+    return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=text)
+
+
+def test_watchdogs_that_gave_up_on_different_collectives_are_a_mismatch() -> None:
+    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "ALLREDUCE")).cause == "hang"
+    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "BROADCAST")).cause == "collective-mismatch"
+
+
+def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
+    told = agent("node2", "the head node's agent does not answer any more, for 28 s", status=71)
+    diagnosis = found(told, rank(2, RESET), head="node1")
+    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node1")
+    by_slurm = found(told, head="node1", state=JobState("NODE_FAIL", "sacct", exit_code=0))
+    assert (by_slurm.cause, by_slurm.node) == ("node-failure", "node1")
+    own = agent("node1", "check before training failed: port 10001 is taken on the head node")
+    assert found(told, own, head="node1").cause == "port-taken"
+
+
+def test_the_first_agent_that_srun_saw_killed_names_the_node() -> None:
+    killed = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Killed\n"
+    diagnosis = found(batch(killed), rank(0, RESET))
+    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node2")
+    assert found(batch(killed), rank(0, "ValueError: x")).cause == "exception"
+    after = "srun: error: node2: task 1: Exited with exit code 1\n" + killed
+    assert found(batch(after), rank(0, RESET)).cause == "connection-reset"
+
+
+def test_a_head_with_another_address_on_one_node_explains_why_that_does_not_come() -> None:
+    addresses = (("node1", "10.0.0.1"), ("node2", "10.9.9.9"))
+    message = "DistNetworkError: The client socket has timed out after 15000ms"
+    diagnosis = found(agent("node2", message, status=1), head_addresses=addresses)
+    assert (diagnosis.cause, diagnosis.node) == ("head-address", "node2")
+
+
+# Runs that are well, pending, of several attempts, and arrays
+
+
+RUNNING = JobState("RUNNING", "squeue")
+COMPLETED = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0)
+
+
+@pytest.mark.parametrize(("state", "cause"), [(RUNNING, "running"), (COMPLETED, "done")])
+def test_a_run_that_is_well_is_not_diagnosed_by_what_it_got_over(
+    state: JobState, cause: str
+) -> None:
+    told = ("rank 1 on node1: ended by signal 9 (SIGKILL)",)
+    diagnosis = diagnose(
+        of(attempt(rank(1, "RuntimeError: x"), state=state, restarts=told), state=state)
+    )
+    assert (diagnosis.cause, diagnosis.action, diagnosis.rank) == (cause, None, None)
+    assert (cause == "done") or diagnosis.earlier == (
+        "the ranks of attempt 0 were started again after: " + told[0],
+    )
+
+
+def test_an_exit_code_of_a_completed_job_is_no_success() -> None:
+    assert found(state=JobState("COMPLETED", "squeue")).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("Resources", "pending"),
+        ("DependencyNeverSatisfied", "pending-forever"),
+        ("JobHeldUser", "pending-forever"),
+        ("InvalidAccount", "refused"),
+        ("QOSNotAllowed", "refused"),
+        ("Job's account not permitted to use this partition (main allows a not b)", "refused"),
+    ],
+)
+def test_a_pending_job_says_why_and_whether_it_will_ever_start(reason: str, cause: str) -> None:
+    state = JobState("PENDING", "squeue", reason=reason)
+    job = Job(id="7", state=state, pending=PendingEvidence(reason=reason, job_id="7", run="t5-1"))
+    evidence = msgspec.structs.replace(of(), tasks=(Task(number=None, job=job),))
+    diagnosis = diagnose(evidence)
+    assert diagnosis.cause == cause
+    assert (diagnosis.action is not None) == (cause != "pending")
+
+
+def test_of_several_attempts_the_newest_is_diagnosed_and_the_others_are_named() -> None:
+    ending = Ending(action="requeue", status=75, cause="preemption", why="preempted; …")
+    first = Attempt(number=0, ending=ending)
+    second = attempt(rank(1, "OutOfMemoryError: CUDA out of memory"), number=1)
+    diagnosis = diagnose(of(first, second))
+    assert (diagnosis.cause, diagnosis.attempt) == ("gpu-out-of-memory", 1)
+    assert diagnosis.earlier == (
+        "attempt 0: Slurm preempted the job for one with a higher priority.",
+    )
+    assert diagnose(of(first, second), 0).cause == "preemption"
+    with pytest.raises(NotFoundError, match="no attempt 7"):
+        diagnose(of(first, second), 7)
+
+
+def test_of_an_array_the_first_failing_task_is_told_and_how_many_share_its_cause() -> None:
+    def task(number: int, *voices: Voice, state: JobState = FAILED) -> Task:
+        job = Job(id=f"7_{number}", state=state)
+        return Task(number=number, job=job, attempts=(attempt(*voices, state=state),))
+
+    disk = rank(0, "OSError: [Errno 28] No space left on device")
+    tasks = (
+        task(0, state=COMPLETED),
+        task(1, disk),
+        task(2, rank(0, "RuntimeError: x")),
+        task(3, disk),
+        Task(number=4, job=Job(id="7_4", state=FAILED), attempts=None),
+    )
+    diagnosis = diagnose(msgspec.structs.replace(of(), tasks=tasks))
+    assert (diagnosis.cause, diagnosis.task, diagnosis.sharing) == ("disk-full", 1, 2)
+    assert diagnosis.unread_tasks == 1
+
+
+def test_a_submission_that_nobody_confirmed_is_unknown() -> None:
+    task = Task(number=None, job=None)
+    evidence = Evidence(run="t5-1", dir=Path("/runs/x"), submitted=False, tasks=(task,))
+    diagnosis = diagnose(evidence)
+    assert diagnosis.cause == "unknown"
+    assert "sbatch" in diagnosis.sentence
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(max_size=300),
+    st.sampled_from(["rank", "agent", "batch"]),
+    st.none() | st.integers(0, 255),
+)
+def test_any_text_gives_a_diagnosis(text: str, kind: str, status: int | None) -> None:
+    voice = Voice(kind=kind, rank=0, status=status, message=Text(text), logs=(Text(text),))  # type: ignore[arg-type]
+    diagnosis = found(voice)
+    assert diagnosis.cause in CAUSES
+    assert diagnosis.sentence
