@@ -71,6 +71,6 @@ def test_the_share_is_that_of_the_captures_named_right() -> None:
 def test_captures_are_small_and_hold_no_path_of_the_machine_that_made_them() -> None:
     files = [path for capture in CAPTURES for path in capture.dir.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST_BYTES
-    foreign = re.compile(r"/work/|/root/|/tmp/captures-|\.pkl\b.*pickle")
+    foreign = re.compile(r"/tmp/captures-|/tmp/pytest-|\.pkl\b.*pickle")
     found = [path for path in files if foreign.search(path.read_text(errors="replace"))]
     assert [str(path.relative_to(HERE)) for path in found] == []
