@@ -201,12 +201,17 @@ def test_cancel_ends_what_runs_and_what_waits(
 LOST = ("by somebody else", "is not over", "another resume", "is being changed")
 
 
-def test_of_two_who_resume_at_once_one_wins(start: Submit) -> None:
+def test_of_three_who_resume_at_once_one_wins(start: Submit, on_slurm: SlurmCluster) -> None:
     run = ended(start(2))
+    partition = ["scontrol", "update", "PartitionName=main"]
+    on_slurm.run([*partition, "State=DOWN"], check=True)  # who comes late finds no ended run
     words = [sys.executable, "-m", "fsdpkit", "resume", str(run.dir), "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(words, **pipes) for _ in range(3)]  # type: ignore[call-overload]
-    said = [process.communicate()[1] for process in started]
+    try:
+        started = [subprocess.Popen(words, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+        said = [process.communicate()[1] for process in started]
+    finally:
+        on_slurm.run([*partition, "State=UP"], check=True)
     assert sorted(process.returncode for process in started) == [0, 2, 2], said
     for text in said:
         assert not text or any(words in text for words in LOST)
