@@ -40,8 +40,11 @@ def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(
 def check_records(case: Case, trial: Trial) -> None:
     """What the run's records call it, whom they name, and what was then done about it."""
     fault, how = case.fault, case.how
-    numbers = trial.task.attempts()
-    assert numbers == ([0, 1] if how == "requeue" else [0])
+    # Until Slurm has noticed itself that a node is gone, it may refuse the step on the others
+    # ("Invalid generic resource"); such an attempt is queued again and counts for none.
+    numbers = [n for n in trial.task.attempts() if trial.task.attempt(n).node_events(0).exists()]
+    assert numbers[0] == 0
+    assert len(numbers) == (2 if how == "requeue" else 1)
     done = trial.ending(numbers[-1])
     assert done is not None
     assert (done["action"], done["cause"], done["status"]) == ("end", "done", 0)
