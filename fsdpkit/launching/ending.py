@@ -139,11 +139,7 @@ def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
     """Slurm could not make the step, as when a node of the attempt before still hangs on to it."""
     if list(attempt.dir.glob("node-*.events.jsonl")):
         return None
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    job = (
-        f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else os.environ["SLURM_JOB_ID"]
-    )
-    log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{job}.log"
+    log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
     with contextlib.suppress(OSError):
         told = re.findall(
             r"srun: error: (Unable to create step.*)", log.read_text(errors="replace")
@@ -152,6 +148,13 @@ def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
             status = NodeLostError.exit_code
             return Trouble(cause="node-failure", status=status, message=f"srun: {told[-1]}")
     return None
+
+
+def this_job() -> str:
+    """Slurm's id of this job, of an array task as `12_3`."""
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def _newest_step(task: TaskPaths) -> int | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config.notify import Event, Notify
+from fsdpkit.launching.ending import this_job
 from fsdpkit.launching.policy import Ending
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
@@ -72,7 +73,7 @@ def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name
     `requeued`, but also `end` where Slurm had queued the job again itself, is a requeue.
     """
     ending = _ending(attempt)
-    job_id = _job_id()
+    job_id = this_job()
     why, cause = (ending.why, ending.cause) if ending else ("", "unknown")
     event: Event = "requeue" if what == "requeued" else "failure" if status else "end"
     if event != "requeue" and ending and ending.action == "requeue":
@@ -138,12 +139,6 @@ def _ending(attempt: AttemptPaths) -> Ending | None:
     with contextlib.suppress(OSError, ValueError):
         return msgspec.convert(json.loads(attempt.ending.read_bytes()), Ending)
     return None
-
-
-def _job_id() -> str:
-    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
-        return f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
-    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def _last_complaint(log: Path) -> str | None:
