@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -49,10 +50,10 @@ def end_of(file: Path, most_bytes: int) -> Text | None:
     return Text(text, file, line) if text.strip() else None
 
 
-def _lines_in(opened: object, size: int) -> int:
+def _lines_in(opened: BinaryIO, size: int) -> int:
     lines, left = 0, size
     while left > 0:
-        block = opened.read(min(_BLOCK, left))  # type: ignore[attr-defined]
+        block = opened.read(min(_BLOCK, left))
         if not block:
             break
         lines, left = lines + block.count(b"\n"), left - len(block)
