@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy
@@ -104,6 +106,29 @@ def process_group(timeout_s: int = 600, startup_timeout_s: int | None = None) ->
     yield ranks
     dist.barrier()
     dist.destroy_process_group()
+    _wait_for_gloo()
+
+
+def _wait_for_gloo() -> None:
+    """Return once gloo's threads have let go of every message.
+
+    A device mesh keeps its groups, and so their threads, for as long as it lives: for FSDP until
+    the interpreter ends. One that lets go of a tensor only then asks an interpreter that is gone,
+    and takes a rank that had finished down with SIGABRT. A thread that waits for the interpreter
+    gets it while this one sleeps; one that sleeps afterwards has nothing left to do.
+    """
+    while True:
+        time.sleep(0.001)
+        states = [stat.rpartition(") ")[2][0] for stat in _threads() if "(pt_gloo_runloop)" in stat]
+        if all(state == "S" for state in states):
+            return
+
+
+def _threads() -> Iterator[str]:
+    """What Linux says of each thread of this process: see proc(5), /proc/pid/stat."""
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended
+            yield stat.read_text()
 
 
 def set_timeout(timeout_s: int) -> None:

@@ -26,3 +26,9 @@ def test_a51_slurm_variables_do_not_make_a_rank():
     assert done.returncode == 2
     assert "RANK" in done.stderr
     assert "torchrun --standalone --nproc-per-node 2" in done.stderr
+
+
+@pytest.mark.torch
+def test_a_rank_does_not_end_while_gloo_holds_a_message():
+    done = run_ranks(2, RANKS / "late_release.py")
+    assert done.returncode == 0, done.stdout[-3000:]
