@@ -43,7 +43,7 @@ def fsdpkit(tmp_path: Path) -> Callable[..., Completed]:
         *args: str,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        timeout_s: float = 120,
+        timeout_s: float = 300,
     ) -> Completed:
         return subprocess.run(
             [sys.executable, "-m", "fsdpkit", *args],

@@ -119,7 +119,7 @@ def ended(run: Run) -> Any:
 
 def waited_for(path: Path, lines: int) -> list[str]:
     """slurmctld sends mail in its own time."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not path.exists() or len(path.read_text().splitlines()) < lines:
         assert time.monotonic() < deadline, path.read_text() if path.exists() else "no mail at all"
         time.sleep(0.2)

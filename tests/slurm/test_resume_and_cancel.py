@@ -77,7 +77,7 @@ def ended(run: Run, state: str = "FAILED") -> Run:
 
 
 def until(condition: Callable[[], object], what: str = "that") -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.1)

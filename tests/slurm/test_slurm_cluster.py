@@ -6,6 +6,7 @@ so that a continuous-integration job cannot go green by skipping.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,12 +92,12 @@ def test_slurm_works_inside_a_job_that_inherits_no_environment(cluster: SlurmClu
 
 def test_two_jobs_share_a_node_with_gpus_of_their_own(cluster: SlurmCluster) -> None:
     words = ["--nodelist=node1", "--gpus-per-node=2", "--cpus-per-task=4"]
-    script = "echo $CUDA_VISIBLE_DEVICES; sleep 60"
+    script = "echo $CUDA_VISIBLE_DEVICES; sleep 600"
     jobs = [batch(cluster, script, *words) for _ in range(2)]
     for job_id in jobs:
         cluster.wait_job(job_id, states=["RUNNING"])
     assert cluster.nodes()["node1"] == "ALLOCATED"
-    poll(lambda: [output(cluster, job) for job in jobs] == ["0,1\n", "2,3\n"], 10, "both GPU pairs")
+    poll(lambda: [output(cluster, job) for job in jobs] == ["0,1\n", "2,3\n"], 60, "both GPU pairs")
 
 
 def test_every_task_of_an_array_is_waited_for(cluster: SlurmCluster) -> None:
@@ -111,7 +112,7 @@ def test_sacct_remembers_how_a_job_ended(cluster: SlurmCluster) -> None:
     cluster.wait_job(job_id)
     query = ["sacct", "-X", "-n", "-P", "-o", "State,ExitCode,Account", "-j", job_id]
     # The controller tells slurmdbd about a second later.
-    poll(lambda: cluster.run(query).stdout.strip() == "FAILED|3:0|pas1234", 10, "sacct's record")
+    poll(lambda: cluster.run(query).stdout.strip() == "FAILED|3:0|pas1234", 60, "sacct's record")
 
 
 def test_an_unknown_account_is_refused(cluster: SlurmCluster) -> None:
@@ -141,7 +142,7 @@ def test_login_environment_names_this_cluster_and_no_outer_job(
 
 def test_a_preempted_job_is_requeued_and_runs_again(cluster: SlurmCluster) -> None:
     whole_node = ["--nodelist=node2", "--exclusive"]
-    victim = batch(cluster, "sleep 60", *whole_node)
+    victim = batch(cluster, "sleep 600", *whole_node)
     cluster.wait_job(victim, states=["RUNNING"])
     winner = batch(cluster, "sleep 1", "--partition=high", *whole_node)
     assert cluster.wait_job(winner)["JobState"] == "COMPLETED"
@@ -149,9 +150,11 @@ def test_a_preempted_job_is_requeued_and_runs_again(cluster: SlurmCluster) -> No
 
 
 def test_a_job_outlives_a_restart_of_the_controller(cluster: SlurmCluster) -> None:
-    job_id = batch(cluster, "sleep 4")
+    go = cluster.root / "go"
+    job_id = batch(cluster, f"until [[ -e {shlex.quote(str(go))} ]]; do sleep 0.1; done")
     cluster.wait_job(job_id, states=["RUNNING"])
     cluster.restart_controller()
+    go.touch()
     assert cluster.wait_job(job_id)["JobState"] == "COMPLETED"
 
 
@@ -162,11 +165,11 @@ def test_a_cut_cable_silences_a_node_until_it_is_joined(cluster: SlurmCluster) -
         assert cluster.node_exec("node1", ask).returncode != 0
     finally:
         cluster.join("node3")
-    poll(lambda: cluster.node_exec("node1", ask).returncode == 0, 10, "node3 back")
+    poll(lambda: cluster.node_exec("node1", ask).returncode == 0, 60, "node3 back")
 
 
 def test_a_lost_node_fails_its_job_and_comes_back(cluster: SlurmCluster) -> None:
-    job_id = batch(cluster, "sleep 60", "--nodelist=node3", "--no-requeue")
+    job_id = batch(cluster, "sleep 600", "--nodelist=node3", "--no-requeue")
     cluster.wait_job(job_id, states=["RUNNING"])
     cluster.kill_node("node3")
     try:

@@ -15,6 +15,7 @@ from fsdpkit import Run
 from tests.conftest import Completed, answer_of, require_slurm
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.configuration import CONTROLLER
+from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.slurm
 Fsdpkit = Callable[..., Completed]
@@ -47,6 +48,8 @@ def test_a_pending_job_tells_why_and_what_to_do(
     large = submit(sleeps, "--nodes", "3", "--gpus", "4", "--set", "resources.exclusive=true")
 
     def told(run: dict[str, Any]) -> str:
+        # Slurm has a reason only once its scheduler has looked at the job.
+        poll(lambda: on_slurm.jobs(run["job_id"])[0]["Reason"] != "None", 120, "a reason")
         done = fsdpkit("status", run["dir"])
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -75,10 +78,13 @@ def test_a_pending_job_tells_why_and_what_to_do(
     fsdpkit("cancel", first["dir"])
     assert Run.open(first["dir"]).wait(poll_s=0.2).describe() == "CANCELLED by root"
     on_slurm.wait_job(after["job_id"])
-    never = told(large)
+    hopeless = "DependencyNeverSatisfied"
+    poll(lambda: on_slurm.jobs(large["job_id"])[0]["Reason"] == hopeless, 120, hopeless)
+    never = fsdpkit("status", large["dir"]).stdout
     assert "(DependencyNeverSatisfied); this does not clear by itself" in never
     assert f"to do      Cancel it (fsdpkit cancel {large['run']})" in never
-    assert "CANCELLED, the job before it did not end as this one asks for" in told(after)
+    ended = fsdpkit("status", after["dir"]).stdout
+    assert "CANCELLED, the job before it did not end as this one asks for" in ended
     everything = fsdpkit("status").stdout
     assert re.search(rf"{large['run']} +\d+ +PENDING\n    waits for another job, which", everything)
     assert re.search(rf"{first['run']} +\d+ +CANCELLED by root", everything)

@@ -241,7 +241,7 @@ class SlurmCluster:
     def wait_job(
         self,
         job_id: str | int,
-        timeout_s: float = 60,
+        timeout_s: float = 240,
         states: Collection[str] = FINISHED,
     ) -> JobInfo:
         """Wait until the job (each task, of an array) is in one of the states; the last answer."""
@@ -256,7 +256,7 @@ class SlurmCluster:
         except ClusterError as error:
             raise ClusterError(f"{error}; last seen: {seen}; nodes: {self.nodes()}") from None
 
-    def wait_idle(self, timeout_s: float = 60) -> None:
+    def wait_idle(self, timeout_s: float = 240) -> None:
         """Wait until every node of the cluster is up and without a job."""
 
         def idle() -> bool:
