@@ -43,7 +43,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ge=0,
             le=1000,
             description="Attempts in a row that may end without a new checkpoint before the run "
-            "stops.",
+            "stops; up to five starts that Slurm refuses because of a lost node do not count.",
         ),
     ] = 3
     backoff_s: Annotated[

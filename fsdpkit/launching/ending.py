@@ -39,6 +39,10 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomica
 
 _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
+_REFUSED = "Unable to create step"
+_FEW = 5
+"""Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
+holds the job back for two."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
 
@@ -110,7 +114,7 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         warned=bool(verdict.get("warned")),
         why=verdict.get("why", ""),
         request=request,
-        fruitless=_fruitless(attempt, task),
+        fruitless=_fruitless(attempt, task, trouble.message if trouble else ""),
     )
 
 
@@ -141,9 +145,7 @@ def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
         return None
     log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
     with contextlib.suppress(OSError):
-        told = re.findall(
-            r"srun: error: (Unable to create step.*)", log.read_text(errors="replace")
-        )
+        told = re.findall(rf"srun: error: ({_REFUSED}.*)", log.read_text(errors="replace"))
         if told:
             status = NodeLostError.exit_code
             return Trouble(cause="node-failure", status=status, message=f"srun: {told[-1]}")
@@ -162,21 +164,24 @@ def _newest_step(task: TaskPaths) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def _fruitless(attempt: AttemptPaths, task: TaskPaths) -> int:
+def _fruitless(attempt: AttemptPaths, task: TaskPaths, told: str) -> int:
     """How many attempts of this job in a row, up to this one, have left no newer checkpoint.
 
     Attempts that Slurm ended without asking (a lost node, a preemption) have left no record, and
-    do not count.
+    do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
+    node is gone (SlurmdTimeout) it may refuse one after another. told: of this attempt's end.
     """
     number = int(attempt.dir.name.removeprefix("attempt-"))
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    endings = [_json(task.attempt(n).ending) for n in range(max(0, first - 1), number)]
-    steps = [ending["step"] for ending in endings if "step" in ending]
-    if first == 0:
-        steps.insert(0, None)
-    count = 0
-    for earlier in reversed(steps):
-        if earlier != _newest_step(task):
+    endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
+    said = {n: ending.get("why", "") for n, ending in endings.items()} | {number: told}
+    refused = [n for n, why in said.items() if _REFUSED in why]
+    newest, count = _newest_step(task), 0
+    for n in range(number, first - 1, -1):
+        before = endings[n - 1] if n else {"step": None}
+        if "step" not in before or (n in refused and len(refused) <= _FEW):
+            continue
+        if before["step"] != newest:
             break
         count += 1
     return count

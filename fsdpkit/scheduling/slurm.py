@@ -180,6 +180,10 @@ _REMEDIES = [
         "A limit of your account or QOS is reached: sacctmgr show assoc user=$USER.",
     ),
     (
+        r"Could not establish a configuration source",
+        "Slurm's commands find no cluster: is this a login node? Without Slurm: --cluster local.",
+    ),
+    (
         r"[Uu]nable to contact slurm controller|Connection refused|connection failure",
         "slurmctld does not answer: try again in a minute, or ask the centre.",
     ),

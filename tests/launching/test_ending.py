@@ -95,3 +95,58 @@ def test_a_log_that_cannot_be_written_does_not_change_the_answer(
     monkeypatch.setattr(sys, "stderr", Full())
     shell.fails(1, "1 rank 3 on node2: ValueError: no")
     assert shell.ask(1) == "requeue 1"
+
+
+def test_starts_that_slurm_refuses_are_not_counted_while_they_are_few(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so until it has noticed that a node of the attempt before is gone."""
+    shell.retry = {"requeues": 1}
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2"
+    refusal = "srun: error: Unable to create step for job 7: Invalid generic resource (gres)\n"
+    (shell.run / "slurm-7.log").write_text(refusal)
+    for number in range(1, 6):
+        shell.attempt = begin(shell.run, number, monkeypatch)
+        assert shell.ask(1) == "requeue 71", number
+        assert shell.written["why"].endswith("Invalid generic resource (gres)")
+    shell.attempt = begin(shell.run, 6, monkeypatch)
+    assert shell.ask(1) == "end 71"
+    assert "7 attempts in a row left no new checkpoint" in shell.written["why"]
+
+
+def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.retry = {"requeues": 1}
+    told = []
+    for number in range(4):
+        if number == 1:
+            (shell.run / "checkpoints" / "step-5").mkdir(parents=True)
+        shell.attempt = begin(shell.run, number, monkeypatch)
+        (shell.run / "slurm-7.log").write_text("")
+        shell.fails(0, "71 node1: no sign of life")
+        told.append(shell.ask(71))
+    assert told == ["requeue 71", "requeue 71", "requeue 71", "end 71"]
+    assert "2 attempts in a row" in shell.written["why"]
+
+
+def test_a_resumed_job_s_first_attempt_counts_from_where_the_job_before_ended(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.retry = {"requeues": 0}
+    (shell.run / "checkpoints" / "step-5").mkdir(parents=True)
+    (shell.attempt / "ending.json").write_text('{"step": 5}')
+    shell.attempt = begin(shell.run, 1, monkeypatch)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    shell.fails(0, "71 node1: no sign of life")
+    assert shell.ask(71) == "end 71"
+
+
+def begin(run: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of that start by Slurm, which the job's variables name."""
+    attempt = run / f"attempt-{number}"
+    (attempt / "failures").mkdir(parents=True, exist_ok=True)
+    monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(attempt))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(number))
+    return attempt

@@ -140,6 +140,7 @@ def test_known_refusals_have_a_remedy() -> None:
         "Batch job submission failed: Invalid qos specification",
         "Invalid wckey specification",
         "Unable to contact slurm controller (connect failure)",
+        "fatal: Could not establish a configuration source",
     ):
         assert remedy_for(words), words
     assert remedy_for("something never seen") is None
