@@ -6,9 +6,10 @@ ranks that were started again, how many of them passed until it was noticed, and
 done twice; whether it ended well is judged by Slurm, and by the losses of an undisturbed run.
 
 Writes results/faults.json, which goodput.py reads, and the table in README.md, anew after each
-case: what a call that is cut short has measured is kept. First come the cases that the tests run;
-`--core` takes no others, `--training` of these the phase training, and the table says so. `--only
-WORD` takes the cases with this word in their name, `--quick` three cases, and both write nothing.
+case: what a call that is cut short has measured is kept, and `--continue` takes those cases that
+have no row. First come the cases that the tests run; `--core` takes no others, `--training` of
+these the phase training, and the table says so. `--only WORD` takes the cases with this word in
+their name, `--quick` three cases, and both write nothing.
 """
 
 from __future__ import annotations
@@ -168,10 +169,11 @@ def faults_table(rows: Iterable[Row]) -> str:
     )
 
 
-def left_out(rows: Sequence[Row]) -> str:
-    """How many combinations of fault and phase were not run."""
+def left_out(rows: Sequence[Row], calls: int) -> str:
+    """How many combinations of fault and phase were not run; in how many calls the others were."""
     missing = len(ALL) - len({row.case for row in rows})
-    return f"Of {len(ALL)} combinations of fault and phase {missing} were not run here."
+    told = f"Of {len(ALL)} combinations of fault and phase {missing} were not run here."
+    return told if calls == 1 else f"{told} The rows are of {calls} calls, one after the other."
 
 
 def for_goodput(rows: Sequence[Row]) -> dict[str, Any]:
@@ -193,7 +195,7 @@ def policy(rows: Iterable[Row]) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def result_of(rows: Sequence[Row], slurm: str, load: float) -> dict[str, Any]:
+def result_of(rows: Sequence[Row], slurm: str, load: float, calls: int = 1) -> dict[str, Any]:
     """Everything that the result file holds."""
     well = [float(row.survived and row.exact) for row in rows]
     figure = Figure(
@@ -217,15 +219,19 @@ def result_of(rows: Sequence[Row], slurm: str, load: float) -> dict[str, Any]:
             "torch": version("torch"),
         },
         "figures": [{**asdict(figure), "load_before": round(load, 2)}],
-        "notes": [faults_table(rows), left_out(rows)],
+        "notes": [faults_table(rows), left_out(rows, calls)],
+        "calls": calls,
         "faults": [asdict(row) for row in rows],
         "policy": policy(rows),
         **for_goodput(rows),
     }
 
 
-def run(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-    """Bring a cluster up and go through the cases; after each, the result so far."""
+def run(cases: Sequence[Case], before: Sequence[Row], calls: int) -> Iterator[dict[str, Any]]:
+    """Bring a cluster up and go through the cases; after each, the result so far.
+
+    before: the rows of the calls until now, of which this is one.
+    """
     load = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="fsdpkit-bench-") as name,
@@ -235,22 +241,28 @@ def run(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         (Path(name) / "bed").mkdir()
         bed = Bed(cluster, Path(name) / "bed")
         undisturbed = bed.undisturbed()
-        rows = []
+        rows = [*before]
         for case in cases:
             row = measure(case, bed, undisturbed)
             well = "" if row.survived and row.exact else ", BAD"
             print(f"  {case}: {row.back_s} s, {row.repeated} repeated{well}", file=sys.stderr)
             rows.append(row)
-            yield result_of(rows, slurm, load)
+            yield result_of(rows, slurm, load, calls)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what faults cost a run.")
     parser.add_argument("--core", action="store_true", help="the cases that the tests run")
     parser.add_argument("--training", action="store_true", help="of these, the phase training")
+    parser.add_argument(
+        "--continue", dest="goes_on", action="store_true", help="the cases that have no row"
+    )
     parser.add_argument("--quick", action="store_true", help="three cases; write no results")
     parser.add_argument("--only", metavar="WORD", help="cases with this in their name; likewise")
     arguments = parser.parse_args()
+    earlier = json.loads(RESULTS.read_text("utf-8")) if arguments.goes_on else {}
+    rows = [Row(**each) for each in earlier.get("faults", [])]
+    calls = earlier.get("calls", 1) + 1 if earlier else 1
     wanted = QUICK if arguments.quick else None
     chosen = CORE if arguments.core or arguments.training else ALL
     cases = [
@@ -259,10 +271,11 @@ def main() -> int:
         if not (arguments.training and case.phase != "training")
         and (wanted is None or str(case) in wanted)
         and (arguments.only or "") in str(case)
+        and str(case) not in {row.case for row in rows}
     ]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster goes down on the way out
     result: dict[str, Any] = {"figures": []}
-    for result in run(cases):
+    for result in run(cases, rows, calls):
         if not (arguments.quick or arguments.only):
             write_atomically(RESULTS, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
             write_atomically(README, with_all_tables(README.read_text("utf-8")))

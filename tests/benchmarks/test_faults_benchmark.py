@@ -117,6 +117,14 @@ def test_a_run_that_was_lost_stands_out_in_the_table_and_misses_the_target() -> 
     assert "| 1 of 2 |  | 1 | ≥ 2 | **missed** |" in text
 
 
+def test_rows_of_several_calls_are_said_to_be_that() -> None:
+    rows = [row(), row("node lost in training")]
+    assert result_of(rows, "22.05", 0.5)["notes"][1].endswith(" were not run here.")
+    told = result_of(rows, "22.05", 0.5, calls=2)
+    assert told["calls"] == 2
+    assert told["notes"][1].endswith("The rows are of 2 calls, one after the other.")
+
+
 def test_every_fault_is_in_the_core_and_every_name_is_used_once() -> None:
     assert {case.fault.name for case in CORE} == {fault.name for fault in FAULTS}
     names = [str(case) for case in ALL]
