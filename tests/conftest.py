@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.slurm_cluster import SlurmCluster, unavailable_reason
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
+
+# The same examples every time, so that only a change can make a test fail; however long they take
+# on a busy machine. HYPOTHESIS_PROFILE=search looks for new ones (and for more, where a test does
+# not say how many).
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", patient, derandomize=True)
+settings.register_profile("search", patient, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(autouse=True)

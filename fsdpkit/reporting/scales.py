@@ -57,7 +57,7 @@ def linear(low: float, high: float, unit: str = "", *, tight: bool = False, tick
     low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
     if high - low <= max(abs(high) * 1e-9, 1e-300):
         tiny = abs(high) < 1e-290
-        low, high = (0.0, 1.0) if tiny else (0.0, high) if low >= 0 else (2 * low, 0.0)
+        low, high = (min(low, 0.0), 1.0) if tiny else (0.0, high) if low >= 0 else (2 * low, 0.0)
     step = _round_step((high - low) / ticks)
     if tight and step < 1:
         step = 1.0  # steps of a training

@@ -157,7 +157,7 @@ def test_requeues_for_another_reason_leave_fewer_for_want_of_spares() -> None:
 
 
 # The same examples each time, and no search for smaller ones, which would simulate for minutes.
-@settings(max_examples=15, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=15, phases=[Phase.generate])
 @given(systems(), st.floats(0.3, 3))
 def test_simulation_and_formula_agree(system: System, times: float) -> None:
     interval_s = max(times * best_interval_s(system), system.shortest_interval_s)

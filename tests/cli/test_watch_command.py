@@ -83,7 +83,7 @@ def test_80_by_24_has_a_place_for_everything() -> None:
     assert "CPU 5 to 40 %" in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 200), st.integers(1, 70), st.booleans())
 def test_no_terminal_is_too_small_and_no_line_too_long(
     width: int, height: int, empty: bool

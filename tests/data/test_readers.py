@@ -38,7 +38,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("suffix", list(WRITERS))
 def test_rows_come_out_as_they_went_in(suffix: str, scratch: Path) -> None:
     @given(table=tables, target_bytes=st.integers(1, 200))
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def check(table: list[dict[str, Any]], target_bytes: int) -> None:
         path = WRITERS[suffix](scratch / f"rows{suffix}", table)
         expected = [(row["source"], row["target"]) for row in table]
@@ -57,7 +57,7 @@ def test_rows_come_out_as_they_went_in(suffix: str, scratch: Path) -> None:
     ending=st.sampled_from(["\n\n", "\n \t\n", "\r\n\r\n", "\n\n\n\n"]),
     target_bytes=st.integers(1, 100),
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_text_is_cut_at_blank_lines_and_nowhere_else(
     paragraphs: list[str], ending: str, target_bytes: int, scratch: Path
 ) -> None:

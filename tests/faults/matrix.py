@@ -137,7 +137,7 @@ FAULTS = (
         "restart",
         causes=("hang",),
         told="after step",
-        sets=("retry.hang_s=5",),
+        sets=("retry.hang_s=10",),
         phases=("training", "checkpointing"),
         core=("training", "checkpointing"),
     ),

@@ -194,9 +194,7 @@ _NASTY = st.sampled_from(
 
 
 @given(st.lists(_PRINTABLE | _NASTY, max_size=6))
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[*HealthCheck])
 def test_no_value_of_a_person_sets_off_the_lint(
     render_script: RenderScript, values: list[str]
 ) -> None:

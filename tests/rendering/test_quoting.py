@@ -25,7 +25,7 @@ TEXT = st.text(
 
 
 @given(st.lists(TEXT, min_size=50, max_size=50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bash_reads_a_quoted_word_as_the_value(values: list[str]) -> None:
     script = "printf '%s\\0' " + " ".join(shell_quote(value) for value in values)
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
@@ -33,7 +33,7 @@ def test_bash_reads_a_quoted_word_as_the_value(values: list[str]) -> None:
 
 
 @given(TEXT, TEXT)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_sbatchs_lexer_reads_a_quoted_value_as_the_value(value: str, other: str) -> None:
     line = f" --comment={directive_quote(value)} --account={directive_quote(other)}"
     assert split_directive(line) == [f"--comment={value}", f"--account={other}"]

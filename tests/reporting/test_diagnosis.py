@@ -308,7 +308,7 @@ A_FOLLOW_ON = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(OWN_CAUSES),
     st.lists(A_FOLLOW_ON, max_size=12),
@@ -326,7 +326,7 @@ def test_what_only_follows_never_changes_the_diagnosis(
     assert [getattr(alone, k) for k in same] == [getattr(all_of_them, k) for k in same]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(A_FOLLOW_ON, max_size=8), st.permutations(range(4)))
 def test_the_order_in_which_files_are_read_changes_nothing(
     more: list[Voice], order: list[int]
@@ -624,7 +624,7 @@ def test_a_submission_that_nobody_confirmed_is_unknown() -> None:
     assert "sbatch" in diagnosis.sentence
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.text(max_size=300),
     st.sampled_from(["rank", "agent", "batch"]),

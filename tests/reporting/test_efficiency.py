@@ -190,7 +190,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, float]]:
     return [("start", 0.0), *events]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories(), st.booleans())
 def test_the_parts_add_up_to_what_was_granted_whatever_happened(
     events: list[tuple[str, float]], running: bool

@@ -54,9 +54,7 @@ def test_lines_come_once_over_restarts_and_requeues(tmp_path: Path) -> None:
     assert lines[4:] == [*late, "step 3", "no end"]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[*HealthCheck])
 @given(
     st.lists(
         st.tuples(

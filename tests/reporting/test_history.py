@@ -153,7 +153,7 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[*HealthCheck])
 @given(
     name=st.sampled_from(["orders.jsonl", "node-0.events.jsonl", "verdict.json", "ending.json"]),
     content=st.binary(max_size=40) | (EVENTS | ANYTHING).map(lambda x: json.dumps(x).encode()),

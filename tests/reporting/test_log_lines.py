@@ -35,9 +35,7 @@ LOGS = st.lists(
     st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b"step 1", b"\xff", "é".encode(), b"\x1b[1m"]),
     max_size=40,
 ).map(b"".join)
-quick = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=300, suppress_health_check=[*HealthCheck])
 
 
 @pytest.fixture

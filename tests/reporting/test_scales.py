@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -45,9 +46,10 @@ def test_ticks_are_written_short() -> None:
 
 
 def test_what_never_changes_has_an_axis_too() -> None:
-    for value in (0.0, 5.0, -5.0, float("nan"), float("inf")):
+    for value in (0.0, 5.0, -5.0, -1e-308, float("nan"), float("inf")):
         axis = linear(value, value)
         assert axis.high > axis.low
+        assert axis.low <= value or not math.isfinite(value)
         assert np.isfinite(axis.fractions(np.array([1.0]))).all()
 
 

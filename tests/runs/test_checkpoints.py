@@ -193,7 +193,7 @@ def patient(
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_json_is_in_the_description_the_answer_is_a_sentence(
     data: st.DataObject, patient: tuple[Path, dict[str, Any], str]
 ) -> None:
@@ -231,7 +231,7 @@ def test_what_is_no_json_is_told_by_the_files_name(text: str, checkpoint: Path) 
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_text_is_in_the_sums_the_answer_is_a_sentence(
     data: st.DataObject, patient: tuple[Path, dict[str, Any], str]
 ) -> None:

@@ -170,7 +170,7 @@ def test_without_buckets_all_ranks_pad_to_the_longest_of_the_step():
         st.tuples(st.integers(1, 7), st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=4
     ),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_an_epoch_that_changes_its_number_of_ranks_has_each_sample_once(layout, attempts):
     """The last attempt runs until the epoch is over."""
     progress, seen = Progress(), Counter()

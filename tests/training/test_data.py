@@ -107,7 +107,7 @@ def test_what_is_hidden_depends_on_seed_epoch_and_sample_only():
     density=st.floats(0.05, 0.9),
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=5),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_corrupted_samples_fit_and_have_the_lengths_they_were_said_to_have(
     source, target, density, sizes
 ):
@@ -142,7 +142,6 @@ def test_a_tokenizer_without_sentinels_is_refused(monkeypatch):
 
 
 @given(samples=st.integers(1, 60), every=st.integers(2, 70))
-@settings(deadline=None)
 def test_each_sample_is_trained_on_or_held_out(samples, every):
     whole = pairs(*((str(i), "") for i in range(samples)))
     train, held_out = (Part(whole, every, held_out=h) for h in (False, True))

@@ -132,7 +132,6 @@ def collected(order: list[int], buckets: np.ndarray, group: int) -> list[int]:
 
 
 @given(st.integers(0, 120), st.integers(1, 9), st.integers(1, 12), st.integers(0, 99))
-@settings(deadline=None)
 def test_buckets_hand_over_a_global_batch_when_they_have_one(samples, kinds, group, seed):
     rng = np.random.default_rng(seed)
     order, buckets = rng.permutation(samples), rng.integers(0, kinds, samples).astype(np.uint8)
@@ -161,7 +160,6 @@ def test_buckets_are_filled_anew_in_each_epoch():
     multiple=st.integers(1, 64),
     data=st.data(),
 )
-@settings(deadline=None)
 def test_a_bucket_is_the_smallest_share_of_the_longest_that_fits(
     source, target, count, multiple, data
 ):
@@ -223,7 +221,7 @@ def run(
     ),
     bucketed=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_an_epoch_has_each_sample_once_however_often_the_number_of_ranks_changes(
     samples, attempts, bucketed
 ):
@@ -258,7 +256,7 @@ def test_an_epoch_without_a_batch_is_an_error_and_not_endless():
 
 
 @given(st.integers(0, 700), st.integers(4, 60), st.integers(4, 60), st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_packed_rows_fit_and_have_no_gaps_in_their_numbers(samples, source, target, seed):
     rng = np.random.default_rng(seed)
     lengths = np.stack([rng.integers(1, longest + 1, samples) for longest in (source, target)])

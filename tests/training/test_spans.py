@@ -33,7 +33,7 @@ def filled_in(source: list[int], target: list[int], marks: list[int]) -> list[in
 
 
 @given(recipe=recipes, length=st.integers(2, 700), seed=st.integers(0, 2**31))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_source_and_target_hold_every_token_once(recipe, length, seed):
     ids = np.arange(100, 100 + length, dtype=np.uint16)
     source, target = (
@@ -50,7 +50,7 @@ def test_source_and_target_hold_every_token_once(recipe, length, seed):
 
 
 @given(recipe=recipes, source=st.integers(2, 1500), target=st.integers(2, 1500))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_window_is_the_largest_that_fits(recipe, source, target):
     size, longest = recipe.window(source, target), source + target + 1
     lengths = recipe.lengths(np.arange(longest + 1).clip(2))
@@ -69,7 +69,6 @@ def test_windows_are_t5_s_and_byt5_s(source, target, mean_span, window):
 
 
 @given(lengths=st.lists(st.integers(0, 200), max_size=20), size=st.integers(SHORTEST, 60))
-@settings(deadline=None)
 def test_windows_cut_every_text_without_gap_or_overlap(lengths, size):
     windows = Windows(np.array(lengths, np.int64), size)
     row, start, end = windows.locate(np.arange(len(windows)))

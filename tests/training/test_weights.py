@@ -194,9 +194,7 @@ def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path):
     refused(ConfigError, "not the name of a file beside it", **{NORM: "../x.safetensors"})
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[*HealthCheck])
 @given(content=st.binary(max_size=200), as_index=st.booleans())
 def test_arbitrary_bytes_are_refused_and_never_crash(tmp_path, content, as_index):
     name = "model.safetensors.index.json" if as_index else "model.safetensors"
@@ -206,9 +204,7 @@ def test_arbitrary_bytes_are_refused_and_never_crash(tmp_path, content, as_index
         check(tmp_path, UNTIED)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[*HealthCheck])
 @given(
     table=st.recursive(
         st.none() | st.integers() | st.text(max_size=8),
