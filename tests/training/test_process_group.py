@@ -29,6 +29,6 @@ def test_a51_slurm_variables_do_not_make_a_rank():
 
 
 @pytest.mark.torch
-def test_a_rank_does_not_end_while_gloo_holds_a_message():
-    done = run_ranks(2, RANKS / "late_release.py")
+def test_a_rank_does_not_end_while_gloo_holds_a_message(tmp_path):
+    done = run_ranks(2, RANKS / "late_release.py", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,13 +1,16 @@
-"""A group's thread still has a message in hand when its rank has nothing left to do.
+"""A group's thread still lets go of a message when its rank has nothing left to do.
 
 Two ranks; the group is one of its own and outlives the process group, as those of FSDP's meshes do.
+argv[1]: a directory in which the threads mark that the message is through.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 import weakref
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,6 +18,7 @@ import torch.distributed as dist
 from fsdpkit.training.distributed import process_group
 
 BLOCK = bytes(1_000_000_000)  # about a second's hashing, which lets go of the interpreter
+marks = [Path(sys.argv[1], f"through-{rank}") for rank in (0, 1)]
 
 
 class SlowEnd:
@@ -24,13 +28,20 @@ class SlowEnd:
         time.sleep(3)
 
 
+def let_go(rank: int) -> None:
+    marks[rank].touch()
+    hashlib.sha256(BLOCK)
+
+
 slow_end = SlowEnd()
 with process_group(60) as ranks:
     group = dist.new_group()
+    message = torch.ones(1)
+    weakref.finalize(message, let_go, ranks.rank).atexit = False
     if not ranks.is_first:
         time.sleep(0.1)
-    message = torch.ones(1)
-    weakref.finalize(message, hashlib.sha256, BLOCK).atexit = False
-    # The thread is the last to hold the tensor, and lets go of it after the other rank's part.
+    # The thread is the last to hold the tensor, and lets go of it when both have sent their part.
     dist.all_reduce(message, group=group, async_op=True)
     del message
+    while not all(mark.exists() for mark in marks):
+        time.sleep(0.01)
