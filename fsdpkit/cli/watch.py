@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -97,7 +97,7 @@ def _drawn(watcher: Watcher, every_s: float) -> View:
     from fsdpkit.cli.watch_frame import frame
 
     console = Console(highlight=False)
-    with _resized() as resized, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _until_resized() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             view = watcher.look()
             if view.over:
@@ -106,21 +106,35 @@ def _drawn(watcher: Watcher, every_s: float) -> View:
             while (left_s := until_s - time.monotonic()) > 0:
                 lines = frame(view, console.size.width, console.size.height, time.time())
                 live.update(Group(*lines), refresh=True)
-                resized.wait(left_s)
-                resized.clear()
+                wait(left_s)
 
 
-@contextmanager
-def _resized() -> Iterator[threading.Event]:
-    """Set when the terminal's size has changed. A SIGTERM ends Python in order, so that the
-    terminal is put right."""
-    event = threading.Event()
+@contextlib.contextmanager
+def _until_resized() -> Iterator[Callable[[float], None]]:
+    """Waits so many seconds, or until the terminal's size has changed. A SIGTERM ends Python in
+    order, so that the terminal is put right."""
+    # A pipe and no threading.Event: while that is waited for, its lock may be held, and a handler
+    # that sets it would wait for ever.
+    told, tell = os.pipe()
+    for end in (told, tell):
+        os.set_blocking(end, False)
+
+    def resized(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is full of news already
+            os.write(tell, b"x")
+
+    def wait(timeout_s: float) -> None:
+        if select.select([told], [], [], timeout_s)[0]:
+            os.read(told, 4096)
+
     before = {
-        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: event.set()),
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, resized),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)),
     }
     try:
-        yield event
+        yield wait
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(told)
+        os.close(tell)
