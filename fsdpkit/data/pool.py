@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing import forkserver, get_context, parent_process, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,6 +117,7 @@ def _fork_server() -> ForkServerContext:
     """Where processes come from, running, and deaf to Ctrl-C from their first moment."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    resource_tracker.ensure_running()  # it unblocks SIGINT once it is started, so it comes first
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()  # what it starts inherits the mask

@@ -157,6 +157,8 @@ def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]
     lock = paths.record.with_name(f"{paths.record.name}.lock")
     deadline = time.monotonic() + patience_s
     while not _take(lock):
+        if _clear_if_dead(lock):
+            continue
         if time.monotonic() > deadline:
             raise BusyError(_who_holds(lock))
         time.sleep(_LOOK_S)
@@ -170,7 +172,7 @@ def _take(lock: Path) -> bool:
     try:
         number = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
-        return _clear_if_dead(lock)
+        return False
     except OSError as error:
         raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
     with open(number, "w", encoding="utf-8") as file:
@@ -179,17 +181,20 @@ def _take(lock: Path) -> bool:
 
 
 def _clear_if_dead(lock: Path) -> bool:
-    """Remove the lock of a process that is no more; always False, for it is not ours yet."""
+    """Remove the lock of a process that is no more; whether it was removed."""
     holder = _holder(lock)
-    if holder.get("host") == socket.gethostname() and not _alive(holder.get("pid")):
-        aside = lock.with_name(f"{lock.name}.{os.getpid()}")
-        # Of two that found it dead only one can move it; should it have moved a new one, that one
-        # goes back.
-        with contextlib.suppress(OSError):
-            os.rename(lock, aside)
-            if _holder(aside) != holder:
-                os.link(aside, lock)
-            aside.unlink()
+    if holder.get("host") != socket.gethostname() or _alive(holder.get("pid")):
+        return False
+    aside = lock.with_name(f"{lock.name}.{os.getpid()}")
+    # Of two that found it dead only one can move it; should it have moved a new one, that one
+    # goes back.
+    with contextlib.suppress(OSError):
+        os.rename(lock, aside)
+        was_dead = _holder(aside) == holder
+        if not was_dead:
+            os.link(aside, lock)
+        aside.unlink()
+        return was_dead
     return False
 
 

@@ -37,6 +37,8 @@ _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
 _IN_FLIGHT_S = 150.0
 """After so long sbatch, which is given 120 s, has taken a job or has not."""
+_PATIENCE_S = 30.0
+"""How long somebody else's sbatch is waited for, to tell which job came of it."""
 _ATTEMPTS_OF_A_JOB = 100
 """Numbers that are left free for the attempts of a job that Slurm may queue again."""
 
@@ -220,7 +222,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
     SchedulerError; then the run is what it was."""
     script = render(plan, run.dir)
     states = run.job_states()
-    with changing(run.paths) as record:
+    with changing(run.paths, patience_s=_PATIENCE_S) as record:
         if record.job_id != run.record.job_id:
             raise UsageError(
                 f"run {run.id} was resumed by somebody else meanwhile, as job {record.job_id}"

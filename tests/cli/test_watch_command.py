@@ -178,7 +178,7 @@ class Terminal:
 
     def read_until(self, text: str) -> str:
         """What came up to and with `text`, since the last call."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while text not in self.said:
             assert time.monotonic() < deadline, self.said[-3000:]
             self._read(0.2)
@@ -186,7 +186,7 @@ class Terminal:
         return found
 
     def read_to_the_end(self) -> str:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.said[-3000:]
             self._read(0.2)
@@ -291,7 +291,7 @@ def test_a_pipe_gets_each_change_once_and_the_end(run: WatchedRun) -> None:
     run.ends()
     run.slurm_remembers("COMPLETED")
     words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--every", "0.2"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert "asking" not in done.stdout
@@ -302,5 +302,5 @@ def test_a_pipe_gets_each_change_once_and_the_end(run: WatchedRun) -> None:
 
 def test_help_and_a_wrong_task_need_no_run_that_lives(run: WatchedRun) -> None:
     words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--task", "3"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, "has no array task 3" in done.stderr) == (66, True)

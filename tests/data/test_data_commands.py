@@ -77,8 +77,10 @@ def test_what_goes_wrong_is_told_with_an_exit_status(
 def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
     """A real SIGINT to all processes, as a terminal sends it."""
     line = '{"source": "' + "some words " * 50 + '", "target": "answer"}\n'
-    (tmp_path / "a.jsonl").write_text(line * 60_000)
-    argv = [*(sys.executable, "-m", "fsdpkit", "data", "prepare", "a.jsonl", "--output", "out")]
+    (tmp_path / "0.jsonl").write_text(line * 60_000)
+    for number in range(1, 10):  # work for longer than it takes anybody to press Ctrl-C
+        os.link(tmp_path / "0.jsonl", tmp_path / f"{number}.jsonl")
+    argv = [*(sys.executable, "-m", "fsdpkit", "data", "prepare", "?.jsonl", "--output", "out")]
     command = subprocess.Popen(
         [*argv, "--processes", "2"],
         cwd=tmp_path,
@@ -90,10 +92,11 @@ def test_ctrl_c_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.shard-*")) and time.monotonic() < deadline:
+    while not (begun := list(tmp_path.glob("out/.shard-*"))) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(command.pid, signal.SIGINT)
     _, said = command.communicate(timeout=60)
+    assert begun
     assert command.returncode == 130
     assert "the same command goes on from here" in said
     assert "Traceback" not in said

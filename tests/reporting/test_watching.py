@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,18 +47,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
 def watch(run: WatchedRun) -> Iterator[Watch]:
     watchers: list[Watcher] = []
 
-    def start(ask_s: float = 0.05) -> Watcher:
-        watchers.append(Watcher(Run.open(run.paths.dir), ask_s=ask_s))
+    def start(array_task: int | None = None, ask_s: float = 0.05) -> Watcher:
+        watchers.append(Watcher(Run.open(run.paths.dir), array_task, ask_s=ask_s))
         return watchers[-1]
 
     yield start
     for watcher in watchers:
         watcher.close()
+    (run.bin / "stalled").unlink(missing_ok=True)
+    # One that still asks would ask the commands of the next test.
+    for thread in threading.enumerate():
+        if thread.name == "fsdpkit-states":
+            thread.join(timeout=60)
 
 
 def seen(watcher: Watcher, condition: Callable[[View], object]) -> View:
     """The first look of which that is true."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition(view := watcher.look()):
         assert time.monotonic() < deadline, view
         time.sleep(0.02)
@@ -100,13 +106,11 @@ def test_a_run_is_seen_from_the_queue_to_its_end(run: WatchedRun, watch: Watch) 
     assert "all ranks are done" in view.happened[-1].words
 
 
-def test_of_an_array_one_task_is_watched(run: WatchedRun) -> None:
+def test_of_an_array_one_task_is_watched(run: WatchedRun, watch: Watch) -> None:
     save(run.paths, msgspec.structs.replace(RECORD, array=[2, 3]))
     queue = "7_2|PENDING|Priority||2|3|4\n7_3|RUNNING|None|node1|2|3|4\n"
     (run.bin / "squeue.txt").write_text(queue)
-    watcher = Watcher(Run.open(run.paths.dir), 3, ask_s=0.05)
-    view = seen(watcher, lambda v: v.state == "RUNNING")
-    watcher.close()
+    view = seen(watch(array_task=3), lambda v: v.state == "RUNNING")
     assert (view.job_id, view.nodes) == ("7_3", "node1")
 
 
@@ -146,7 +150,9 @@ def test_the_scheduler_is_not_asked_at_every_look(run: WatchedRun, watch: Watch)
 
 
 def test_a_scheduler_that_stalls_holds_up_no_look(run: WatchedRun, watch: Watch) -> None:
-    (run.bin / "squeue").write_text("#!/bin/bash\nexec sleep 600\n")
+    stalled = run.bin / "stalled"
+    stalled.touch()
+    (run.bin / "squeue").write_text(f"#!/bin/bash\nwhile [[ -e {stalled} ]]; do sleep 0.1; done\n")
     run.begins()
     run.trains(1)
     view = watch().look()

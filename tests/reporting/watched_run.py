@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.record import RunRecord, save
 
 RUN_ID = "t5-20261121-101500-3f2a"
@@ -48,11 +48,15 @@ class WatchedRun:
         self.paths.job.write_text(json.dumps({"name": "t5", "training": {"steps": 100}}))
 
     def slurm_says(self, state: str, reason: str = "None", nodes: str = "node[1-2]") -> None:
-        (self.bin / "squeue.txt").write_text(f"7|{state}|{reason}|{nodes}|2|3|4\n")
+        self._answers("squeue", f"7|{state}|{reason}|{nodes}|2|3|4\n")
 
     def slurm_remembers(self, state: str, exit_code: str = "0:0") -> None:
-        (self.bin / "squeue.txt").write_text("")
-        (self.bin / "sacct.txt").write_text(f"7|{state}|{exit_code}|0:0||node[1-2]|2|3|4\n")
+        # In this order: a job that neither knows would be one that Slurm has forgotten.
+        self._answers("sacct", f"7|{state}|{exit_code}|0:0||node[1-2]|2|3|4\n")
+        self._answers("squeue", "")
+
+    def _answers(self, command: str, text: str) -> None:
+        write_atomically(self.bin / f"{command}.txt", text)
 
     def times_asked(self) -> int:
         asked = self.bin / "asked"

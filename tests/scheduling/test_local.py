@@ -19,6 +19,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.scheduling.local import commands, store
 from fsdpkit.scheduling.local.client import LocalClient, check_fits
 from fsdpkit.scheduling.local.supervisor import nodes_of
+from fsdpkit.scheduling.states import JobState
 from tests.conftest import Completed, answer_of
 
 Submit = Callable[..., dict[str, Any]]
@@ -121,18 +122,18 @@ def _text(path: Path) -> str:
 
 
 def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path: Path) -> None:
-    """Four seconds of limit, two of warning; a shell that does not stop is ended."""
+    """Twenty seconds of limit, ten of warning; a shell that does not stop is ended."""
     script = tmp_path / "job.sbatch"
     script.write_text(
         "#!/bin/bash\n"
-        "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:04 --signal=B:USR1@2\n"
+        "#SBATCH --job-name=deaf --nodes=1 --cpus-per-task=1 --time=0:20 --signal=B:USR1@10\n"
         f'#SBATCH --chdir={tmp_path} --output="{tmp_path}/log-%j"\n'
         "trap 'echo warned' USR1\n"
         "while :; do sleep 0.1; done\n"
     )
     client = LocalClient()
     job_id = client.submit(script).job_id
-    until(lambda: client.states([job_id])[job_id].phase == "ended")
+    until(lambda: client.states([job_id])[job_id].phase == "ended", timeout_s=120)
     assert client.states([job_id])[job_id].state == "TIMEOUT"
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
 
@@ -150,6 +151,22 @@ def test_a_supervisor_that_is_killed_is_not_running_for_ever(
     assert run.wait(poll_s=0.1).state == "NODE_FAIL"
     # Its processes are orphans now; they are ours to end, by the id the batch shell wrote.
     _end_tree_of(job)
+
+
+def test_a_supervisor_that_ends_between_two_looks_was_not_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = store.create()
+    job.save_state(JobState("RUNNING", "local"))
+
+    def ends(job: store.LocalJob) -> bool:
+        job.save_state(JobState("COMPLETED", "local", exit_code=0, exit_signal=0))
+        return False
+
+    monkeypatch.setattr(store.LocalJob, "_supervisor_alive", ends)
+    state = job.state()
+    assert state is not None
+    assert state.state == "COMPLETED"
 
 
 def _end_tree_of(job: Path) -> None:

@@ -46,13 +46,19 @@ class LocalJob:
         write_atomically(self._state_file(task), json.dumps(asdict(state)))
 
     def state(self, task: int | None = None) -> JobState | None:
-        try:
-            state = JobState(**json.loads(self._state_file(task).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-        if state.phase in ("pending", "running") and not self._supervisor_alive():
+        state = self._saved_state(task)
+        if not _goes_on(state) or self._supervisor_alive():
+            return state
+        state = self._saved_state(task)  # it may have saved the end and gone since the first look
+        if _goes_on(state):
             return JobState("NODE_FAIL", "local", reason="the job's supervisor was ended")
         return state
+
+    def _saved_state(self, task: int | None) -> JobState | None:
+        try:
+            return JobState(**json.loads(self._state_file(task).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def _state_file(self, task: int | None) -> Path:
         return self.dir / ("state.json" if task is None else f"state-{task}.json")
@@ -71,6 +77,10 @@ class LocalJob:
             return True  # it is being started
         except (OSError, ValueError, psutil.NoSuchProcess):
             return False
+
+
+def _goes_on(state: JobState | None) -> bool:
+    return state is not None and state.phase in ("pending", "running")
 
 
 def create() -> LocalJob:

@@ -28,6 +28,8 @@ from fsdpkit.scheduling.states import JobState
 
 KILL_WAIT_S = 10.0
 """Between SIGTERM and SIGKILL, as Slurm's KillWait."""
+_GONE_WAIT_S = 30.0
+"""After SIGKILL: what is told of as ended should be gone, and a busy machine takes its time."""
 _LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -156,7 +158,7 @@ def _watch(
 
 def _end_all() -> None:
     """SIGTERM, then SIGKILL, to every process below this one."""
-    for number, wait_s in ((signal.SIGTERM, KILL_WAIT_S), (signal.SIGKILL, 5.0)):
+    for number, wait_s in ((signal.SIGTERM, KILL_WAIT_S), (signal.SIGKILL, _GONE_WAIT_S)):
         left = psutil.Process().children(recursive=True)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
