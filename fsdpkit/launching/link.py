@@ -28,6 +28,10 @@ from fsdpkit.launching.policy import Report
 
 TICK_S = 0.25
 _PREFIX = "fsdpkit"
+_LINGER_S = 10.0
+_CLOSE_S = 5.0
+"""With these two an agent is gone before the batch shell, 20 s after the verdict, kills the step.
+An exchange that takes longer loses no report: the last order is the answer to them."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +83,11 @@ class Link:
         """Send what is left to send, and stop; gives up where the network is dead."""
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=_CLOSE_S)
 
     def linger(self, others: int) -> None:
-        """On the head: stay until `others` have read the last order, ten seconds at most."""
-        deadline = time.monotonic() + 10
+        """On the head: stay until `others` have read the last order, `_LINGER_S` at most."""
+        deadline = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline and not self.broken:
             if self.store.add(f"{_PREFIX}/left", 0) >= others:
                 return

@@ -205,12 +205,12 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
     def interrupted() -> str | None:
         if link.superseded:
             if link.superseded.because == "hang":
-                pulse.ask_for_stacks()
+                pulse.ask_for_stacks(node.attempt, order.launch)
             return "superseded"
         if link.lost:
             return link.lost_message()
         if (found := pulse.look()) is not None:
-            pulse.ask_for_stacks()
+            pulse.ask_for_stacks(node.attempt, order.launch)
             hang.append(_hang(found, pulse, node, order.launch))
         return hang[0].message if hang else None
 

@@ -21,8 +21,11 @@ _SLOW_FACTOR = 10
 """How much more patient to be outside of training steps: loading, compiling, saving."""
 _ABSENT_S = 5.0
 """A pause between two looks that says nothing about the ranks."""
-_STACKS_S = 2.0
-"""How long ranks may take to write down where they are."""
+_STACKS_S = 10.0
+"""How long ranks may take to begin writing down where they are."""
+_WRITING_S = 2.0
+"""Then for the rest: a stack is many writes, and a thread of each rank looks for `dump` once a
+second."""
 
 
 @contextlib.contextmanager
@@ -95,7 +98,7 @@ class Pulse:
         beats = self._beats.values()
         return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
 
-    def ask_for_stacks(self) -> None:
+    def ask_for_stacks(self, attempt: AttemptPaths, launch: int) -> None:
         """Let each rank that has a heartbeat write where its threads are, and its collectives."""
         if not self._beats:
             return
@@ -104,7 +107,13 @@ class Pulse:
         for rank in self._beats:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGUSR2)
-        time.sleep(_STACKS_S)
+        deadline = time.monotonic() + _STACKS_S
+        while time.monotonic() < deadline and any(
+            _may_answer(rank, attempt.rank_file(rank.rank, "stacks", launch))
+            for rank in self._beats
+        ):
+            time.sleep(0.1)
+        time.sleep(_WRITING_S)
 
     def blame(self, attempt: AttemptPaths, launch: int) -> tuple[int, str] | None:
         """After `ask_for_stacks`: a rank that is not, as the others, waiting in a collective.
@@ -116,7 +125,7 @@ class Pulse:
         for rank in self._beats:
             with contextlib.suppress(psutil.NoSuchProcess):
                 state = psutil.Process(rank.pid).status()
-                if state in (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP):
+                if state in _DEAF:
                     return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
                 stacks = attempt.rank_file(rank.rank, "stacks", launch).read_text()
@@ -126,6 +135,17 @@ class Pulse:
         if len(found) == 1 or (found and len(found) < len(self._beats)):
             return min(found.items())
         return None
+
+
+_DEAF = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
+
+
+def _may_answer(rank: RankProcess, stacks: Path) -> bool:
+    """Whether it has not begun to, but is there to: the hung node's word must not come last."""
+    with contextlib.suppress(OSError, psutil.NoSuchProcess):
+        silent = stacks.stat().st_size == 0
+        return silent and psutil.Process(rank.pid).status() not in (*_DEAF, psutil.STATUS_ZOMBIE)
+    return False
 
 
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')

@@ -53,18 +53,21 @@ def test_memory_is_that_of_the_fullest_rank() -> None:
 
 @pytest.mark.torch
 def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed() -> None:
-    result = measure((*TINY, *COMMON), rounds=1, steps=2)
+    result = measure((*TINY, *COMMON), rounds=2, steps=2)
     ranks, resumed = result["samples"]["saved"], result["samples"]["resumed"]
     assert len(ranks) == 2
     for way in ("background", "plain_background", "waiting", "plain_waiting"):
-        (found,) = ranks[0][way]
-        assert found["blocked_s"] > 0
-        assert found["written_s"] > 0
-        assert 12 < found["bytes"] / ranks[0]["parameters"] < 40  # weight and moments, and an index
-        assert found["host_peak_bytes"] > 0
-        assert all(seconds > 0 for seconds in found["steps_s"])
-        assert len(found["before"]["steps_s"]) == 2
-    assert ranks[0]["background"][0]["steps_s"]
+        assert len(ranks[0][way]) == 2
+        for found in ranks[0][way]:
+            assert found["blocked_s"] > 0
+            assert found["written_s"] > 0
+            size = found["bytes"] / ranks[0]["parameters"]
+            assert 12 < size < 40  # weight and moments, and an index
+            assert found["host_peak_bytes"] > 0
+            assert all(seconds > 0 for seconds in found["steps_s"])
+            assert len(found["before"]["steps_s"]) == 2
+    # One tiny write may be over before the ranks get to their next step.
+    assert any(found["steps_s"] for found in ranks[0]["background"])
     assert [len(resumed[n]) for n in (2, 1)] == [2, 1]
     assert all(math.isfinite(s) and s > 0 for each in resumed[2] for s in each["resume_s"])
     assert "bytes a parameter" in table(result)

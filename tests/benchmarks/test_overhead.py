@@ -150,7 +150,7 @@ def test_only_lines_of_steps_are_steps(tmp_path: Path) -> None:
 def test_a_rank_is_found_by_its_trainings_directory_and_killed(tmp_path: Path) -> None:
     def sleeper(directory: Path, rank: int) -> subprocess.Popen[bytes]:
         told = {"FSDPKIT_TASK_DIR": str(directory), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+        argv = [sys.executable, "-c", "import time; time.sleep(600)"]
         return subprocess.Popen(argv, env={**os.environ, **told})
 
     here, other = tmp_path / "here", tmp_path / "other"
@@ -163,7 +163,7 @@ def test_a_rank_is_found_by_its_trainings_directory_and_killed(tmp_path: Path) -
         assert launcher is not None
         assert launcher.pid == os.getpid()
         kill_rank(task, 1)
-        assert processes[1].wait(timeout=10) == -9
+        assert processes[1].wait(timeout=60) == -9
         assert processes[0].poll() is None
         assert processes[2].poll() is None
         with pytest.raises(RuntimeError, match="no process of rank 1"):

@@ -14,6 +14,7 @@ from fsdpkit.launching.node import Failure, _record_failure, first_failure, torc
 from fsdpkit.runs.layout import AttemptPaths
 
 pytestmark = pytest.mark.torch
+NOW_S = time.time()
 
 
 def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float = 0.0) -> object:
@@ -22,7 +23,7 @@ def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float
 
     if error_file is not None:
         message = f"ValueError: rank {local_rank} broke"
-        at = time.time() - age_s
+        at = NOW_S - age_s
         extra = {"timestamp": str(int(at)), "py_callstack": ""}
         error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
         os.utime(error_file, (at, at))
@@ -44,10 +45,11 @@ def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) ->
 
 
 def test_a_silent_exit_is_dated_one_look_back_so_followers_do_not_overtake_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: int(NOW_S * 1e9))
     silent = failed(0, 3, None)
-    follower = failed(1, 1, tmp_path / "1.json", age_s=0.0)
+    follower = failed(1, 1, tmp_path / "1.json", age_s=0.05)
     failure = first((0, silent), (1, follower))
     assert (failure.rank, failure.status, failure.message) == (0, 3, "exit status 3")
 

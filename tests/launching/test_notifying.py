@@ -149,13 +149,25 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_command_that_never_ends_is_killed_with_all_it_started(
-    notified: Notified, tmp_path: Path
+    notified: Notified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = tmp_path / "pids"
+
+    class Begun(subprocess.Popen[bytes]):
+        """Its time runs from when it has told whom it started."""
+
+        def communicate(self, *given: Any, **named: Any) -> tuple[bytes, bytes]:
+            deadline = time.monotonic() + 60
+            while not (pids.exists() and pids.read_text().endswith("\n")):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            return super().communicate(*given, **named)
+
+    monkeypatch.setattr(notifying.subprocess, "Popen", Begun)
     sleepers = f'trap "" TERM; sleep 600 & echo $$ $! > {pids}; sleep 600'
     complaint = notified(command=["bash", "-c", sleepers], limit_s=1)
     assert complaint == "fsdpkit: the command of [notify] was killed after 1 s (notify.limit_s)\n"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     for pid in pids.read_text().split():
         while is_alive(int(pid)):
             assert time.monotonic() < deadline, pid

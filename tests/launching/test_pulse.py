@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from fsdpkit.launching import pulse as module
@@ -104,6 +106,7 @@ from fsdpkit.runs.heartbeat import HeartbeatFile
 faulthandler.register(signal.SIGUSR2, file=open(sys.argv[2], "w"), all_threads=True)
 HeartbeatFile(Path(sys.argv[1])).beat(3, "training")
 def stuck_here():
+    print("here", flush=True)
     while True: time.sleep(0.01)
 stuck_here()
 """
@@ -115,25 +118,74 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
     directory = HeartbeatDir(tmp_path)
     pulse = Pulse(directory, hang_s=0.1)
     words = [str(directory.rank(0)), str(attempt.rank_file(6, "stacks", 1))]
-    rank = subprocess.Popen([sys.executable, "-c", RANK, *words])
+    rank = subprocess.Popen([sys.executable, "-c", RANK, *words], stdout=subprocess.PIPE)
+    assert rank.stdout is not None
     try:
+        assert rank.stdout.readline() == b"here\n"
         pulse.started([RankProcess(0, 6, rank.pid)])
-        deadline = time.monotonic() + 30
-        while pulse.look() is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + 120
+        while pulse.look() is None:
+            assert time.monotonic() < deadline
             time.sleep(0.1)
-        pulse.ask_for_stacks()
-        assert "stuck_here" in attempt.rank_file(6, "stacks", 1).read_text()
+        pulse.ask_for_stacks(attempt, 1)
+        while "stuck_here" not in attempt.rank_file(6, "stacks", 1).read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         assert directory.dump.exists()
         blamed = pulse.blame(attempt, 1)
         assert blamed is not None
         assert blamed[0] == 6
         assert "stuck_here" in blamed[1]
         rank.send_signal(signal.SIGSTOP)
-        time.sleep(0.2)
+        os.waitpid(rank.pid, os.WUNTRACED)
         assert pulse.blame(attempt, 1) == (6, "the process is in state stopped")
     finally:
         rank.kill()
         rank.wait()
+        rank.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "answers_s", "least_s", "most_s"),
+    [
+        (psutil.STATUS_SLEEPING, 0, 2, 3),
+        (psutil.STATUS_SLEEPING, 5, 7, 8),
+        (psutil.STATUS_SLEEPING, 9999, 12, 13),
+        (psutil.STATUS_STOPPED, 9999, 2, 3),
+        (psutil.STATUS_ZOMBIE, 9999, 2, 3),
+    ],
+)
+def test_a_rank_that_can_answer_has_time_to(
+    state: str,
+    answers_s: int,
+    least_s: int,
+    most_s: int,
+    tmp_path: Path,
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others are not waited for: their node's report says whom to blame."""
+    attempt, directory = AttemptPaths(tmp_path / "attempt-0"), HeartbeatDir(tmp_path)
+    attempt.dir.mkdir()
+    stacks = attempt.rank_file(4, "stacks", 1)
+    stacks.touch()
+    began_s = clock[0]
+
+    def pass_by(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] >= began_s + answers_s:
+            stacks.write_text(stacks_of("/home/me/data.py"))
+
+    monkeypatch.setattr(module.time, "sleep", pass_by)
+    monkeypatch.setattr(module.os, "kill", lambda *_: None)
+    monkeypatch.setattr(module.psutil, "Process", lambda _: SimpleNamespace(status=lambda: state))
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(0, 4, 1234), RankProcess(1, 5, 1235)])
+    for local_rank in range(2):  # the second has no file: its program did not open one
+        HeartbeatFile(directory.rank(local_rank)).beat(3, "training")
+    pulse.look()
+    pulse.ask_for_stacks(attempt, 1)
+    assert least_s <= clock[0] - began_s < most_s
 
 
 def stacks_of(*paths: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ for (( task = 0; task < ${#NODES[@]}; task++ )); do
     SLURM_NODEID=$task SLURM_PROCID=$task SLURMD_NODENAME=${NODES[task]} SLURM_LOCALID=0 \
         bash -s <"$RECORD/task.sh" || failed=$?
 done
-read -rt "${SRUN_S:-0}" <> <(:) || true
+until [[ -z ${HOLD:-} || -e $RECORD/go ]]; do /usr/bin/sleep 0.05; done
 exit "${SRUN_STATUS:-${failed:-0}}"
 """
 SCONTROL = r"""
@@ -62,6 +63,14 @@ STUBS = {
     "ss": 'echo "$*" >>"$RECORD/ss"',
     "sleep": "[[ $1 != 5 ]] || exec /usr/bin/sleep 5",  # the others are for Slurm to end
 }
+
+
+def wait_for(path: Path) -> None:
+    """Until a process of the script has made it."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
 
 
 @dataclass
@@ -132,7 +141,7 @@ class Bash:
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         process = self.start(script)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=180)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def arguments(self, node: int) -> list[str]:

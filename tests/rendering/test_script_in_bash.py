@@ -10,12 +10,11 @@ import json
 import os
 import shlex
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.rendering.bash_stubs import IP, Bash, RenderScript
+from tests.rendering.bash_stubs import IP, Bash, RenderScript, wait_for
 
 
 def test_the_whole_script_ends_with_status_0_and_starts_torchrun_on_each_node(
@@ -48,15 +47,14 @@ def test_a20_the_status_of_srun_is_the_last_word(
 def test_a20_a29_a31_two_warnings_leave_a_file_and_the_status_alone(
     status: int, shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
-    shell.environment.update(SRUN_STATUS=str(status), SRUN_S="1")
+    shell.environment.update(SRUN_STATUS=str(status), HOLD="1")
     process = shell.start(render_script(python=shell.python))
-    deadline = time.monotonic() + 10
-    while not (shell.record / "args.1").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(shell.record / "args.1")
     for _ in range(2):
         os.kill(process.pid, signal.SIGUSR1)  # the batch shell alone, as with --signal=B:
-        time.sleep(0.2)
-    assert process.wait(timeout=10) == status
+        wait_for(tmp_path / "run" / "stop-requested")
+    (shell.record / "go").touch()
+    assert process.wait(timeout=60) == status
     assert (tmp_path / "run" / "stop-requested").read_text() == "warning\n"
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
-from tests.rendering.bash_stubs import Bash, RenderScript
+from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
 
 
 def test_a_posix_minded_environment_does_not_lose_the_status(
@@ -23,13 +22,13 @@ def test_a_warning_during_start_up_is_heard(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     """A29: the node list takes its time, the warning comes meanwhile; nothing dies of it."""
-    shell.stubs["scontrol"] = f"touch {tmp_path}/asked; sleep 1; " + shell.stubs["scontrol"]
+    slowly = f"touch {tmp_path}/asked; until [[ -e {tmp_path}/go ]]; do /usr/bin/sleep 0.05; done; "
+    shell.stubs["scontrol"] = slowly + shell.stubs["scontrol"]
     process = shell.start(render_script(python=shell.python))
-    deadline = time.monotonic() + 10
-    while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(tmp_path / "asked")
     os.kill(process.pid, signal.SIGUSR1)
-    assert process.wait(timeout=20) == 0
+    (tmp_path / "go").touch()
+    assert process.wait(timeout=60) == 0
     assert (tmp_path / "run" / "stop-requested").exists()
 
 
