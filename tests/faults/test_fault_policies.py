@@ -239,8 +239,8 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
     assert trial.resumed_after()[-1] == max(trial.good)
 
 
-STALL_S = 40
-"""Five times the silence after which a node counts as lost (retry.lost_s)."""
+STALL_S = 60
+"""Many times the silence after which a node counts as lost (retry.lost_s)."""
 
 
 def test_a_file_system_that_stalls_is_waited_for(
