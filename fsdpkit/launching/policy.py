@@ -71,7 +71,8 @@ def cause_of(status: int, message: str) -> Cause:
     """What a rank's end was due to, by its exit status (128 + signal) and last words."""
     if status == STOPPED_EARLY:
         return "stopped"
-    if status == StorageError.exit_code or _NO_ROOM.search(message):
+    # A checkpoint cannot be written either when another rank is gone: no fault of the storage.
+    if _NO_ROOM.search(message) or (status == StorageError.exit_code and not follows(message)):
         return "storage"
     if status == NodeLostError.exit_code:
         return "node-failure"

@@ -141,7 +141,13 @@ FAULTS = (
         phases=("training", "checkpointing"),
         core=("training", "checkpointing"),
     ),
-    Fault("agent killed", by.kill_agent, "requeue", causes=_AGENT),
+    Fault(
+        "agent killed",
+        by.kill_agent,
+        "requeue",
+        causes=_AGENT,
+        core=("training", "shutdown"),  # there the last checkpoint is being written without it
+    ),
     Fault("head's agent killed", by.kill_head_agent, "requeue", causes=_AGENT),
     _LOST,
     Fault("head node lost", by.kill_head_node, "requeue", recorded=False),

@@ -181,6 +181,7 @@ def test_no_trouble_is_none() -> None:
     [
         (75, "", "stopped"),
         (74, "the disk is full", "storage"),
+        (74, "could not be written: [gloo/…] Read error: Connection reset by peer", "crash"),
         (71, "the head node's agent does not answer any more", "node-failure"),
         (78, "", "settings"),
         (65, "", "settings"),
