@@ -18,9 +18,6 @@ from tests.faults import injectors as by
 from tests.faults.trial import STEPS, Bed, Trial
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
-more = pytest.mark.skipif(
-    os.environ.get("FSDPKIT_ALL_FAULTS") != "1", reason="FSDPKIT_ALL_FAULTS=1 runs it"
-)
 Losses = dict[int, float]
 
 
@@ -100,7 +97,6 @@ def test_out_of_memory_is_not_tried_again(bed: Bed) -> None:
     assert len(trial.launches()) == 1
 
 
-@more
 def test_a_crash_ends_the_job_where_the_policy_says_stop(bed: Bed) -> None:
     trial = bed.submit(hold="training", sets=["retry.on_crash=stop"])
     trial.strike(by.kill_rank)
@@ -214,7 +210,6 @@ def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
     ends_for_want_of_room(small_quota, bed, undisturbed, told=False)
 
 
-@more
 def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
     bed: Bed, undisturbed: Losses
 ) -> None:
