@@ -2,7 +2,8 @@
 
 As pytest's plugin (`-p tests.packaging.ran_on_slurm`) it notes in the JUnit report which tests are
 marked `slurm`; as a program it reads that report and ends with status 1 unless such tests ran and
-none was skipped. Without the plugin the report names none, which is a failure as well.
+none was skipped. Without the plugin the report names none, which is a failure as well. A condition
+on such a test would be that failure an hour later, so the plugin refuses it before anything runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ PROPERTY = "slurm"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slurm"):
+            if item.get_closest_marker("skipif") or item.get_closest_marker("skip"):
+                raise pytest.UsageError(f"{item.nodeid}: marked slurm, so nothing may skip it")
             item.user_properties.append((PROPERTY, "1"))
 
 
