@@ -38,11 +38,17 @@ class Cause:
     endings: frozenset[str] = frozenset()
     """Words of `ending.json`; of level OUTSIDE if Slurm was asked, else SUMMED_UP."""
     facts: Callable[[Attempt], Iterator[Fact]] | None = None
+    waited: str | None = None
+    """The sentence, if nobody more than a process that waited for another tells of it."""
     of_job: bool = False
     """Whether it concerns the whole job, so that no rank and no node is named."""
 
 
 RESUME = "To go on: fsdpkit resume {run}"
+_LOOK_AT_ALL = (
+    "See what every rank wrote last: fsdpkit logs {run}; with NCCL, torchfrtrace reads the flight "
+    "recorder's dumps in debug/. " + RESUME
+)
 
 CAUSES: dict[str, Cause] = {
     cause.name: cause
@@ -391,20 +397,32 @@ CAUSES: dict[str, Cause] = {
             "reads the flight recorder's dumps in debug/. " + RESUME,
             statuses=frozenset({124}),
             facts=facts.hung,
+            waited="{who} waited in vain for another rank, and nobody says for which: {words}",
             signs=(
-                sign("waiting for other ranks", "our agents, of a rank that waits", Level.WAITED),
+                sign(
+                    "waiting for other ranks",
+                    "our agents, of a rank that waits",
+                    Level.WAITED,
+                    action=_LOOK_AT_ALL,
+                ),
                 sign(
                     " (after step ",
                     "our agents, of a rank that does something else than the others",
                     line=r"(?:made no step|was \w+) for \d+ s \(after step -?\d+\)",
                 ),
                 sign(
-                    "Watchdog caught collective operation timeout",
-                    "NCCL's watchdog in a rank that waits for another",
+                    ("Watchdog caught collective operation timeout", "Timed out waiting "),
+                    "NCCL's watchdog and gloo in a rank that waits for another",
                     Level.WAITED,
+                    line=r"collective operation timeout|waiting \d+ms",
+                    action=_LOOK_AT_ALL,
                 ),
-                sign("Timed out waiting ", "gloo, the same", Level.WAITED, line=r"waiting \d+ms"),
-                sign("failed to pass monitoredBarrier", "torch, on rank 0", Level.WAITED),
+                sign(
+                    "failed to pass monitoredBarrier",
+                    "torch, on rank 0",
+                    Level.WAITED,
+                    action=_LOOK_AT_ALL,
+                ),
             ),
         ),
         Cause(

@@ -17,7 +17,7 @@ import msgspec
 
 from fsdpkit.errors import NotFoundError
 from fsdpkit.reporting import pending
-from fsdpkit.reporting.causes import CAUSES, Cause
+from fsdpkit.reporting.causes import CAUSES
 from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
 from fsdpkit.reporting.findings import Finding, Quote, findings_of
 from fsdpkit.reporting.signs import Level
@@ -152,7 +152,7 @@ def _pending(task: Task, evidence: Evidence) -> Diagnosis:
     quote = Quote(None, None, f"Slurm's reason: {told.reason}") if told.reason else None
     return Diagnosis(
         cause=cause,
-        sentence=_sentence(CAUSES[cause], "the job", answer.words),
+        sentence=_sentence(CAUSES[cause].sentence, "the job", answer.words),
         task=task.number,
         evidence=(quote,) if quote else (),
         action=answer.action or _filled(CAUSES[cause].action, evidence.run),
@@ -171,7 +171,7 @@ def _of_failure(attempt: Attempt, task: Task, evidence: Evidence) -> Diagnosis:
     action = first.action or cause.action
     return Diagnosis(
         cause=first.cause,
-        sentence=_sentence(cause, _who(first), first.words),
+        sentence=_told(first),
         rank=first.rank,
         node=first.node,
         attempt=attempt.number,
@@ -193,7 +193,7 @@ def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
         words = "the scheduler does not know the job, and its directory tells of no end"
     return Diagnosis(
         cause="unknown",
-        sentence=_sentence(CAUSES["unknown"], "the job", words),
+        sentence=_sentence(CAUSES["unknown"].sentence, "the job", words),
         attempt=attempts[-1].number if attempts else None,
         task=task.number,
         earlier=tuple(_earlier(attempts[:-1], evidence.run)),
@@ -215,7 +215,21 @@ def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
     highest = max(finding.level for finding in findings)
     candidates = [finding for finding in findings if finding.level == highest]
     first = min(candidates, key=_order)
-    return _with_victim(first, findings, attempt)
+    return _waited_for(first, findings, attempt) or _with_victim(first, findings, attempt)
+
+
+def _waited_for(first: Finding, findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
+    """Of a hang that only ranks which waited tell of: the one rank that is left, if all others
+    waited for one in vain and it has said nothing."""
+    ranks = set(range(attempt.ranks))
+    silent = ranks - {finding.rank for finding in findings}
+    waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
+    if first.cause != "hang" or len(silent) != 1 or not waited >= ranks - silent:
+        return None
+    (rank,) = silent
+    node = next((voice.node for voice in attempt.voices if voice.rank == rank), None)
+    words = "it said nothing, and all other ranks waited in vain for one"
+    return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
 
 
 _BREAKS = ("host-out-of-memory", "node-failure")
@@ -272,8 +286,14 @@ def _who(finding: Finding) -> str:
     return f"rank {finding.rank}" + (f" on {finding.node}" if finding.node else "")
 
 
-def _sentence(cause: Cause, who: str, words: str) -> str:
-    text = cause.sentence.replace("{who}", who).replace("{words}", words.rstrip(" .;:"))
+def _told(finding: Finding) -> str:
+    cause = CAUSES[finding.cause]
+    waited = cause.waited if finding.level == Level.WAITED else None
+    return _sentence(waited or cause.sentence, _who(finding), finding.words)
+
+
+def _sentence(text: str, who: str, words: str) -> str:
+    text = text.replace("{who}", who).replace("{words}", words.rstrip(" .;:"))
     text = re.sub(r"[\s.:]+$", "", text)
     text += "" if text.endswith("…") else "."
     return f"R{text[1:]}" if text.startswith("rank ") else text
@@ -315,8 +335,7 @@ def _earlier(attempts: Sequence[Attempt], run: str) -> Iterator[str]:
             continue
         first = root(findings_of(attempt), attempt)
         if first is not None:
-            sentence = _sentence(CAUSES[first.cause], _who(first), first.words)
-            yield f"attempt {attempt.number}: {sentence}"
+            yield f"attempt {attempt.number}: {_told(first)}"
         elif attempt.ending is not None and attempt.ending.cause != "done":
             yield f"attempt {attempt.number}: {attempt.ending.why}"
 

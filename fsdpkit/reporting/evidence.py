@@ -50,6 +50,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int | None
     """None: the job ended before it could make a directory."""
+    ranks: int = 0
+    """How many the last launch had; 0: it came to none."""
     voices: tuple[Voice, ...] = ()
     """Who said what: ranks of the last launch, agents, the batch shell."""
     job: Job | None = None
@@ -253,6 +255,7 @@ def _attempt(
     killed = any(voice.status == 137 for voice in voices)
     return Attempt(
         number=past.number,
+        ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,
         voices=tuple(voices),
         job=job,
         ending=past.ending,

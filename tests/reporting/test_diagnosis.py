@@ -16,16 +16,15 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import NotFoundError
 from fsdpkit.launching.policy import Ending, Trouble, follows
 from fsdpkit.reporting.causes import CAUSES
-from fsdpkit.reporting.diagnosis import Diagnosis, diagnose
+from fsdpkit.reporting.diagnosis import diagnose
 from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
 from fsdpkit.reporting.history import Verdict
 from fsdpkit.reporting.log_ends import Text
 from fsdpkit.reporting.pending import PendingEvidence
 from fsdpkit.reporting.voices import Voice
 from fsdpkit.scheduling.states import JobState
+from tests.reporting.made_evidence import FAILED, RESET, agent, attempt, batch, found, of, rank
 
-FAILED = JobState("FAILED", "sacct", exit_code=1, exit_signal=0)
-RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
 FOLLOW_ONS = (
     RESET,
     "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4928",
@@ -37,51 +36,6 @@ FOLLOW_ONS = (
     "RuntimeError: NCCL communicator was aborted on rank 3.",
     "ended by signal 15 (SIGTERM)",
 )
-
-
-def rank(
-    number: int,
-    message: str | None,
-    *,
-    status: int | None = 1,
-    time_s: float | None = 10.0,
-    log: str = "",
-) -> Voice:
-    """A rank that ended; two ranks a node."""
-    return Voice(
-        kind="rank",
-        rank=number,
-        node=f"node{number // 2 + 1}",
-        status=status,
-        time_s=time_s,
-        message=None if message is None else Text(message, Path(f"failures/{number}")),
-        logs=(Text(log, Path(f"rank-{number}.err")),) if log else (),
-    )
-
-
-def agent(node: str, message: str, *, status: int = 78, time_s: float | None = 10.0) -> Voice:
-    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=Text(message))
-
-
-def batch(log: str) -> Voice:
-    return Voice(kind="batch", logs=(Text(log, Path("slurm-7.log")),))
-
-
-def attempt(
-    *voices: Voice, state: JobState | None = FAILED, number: int = 0, **more: object
-) -> Attempt:
-    job = Job(id="7", state=state)
-    return msgspec.structs.replace(Attempt(number=number, voices=voices, job=job), **more)
-
-
-def of(*attempts: Attempt, state: JobState | None = FAILED, task: int | None = None) -> Evidence:
-    job = Job(id="7", state=state)
-    tasks = (Task(number=task, job=job, attempts=attempts),)
-    return Evidence(run="t5-1", dir=Path("/runs/t5-1"), submitted=True, tasks=tasks)
-
-
-def found(*voices: Voice, state: JobState = FAILED, **more: object) -> Diagnosis:
-    return diagnose(of(attempt(*voices, state=state, **more), state=state))
 
 
 # One cause each
@@ -457,86 +411,6 @@ def test_what_ranks_print_cannot_take_over_a_terminal() -> None:
     diagnosis = found(rank(0, "RuntimeError: \x1b[2J\x1b]0;title\x07 gone"))
     text = diagnosis.sentence + diagnosis.evidence[0].text
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", text)
-
-
-# Comparisons
-
-
-def stacks(number: int, *frames: str) -> Voice:
-    lines = "".join(f"  File {frame}\n" for frame in frames)
-    other = 'Thread 0x1:\n  File "/x/torch/distributed/a.py", line 1 in wait\n\n'
-    text = Text(f"{other}Current thread 0x2:\n{lines}")
-    voice = rank(
-        number,
-        f"rank {number} made no step for 9 s (after step 3), waiting for other ranks",
-        status=124,
-    )
-    return msgspec.structs.replace(voice, stacks=text)
-
-
-C10D = '"/v/torch/distributed/distributed_c10d.py", line 3252 in '
-LOGGER = '"/v/torch/distributed/c10d_logger.py", line 83 in wrapper'
-RECORD = '"/v/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367 in wrapper'
-
-
-def test_a_hang_is_blamed_on_the_rank_that_does_not_wait_for_others() -> None:
-    waiting = [stacks(n, C10D + "all_reduce", LOGGER, RECORD) for n in (0, 1)]
-    reading = stacks(2, '"/t5/reader.py", line 45 in read', RECORD)
-    diagnosis = found(*waiting, reading)
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
-    assert "/t5/reader.py:45 in read" in diagnosis.sentence
-
-
-def test_of_ranks_that_are_all_busy_none_is_blamed() -> None:
-    busy = [stacks(n, '"/t5/model.py", line 9 in forward') for n in (0, 1)]
-    assert "/t5/model.py" not in found(*busy).sentence
-
-
-def test_a_hang_in_different_collectives_is_a_mismatch() -> None:
-    diagnosis = found(stacks(0, C10D + "all_reduce", LOGGER), stacks(1, C10D + "barrier", LOGGER))
-    assert diagnosis.cause == "collective-mismatch"
-    same = found(stacks(0, C10D + "barrier", LOGGER), stacks(1, C10D + "barrier", LOGGER))
-    assert same.cause == "hang"
-
-
-def watchdog(number: int, kind: str) -> Voice:
-    text = (
-        f"[rank{number}]:[E626 ProcessGroupNCCL.cpp:616] [Rank {number}] Watchdog caught "
-        f"collective operation timeout: WorkNCCL(SeqNum=808, OpType={kind}, NumelIn=9, NumelOut=9, "
-        "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
-    )
-    return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=text)
-
-
-def test_watchdogs_that_gave_up_on_different_collectives_are_a_mismatch() -> None:
-    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "ALLREDUCE")).cause == "hang"
-    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "BROADCAST")).cause == "collective-mismatch"
-
-
-def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
-    told = agent("node2", "the head node's agent does not answer any more, for 28 s", status=71)
-    diagnosis = found(told, rank(2, RESET), head="node1")
-    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node1")
-    by_slurm = found(told, head="node1", state=JobState("NODE_FAIL", "sacct", exit_code=0))
-    assert (by_slurm.cause, by_slurm.node) == ("node-failure", "node1")
-    own = agent("node1", "check before training failed: port 10001 is taken on the head node")
-    assert found(told, own, head="node1").cause == "port-taken"
-
-
-def test_the_first_agent_that_srun_saw_killed_names_the_node() -> None:
-    killed = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Killed\n"
-    diagnosis = found(batch(killed), rank(0, RESET))
-    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node2")
-    assert found(batch(killed), rank(0, "ValueError: x")).cause == "exception"
-    after = "srun: error: node2: task 1: Exited with exit code 1\n" + killed
-    assert found(batch(after), rank(0, RESET)).cause == "connection-reset"
-
-
-def test_a_head_with_another_address_on_one_node_explains_why_that_does_not_come() -> None:
-    addresses = (("node1", "10.0.0.1"), ("node2", "10.9.9.9"))
-    message = "DistNetworkError: The client socket has timed out after 15000ms"
-    diagnosis = found(agent("node2", message, status=1), head_addresses=addresses)
-    assert (diagnosis.cause, diagnosis.node) == ("head-address", "node2")
 
 
 # Runs that are well, pending, of several attempts, and arrays

@@ -204,7 +204,7 @@ def hang_reading(stage: Stage) -> Trial:
     return stage.t5({**AT, "break": "stall"}, sets=(*STOP, "retry.hang_s=8"))
 
 
-@scenario("hang-timeout", "hang", undecided=("rank", "node"))
+@scenario("hang-timeout", "hang", rank=1, node="node2")
 def hang_timeout(stage: Stage) -> Trial:
     """Rank 1 of a trainer without a heartbeat sleeps; gloo's time-out ends rank 0."""
     return stage.linear("--break", "sleep", "--ranks", "1", "--timeout-s", "10", sets=STOP)

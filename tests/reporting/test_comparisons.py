@@ -1,0 +1,142 @@
+"""What no single line says: ranks and nodes compared with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from fsdpkit.reporting.log_ends import Text
+from fsdpkit.reporting.voices import Voice
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.made_evidence import RESET, agent, batch, found, rank
+
+
+def stacks(number: int, *frames: str) -> Voice:
+    lines = "".join(f"  File {frame}\n" for frame in frames)
+    other = 'Thread 0x1:\n  File "/x/torch/distributed/a.py", line 1 in wait\n\n'
+    text = Text(f"{other}Current thread 0x2:\n{lines}")
+    voice = rank(
+        number,
+        f"rank {number} made no step for 9 s (after step 3), waiting for other ranks",
+        status=124,
+    )
+    return msgspec.structs.replace(voice, stacks=text)
+
+
+C10D = '"/v/torch/distributed/distributed_c10d.py", line 3252 in '
+LOGGER = '"/v/torch/distributed/c10d_logger.py", line 83 in wrapper'
+RECORD = '"/v/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367 in wrapper'
+
+
+def test_a_hang_is_blamed_on_the_rank_that_does_not_wait_for_others() -> None:
+    waiting = [stacks(n, C10D + "all_reduce", LOGGER, RECORD) for n in (0, 1)]
+    reading = stacks(2, '"/t5/reader.py", line 45 in read', RECORD)
+    diagnosis = found(*waiting, reading)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
+    assert "/t5/reader.py:45 in read" in diagnosis.sentence
+
+
+def test_of_ranks_that_are_all_busy_none_is_blamed() -> None:
+    busy = [stacks(n, '"/t5/model.py", line 9 in forward') for n in (0, 1)]
+    assert "/t5/model.py" not in found(*busy).sentence
+
+
+def test_a_hang_in_different_collectives_is_a_mismatch() -> None:
+    diagnosis = found(stacks(0, C10D + "all_reduce", LOGGER), stacks(1, C10D + "barrier", LOGGER))
+    assert diagnosis.cause == "collective-mismatch"
+    same = found(stacks(0, C10D + "barrier", LOGGER), stacks(1, C10D + "barrier", LOGGER))
+    assert same.cause == "hang"
+
+
+def watchdog(number: int, kind: str) -> Voice:
+    text = (
+        f"[rank{number}]:[E626 ProcessGroupNCCL.cpp:616] [Rank {number}] Watchdog caught "
+        f"collective operation timeout: WorkNCCL(SeqNum=808, OpType={kind}, NumelIn=9, NumelOut=9, "
+        "Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
+    )
+    return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=text)
+
+
+def test_watchdogs_that_gave_up_on_different_collectives_are_a_mismatch() -> None:
+    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "ALLREDUCE")).cause == "hang"
+    assert found(watchdog(0, "ALLREDUCE"), watchdog(1, "BROADCAST")).cause == "collective-mismatch"
+
+
+def test_a_head_that_is_not_heard_any_more_is_the_node_that_failed() -> None:
+    told = agent("node2", "the head node's agent does not answer any more, for 28 s", status=71)
+    diagnosis = found(told, rank(2, RESET), head="node1")
+    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node1")
+    by_slurm = found(told, head="node1", state=JobState("NODE_FAIL", "sacct", exit_code=0))
+    assert (by_slurm.cause, by_slurm.node) == ("node-failure", "node1")
+    own = agent("node1", "check before training failed: port 10001 is taken on the head node")
+    assert found(told, own, head="node1").cause == "port-taken"
+
+
+def test_the_first_agent_that_srun_saw_killed_names_the_node() -> None:
+    killed = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Killed\n"
+    diagnosis = found(batch(killed), rank(0, RESET))
+    assert (diagnosis.cause, diagnosis.node) == ("node-failure", "node2")
+    assert found(batch(killed), rank(0, "ValueError: x")).cause == "exception"
+    after = "srun: error: node2: task 1: Exited with exit code 1\n" + killed
+    assert found(batch(after), rank(0, RESET)).cause == "connection-reset"
+
+
+def test_a_head_with_another_address_on_one_node_explains_why_that_does_not_come() -> None:
+    addresses = (("node1", "10.0.0.1"), ("node2", "10.9.9.9"))
+    message = "DistNetworkError: The client socket has timed out after 15000ms"
+    diagnosis = found(agent("node2", message, status=1), head_addresses=addresses)
+    assert (diagnosis.cause, diagnosis.node) == ("head-address", "node2")
+
+
+# Ranks that gave up waiting
+
+
+GAVE_UP = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 600000ms for recv operation"
+
+
+def silent(number: int) -> Voice:
+    return rank(number, None, status=None, time_s=None, log="step 12 loss 4.2\n")
+
+
+@pytest.mark.parametrize("waits", [lambda n: rank(n, GAVE_UP), lambda n: watchdog(n, "ALLREDUCE")])
+def test_a_rank_that_is_silent_while_all_others_waited_in_vain_is_the_one_that_hung(
+    waits: Callable[[int], Voice],
+) -> None:
+    diagnosis = found(waits(0), waits(1), silent(2), waits(3), ranks=4)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
+    assert [line[:15] for line in diagnosis.follow_on] == [
+        "rank 0 on node1",
+        "rank 1 on node1",
+        "rank 3 on node2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [silent(1), silent(2)],
+        [rank(1, GAVE_UP), rank(2, RESET)],
+        [rank(1, RESET), silent(2)],
+        [rank(1, GAVE_UP), rank(2, GAVE_UP)],
+    ],
+    ids=["two-silent", "one-lost-its-peer", "one-of-each", "all-waited"],
+)
+def test_a_rank_that_only_waited_is_never_said_to_have_hung(others: list[Voice]) -> None:
+    diagnosis = found(rank(0, GAVE_UP), *others, ranks=3)
+    assert diagnosis.cause == "hang"
+    assert "ank 0 on node1 waited in vain for another rank" in diagnosis.sentence
+    assert "made no progress" not in diagnosis.sentence
+
+
+def test_a_failure_of_its_own_is_more_than_the_silence_of_another() -> None:
+    diagnosis = found(rank(0, GAVE_UP), silent(1), rank(2, "ValueError: x"), ranks=3)
+    assert (diagnosis.cause, diagnosis.rank) == ("exception", 2)
+
+
+def test_silence_says_nothing_where_slurm_ended_the_job() -> None:
+    preempted = JobState("PREEMPTED", "sacct", exit_code=0, exit_signal=15)
+    diagnosis = found(rank(0, GAVE_UP), silent(1), state=preempted, ranks=2)
+    assert (diagnosis.cause, diagnosis.rank) == ("preemption", None)
+    assert "preempted" in diagnosis.sentence
