@@ -49,7 +49,8 @@ def command(
       fsdpkit resume 3f2a --nodes 4 --time 12:00:00
       fsdpkit resume 3f2a --chained
 
-    What is not given stays as it was.
+    What is not given stays as it was. A chained job does not start where the one before ended for
+    something that would only come back, such as the same crash at the same step.
     """
     from fsdpkit.cli.submit import (
         outcome,

@@ -1,9 +1,10 @@
 """What the batch shell asks when srun is over: `python -m fsdpkit.launching.ending STATUS`.
 
 Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
-`end STATUS`; `requeued STATUS`, if Slurm has queued the job again itself; or
-`requeue STATUS [NODES]` with the nodes to leave out, separated by commas. What a person should read
-goes to standard error. Imports no torch: the job's last seconds may be short.
+`end STATUS [JOBS]` with the jobs chained behind it that are not to start; `requeued STATUS`, if
+Slurm has queued the job again itself; or `requeue STATUS [NODES]` with the nodes to leave out. Jobs
+and nodes are separated by commas. What a person should read goes to standard error. Imports no
+torch: the job's last seconds may be short.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
+from fsdpkit.runs.record import load
 
 _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
@@ -44,6 +46,7 @@ _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
 holds the job back for two."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_JOB = re.compile(r"\d+(?:_\d+)?")
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
 
 
@@ -67,12 +70,29 @@ def main() -> int:
         before = [facts.job.exclude] if facts.job.exclude and ending.avoid else []
         print("requeue", ending.status, ",".join([*before, *ending.avoid]))
         return 0
+    behind = _chained(run) if ending.for_good else []
     if ending.cause != "done":
         say(ending.why, sys.stderr)
+        if behind:
+            jobs = " and ".join(behind)
+            say(f"chained behind it, and cancelled, for it would end the same: {jobs}", sys.stderr)
         if ending.status and not facts.job.requeued:
             say(f"to go on: fsdpkit resume {run.dir}", sys.stderr)
-    print("requeued" if facts.job.requeued else "end", ending.status)
+    print("requeued" if facts.job.requeued else "end", ending.status, ",".join(behind))
     return 0
+
+
+def _chained(run: RunPaths) -> list[str]:
+    """Slurm's ids of the jobs, or of the tasks of an array, that wait for this one."""
+    job_id, _, task = this_job().partition("_")
+    try:
+        jobs = load(run.dir).jobs
+    except FsdpkitError as error:
+        say(f"warning: what is chained behind this job is not known: {error}", sys.stderr)
+        return []
+    suffix = f"_{task}" if task else ""
+    behind = [f"{job.job_id}{suffix}" for job in jobs if job.job_id and job_id in job.after]
+    return [one for one in behind if _JOB.fullmatch(one)]
 
 
 def job_of(text: str) -> Job:
@@ -113,9 +133,15 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         decided=bool(verdict),
         warned=bool(verdict.get("warned")),
         why=verdict.get("why", ""),
+        came_back=_came_back(verdict),
         request=request,
         fruitless=_fruitless(attempt, task, trouble.message if trouble else ""),
     )
+
+
+def _came_back(verdict: dict[str, Any]) -> bool:
+    troubles = msgspec.convert(verdict.get("earlier", [])[-2:], list[Trouble])
+    return len(troubles) == 2 and troubles[1].again(troubles[0])
 
 
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:

@@ -36,6 +36,7 @@ Cause = Literal[
     "settings",
     "preflight",
 ]
+_IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
 _LONGEST_BACKOFF_S = 300.0
 _YOUNG_S = 300.0
 """A launch that lasted no longer has hardly begun: the same words again are the same trouble."""
@@ -60,7 +61,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
         Somebody who kills ranks, or a node that dies, does so at any step; what comes back at the
         same step is in the program or its data.
         """
-        if self.cause not in ("crash", "hang", "out-of-memory") or self.cause != before.cause:
+        if self.cause not in _IN_THE_PROGRAM or self.cause != before.cause:
             return False
         if self.step is not None:
             return self.step == before.step
@@ -164,6 +165,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether they had been asked to stop before the trouble came."""
     why: str = ""
     """What the agents had to say about why they did not go on."""
+    came_back: bool = False
+    """Whether the trouble is that of the launch before, which starting again did not cure."""
     request: str | None = None
     """Content of `stop-requested`; None: nobody asked."""
     fruitless: int = 0
@@ -178,6 +181,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     why: str
     avoid: tuple[str, ...] = ()
+    for_good: bool = False
+    """Whether a job that is chained behind this one would only meet the same, and is not to start.
+    """
     step: int | None = None
     """Of the newest whole checkpoint; set by whoever looks at the disk."""
 
@@ -198,7 +204,14 @@ def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     status = trouble.status if trouble and trouble.status else attempt.status or 1
     cause, wanted, why = _judge(attempt, retry)
     if not wanted:
-        return Ending(action="end", status=status, cause=cause, why=why, avoid=avoid)
+        return Ending(
+            action="end",
+            status=status,
+            cause=cause,
+            why=why,
+            avoid=avoid,
+            for_good=_is_for_good(cause, attempt, retry),
+        )
     if job.requeue is False or (job.requeue is None and not job.ending):
         why += "; the cluster does not queue a job again"
     elif attempt.fruitless > retry.requeues:
@@ -239,16 +252,26 @@ def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
         return "time-limit", retry.on_time_limit == "requeue", f"{why}; {told}"
     if trouble is None:  # the agents had no time to say more: were they killed?
         return "unknown", attempt.status > 128 and retry.on_crash != "stop", told
-    action = {
-        "node-failure": retry.on_node_failure,
-        "crash": retry.on_crash,
-        "hang": retry.on_hang,
-        "out-of-memory": retry.on_out_of_memory,
-    }.get(trouble.cause, "stop")
+    action = _action_on(trouble.cause, retry)
     # What the agents cannot start again themselves, the queue can.
     cannot = trouble.cause == "node-failure" or not attempt.decided
     wanted = action == "requeue" or (action == "restart" and cannot)
     return trouble.cause, wanted, told
+
+
+def _is_for_good(cause: str, attempt: Attempt, retry: Retry) -> bool:
+    if cause in _IN_THE_PROGRAM:
+        return attempt.came_back or _action_on(cause, retry) == "stop"
+    return cause in ("settings", "storage", "preflight")
+
+
+def _action_on(cause: str, retry: Retry) -> str:
+    return {
+        "node-failure": retry.on_node_failure,
+        "crash": retry.on_crash,
+        "hang": retry.on_hang,
+        "out-of-memory": retry.on_out_of_memory,
+    }.get(cause, "stop")
 
 
 CHECK_FAILED = "check before training failed"

@@ -194,7 +194,8 @@ def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States
     """Of each task (the run itself without an array) the job that says how it stands.
 
     That is the newest; of jobs chained one behind the other, the first that has not failed, for
-    the next starts only then, and goes away if it succeeds.
+    the next starts only then, and goes away if it succeeds. One that was cancelled before it began
+    says nothing of how the run ended.
     """
     found: States = {}
     for task in [None] if record.array_tasks is None else record.array_tasks:
@@ -208,12 +209,18 @@ def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States
 
 
 def _first_not_failed(ids: Sequence[str], states: Mapping[str, JobState | None]) -> str:
+    while len(ids) > 1 and _never_began(states.get(ids[-1])):
+        ids = ids[:-1]
     for place, job_id in enumerate(ids[:-1]):
         state = states.get(job_id)
         failed = state is not None and state.over and not state.succeeded
         if not failed and not any(_released(states.get(later)) for later in ids[place + 1 :]):
             return job_id
     return ids[-1]
+
+
+def _never_began(state: JobState | None) -> bool:
+    return state is not None and state.state == "CANCELLED" and not state.node_list
 
 
 def _released(state: JobState | None) -> bool:

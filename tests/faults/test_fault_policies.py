@@ -6,6 +6,7 @@ Each run is then resumed, as its last words say, and ends with the losses of a q
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import time
@@ -58,8 +59,17 @@ def resumed(trial: Trial, undisturbed: Losses, *, told: bool = True) -> None:
 def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosis(
     bed: Bed, undisturbed: Losses
 ) -> None:
+    """And no job that is chained behind it starts, which would only meet the same."""
     trial = bed.submit(breaks=breaks("RuntimeError", "a sample that cannot be read"))
+    behind = trial.chain()
     why = ended(trial, 1, "crash")
+    assert bed.cluster.wait_job(behind, timeout_s=60)["JobState"] == "CANCELLED"
+    assert f"chained behind it, and cancelled, for it would end the same: {behind}" in (
+        trial.batch_log()
+    )
+    status = json.loads(bed.fsdpkit("status", str(trial.dir), "--json").stdout)
+    assert status["states"] == {trial.job_id: "FAILED"}
+    assert json.loads(bed.fsdpkit("diagnose", str(trial.dir), "--json").stdout)["rank"] == 1
     assert "rank 1 on node2: RuntimeError: a sample that cannot be read" in why
     assert "after step 12 again" in why
     assert len(trial.launches()) == 2

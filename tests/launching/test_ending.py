@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from fsdpkit.launching import ending
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.record import JobRecord, RunRecord, save
 
 RUNNING = "JobId=7 JobState=RUNNING Reason=None Requeue=1 Restarts=0 ExcNodeList=(null)"
 BROKEN = "check before training failed: torch cannot be imported by python on this node"
@@ -78,6 +80,80 @@ def test_where_the_policy_says_stop_a_broken_node_ends_the_job(shell: Shell) -> 
     shell.retry = {"on_node_failure": "stop"}
     shell.fails(1, f"71 node2: {BROKEN}")
     assert shell.ask(71) == "end 71"
+
+
+def chained(run: Path, *jobs: tuple[str, list[str]], array: list[int] | None = None) -> None:
+    """Jobs of the run, each with those that it waits for."""
+    record = RunRecord(
+        id="r",
+        state="submitted",
+        created_s=0.0,
+        name="r",
+        site="generic",
+        kind="slurm",
+        nodes=2,
+        ranks_per_node=1,
+        work_dir="/",
+        version="0",
+        template="",
+        digests={},
+    )
+    many = [
+        JobRecord(job_id=name, nodes=2, ranks_per_node=1, after=after, array=array)
+        for name, after in jobs
+    ]
+    save(RunPaths(run), record.with_jobs(many, resuming=None))
+
+
+def came_back(shell: Shell, message: str = "rank 1 on node2: ValueError: x") -> None:
+    trouble = {"cause": "crash", "status": 1, "message": message, "step": 12}
+    verdict = {"trouble": trouble, "why": "it came back"}
+    verdict["earlier"] = [{**trouble, "step": 7}, trouble, trouble]
+    (shell.attempt / "verdict.json").write_text(json.dumps(verdict))
+
+
+CHAIN = (("6", []), ("7", ["6"]), ("8", ["7"]), ("9", ["7", "8"]), ("10", []))
+
+
+def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shell) -> None:
+    chained(shell.run, *CHAIN)
+    came_back(shell)
+    assert shell.ask(1) == "end 1 8,9"
+    assert "chained behind it, and cancelled, for it would end the same: 8 and 9" in shell.said
+    assert shell.written["for_good"] is True
+
+
+def test_of_an_array_only_the_same_task_of_what_waits_is_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "31")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
+    chained(shell.run, *CHAIN, array=[3, 4])
+    came_back(shell)
+    assert shell.ask(1) == "end 1 8_4,9_4"
+
+
+def test_what_waits_stays_where_another_start_may_help(shell: Shell) -> None:
+    chained(shell.run, *CHAIN)
+    trouble = {"cause": "crash", "status": 1, "message": "rank 1 on node2: x", "step": 12}
+    earlier = [trouble, {**trouble, "step": 10}, trouble]
+    verdict = {"trouble": trouble, "why": "2 restarts are used up", "earlier": earlier}
+    (shell.attempt / "verdict.json").write_text(json.dumps(verdict))
+    assert shell.ask(1) == "end 1"
+    assert shell.written["for_good"] is False
+
+
+def test_what_cannot_be_the_id_of_a_job_reaches_no_shell(shell: Shell) -> None:
+    chained(shell.run, ("7", []), ("8;reboot", ["7"]), ("$(x)", ["7"]))
+    came_back(shell)
+    assert shell.ask(1) == "end 1"
+
+
+def test_a_record_that_cannot_be_read_does_not_change_the_end(shell: Shell) -> None:
+    came_back(shell)
+    assert shell.ask(1) == "end 1"
+    assert "warning: what is chained behind this job is not known" in shell.said
 
 
 def test_what_cannot_be_the_name_of_a_node_reaches_no_shell(shell: Shell) -> None:

@@ -264,6 +264,38 @@ def test_a_crash_that_the_agents_gave_up_ends_and_keeps_its_status() -> None:
     assert action(attempt(trouble()), on_crash="requeue") == "requeue"
 
 
+FULL = trouble("storage", status=74)
+NO_MEMORY = trouble("out-of-memory")
+NO_NODE = trouble("node-failure")
+
+
+@pytest.mark.parametrize(
+    ("facts", "retry", "for_good"),
+    [
+        (attempt(trouble(), came_back=True), {}, True),
+        (attempt(trouble("hang"), came_back=True), {}, True),
+        (attempt(trouble(), why="3 restarts are used up"), {}, False),
+        (attempt(trouble()), {"on_crash": "stop"}, True),
+        (attempt(NO_MEMORY), {}, True),
+        (attempt(NO_MEMORY), {"on_out_of_memory": "restart"}, False),
+        (attempt(FULL), {}, True),
+        (attempt(trouble("settings", status=78)), {}, True),
+        (attempt(NO_NODE), {"on_node_failure": "stop"}, False),
+        (attempt(NO_NODE, fruitless=9), {}, False),
+        (attempt(STOPPED), {"on_time_limit": "stop"}, False),
+        (attempt(STOPPED, request="cancel"), {}, False),
+        (attempt(trouble(), came_back=True, job=Job(ending=True)), {}, False),
+        (attempt(trouble(), came_back=True), {"on_crash": "requeue"}, False),
+        (attempt(status=0), {}, False),
+        (attempt(None, status=137), {}, False),
+    ],
+)
+def test_what_is_chained_behind_a_job_starts_unless_it_would_only_meet_the_same(
+    facts: Attempt, retry: dict[str, Any], for_good: bool
+) -> None:
+    assert after_attempt(facts, Retry(**retry)).for_good == for_good
+
+
 def test_agents_that_were_killed_before_they_could_decide_come_back() -> None:
     """srun, which then ends the others, sends SIGTERM: that is no warning of the scheduler's."""
     facts = attempt(trouble(), decided=False, request=WARNING, status=137)

@@ -127,6 +127,27 @@ def test_a_job_that_somebody_cancels_meanwhile_is_not_queued_again(
     assert "requeue 12345" not in (shell.record / "scontrol").read_text()
 
 
+@pytest.mark.parametrize(
+    ("answer", "cancelled"),
+    [
+        ("end 1 8,9_4", ["--state=PENDING 8 9_4"]),
+        ("end 1", []),
+        ("end 1 8;9", []),
+        ("requeued 1 8", []),
+    ],
+)
+def test_what_waits_for_the_job_is_cancelled_where_the_answer_says_so(
+    shell: Bash, render_script: RenderScript, answer: str, cancelled: list[str]
+) -> None:
+    record = 'echo "$*" >>"$RECORD/scancel"'
+    shell.stubs["scancel"] = record
+    told = f'if [[ "$*" == *launching.ending* ]]; then echo "{answer}"; exit; fi\n'
+    shell.stubs["python"] = told + shell.stubs["python"]
+    assert shell.run(render_script(python=shell.python)).returncode == 1
+    asked = shell.record / "scancel"
+    assert (asked.read_text().splitlines() if asked.exists() else []) == cancelled
+
+
 def test_what_a_container_says_before_the_answer_is_not_the_answer(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:

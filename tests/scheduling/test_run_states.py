@@ -14,6 +14,7 @@ RUNS = JobState("RUNNING", "squeue", node_list="n1")
 SHORT = JobState("FAILED", "sacct", exit_code=75, exit_signal=0, node_list="n1")
 DONE = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0, node_list="n1")
 GONE = JobState("CANCELLED", "sacct", exit_code=0, exit_signal=0)
+ENDED = JobState("CANCELLED", "sacct", exit_code=0, exit_signal=15, node_list="n1")
 LOST = JobState("NODE_FAIL", "sacct", exit_code=0, exit_signal=0, node_list="n1")
 
 
@@ -54,7 +55,10 @@ CHAIN = run_of(job("1"), job("2", "1"), job("3", "1", "2"))
         ((SHORT, DONE, GONE), "2"),
         ((SHORT, SHORT, DONE), "3"),
         ((SHORT, SHORT, SHORT), "3"),
-        ((GONE, GONE, GONE), "3"),
+        ((SHORT, GONE, GONE), "1"),  # cancelled before they began
+        ((SHORT, SHORT, GONE), "2"),
+        ((SHORT, ENDED, GONE), "2"),  # cancelled while it ran
+        ((GONE, GONE, GONE), "1"),
         ((LOST, WAITS, WAITS), "1"),  # it may be queued again
         ((LOST, QUEUED, WAITS), "2"),  # it was not, or the next one would wait
         ((None, RUNS, WAITS), "2"),  # forgotten, but the next one runs only if it ended
