@@ -9,7 +9,8 @@ however slow the machine is. The file's content is the step to wait at, where th
     checkpointing   the checkpoint of this step is written, but has no name yet (rank 0)
     shutdown        the last step is done
 
-`raise.json` names an exception that a rank raises at each of some steps, `once` or always.
+`raise.json` names an exception that a rank raises at each of some steps, `once` or always. The task
+of an array looks in the directory of its number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fsdpkit.errors import FsdpkitError  # noqa: E402
 from fsdpkit.training import checkpoint  # noqa: E402
 from fsdpkit.training.heartbeat import Heartbeat  # noqa: E402
 
-DIRECTORY = Path(os.environ["FAULTS_DIR"])
+DIRECTORY = Path(os.environ["FAULTS_DIR"], os.environ.get("SLURM_ARRAY_TASK_ID", ""))
 RANK = int(os.environ["RANK"])
 LOOK_S = 0.02
 

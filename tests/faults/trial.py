@@ -103,26 +103,49 @@ class Bed:
         runs: Path | None = None,
     ) -> Trial:
         """Submit a run that waits in the phase `hold`. breaks: content of `raise.json`."""
-        self._trials += 1
-        directory = self.directory / f"trial-{self._trials}"
-        directory.mkdir()
+        directory = self._new_directory()
         if hold is not None:
             (directory / f"hold-{hold}").write_text(str(HELD_AT[hold]))
         if breaks is not None:
             (directory / "raise.json").write_text(json.dumps(breaks))
-        words = [
-            *("submit", "--nodes", "2", "--gpus", "1", "--spare", str(spare)),
-            *("--account", "pas1234", "--time", "15", "--json"),
-            *("--runs", str(runs or directory / "runs"), "--set", f"entry={TRAINER}"),
+        words = ("--spare", str(spare), "--runs", str(runs or directory / "runs"))
+        run, job_id = self._submit(directory, words, sets)
+        return Trial(self, directory, run, job_id, hold)
+
+    def submit_array(self, tasks: int, *, hold: Phase) -> list[Trial]:
+        """Submit an array; each of its tasks is a trial that waits in the phase by itself."""
+        directory = self._new_directory()
+        for number in range(tasks):
+            (directory / str(number)).mkdir()
+            (directory / str(number) / f"hold-{hold}").write_text(str(HELD_AT[hold]))
+        words = ("--array", f"0-{tasks - 1}", "--runs", str(directory / "runs"))
+        run, job_id = self._submit(directory, words)
+        return [
+            Trial(self, directory / str(number), run, f"{job_id}_{number}", hold, number)
+            for number in range(tasks)
         ]
+
+    def _new_directory(self) -> Path:
+        self._trials += 1
+        directory = self.directory / f"trial-{self._trials}"
+        directory.mkdir()
+        return directory
+
+    def _submit(
+        self, directory: Path, words: Sequence[str], sets: Sequence[str] = ()
+    ) -> tuple[Path, str]:
+        """The run's directory and its job's id."""
         variables = f"{{FAULTS_DIR = {json.dumps(str(directory))}}}"
-        for assignment in (*SETTINGS, *sets, f"environment.variables={variables}"):
-            words += ["--set", assignment]
-        done = self.fsdpkit(*words)
+        assigned = (*SETTINGS, *sets, f"entry={TRAINER}", f"environment.variables={variables}")
+        done = self.fsdpkit(
+            *("submit", "--nodes", "2", "--gpus", "1", *words),
+            *("--account", "pas1234", "--time", "15", "--json"),
+            *(word for assignment in assigned for word in ("--set", assignment)),
+        )
         if done.returncode:
             raise TrialError(done.stderr)
         answer = json.loads(done.stdout)
-        return Trial(self, directory, Path(answer["dir"]), str(answer["job_id"]), hold)
+        return Path(answer["dir"]), str(answer["job_id"])
 
     def undisturbed(self) -> dict[int, float]:
         """The loss of every step when nothing happens."""
@@ -148,13 +171,16 @@ class Bed:
 
 @dataclass
 class Trial:
-    """One run. directory: where its ranks look for what to wait for (tests/faults/trainer.py)."""
+    """One run, or one task of an array.
+
+    directory: where its ranks look for what to wait for (tests/faults/trainer.py)."""
 
     bed: Bed
     directory: Path
     dir: Path
     job_id: str
     held: Phase | None
+    array_task: int | None = None
     good: list[int] = field(default_factory=list)
     """Steps of the checkpoints that were whole when the fault came."""
     broken_s: float = 0.0
@@ -232,7 +258,7 @@ class Trial:
                 line, environ = process.cmdline(), process.environ()
             except psutil.Error:
                 continue
-            mine = environ.get("FSDPKIT_RUN_DIR") == str(self.dir)
+            mine = environ.get("FSDPKIT_TASK_DIR") == str(self.task.dir)
             if mine and line and "python" in Path(line[0]).name:
                 yield process, line, environ
 
@@ -260,7 +286,7 @@ class Trial:
 
     @property
     def task(self) -> TaskPaths:
-        return RunPaths(self.dir).task()
+        return RunPaths(self.dir).task(self.array_task)
 
     def attempts(self) -> list[AttemptPaths]:
         return [self.task.attempt(number) for number in self.task.attempts()]
