@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import complete, runs_option, table
+from fsdpkit.cli.options import complete, hanging, runs_option, table
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -81,10 +81,10 @@ def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
 
 
 def _print(finding: Finding) -> None:
-    told = finding.told.replace("\n", "\n" + " " * 24)
-    click.echo(f"{finding.outcome:<8} {finding.check:<14} {told}")
+    lines = hanging(finding.told, f"{finding.outcome:<8} {finding.check:<14} ", " " * 24)
     if finding.remedy:
-        click.echo(f"{'':<23} → {finding.remedy}")
+        lines += hanging(finding.remedy, " " * 24 + "→ ", " " * 26)
+    click.echo("\n".join(lines))
 
 
 def _check_nodes(request: Request, runs: str | None, avoid: bool, as_json: bool) -> int:

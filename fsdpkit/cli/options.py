@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +54,26 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     console.print(made)
+
+
+def hanging(text: str, first: str, rest: str) -> list[str]:
+    """Lines of a text behind `first`, the others behind `rest`; broken between words to the width
+    of a terminal, and only where a person looks at one."""
+    if not sys.stdout.isatty():
+        return [first + line if n == 0 else rest + line for n, line in enumerate(text.split("\n"))]
+    import os
+    import textwrap
+
+    width = max(40, os.get_terminal_size().columns)
+    return [
+        line
+        for n, part in enumerate(text.split("\n"))
+        for line in textwrap.wrap(
+            part,
+            width,
+            initial_indent=rest if n else first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import complete_run, hanging, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.overview import Status, Task
@@ -20,6 +20,7 @@ NEWEST = 20
 """Runs that have ended and are shown without --all."""
 _WATCH_S = 10.0
 _MOST_TASKS = 20
+_INDENT = " " * 4
 
 
 class _WithSeconds(click.Command):
@@ -126,28 +127,11 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
         notes.append(_notes(status))
     lines = []
     for row, below in zip(_columns(rows), notes, strict=True):
-        lines += [row, *(line for note in below for line in _indented(note))]
+        lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]
     if left_out:
         lines.append(f"{left_out:,} older runs that have ended are not shown: fsdpkit status --all")
     unread = dict.fromkeys(sentence for status in statuses for sentence in status.unread)
     return [*lines, *(f"not read: {sentence}" for sentence in unread)]
-
-
-def _indented(note: str) -> list[str]:
-    """Below a run; broken between words on a terminal."""
-    if not sys.stdout.isatty():
-        return [f"    {note}"]
-    import textwrap
-
-    width, indent = max(40, os.get_terminal_size().columns), " " * 4
-    return textwrap.wrap(
-        note,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _short_state(status: Status) -> str:

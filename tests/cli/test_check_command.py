@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +21,7 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
+from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
 from tests.packaging.installation import ROOT
 
@@ -70,6 +72,19 @@ def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path:
         "unknown"
     }
     assert found["disk speed"] != "unknown"
+
+
+def test_long_findings_are_broken_to_the_width_of_the_terminal(
+    command: Callable[[str, str], None],
+) -> None:
+    command("sbatch", "echo sbatch: error: no controller; exit 1")
+    with tempfile.TemporaryDirectory(dir="/tmp") as runs:  # a path is never broken
+        told = on_terminal("check", "--cluster", "generic", "--runs", runs, status=78)
+    lines = told.splitlines()
+    assert max(map(len, lines)) <= 80
+    remedy = "→ limits and node types are not known; choose a profile"
+    behind = lines[lines.index(f"{'':<24}{remedy}") + 1]
+    assert behind == f"{'':<26}with --cluster (fsdpkit sites)"
 
 
 def test_avoid_is_for_measured_nodes(fsdpkit: Fsdpkit) -> None:

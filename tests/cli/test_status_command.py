@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +19,7 @@ from fsdpkit.reporting.overview import Status
 from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
+from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
 
 Fsdpkit = Callable[..., Completed]
@@ -74,36 +71,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     (trains / "metrics.jsonl").write_text(text)
     (trains / "checkpoints" / "step-380").mkdir(parents=True)
     return [waits, trains, *reversed(made)]
-
-
-def on_terminal(*words: str, columns: int = 80, rows: int = 24, interrupt: bool = False) -> str:
-    """What the command prints on a terminal of this size. interrupt: Ctrl-C once it has drawn
-    twice; it must then end with status 0."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fsdpkit", *words],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
-    )
-    os.close(slave)
-    said = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # nobody has the other end any more
-            break
-        said += part
-        if not part:
-            break
-        if interrupt and said.count(b"\x1b[H") >= 2:
-            process.send_signal(signal.SIGINT)
-            interrupt = False
-    os.close(master)
-    assert process.wait() == 0, said.decode()
-    return said.decode().replace("\r\n", "\n")
 
 
 def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> None:
