@@ -176,7 +176,7 @@ def test_cancel_lets_what_runs_save_and_nothing_comes_after_it(
     assert told.returncode == 0, told.stderr
     assert f"asked {run.id} (job {run.job_id}) to save" in told.stdout
     assert (run.dir / "stop-requested").read_text() == "cancel\n"
-    assert "CANCELLED" in told.stdout
+    assert f"{run.id}: FAILED, exit status 75" in told.stdout
     over = Run.open(run.dir)
     until(lambda: all(s and s.phase == "ended" for s in over.job_states().values()))
     assert over.job_states()[str(run.job_id)].exit_code == 75  # type: ignore[union-attr]
