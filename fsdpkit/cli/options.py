@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,6 @@ def hanging(text: str, first: str, rest: str) -> list[str]:
     of a terminal, and only where a person looks at one."""
     if not sys.stdout.isatty():
         return [first + line if n == 0 else rest + line for n, line in enumerate(text.split("\n"))]
-    import os
     import textwrap
 
     width = max(40, os.get_terminal_size().columns)

@@ -12,7 +12,8 @@ import pytest
 
 from fsdpkit.launching import ending
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.record import JobRecord, RunRecord, save
+from fsdpkit.runs.record import save
+from tests.scheduling.records import job, run_of
 
 RUNNING = "JobId=7 JobState=RUNNING Reason=None Requeue=1 Restarts=0 ExcNodeList=(null)"
 BROKEN = "check before training failed: torch cannot be imported by python on this node"
@@ -82,29 +83,6 @@ def test_where_the_policy_says_stop_a_broken_node_ends_the_job(shell: Shell) -> 
     assert shell.ask(71) == "end 71"
 
 
-def chained(run: Path, *jobs: tuple[str, list[str]], array: list[int] | None = None) -> None:
-    """Jobs of the run, each with those that it waits for."""
-    record = RunRecord(
-        id="r",
-        state="submitted",
-        created_s=0.0,
-        name="r",
-        site="generic",
-        kind="slurm",
-        nodes=2,
-        ranks_per_node=1,
-        work_dir="/",
-        version="0",
-        template="",
-        digests={},
-    )
-    many = [
-        JobRecord(job_id=name, nodes=2, ranks_per_node=1, after=after, array=array)
-        for name, after in jobs
-    ]
-    save(RunPaths(run), record.with_jobs(many, resuming=None))
-
-
 def came_back(shell: Shell, message: str = "rank 1 on node2: ValueError: x") -> None:
     trouble = {"cause": "crash", "status": 1, "message": message, "step": 12}
     verdict = {"trouble": trouble, "why": "it came back"}
@@ -112,7 +90,12 @@ def came_back(shell: Shell, message: str = "rank 1 on node2: ValueError: x") -> 
     (shell.attempt / "verdict.json").write_text(json.dumps(verdict))
 
 
-CHAIN = (("6", []), ("7", ["6"]), ("8", ["7"]), ("9", ["7", "8"]), ("10", []))
+CHAIN = (("6",), ("7", "6"), ("8", "7"), ("9", "7", "8"), ("10",))
+"""Jobs of the run, each before those that it waits for."""
+
+
+def chained(run: Path, *jobs: tuple[str, ...], array: list[int] | None = None) -> None:
+    save(RunPaths(run), run_of(*(job(*ids, array=array) for ids in jobs)))
 
 
 def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shell) -> None:
@@ -145,7 +128,7 @@ def test_what_waits_stays_where_another_start_may_help(shell: Shell) -> None:
 
 
 def test_what_cannot_be_the_id_of_a_job_reaches_no_shell(shell: Shell) -> None:
-    chained(shell.run, ("7", []), ("8;reboot", ["7"]), ("$(x)", ["7"]))
+    chained(shell.run, ("7",), ("8;reboot", "7"), ("$(x)", "7"))
     came_back(shell)
     assert shell.ask(1) == "end 1"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run_states import decisive
 from fsdpkit.scheduling.states import JobState
+from tests.scheduling.records import job, run_of
 
 WAITS = JobState("PENDING", "squeue", reason="Dependency")
 QUEUED = JobState("PENDING", "squeue", reason="Priority")
@@ -16,28 +17,6 @@ DONE = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0, node_list="n1"
 GONE = JobState("CANCELLED", "sacct", exit_code=0, exit_signal=0)
 ENDED = JobState("CANCELLED", "sacct", exit_code=0, exit_signal=15, node_list="n1")
 LOST = JobState("NODE_FAIL", "sacct", exit_code=0, exit_signal=0, node_list="n1")
-
-
-def run_of(*jobs: JobRecord) -> RunRecord:
-    record = RunRecord(
-        id="r",
-        state="submitted",
-        created_s=0.0,
-        name="r",
-        site="generic",
-        kind="slurm",
-        nodes=1,
-        ranks_per_node=1,
-        work_dir="/",
-        version="0",
-        template="",
-        digests={},
-    )
-    return record.with_jobs(list(jobs), resuming=None)
-
-
-def job(job_id: str, *after: str, array: list[int] | None = None) -> JobRecord:
-    return JobRecord(job_id=job_id, nodes=1, ranks_per_node=1, after=list(after), array=array)
 
 
 CHAIN = run_of(job("1"), job("2", "1"), job("3", "1", "2"))
