@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text, VariableName
+from fsdpkit.config.launch import Launch
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
@@ -113,6 +114,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     parameters: Annotated[
         dict[str, Scalar], Meta(description="Parameters of the template, by name.")
     ] = {}
+    launch: Annotated[Launch, Meta(description="How ranks are started on each node.")] = Launch()
     retry: Annotated[Retry, Meta(description="What to do when an attempt is cut short.")] = Retry()
     notify: Annotated[Notify, Meta(description="Who hears of the end, by mail or a command.")] = (
         Notify()

@@ -1,6 +1,7 @@
 """The process that runs once on each node: `python -m fsdpkit.launching.agent -- torchrun …`.
 
-It goes through submitit's own job runner, so that submitit's `Job` finds a result for each node.
+It forks the node's fork server while it has imported torch and nothing else, then goes through
+submitit's own job runner, so that submitit's `Job` finds a result for each node.
 """
 
 from __future__ import annotations
@@ -9,15 +10,30 @@ import logging
 import os
 import sys
 
-from submitit.core.submission import process_job
-
-from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
-from fsdpkit.launching.node import TrainingEnded, end_descendants
+from fsdpkit.launching import warm
+from fsdpkit.launching.program import Program
 from fsdpkit.launching.saying import say
 
 
 def main() -> int:
-    """The exit status of this node's task: 0, or that of the first failure on this node."""
+    """The exit status of this node's task: 0, or that of the first failure on this node.
+
+    In a rank that was forked, later and from a copy of this process: the script's own.
+    """
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # python -m puts the working directory there, which is the script's own
+    if isinstance(program := warm.start(os.environ), Program):
+        program.run()
+    return run_agent()
+
+
+def run_agent() -> int:
+    """Everything but the ranks."""
+    from submitit.core.submission import process_job
+
+    from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
+    from fsdpkit.launching.node import TrainingEnded, end_descendants
+
     logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what it says, we say with the cause
     FsdpkitJobEnvironment().prepare_results()
     try:

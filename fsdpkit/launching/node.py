@@ -15,32 +15,33 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import psutil
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
+from fsdpkit.launching import warm
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.link import Board, HeadLostError, Link, Order, make_store
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report, follows
 from fsdpkit.launching.preflight import compare_nodes, run_checks
-from fsdpkit.launching.pulse import Pulse, heartbeats
+from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.events import JsonLines
-from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
     from torch.distributed.launcher.api import LaunchConfig
 
-    from fsdpkit.launching.ranks import Torchrun
+    from fsdpkit.launching.ranks import RankForks, Torchrun
 
 HUNG = 124
 """Exit status for ranks that made no progress, as timeout(1) has it."""
@@ -92,10 +93,12 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     heed_warnings(task)
     try:
+        warm.prepare(arguments, attempt)  # while this process looks around
         findings = run_checks(environ)
         events = JsonLines(attempt.node_events(node))
+        forks = warm.forks(environ, events.write)
         compare_nodes(attempt, node, name, findings["software"])
-    except (NodeError, OSError) as error:
+    except (FsdpkitError, OSError) as error:
         status = getattr(error, "exit_code", NodeError.exit_code)
         failure = Failure(status, f"{CHECK_FAILED}: {error}", time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
@@ -104,7 +107,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     started = time.monotonic()
     try:
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
-            order = _follow_orders(Node(node, name, attempt, task, events), arguments, environ)
+            here = Node(node, name, attempt, task, events, forks)
+            order = _follow_orders(here, arguments, environ)
     except BaseException as error:
         own = isinstance(error, FsdpkitError)
         words = str(error) if own else f"{type(error).__name__}: {error}"
@@ -136,13 +140,14 @@ class Node:
     attempt: AttemptPaths
     task: TaskPaths
     events: JsonLines
+    forks: RankForks
 
 
 def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str]) -> Order:
     """Meet the other agents and do what the head's says, until it says that all is over."""
     from fsdpkit.launching.ranks import Torchrun
 
-    retry = retry_of(Path(environ["FSDPKIT_RUN_DIR"]))
+    retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
     torchrun = Torchrun.parse(arguments, node.attempt)
     host, port = torchrun.endpoint or (None, 0)
     is_head = node.number == 0
@@ -233,10 +238,23 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
             step=pulse.step,
         )
 
+    def started(ranks: Sequence[RankProcess]) -> None:
+        pulse.started(ranks)
+        pids = {str(rank.rank): rank.pid for rank in ranks}
+        node.events.write(
+            event="ranks-started", launch=order.launch, pids=pids, forked=node.forks.forked
+        )
+
+    node.forks.forked = 0
     node.events.write(event="ranks-starting", launch=order.launch)
     try:
         torchrun.launch(
-            order.launch, node.attempt, pulse.dir, interrupted=interrupted, started=pulse.started
+            order.launch,
+            node.attempt,
+            pulse.dir,
+            forks=node.forks,
+            interrupted=interrupted,
+            started=started,
         )
     except ChildFailedError as error:
         return report(first_failure(error), "failed")
@@ -247,7 +265,9 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
             raise HeadLostError(str(error)) from error
         return report(None, "interrupted")
     except Exception as error:  # rendezvous, or the ranks' start
-        return report(Failure(1, f"{type(error).__name__}: {error}", time.time_ns()), "failed")
+        own = isinstance(error, FsdpkitError)
+        words = str(error) if own else f"{type(error).__name__}: {error}"
+        return report(Failure(getattr(error, "exit_code", 1), words, time.time_ns()), "failed")
     return report(None, "done")
 
 
@@ -278,12 +298,6 @@ def _guard(link: Link, node: Node) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-def retry_of(run: Path) -> Retry:
-    """The job's policy, as `job.json` in the run's directory holds it."""
-    table = msgspec.json.decode(RunPaths(run).job.read_bytes()).get("retry", {})
-    return msgspec.convert(table, Retry)
 
 
 def _seconds(config: LaunchConfig, key: str, otherwise: float) -> float:

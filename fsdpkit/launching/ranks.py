@@ -1,8 +1,9 @@
 """torchrun's elastic agent, run in this process with our places for the ranks' output.
 
 The arguments are torchrun's own, parsed by torchrun's own parser. Ours is where logs and error
-files go, that a rank dies when this process does, that signals of the scheduler do not reach it,
-and that a launch can be ended from outside.
+files go, that ranks are forked where that is safe (launching/fork_server.py), that a rank dies when
+this process does, that signals of the scheduler do not reach it, and that a launch can be ended
+from outside. No other file touches what torchelastic keeps for itself.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
+from fsdpkit.launching.fork_server import ForkedRank, ForkServer
+from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.pulse import RankProcess
 from fsdpkit.runs.layout import AttemptPaths
 
@@ -37,6 +42,8 @@ _SHIELD = (
     "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
+_SHIELDED = (sys.executable, "-I", "-S", "-c", _SHIELD)
+"""What a rank's command begins with when it is started anew."""
 
 
 class RunDirectoryLogs(LogsSpecs):
@@ -96,6 +103,7 @@ class _Agent(LocalElasticAgent):
     """torchrun's agent, which also asks `interrupted` whether to go on, and ends ranks at once."""
 
     interrupted: Callable[[], str | None]
+    forks: RankForks
     started: Callable[[Sequence[RankProcess]], None]
     first_dead: frozenset[int] = frozenset()
     """Local ranks that had failed by themselves when the others here were ended."""
@@ -112,7 +120,8 @@ class _Agent(LocalElasticAgent):
             super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        pids: dict[int, Any] = super()._start_workers(worker_group)
+        with self.forks.in_use():
+            pids: dict[int, Any] = super()._start_workers(worker_group)
         context = self._pcontext
         assert context is not None
         close = context.close
@@ -134,6 +143,61 @@ class _Agent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         """The head's agent knows when all nodes are done."""
+
+
+@dataclass
+class RankForks:
+    """Forks ranks in place of starting them anew, as far as the node's fork server can.
+
+    refused: gets the reason each time that a rank has to be started anew; may raise.
+    """
+
+    server: ForkServer | None
+    refused: Callable[[str], None]
+    forked: int = 0
+    """Ranks forked so far."""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within the block torchelastic starts its processes here."""
+        if self.server is None:
+            yield
+            return
+        start_anew = SubprocessHandler._popen
+
+        def popen(handler: Any, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            try:
+                return self._fork(args, env, (handler._stdout, handler._stderr))
+            except ColdStartError as error:
+                self.refused(str(error))
+                return start_anew(handler, args, env)
+
+        setattr(SubprocessHandler, "_popen", popen)  # noqa: B010
+        try:
+            yield
+        finally:
+            setattr(SubprocessHandler, "_popen", start_anew)  # noqa: B010
+
+    def _fork(
+        self, args: tuple[str, ...], env: dict[str, str], outputs: tuple[Any, Any]
+    ) -> ForkedRank:
+        assert self.server is not None
+        if args[: len(_SHIELDED)] != _SHIELDED:
+            raise ColdStartError(f"torchrun starts it by {args[0]}")  # such as numactl
+        program = Program.parse(args[len(_SHIELDED) :])
+        numbers = [file.fileno() if file else 1 + i for i, file in enumerate(outputs)]
+        rank = self.server.start(program, env, (0, *numbers))
+        self.forked += 1
+        return rank
+
+
+def _reap_orphans(own: Sequence[int]) -> None:
+    """Processes that ranks left and this one adopted, as far as they have ended."""
+    for process in psutil.Process().children():
+        if process.pid not in own:
+            with suppress(psutil.NoSuchProcess, ChildProcessError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
 
 
 @contextmanager
@@ -183,15 +247,16 @@ class Torchrun:
         attempt: AttemptPaths,
         memory: Path,
         *,
+        forks: RankForks,
         interrupted: Callable[[], str | None],
         started: Callable[[Sequence[RankProcess]], None],
     ) -> None:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
-        number: the how-manieth launch of the attempt, from 0. memory: a directory of this node for
-        what must not depend on the run's. interrupted: asked a few times a
-        second, returns why to stop. started: gets the ranks' processes. Raises
-        torch's ChildFailedError if ranks failed, InterruptedLaunch, or what rendezvous raises.
+        number: index of the launch within the attempt. memory: a directory of this node for what
+        must not depend on the run's. forks: how ranks are started. interrupted: asked a few times a
+        second, returns why to stop. started: gets the ranks' processes. Raises torch's
+        ChildFailedError if ranks failed, InterruptedLaunch, or what rendezvous raises.
         """
         config = self.config
         # Signals are this process's own business: torchrun would end the ranks.
@@ -210,8 +275,8 @@ class Torchrun:
         spec = WorkerSpec(
             role=config.role,
             local_world_size=config.nproc_per_node,
-            entrypoint=sys.executable,
-            args=("-I", "-S", "-c", _SHIELD, *self.command),
+            entrypoint=_SHIELDED[0],
+            args=(*_SHIELDED[1:], *self.command),
             rdzv_handler=handler,
             max_restarts=0,
             monitor_interval=config.monitor_interval,
@@ -225,12 +290,13 @@ class Torchrun:
             start_method=config.start_method,
             log_line_prefix_template="rank ${rank}: ",
         )
-        agent.interrupted, agent.started = interrupted, started
+        agent.interrupted, agent.started, agent.forks = interrupted, started, forks
         try:
             result = agent.run()
         finally:
             logs.keep_errors()
             handler.shutdown()
+            _reap_orphans([forks.server.pid] if forks.server else [])
         if result.is_failed():
             failures = result.failures
             own = {r: f for r, f in failures.items() if f.local_rank in agent.first_dead}

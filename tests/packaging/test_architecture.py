@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rendering": {"config"},
     "runs": {"config.assets"},
     "config": set(),
-    "launching": {"runs", "config.retry", "config.notify"},
+    "launching": {"runs", "config.launch", "config.retry", "config.notify"},
     "data": {"config.training", "runs.layout"},
     "training": {"runs", "config.training"},
 }

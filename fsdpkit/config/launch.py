@@ -1,0 +1,20 @@
+"""`[launch]` of a job: how its ranks come to be."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Warm = Literal["auto", "on", "off"]
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How ranks are started on each node."""
+
+    warm: Annotated[
+        Warm,
+        Meta(
+            description="Fork ranks from a process that has imported torch: `auto` where that is "
+            "safe, `on` or else end with an error, `off` start each rank anew."
+        ),
+    ] = "auto"

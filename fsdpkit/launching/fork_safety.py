@@ -1,0 +1,132 @@
+"""Whether a process may be forked, by what it holds at that moment, and what its imports looked at.
+
+A thread that runs during a fork may hold a lock that nobody in the child ever releases; a
+connection, or a GPU driver's state, cannot be shared. What a library reads of the environment when
+it is imported must be what the rank would have read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_GPU_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+
+# What torchrun and we give each rank, and nobody reads before a process group or a device is made.
+# Anything else that differs may have been read by a library when it was loaded.
+_OF_RANKS = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    }
+)
+_OF_RANKS_BY_PREFIX = ("TORCHELASTIC_", "FSDPKIT_", "SUBMITIT_")
+
+
+def of_ranks(name: str) -> bool:
+    """Whether this environment variable is one that ranks get for themselves."""
+    return name in _OF_RANKS or name.startswith(_OF_RANKS_BY_PREFIX)
+
+
+def open_files() -> set[int]:
+    """File descriptors of this process beyond the three standard ones."""
+    return {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2}
+
+
+def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
+    """What this process holds that a fork cannot share; None if it may be forked.
+
+    own: file descriptors that are meant to be shared.
+    """
+    if len(_threads()) > 1:
+        # OpenBLAS ends its threads before each fork, by pthread_atfork(3): look again after one.
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    if len(threads := _threads()) > 1:
+        return f"threads run in the process ({', '.join(sorted(set(threads[1:])))})"
+    for number in sorted(open_files() - set(own)):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:  # the listing's own
+            continue
+        if target.startswith("socket:"):
+            return "a socket is open"
+        if target.startswith(_GPU_DRIVERS):
+            return f"{target} is open"
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        return "a CUDA context exists"
+    return None
+
+
+def _threads() -> list[str]:
+    """Their names, the main thread's first."""
+    names = []
+    for task in sorted(Path("/proc/self/task").iterdir(), key=lambda path: int(path.name)):
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:  # it has just ended
+            continue
+    return names
+
+
+@contextmanager
+def reads_of_rank_variables() -> Iterator[set[str]]:
+    """Collects which of the ranks' own variables, not set as yet, Python code asks for in the
+    block."""
+    found: set[str] = set()
+    kind: Any = type(os.environ)
+    before = kind.__getitem__
+
+    def getitem(self: Any, key: Any) -> Any:
+        try:
+            return before(self, key)
+        except KeyError:
+            if isinstance(key, str) and of_ranks(key):
+                found.add(key)
+            raise
+
+    kind.__getitem__ = getitem
+    try:
+        yield found
+    finally:
+        kind.__getitem__ = before
+
+
+def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Names of variables that differ though they are none of the ranks' own, in order."""
+    return sorted(
+        name
+        for name in before.keys() | now.keys()
+        if before.get(name) != now.get(name) and not of_ranks(name)
+    )
+
+
+def shadowed_module(directory: str) -> str | None:
+    """A file or package in a script's directory that Python would have imported in place of a
+    module that is loaded already; None if there is none."""
+    try:
+        entries = os.listdir(directory)
+    except OSError:
+        return None
+    for entry in sorted(entries):
+        name, _, suffix = entry.partition(".")
+        module = sys.modules.get(name)
+        if module is None or name == "__main__" or name in sys.builtin_module_names:
+            continue
+        path = os.path.join(directory, entry)
+        if suffix:
+            importable = suffix == "py" or suffix.endswith(("so", "pyc"))
+        else:
+            importable = os.path.isfile(os.path.join(path, "__init__.py"))
+        loaded = getattr(getattr(module, "__spec__", None), "origin", None)
+        same = isinstance(loaded, str) and loaded.startswith(os.path.join(directory, ""))
+        if importable and loaded != "frozen" and not same:
+            return path
+    return None

@@ -1,0 +1,310 @@
+"""The process on each node that has imported torch once, and from which ranks are forked.
+
+The agent imports torch while it is alone in its process and forks the fork server, which imports
+what the script will need and then waits. For each rank it forks twice: the process in between ends
+at once, so that the rank becomes the agent's own child, as one that the agent had started; exit
+status, signals and process group are the rank's own. What becomes of the server later is no
+business of a rank that runs.
+
+A server that cannot fork safely, does not answer or is gone costs a cold start of the rank.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.launching import fork_safety, kernel
+from fsdpkit.launching.preloading import Preload, load
+from fsdpkit.launching.program import ColdStartError, Program, take_over
+from fsdpkit.launching.saying import say
+
+_LENGTH = struct.Struct("<Q")
+_GO = b"g"
+_SHORTEST_LIMIT_S = 30.0
+_ADOPTED_S = 30.0
+"""How long a rank may take to become the agent's child: the process in between only has to end."""
+_HEEDED_BY_AGENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class ForkedRank:
+    """A rank as the agent's child process: what torchelastic uses of subprocess.Popen."""
+
+    def __init__(self, pid: int, args: Sequence[str]) -> None:
+        self.pid, self.args = pid, args
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, or minus the signal's number; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same when it has ended. Raises subprocess.TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if deadline is not None and timeout is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.01)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ForkServer:
+    """The agent's end."""
+
+    def __init__(self, control: socket.socket, pid: int, limit_s: float) -> None:
+        self.pid = pid
+        self._control, self._limit_s = control, limit_s
+        self._dead: str | None = None
+
+    def preload(self, preload: Preload) -> None:
+        """Have it import what the script will import; does not wait."""
+        with contextlib.suppress(OSError):
+            _send(self._control, {"modules": preload.modules, "search": preload.directories})
+
+    def start(
+        self, program: Program, environ: Mapping[str, str], files: Sequence[int]
+    ) -> ForkedRank:
+        """Fork a rank. files: descriptors of its standard input, output and error.
+
+        Raises ColdStartError if that is not safe, or the server does not answer.
+        """
+        if self._dead:
+            raise ColdStartError(self._dead)
+        mine, theirs = socket.socketpair()
+        request = {
+            "command": program.command,
+            "directory": os.getcwd(),
+            "environ": dict(environ),
+        }
+        with mine:
+            with theirs:
+                try:
+                    _send(self._control, request, [*files, theirs.fileno()])
+                except OSError as error:
+                    raise self._give_up("the fork server has ended") from error
+            answer = self._answer(mine)
+            if why := answer.get("cold"):
+                raise ColdStartError(str(why))
+            mine.sendall(_GO)
+        return ForkedRank(int(answer["pid"]), program.command)
+
+    def _answer(self, mine: socket.socket) -> dict[str, Any]:
+        deadline = time.monotonic() + self._limit_s
+        while not select.select([mine], [], [], 0.2)[0]:
+            if self._stopped():
+                raise self._give_up("the fork server is stopped")
+            if time.monotonic() > deadline:
+                raise self._give_up(f"the fork server did not answer for {self._limit_s:.0f} s")
+        if (answer := _receive(mine)[0]) is None:
+            # It died over this request; what is left behind it, if anything, answers the next.
+            raise ColdStartError("the fork server ended")
+        return answer
+
+    def _stopped(self) -> bool:
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
+            return stat.rpartition(") ")[2][0] in "tT"
+        return False
+
+    def _give_up(self, why: str) -> ColdStartError:
+        self._dead = why
+        self.close()
+        return ColdStartError(why)
+
+    def close(self) -> None:
+        """End it. Ranks that run are not its children, and stay."""
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def start() -> ForkServer | Program:
+    """Import torch and fork the server, from a process that has done little else.
+
+    Returns the server in the process that called, and in each rank forked later the program that it
+    is to run. Raises ColdStartError where forking is not safe, and what importing torch raises.
+    """
+    inherited = fork_safety.open_files()
+    variables = dict(os.environ)
+    began_s = time.monotonic()
+    with fork_safety.reads_of_rank_variables() as reads:
+        import torch  # noqa: F401
+    # A slow file server makes the other imports slow, too: patience is a multiple of this one.
+    limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
+    if reads:
+        raise ColdStartError(f"importing torch reads {', '.join(sorted(reads))}")
+    if why := fork_safety.reason_not_to_fork(inherited):
+        raise ColdStartError(f"after torch's import {why}")
+    agent = os.getpid()
+    try:
+        kernel.adopt_orphans()
+        mine, theirs = socket.socketpair()
+    except OSError as error:
+        raise ColdStartError(str(error)) from error
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if pid := os.fork():
+        theirs.close()
+        return ForkServer(mine, pid, limit_s)
+    mine.close()
+    for number in inherited:
+        with contextlib.suppress(OSError):
+            os.close(number)
+    return _Server(theirs, agent, variables).serve()
+
+
+@dataclass
+class _Server:
+    """The server's end: one request after another, until the agent is gone."""
+
+    control: socket.socket
+    agent: int
+    variables: dict[str, str]
+    """The environment in which torch was imported."""
+    search: tuple[str, ...] = ()
+    """Directories that the script's imports look into first."""
+
+    def serve(self) -> Program:
+        """Returns in ranks only."""
+        try:
+            kernel.die_with_parent(self.agent)
+            os.setsid()  # a terminal's Ctrl-C is the agent's business
+            with contextlib.suppress(OSError):
+                kernel.show_as((sys.executable, f"fsdpkit-fork-server of {self.agent}"), {})
+            for number in _HEEDED_BY_AGENTS:  # Slurm sends its warnings to all processes of a step
+                signal.signal(number, signal.SIG_IGN)
+            while True:
+                request, files = _receive(self.control)
+                if request is None:
+                    os._exit(0)
+                if "modules" in request:
+                    self._preload(request)
+                elif program := self._rank(request, files):
+                    return program
+        except BaseException as error:  # never back into the agent's own code
+            say(f"the fork server failed: {type(error).__name__}: {error}", sys.stderr)
+            os._exit(1)
+
+    def _preload(self, request: Mapping[str, Any]) -> None:
+        """Go on as a copy that has imported the modules; this process waits, to take its place if
+        that was unsafe or the copy is killed."""
+        self.search = tuple(request["search"])
+        me = os.getpid()
+        if copy := os.fork():
+            os.waitpid(copy, 0)
+            return
+        kernel.die_with_parent(me)
+        try:
+            with fork_safety.reads_of_rank_variables() as reads:
+                load(request["modules"])
+            why = fork_safety.reason_not_to_fork([self.control.fileno()])
+            if reads:
+                why = f"{', '.join(sorted(reads))} is read, which each rank has of its own"
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            say(f"the script's libraries are not loaded ahead of it: {why}")
+            os._exit(1)
+        gc.collect()
+        gc.freeze()  # a collection in a rank leaves the pages shared that it need not look at
+
+    def _rank(self, request: Mapping[str, Any], files: list[int]) -> Program | None:
+        """Fork one, and return its program there; None in the server."""
+        talk = socket.socket(fileno=files.pop())
+        with talk:
+            environ = dict(request["environ"])
+            try:
+                program = Program.parse(request["command"])
+                self._check(environ, [*files, talk.fileno()])
+            except ColdStartError as error:
+                with contextlib.suppress(OSError):
+                    _send(talk, {"cold": str(error)})
+                for number in files:
+                    os.close(number)
+                return None
+            if between := os.fork():
+                for number in files:
+                    os.close(number)
+                os.waitpid(between, 0)
+                return None
+            if os.fork():
+                os._exit(0)
+            self.control.close()
+            self._introduce(talk)
+        take_over(program, self._with_changes(environ), request["directory"], files)
+        return program
+
+    def _check(self, environ: Mapping[str, str], files: Sequence[int]) -> None:
+        if changed := fork_safety.changed_variables(self.variables, environ):
+            raise ColdStartError(f"{', '.join(changed[:3])} changed since torch was imported")
+        for directory in self.search:
+            if path := fork_safety.shadowed_module(directory):
+                raise ColdStartError(f"{path} has the name of a module that is loaded already")
+        if why := fork_safety.reason_not_to_fork([self.control.fileno(), *files]):
+            raise ColdStartError(why)
+
+    def _with_changes(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The rank's environment, with what the imports have changed in it."""
+        result, now = dict(environ), os.environ
+        for name in self.variables.keys() - now.keys():
+            result.pop(name, None)
+        return result | {k: v for k, v in now.items() if self.variables.get(k) != v}
+
+    def _introduce(self, talk: socket.socket) -> None:
+        """As a rank: become the agent's child, and wait for its word."""
+        os.setsid()
+        deadline = time.monotonic() + _ADOPTED_S
+        while os.getppid() != self.agent:
+            if time.monotonic() > deadline:
+                os._exit(1)
+            time.sleep(0.001)
+        kernel.die_with_parent(self.agent)
+        _send(talk, {"pid": os.getpid()})
+        if talk.recv(1) != _GO:  # the agent has given it up
+            os._exit(1)
+
+
+def _send(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+    body = json.dumps(message).encode("ascii")
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+    to.sendmsg([_LENGTH.pack(len(body))], rights, socket.MSG_NOSIGNAL)
+    to.sendall(body, socket.MSG_NOSIGNAL)
+
+
+def _receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """The next message and its files; None at the end."""
+    head, files, _, _ = socket.recv_fds(source, _LENGTH.size, 8)
+    while len(head) < _LENGTH.size:
+        if not (more := source.recv(_LENGTH.size - len(head))):
+            return None, []
+        head += more
+    body = bytearray()
+    (length,) = _LENGTH.unpack(head)
+    while len(body) < length:
+        if not (more := source.recv(min(length - len(body), 1 << 20))):
+            return None, []
+        body += more
+    return json.loads(body), list(files)

@@ -1,0 +1,172 @@
+"""A forked process becomes `python -u script.py ARGUMENTS…`.
+
+What the interpreter does between its start and a script's first line, and after the last one, for
+a process that has a running interpreter already. The script cannot tell the difference, but for
+libraries that are loaded before it asks for them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import io
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, TextIO
+
+from fsdpkit.launching import kernel
+
+
+class ColdStartError(Exception):
+    """Why a rank cannot be forked and has to be started anew."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command line of this interpreter: `python -u [-m] NAME ARGUMENTS…`."""
+
+    command: tuple[str, ...]
+    name: str
+    """The script's path, or with `-m` the module's name."""
+    arguments: tuple[str, ...]
+    is_module: bool
+    unbuffered: bool
+
+    @classmethod
+    def parse(cls, command: Sequence[str]) -> Program:
+        """Raises ColdStartError for whatever this interpreter could not have become."""
+        executable, *words = command
+        if os.path.realpath(executable) != os.path.realpath(sys.executable):
+            raise ColdStartError(f"{executable} is another program than {sys.executable}")
+        unbuffered = words[:1] == ["-u"]
+        if unbuffered:
+            del words[0]
+        is_module = words[:1] == ["-m"]
+        if is_module:
+            del words[0]
+        if not words or words[0].startswith("-"):
+            raise ColdStartError(f"it is started as {' '.join(command[1:3])} …")
+        if not is_module and not os.path.isfile(words[0]):
+            raise ColdStartError(f"{words[0]} is no file")
+        unbuffered = unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
+        return cls(tuple(command), words[0], tuple(words[1:]), is_module, unbuffered)
+
+    @property
+    def directory(self) -> str:
+        """What the interpreter puts first on the module search path."""
+        if self.is_module:
+            return os.getcwd()
+        return os.path.dirname(os.path.realpath(self.name))
+
+    def run(self) -> NoReturn:
+        """Run it as `__main__`; leaves by SystemExit, as the interpreter's last exception."""
+        main = types.ModuleType("__main__")
+        vars(main).update(__builtins__=builtins)
+        sys.modules["__main__"] = main
+        sys.argv = ["-m" if self.is_module else self.name, *self.arguments]
+        sys.orig_argv = list(self.command)
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, self.directory)
+        frames = 1
+        try:
+            if self.is_module:
+                runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
+            else:
+                path = os.path.abspath(self.name)
+                vars(main).update(
+                    __file__=path,
+                    __cached__=None,
+                    __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+                )
+                with open(path, "rb") as file:
+                    code = compile(file.read(), path, "exec", dont_inherit=True)
+                exec(code, vars(main))
+        except SystemExit:
+            raise
+        except BaseException as error:
+            _report(error, frames)
+        raise SystemExit(0)
+
+
+def _report(error: BaseException, own_frames: int) -> NoReturn:
+    """What the interpreter does with an exception that nobody caught."""
+    trace = error.__traceback__
+    for _ in range(own_frames):
+        trace = trace.tb_next if trace else None
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    sys.excepthook(type(error), error, trace)
+    if isinstance(error, KeyboardInterrupt):
+        # Its parent is to see the signal, once this process has tidied up.
+        import atexit
+
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(1)
+
+
+def take_over(
+    program: Program, environ: Mapping[str, str], directory: str, files: Sequence[int]
+) -> None:
+    """Give this forked process what an executed one would have begun with.
+
+    files: descriptors of its standard input, output and error, which are closed here.
+    """
+    for number, descriptor in enumerate(files):
+        os.dup2(descriptor, number, inheritable=True)
+        os.close(descriptor)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environ)
+    with suppress(OSError):
+        kernel.show_as(program.command, environ)
+    _open_streams(program.unbuffered)
+    _forget()
+
+
+def _open_streams(unbuffered: bool) -> None:
+    """Python's own three files, as its start makes them of the descriptors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        before: Any = getattr(sys, f"__{name}__")
+        mode = "r" if number == 0 else "w"
+        raw = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        binary: Any = raw
+        if number == 0:
+            binary = io.BufferedReader(raw)
+        elif not unbuffered:
+            binary = io.BufferedWriter(raw)
+        stream: TextIO = io.TextIOWrapper(
+            binary,
+            encoding=before.encoding if before else None,
+            errors=before.errors if before else None,
+            newline="\n",
+            line_buffering=number == 2 or raw.isatty(),
+            write_through=unbuffered and number > 0,
+        )
+        stream.mode = mode  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _forget() -> None:
+    """What the process forked from knew, and each process should have of its own."""
+    tempfile.tempdir = None  # a rank may set TMPDIR before it asks
+    multiprocessing.current_process().authkey = os.urandom(32)
+    random: Any = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()  # Python's own generator is seeded anew by the fork itself

@@ -1,0 +1,99 @@
+"""`launch.warm` of a job on this node: its fork server, or why its ranks are started anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fsdpkit.config.launch import Launch
+from fsdpkit.errors import NodeError, StorageError
+from fsdpkit.launching import fork_server, preloading
+from fsdpkit.launching.fork_server import ForkServer
+from fsdpkit.launching.program import ColdStartError, Program
+from fsdpkit.launching.saying import say
+from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.runs.layout import AttemptPaths
+
+if TYPE_CHECKING:
+    from fsdpkit.launching.ranks import RankForks
+
+
+@dataclass
+class _Here:
+    """This process's fork server, or why it has none (None: nobody wants one)."""
+
+    server: ForkServer | None = None
+    why_not: str | None = None
+
+
+_here = _Here()
+
+
+def start(environ: Mapping[str, str]) -> Program | None:
+    """Start this node's fork server, unless the job says `off`.
+
+    Returns None to the agent, and to each rank the program that it is to run. What is wrong with
+    torch or the run's directory, the checks before training will say.
+    """
+    try:
+        if _launch(environ).warm == "off":
+            return None
+        started = fork_server.start()
+    except ColdStartError as error:
+        _here.why_not = str(error)
+        return None
+    except (KeyError, OSError, ImportError, AttributeError, StorageError) as error:
+        _here.why_not = f"{type(error).__name__}: {error}"
+        return None
+    if isinstance(started, Program):
+        return started
+    _here.server = started
+    return None
+
+
+def prepare(arguments: list[str], attempt: AttemptPaths) -> None:
+    """Let the server load what the script will import; end it where that is not safe.
+
+    arguments: torchrun's. Does not wait.
+    """
+    if _here.server is None:
+        return
+    from fsdpkit.launching.ranks import Torchrun
+
+    try:
+        command = Torchrun.parse(arguments, attempt).command
+        _here.server.preload(preloading.preload_of(Program.parse(command)))
+    except ColdStartError as error:
+        _here.server.close()
+        _here.server, _here.why_not = None, str(error)
+
+
+def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
+    """How this node starts its ranks. Each reason why one cannot be forked is told once.
+
+    Raises NodeError, now or at a launch, where the job insists on forked ranks.
+    """
+    from fsdpkit.launching.ranks import RankForks
+
+    wanted, told = _launch(environ).warm, set[str]()
+
+    def refused(why: str) -> None:
+        if wanted == "on":
+            raise NodeError(
+                f'launch.warm = "on", but ranks cannot be forked: {why}; with "auto" they are '
+                "started anew"
+            )
+        if why not in told:
+            told.add(why)
+            record(event="ranks-not-forked", reason=why)
+            say(f"ranks are started anew, not forked: {why}")
+
+    if _here.server is None and _here.why_not is not None:
+        refused(_here.why_not)
+    return RankForks(_here.server, refused)
+
+
+def _launch(environ: Mapping[str, str]) -> Launch:
+    return table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "launch", Launch)
