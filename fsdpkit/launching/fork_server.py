@@ -237,9 +237,10 @@ class _Server:
         with talk:
             environ = dict(request["environ"])
             try:
+                os.chdir(request["directory"])
                 program = Program.parse(request["command"])
                 self._check(environ, [*files, talk.fileno()])
-            except ColdStartError as error:
+            except (ColdStartError, OSError) as error:
                 with contextlib.suppress(OSError):
                     _send(talk, {"cold": str(error)})
                 for number in files:
@@ -254,7 +255,7 @@ class _Server:
                 os._exit(0)
             self.control.close()
             self._introduce(talk)
-        take_over(program, self._with_changes(environ), request["directory"], files)
+        take_over(program, self._with_changes(environ), files)
         return program
 
     def _check(self, environ: Mapping[str, str], files: Sequence[int]) -> None:

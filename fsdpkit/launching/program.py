@@ -70,6 +70,8 @@ class Program:
         """Run it as `__main__`; leaves by SystemExit, as the interpreter's last exception."""
         main = types.ModuleType("__main__")
         vars(main).update(__builtins__=builtins)
+        if sys.version_info < (3, 14):
+            vars(main)["__annotations__"] = {}
         sys.modules["__main__"] = main
         sys.argv = ["-m" if self.is_module else self.name, *self.arguments]
         sys.orig_argv = list(self.command)
@@ -119,9 +121,7 @@ def _report(error: BaseException, own_frames: int) -> NoReturn:
     raise SystemExit(1)
 
 
-def take_over(
-    program: Program, environ: Mapping[str, str], directory: str, files: Sequence[int]
-) -> None:
+def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:
     """Give this forked process what an executed one would have begun with.
 
     files: descriptors of its standard input, output and error, which are closed here.
@@ -129,7 +129,6 @@ def take_over(
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number, inheritable=True)
         os.close(descriptor)
-    os.chdir(directory)
     os.environ.clear()
     os.environ.update(environ)
     with suppress(OSError):
@@ -155,8 +154,8 @@ def _open_streams(unbuffered: bool) -> None:
             encoding=before.encoding if before else None,
             errors=before.errors if before else None,
             newline="\n",
-            line_buffering=number == 2 or raw.isatty(),
-            write_through=unbuffered and number > 0,
+            line_buffering=not unbuffered and (number == 2 or raw.isatty()),
+            write_through=unbuffered,
         )
         stream.mode = mode  # type: ignore[misc]
         setattr(sys, name, stream)
@@ -167,6 +166,8 @@ def _forget() -> None:
     """What the process forked from knew, and each process should have of its own."""
     tempfile.tempdir = None  # a rank may set TMPDIR before it asks
     multiprocessing.current_process().authkey = os.urandom(32)
-    random: Any = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()  # Python's own generator is seeded anew by the fork itself
+    # Python's own generator is seeded anew by the fork itself.
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()

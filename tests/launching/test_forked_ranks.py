@@ -1,0 +1,371 @@
+"""A forked rank is its script's `__main__` as `python -u script.py` would have started it.
+
+Each program runs twice, forked and started anew by torchelastic's command, and has to tell the
+same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.launching.forking import Ended, Forking, started_anew
+
+pytestmark = pytest.mark.torch
+PROBE = Path(__file__).parent / "programs" / "probe.py"
+PYTHON = (sys.executable, "-u")
+OF_A_RANK = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    with Forking(tmp_path_factory.mktemp("forked")) as forking:
+        yield forking
+
+
+def both(
+    forking: Forking, command: tuple[str, ...], cwd: Path, environ: dict[str, str] = OF_A_RANK
+) -> tuple[Ended, Ended]:
+    """The same command forked, and started anew."""
+    forked = forking.run(command, environ, cwd=str(cwd))
+    return forked, started_anew(command, {**forking.environ, **environ}, cwd)
+
+
+def told_by(ended: Ended) -> dict[str, Any]:
+    assert ended.status == 0, ended.err
+    first, *rest = ended.out.splitlines()
+    assert rest == ["atexit ran"]
+    return dict(json.loads(first))
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# Found by whoever looks long enough: libraries that are loaded already have run their own start,
+# and a fork has one stack frame more below the script.
+KNOWN = {"frames", "warnings", "gc"}
+
+
+@pytest.mark.parametrize("form", ["relative", "absolute", "linked", "module", "package"])
+def test_a_forked_rank_finds_what_a_started_one_finds(
+    forking: Forking, tmp_path: Path, form: str
+) -> None:
+    (tmp_path / "probe.py").write_bytes(PROBE.read_bytes())
+    write(tmp_path / "own" / "__init__.py", "")
+    (tmp_path / "own" / "__main__.py").write_bytes(PROBE.read_bytes())
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.py").symlink_to(tmp_path / "probe.py")
+    words = {
+        "relative": ("probe.py", "--lr", "1e-3", "a b", "ä"),
+        "absolute": (str(tmp_path / "probe.py"),),
+        "linked": ("elsewhere/link.py",),
+        "module": ("-m", "own.__main__", "x"),
+        "package": ("-m", "own", "-x"),
+    }[form]
+    forked, anew = (told_by(e) for e in both(forking, (*PYTHON, *words), tmp_path))
+    assert forked.keys() == anew.keys()
+    different = {key for key in forked if forked[key] != anew[key]} - KNOWN
+    assert {key: forked[key] for key in different} == {key: anew[key] for key in different}
+
+
+def test_the_buffering_is_what_the_command_and_the_environment_ask_for(
+    forking: Forking, tmp_path: Path
+) -> None:
+    (tmp_path / "probe.py").write_bytes(PROBE.read_bytes())
+    forked, anew = (
+        told_by(e)["streams"] for e in both(forking, (sys.executable, "probe.py"), tmp_path)
+    )
+    assert forked == anew
+
+
+# How a program ends: what its last line does, and what its parent, its log and torchrun see of it.
+ENDINGS = {
+    "the end of the file": "print('done')",
+    "sys.exit(3)": "import sys; sys.exit(3)",
+    "sys.exit with words": "import sys; sys.exit('no data: /x')",
+    "sys.exit(None)": "import sys; sys.exit()",
+    "os._exit, nothing flushed": "import os, sys; sys.stdout.write('x'); os._exit(7)",
+    "an exception": "def f():\n    raise ValueError('a sample')\n\n\nf()",
+    "an exception group of causes": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('x') from e"
+    ),
+    "a syntax error": "print('never')\nx = = 1",
+    "a missing module": "import no_such_module",
+    "an exception in atexit": "import atexit\natexit.register(lambda: 1 / 0)\nprint('main')",
+    "a hook of its own": "import sys\nsys.excepthook = lambda *a: print('hook', a[0])\n1 / 0",
+    "SIGKILL": "import os\nos.kill(os.getpid(), 9)",
+    "SIGSEGV": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    "abort": "import os\nos.abort()",
+    "Ctrl-C": "raise KeyboardInterrupt",
+    "SIGINT": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(9)",
+    "SIGTERM is ignored": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('on')",
+    "a thread that goes on": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint('main')"
+    ),
+    "an error in a thread": (
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='t')\n"
+        "t.start()\nt.join()"
+    ),
+    "an object that speaks when it goes": (
+        "class A:\n    def __del__(self):\n        print('gone')\n\n\na = A()\nprint('main')"
+    ),
+    "output that cannot be written": "import os\nos.close(1)\nprint('x')",
+    "faulthandler": "import faulthandler, os\nfaulthandler.enable()\nos.kill(os.getpid(), 11)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda e: e.replace(" ", "-"))
+def test_it_ends_as_it_would_have(forking: Forking, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "train.py").write_text(ENDINGS[ending] + "\n")
+    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert (forked.status, forked.out) == (anew.status, anew.out)
+    assert said(forked) == said(anew)
+
+
+def said(ended: Ended) -> list[str]:
+    """Standard error without addresses; of faulthandler's stacks what the script itself was in."""
+    lines = re.sub("0x[0-9a-f]+", "0x0", ended.err).splitlines()
+    if any("Fatal Python error" in line for line in lines):
+        return [line for line in lines if "/fsdpkit/" not in line and "Extension" not in line][:4]
+    return lines
+
+
+def test_torchelastic_gets_the_exception_that_record_caught(
+    forking: Forking, tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        @record
+        def main():
+            raise ValueError("a sample that cannot be read")
+
+        if __name__ == "__main__":
+            main()
+        """,
+    )
+    files = [tmp_path / "forked.json", tmp_path / "anew.json"]
+    environs = [{**OF_A_RANK, "TORCHELASTIC_ERROR_FILE": str(file)} for file in files]
+    command = (*PYTHON, "train.py")
+    forked = forking.run(command, environs[0], cwd=str(tmp_path))
+    anew = started_anew(command, {**forking.environ, **environs[1]}, tmp_path)
+    assert forked.status == anew.status == 1
+    told = [json.loads(file.read_text())["message"] for file in files]
+    assert told[0]["message"] == told[1]["message"] == "ValueError: a sample that cannot be read"
+    assert told[0]["extraInfo"]["py_callstack"] == told[1]["extraInfo"]["py_callstack"]
+
+
+PROCESSES = """
+    import multiprocessing as mp
+    import os
+    import sys
+
+    class Sample:
+        def __init__(self, value):
+            self.value = value
+
+    def work(sample, queue):
+        queue.put((type(sample).__module__.removeprefix("__mp_"), sample.value, os.environ["RANK"]))
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        queue = context.Queue()
+        child = context.Process(target=work, args=(Sample(5), queue))
+        child.start()
+        print(queue.get()[1:], mp.get_start_method(), mp.current_process().name)
+        child.join()
+        print(child.exitcode)
+        sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_it_starts_processes_of_its_own(forking: Forking, tmp_path: Path, method: str) -> None:
+    write(tmp_path / "train.py", PROCESSES)
+    forked, anew = both(forking, (*PYTHON, "train.py", method), tmp_path)
+    assert forked == anew
+    assert forked.out.startswith("(5, '3')")
+
+
+def test_what_main_pickles_main_unpickles(forking: Forking, tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import pickle
+        from dataclasses import dataclass
+
+        @dataclass
+        class State:
+            step: int
+
+        data = pickle.dumps(State(7))
+        assert b"__main__" in data
+        print(pickle.loads(data), pickle.loads(data).__class__ is State)
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked == anew == Ended(0, "State(step=7) True\n", "")
+
+
+def test_a_loader_s_workers_and_a_process_group_work(forking: Forking, tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import torch
+        import torch.distributed as dist
+        from torch.utils.data import DataLoader
+
+        if __name__ == "__main__":
+            print([batch.tolist() for batch in DataLoader(range(8), 4, num_workers=2)])
+            store = dist.HashStore()
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            total = torch.ones(3)
+            dist.all_reduce(total)
+            print(total.tolist(), torch.get_num_threads())
+            dist.destroy_process_group()
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked.status == 0, forked.err
+    assert forked == anew
+
+
+def test_no_two_ranks_draw_the_same_numbers(forking: Forking, tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import random, uuid
+        import multiprocessing, numpy, torch
+        print(random.random(), numpy.random.rand(), uuid.uuid4(), torch.initial_seed(),
+              torch.rand(1).item(), bytes(multiprocessing.current_process().authkey).hex())
+        """,
+    )
+    numbers = [forking.run((*PYTHON, "train.py"), cwd=str(tmp_path)).out.split() for _ in (0, 1)]
+    assert len(numbers[0]) == 6
+    assert not set(numbers[0]) & set(numbers[1])
+
+
+def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
+    forking: Forking, tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", "import torch.utils.data\n")
+    write(tmp_path / "fractions.py", "mine = True\n")
+    command = (*PYTHON, str(tmp_path / "train.py"))
+    assert forking.preload(command) is None
+    assert "fractions.py" in forking.start(command)["cold"]
+    (tmp_path / "fractions.py").unlink()
+    assert forking.run(command).status == 0
+
+
+def test_a_variable_that_torch_read_when_it_was_loaded_makes_it_a_cold_start(
+    forking: Forking, tmp_path: Path
+) -> None:
+    script = write(tmp_path / "train.py", "print('x')\n")
+    answer = forking.start((*PYTHON, str(script)), {"TORCH_LOGS": "+dynamo"})
+    assert "TORCH_LOGS" in answer["cold"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-u", "-O", "train.py"),
+        (sys.executable, "-c", "print(1)"),
+        ("/bin/bash", "train.sh"),
+        (sys.executable, "-u", "no-such.py"),
+    ],
+    ids=["options", "-c", "another-program", "no-file"],
+)
+def test_what_this_interpreter_cannot_become_is_started_anew(
+    forking: Forking, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    assert "cold" in forking.start(command, cwd=str(tmp_path))
+
+
+def test_a_rank_runs_on_when_the_server_is_killed_and_the_next_starts_anew(
+    tmp_path: Path,
+) -> None:
+    script = write(tmp_path / "train.py", "import time, sys\ntime.sleep(1)\nsys.exit(4)\n")
+    with Forking(tmp_path) as forking:
+        rank = forking.start((*PYTHON, str(script)))
+        os.kill(forking.server, signal.SIGKILL)
+        assert forking.wait(rank).status == 4
+        assert "ended" in forking.start((*PYTHON, str(script)))["cold"]
+
+
+def test_a_server_that_is_stopped_is_given_up(tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", "print('x')\n")
+    with Forking(tmp_path) as forking:
+        os.kill(forking.server, signal.SIGSTOP)
+        assert "stopped" in forking.start((*PYTHON, str(script)))["cold"]
+        assert not (tmp_path / "out-1").read_text()
+
+
+UNSAFE = {
+    "a thread": (
+        "import threading\nend = threading.Event()\n"
+        "threading.Thread(target=end.wait, daemon=True).start()"
+    ),
+    "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
+    "the rank's number": "import os\nrank = os.environ.get('RANK')",
+    "an end": "import os\nos._exit(5)",
+    "an error": "raise RuntimeError('not on this machine')",
+}
+
+
+@pytest.mark.parametrize("what", UNSAFE, ids=lambda w: w.replace(" ", "-"))
+def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on with torch alone; the rank meets the library itself."""
+    write(tmp_path / "installed" / "unsafe_library.py", UNSAFE[what])
+    script = write(tmp_path / "own" / "train.py", "import torch\nimport unsafe_library\nprint('x')")
+    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
+        forking.load("unsafe_library")
+        rank = forking.start((*PYTHON, str(script)), {"RANK": "1"})
+        assert "pid" in rank, rank
+        ended = forking.wait(rank)
+        assert ended.status == {"an end": 5, "an error": 1}.get(what, 0), ended.err
+        assert ended.out == ("" if ended.status else "x\n")
+
+
+def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
+    write(tmp_path / "installed" / "changing.py", "import os\nos.environ['SET_BY_LIBRARY'] = '1'")
+    script = write(
+        tmp_path / "own" / "train.py", "import changing, os\nprint(os.environ['SET_BY_LIBRARY'])"
+    )
+    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
+        forking.load("changing")
+        assert forking.run((*PYTHON, str(script))).out == "1\n"
+
+
+def test_nothing_outlives_the_agent(tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", "import time\nprint('on', flush=True)\ntime.sleep(600)")
+    forking = Forking(tmp_path)
+    rank = forking.start((*PYTHON, str(script)))
+    forking.process.kill()
+    forking.process.wait()
+    for pid in (forking.server, int(rank["pid"])):
+        wait_gone(pid)
+
+
+def wait_gone(pid: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(timeout=60)
