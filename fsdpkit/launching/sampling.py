@@ -56,21 +56,24 @@ class Sampler:
         psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
 
     def sample(self) -> dict[str, Any]:
-        """CPU in percent of all cores, memory and network in bytes, GPUs one entry each."""
+        """CPU in percent of all cores, memory and network in bytes, GPUs one entry each.
+
+        Memory of our processes is proportional (PSS): forked ranks share most of their pages.
+        """
         memory = psutil.virtual_memory()
         network = psutil.net_io_counters()
         processes = [self._me, *self._me.children(recursive=True)]
-        rss_bytes = 0
+        pss_bytes = 0
         for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                rss_bytes += process.memory_info().rss
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                pss_bytes += process.memory_full_info().pss
         sample: dict[str, Any] = {
             "cpu_percent": psutil.cpu_percent(),
             "load_1min": psutil.getloadavg()[0],
             "memory_used_bytes": memory.total - memory.available,
             "memory_total_bytes": memory.total,
             "processes": len(processes),
-            "processes_rss_bytes": rss_bytes,
+            "processes_pss_bytes": pss_bytes,
         }
         if network is not None:
             sample["network_sent_bytes"] = network.bytes_sent

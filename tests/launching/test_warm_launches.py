@@ -1,0 +1,122 @@
+"""Runs on the local cluster whose ranks are forked, or cannot be: what the agents do and say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import RunPaths
+from tests.conftest import Completed
+
+pytestmark = pytest.mark.torch
+Command = Callable[..., Completed]
+Write = Callable[[str, str], Path]
+
+SHAPE = ("--cluster", "local", "--nodes", "2", "--gpus", "2", "--time", "15", "--wait")
+QUICK = ("--set", "retry.backoff_s=0", "--set", "parameters.omp_threads=1")
+RESTARTS = """
+    import os, sys
+    import psutil
+    launch = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "launch", launch)
+    if launch == 0 and os.environ["RANK"] == "3":
+        BEFORE_THE_END
+        sys.exit(9)
+"""
+KILL_SERVERS = (
+    "[p.kill() for p in psutil.Process(os.getppid()).children(recursive=True) "
+    "if 'fork-server' in ' '.join(p.cmdline())]"
+)
+
+
+def submit(fsdpkit: Command, script: Path, *words: str) -> tuple[Completed, Path]:
+    done = fsdpkit("submit", str(script), *SHAPE, *QUICK, *words)
+    (run,) = (script.parent / "runs").iterdir()
+    return done, run
+
+
+def events(run: Path, node: int, name: str) -> list[dict[str, Any]]:
+    path = RunPaths(run).task(None).attempt(0).node_events(node)
+    return [line for line in read_json_lines(path) if line["event"] == name]
+
+
+def forked(run: Path, node: int) -> list[int]:
+    """How many of the node's ranks were forked, by launch."""
+    return [line["forked"] for line in events(run, node, "ranks-started")]
+
+
+def printed(run: Path, rank: int, launch: int) -> str:
+    attempt = RunPaths(run).task(None).attempt(0)
+    return attempt.rank_file(rank, "out", launch).read_text()
+
+
+def test_ranks_are_forked_at_the_first_launch_and_at_a_restart(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    script = write_script("train.py", RESTARTS.replace("BEFORE_THE_END", "pass"))
+    done, run = submit(fsdpkit, script, "--set", "launch.warm=on")
+    assert done.returncode == 0, done.stderr
+    assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 2]]
+    for rank in range(4):
+        for launch in (0, 1):
+            assert printed(run, rank, launch) == f"rank {rank} of 4 launch {launch}\n"
+
+
+def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    script = write_script("train.py", RESTARTS.replace("BEFORE_THE_END", KILL_SERVERS))
+    done, run = submit(fsdpkit, script)
+    assert done.returncode == 0, done.stderr
+    assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 0]]  # rank 3 is on node 1
+    (told,) = events(run, 1, "ranks-not-forked")
+    assert "fork server" in told["reason"]
+    assert printed(run, 3, 1) == "rank 3 of 4 launch 1\n"
+
+
+UNSAFE = """
+    import os
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+    print("trained")
+"""
+
+
+def test_a_script_that_cannot_be_forked_is_started_anew_and_the_reason_told_once(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    done, run = submit(fsdpkit, write_script("train.py", UNSAFE))
+    assert done.returncode == 0, done.stderr
+    for node in (0, 1):
+        (told,) = events(run, node, "ranks-not-forked")
+        assert "train.py:4 imports torch" in told["reason"]
+        assert forked(run, node) == [0]
+
+
+def test_forking_that_is_insisted_on_and_unsafe_is_an_error_before_training(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    done, run = submit(fsdpkit, write_script("train.py", UNSAFE), "--set", "launch.warm=on")
+    assert done.returncode == 78
+    assert not events(run, 0, "ranks-starting")
+    log = "".join(path.read_text() for path in run.glob("*.log"))
+    assert 'launch.warm = "on"' in log + done.stderr
+    assert "train.py:4" in log + done.stderr
+
+
+def test_switched_off_there_is_no_fork_server(fsdpkit: Command, write_script: Write) -> None:
+    text = """
+        import os, psutil
+        found = [p.info for p in psutil.process_iter(["ppid", "cmdline"])]
+        mine = [" ".join(p["cmdline"] or ()) for p in found if p["ppid"] == os.getppid()]
+        print(len(mine), ["fork-server" in line for line in mine])
+    """
+    done, run = submit(fsdpkit, write_script("train.py", text), "--set", "launch.warm=off")
+    assert done.returncode == 0, done.stderr
+    assert "True" not in printed(run, 0, 0)
+    assert forked(run, 0) == [0]
+    assert not events(run, 0, "ranks-not-forked")
