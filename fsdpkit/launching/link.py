@@ -54,7 +54,8 @@ class HeadLostError(NodeLostError):
 
 
 class Link:
-    """One agent's end. `tick` (on the head: the conductor) is called after each exchange.
+    """One agent's end. `tick` (on the head: the conductor) is called in each exchange, between what
+    this agent tells and what it is told.
 
     lost_s: how long the head's agent may be silent; without end on the head itself, where what may
     stall is the run's file system, and no reason to end.
@@ -72,7 +73,7 @@ class Link:
         is suspended hears nothing, either."""
         self._reports: queue.Queue[bytes] = queue.Queue()
         self._seen = 0
-        self._over = threading.Event()
+        self._over, self._something_to_tell = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="fsdpkit-link", daemon=True)
 
     def start(self) -> None:
@@ -82,6 +83,7 @@ class Link:
     def close(self) -> None:
         """Send what is left to send, and stop; gives up where the network is dead."""
         self._over.set()
+        self._something_to_tell.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=_CLOSE_S)
 
@@ -96,6 +98,7 @@ class Link:
     def report(self, report: Report) -> None:
         """Tell the head's agent how a launch ended here."""
         self._reports.put(msgspec.json.encode(asdict(report)) + b"\n")
+        self._something_to_tell.set()
 
     @property
     def superseded(self) -> Order | None:
@@ -124,7 +127,8 @@ class Link:
         try:
             while not self._over.is_set():
                 self._exchange()
-                self._over.wait(TICK_S)
+                if self._something_to_tell.wait(TICK_S):
+                    self._something_to_tell.clear()
             self._exchange()
             self.store.add(f"{_PREFIX}/left", 1)
         except Exception as error:  # the store is gone, and with it the head node's agent
@@ -141,6 +145,8 @@ class Link:
         with contextlib.suppress(queue.Empty):
             while True:
                 self.store.append(f"{_PREFIX}/reports", self._reports.get_nowait().decode())
+        if self.tick is not None:
+            self.tick()
         count = self.store.add(f"{_PREFIX}/orders", 0)
         while self._seen < count:
             self._seen += 1
@@ -151,8 +157,6 @@ class Link:
             else:
                 self.orders.put(order)
         self._exchanges += 1
-        if self.tick is not None:
-            self.tick()
 
 
 class Board:

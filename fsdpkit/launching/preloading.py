@@ -173,6 +173,10 @@ class _Reader:
                     return candidate
         return None
 
+    def is_loaded(self, name: str) -> bool:
+        """Whether the program has imported this top-level name before anything was noticed."""
+        return any(module.partition(".")[0] == name for module in self.imports.first)
+
     def elsewhere(self, name: str) -> Path | None:
         """The source of a top-level module that lies on $PYTHONPATH, or where the script looks
         last."""
@@ -314,8 +318,7 @@ class _File:
                 modules = [node.module]
             for name in modules:
                 top = name.partition(".")[0]
-                early = any(m.partition(".")[0] == top for m in self.reader.imports.first)
-                if not early and self.reader.local(top) is None:
+                if self.reader.local(top) is None and not self.reader.is_loaded(top):
                     self.reader.imports.later.setdefault(top, self.place(node))
 
     # Statements that import nothing
