@@ -1,10 +1,12 @@
 """What fsdpkit costs while nothing happens, and gains when a rank dies: `benchmarks/overhead.py`.
 
-On a real Slurm cluster on this machine, as root, in about eight minutes. One trainer (T5 under
+On a real Slurm cluster on this machine, as root, in about nine minutes. One trainer (T5 under
 FSDP2, two ranks on one node) runs in turns under fsdpkit and under plain torchrun:
 
 - steps: seconds a step, with agent, heartbeat and samples of the machine against none of them, in
   pairs (A B, B A, …), with a confidence interval over the pairs;
+- memory: what the processes of eight ranks on a node hold after their first step, forked and
+  started anew, and how many of these processes import torch;
 - restart: from the SIGKILL of a rank to the first step after it, against `torchrun --max-restarts`
   and a submitit job that requeues itself, with the same checkpoints.
 
@@ -38,6 +40,7 @@ from benchmarks.fault_parts.jobs import (  # noqa: E402
     Started,
     kill_rank,
     launcher_process,
+    processes_of,
 )
 from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
 from benchmarks.report import README, Figure, ratio, table, with_all_tables  # noqa: E402
@@ -59,7 +62,8 @@ MODEL = (
 EVERY = 4  # steps between two checkpoints, where they are saved
 ONE_RESTART = ("retry.restarts=1", "retry.backoff_s=0")  # torchrun has no back-off
 LIMIT = 1.01
-NO_SLOWER = 1.25
+FASTER = 0.4
+NODE = 8  # ranks on a node whose memory is measured
 
 # Two-sided 95 % points of Student's distribution, by degrees of freedom from 1.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
@@ -188,6 +192,29 @@ class Bench:
         self.jobs.ended_well(started)
         return {"step_s": seconds_a_step(started.steps()), "launcher_cpu": share}
 
+    def memory(self) -> dict[str, Any]:
+        """Figures and samples of a node full of ranks."""
+        training = (*MODEL, "steps=100000", "metrics.every_steps=1", "checkpoint.every_steps=0")
+        samples: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
+        for _ in range(self.counts.rounds):
+            for warm, found in samples.items():
+                found.append(self._memory(training, f"launch.warm={warm}"))
+                print(f"  launch.warm={warm}: {found[-1]}", file=sys.stderr)
+        return {
+            "figures": [asdict(row) for row in memory_figures(samples)],
+            "notes": [],
+            "samples": samples,
+        }
+
+    def _memory(self, training: Sequence[str], warm: str) -> dict[str, float]:
+        """Proportional memory in MiB once all ranks have done a step, and who imported torch."""
+        imports = self.jobs.count_imports("torch")
+        started = self.jobs.fsdpkit(training, warm, ranks=NODE)
+        self.jobs.until(started, lambda: started.steps() or None, 300)
+        pss_bytes = sum(process.memory_full_info().pss for process, _ in processes_of(started.task))
+        self.jobs.cancel(started)
+        return {"pss_mib": pss_bytes / 2**20, "imports": len(set(imports.read_text().split()))}
+
     def restart(self) -> dict[str, Any]:
         """Figures, table and samples of the death of a rank."""
         training = (
@@ -233,6 +260,7 @@ class Bench:
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "steps": Bench.steps,
+    "memory": Bench.memory,
     "restart": Bench.restart,
 }
 
@@ -268,12 +296,28 @@ def told_about_steps(cost: Interval, samples: Mapping[str, Sequence[Mapping[str,
     )
 
 
+def memory_figures(samples: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Figure]:
+    pss = {name: [each["pss_mib"] for each in runs] for name, runs in samples.items()}
+    imports = {name: [each["imports"] for each in runs] for name, runs in samples.items()}
+    what = f"processes of {NODE} ranks on a node"
+    against = "the same with `launch.warm=off`"
+    most = max(imports["on"])
+    return [
+        ratio("memory", f"memory of the {what}", against, "≤", 1.0, (pss["on"], pss["off"]), "MiB"),
+        Figure(
+            *("imports", f"{what} that import torch", against, "count", "≤", 1.0),
+            *(most, max(imports["off"]), most, "processes"),
+            samples={"ours": imports["on"], "theirs": imports["off"]},
+        ),
+    ]
+
+
 def restart_figures(samples: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Figure]:
     times = {name: [each["first_step_s"] for each in runs] for name, runs in samples.items()}
     what = "a killed rank to the first step after it"
     return [
         ratio(f"restart-{name}", what, WAYS[name], "≤", limit, (times["fsdpkit"], times[name]), "s")
-        for name, limit in (("torchrun", NO_SLOWER), ("submitit", 1.0))
+        for name, limit in (("torchrun", FASTER), ("submitit", 1.0))
     ]
 
 
@@ -314,7 +358,7 @@ def measure(parts: Sequence[str], counts: Counts, work: Path) -> dict[str, Any]:
     """These parts, each with its figures, notes and samples, and where they come from."""
     found: dict[str, Any] = {}
     (work / "jobs").mkdir()
-    with SlurmCluster(work / "slurm", nodes=1) as cluster:
+    with SlurmCluster(work / "slurm", nodes=1, gpus=NODE, cpus=2 * NODE) as cluster:
         bench = Bench(Jobs(cluster, work / "jobs"), counts)
         for name in parts:
             load = os.getloadavg()[0]

@@ -139,8 +139,10 @@ def _step(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _amount(value: float, figure: dict[str, Any]) -> str:
     unit = figure.get("unit", "s")
-    if figure["kind"] == "count":
+    if figure["kind"] == "count" and unit == "s":
         return f"{value:.0f} of {len(figure['samples']['ours'])}"
+    if figure["kind"] == "count":
+        return f"{value:.0f} {unit}"
     if unit != "s":
         return f"{_number(value)} {unit}"
     return f"{value:.3f} s" if value < 1 else f"{value:.2f} s"

@@ -29,6 +29,19 @@ ACCOUNT = "pas1234"
 RANKS = 2
 _LOOK_S = 0.1
 
+# Python runs it at each start, and asks it where the module is when it imports that.
+_COUNTING = """
+import os, sys
+
+class Counting:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            with open({file!r}, "a") as file:
+                file.write(str(os.getpid()) + "\\n")
+
+sys.meta_path.insert(0, Counting)
+"""
+
 T = TypeVar("T")
 
 
@@ -63,20 +76,29 @@ class Jobs:
             **kept,
             "PATH": f"{sys.prefix}/bin:{kept['PATH']}",
             "VIRTUAL_ENV": sys.prefix,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}:{self.directory / 'python'}",
             "FSDPKIT_CONFIG_DIR": str(self.directory / "no-config"),
             "FSDPKIT_STATE_DIR": str(self.directory / "state"),
             "XDG_CACHE_HOME": str(self.directory / "cache"),
         }
 
+    def count_imports(self, module: str) -> Path:
+        """A file to which every process that imports the module from now on adds its number."""
+        found = self.directory / f"imports-of-{module}"
+        found.write_text("")
+        site = self.directory / "python" / "sitecustomize.py"
+        site.parent.mkdir(exist_ok=True)
+        site.write_text(_COUNTING.format(module=module, file=str(found)))
+        return found
+
     # The three ways
 
-    def fsdpkit(self, training: Sequence[str], *more: str) -> Started:
+    def fsdpkit(self, training: Sequence[str], *more: str, ranks: int = RANKS) -> Started:
         """`fsdpkit submit`; `more` are other settings of the job."""
         settings = [*(f"training.{word}" for word in training), *more, "parameters.omp_threads=1"]
         argv = [
             *(sys.executable, "-m", "fsdpkit", "submit", "--json", "--cluster", "generic"),
-            *("--account", ACCOUNT, "--nodes", "1", "--gpus", str(RANKS), "--time", "10"),
+            *("--account", ACCOUNT, "--nodes", "1", "--gpus", str(ranks), "--time", "10"),
             *(word for setting in settings for word in ("--set", setting)),
         ]
         answer = json.loads(self._run(argv, {}))

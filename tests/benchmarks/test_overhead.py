@@ -22,6 +22,7 @@ from benchmarks.overhead import (
     as_result,
     first_step_again,
     interval,
+    memory_figures,
     restart_figures,
     seconds_a_step,
     steps_figure,
@@ -105,13 +106,23 @@ def test_nothing_is_said_before_training_goes_on() -> None:
 
 
 def test_restarts_are_compared_with_both_others() -> None:
-    samples = restarts(fsdpkit=8.0, torchrun=7.0, submitit=16.0)
+    samples = restarts(fsdpkit=2.0, torchrun=5.0, submitit=16.0)
     against_torchrun, against_submitit = restart_figures(samples)
-    assert against_torchrun.value == pytest.approx(8 / 7)
-    assert against_submitit.value == 0.5
+    assert against_torchrun.value == pytest.approx(0.4)
+    assert against_submitit.value == 0.125
     assert [figure.met for figure in (against_torchrun, against_submitit)] == [True, True]
     slow = restart_figures(restarts(fsdpkit=9.0, torchrun=7.0, submitit=8.0))
     assert [figure.met for figure in slow] == [False, False]
+
+
+def test_of_a_node_full_of_ranks_one_process_may_import_torch() -> None:
+    forked, anew = [{"pss_mib": 1400.0, "imports": 1}], [{"pss_mib": 2800.0, "imports": 9}]
+    memory, imports = memory_figures({"on": forked, "off": anew})
+    assert (memory.value, memory.met, imports.met) == (0.5, True, True)
+    shown = table({"figures": [vars(imports)], "measured": {"date": "2026-11-22", "cpus": 2}})
+    assert "| 1 processes | 9 processes |" in shown
+    memory, imports = memory_figures({"on": anew, "off": forked})
+    assert (memory.met, imports.met) == (False, False)
 
 
 def test_every_way_has_a_row_with_its_extremes() -> None:
