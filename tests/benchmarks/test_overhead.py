@@ -146,9 +146,9 @@ def test_a_part_that_was_not_measured_keeps_its_rows(tmp_path: Path) -> None:
     first = {"measured": about, "parts": {name: part(name, 1.0) for name in PARTS}}
     path.write_text(json.dumps(as_result(first)))
     result = as_result(with_earlier_parts(new, path))
-    assert [row["name"] for row in result["figures"]] == ["steps", "restart"]
-    assert [row["value"] for row in result["figures"]] == [1.0, 2.0]
-    assert result["notes"] == ["note of steps", "note of restart"]
+    assert [row["name"] for row in result["figures"]] == ["steps", "memory", "restart"]
+    assert [row["value"] for row in result["figures"]] == [1.0, 1.0, 2.0]
+    assert result["notes"] == ["note of steps", "note of memory", "note of restart"]
     assert "| 2.00 × | ≤ 1.01 × | **missed** |" in table(result)
 
 
