@@ -23,13 +23,13 @@ from typing import Any
 from fsdpkit.launching.path_expressions import path_of, value_of
 from fsdpkit.launching.program import ColdStartError, Program
 
-ALWAYS = (
+WITH_TORCH = (
     "torch.distributed.elastic.multiprocessing.errors",
     "torch.distributed.fsdp",
     "torch.utils.data",
     "torch._dynamo",
 )
-"""What training scripts come to need; the last by the first step of any optimizer."""
+"""What a script that imports torch comes to need; the last by the first step of an optimizer."""
 
 # Read when a device or a process group is made, not when a library is loaded.
 _READ_LATE = frozenset(
@@ -99,7 +99,8 @@ def preload_of(program: Program, loaded: Iterable[str] = ("torch", "numpy")) -> 
                 f"{imports.later[name]} imports {name} after {imports.noticed or 'its start'}, "
                 "which that import might notice"
             )
-    modules = tuple(dict.fromkeys([*ALWAYS, *imports.first]))
+    needed = WITH_TORCH if "torch" in early else ()
+    modules = tuple(dict.fromkeys([*needed, *imports.first]))
     return Preload(modules, tuple(map(str, imports.directories)))
 
 
