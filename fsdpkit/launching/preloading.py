@@ -53,7 +53,8 @@ _NOTICED_CALLS = frozenset(
 _NOTICED_BUILTINS = frozenset(
     {"exec", "eval", "compile", "__import__", "setattr", "delattr", "globals", "locals", "input"}
 )
-_QUIET_LIBRARIES = frozenset({"torch", "numpy"})
+_QUIET_LIBRARIES = ("torch", "numpy")
+"""Loaded in any case; their functions change nothing that another import would notice."""
 _VALUES = (ast.Constant, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.BinOp, ast.JoinedStr)
 _ENVIRON_METHODS = frozenset({"update", "setdefault", "pop", "clear", "popitem", "__setitem__"})
 _UNKNOWN = "?"
@@ -85,15 +86,16 @@ class Preload:
     """Where the program would find other modules of the same names first."""
 
 
-def preload_of(program: Program, loaded: Iterable[str] = ("torch", "numpy")) -> Preload:
+def preload_of(program: Program, *, elsewhere: bool = False) -> Preload:
     """What may be loaded before the program runs.
 
-    loaded: top-level names of what is loaded in any case. Raises ColdStartError if the program
-    wants one of those to be loaded later, or its source cannot be read.
+    elsewhere: it will run in another environment, so a module that is not found here is taken for
+    a library. Raises ColdStartError if the program wants torch, or what torch has loaded, to be
+    loaded later, or its source cannot be read.
     """
-    imports = imports_of(program)
+    imports = imports_of(program, elsewhere=elsewhere)
     early = {name.partition(".")[0] for name in imports.first}
-    for name in loaded:
+    for name in _QUIET_LIBRARIES:
         if name not in early and name in imports.later:
             raise ColdStartError(
                 f"{imports.later[name]} imports {name} after {imports.noticed or 'its start'}, "
@@ -104,9 +106,9 @@ def preload_of(program: Program, loaded: Iterable[str] = ("torch", "numpy")) -> 
     return Preload(modules, tuple(map(str, imports.directories)))
 
 
-def imports_of(program: Program) -> Imports:
+def imports_of(program: Program, *, elsewhere: bool = False) -> Imports:
     """Read the program's source, and that of its own modules. Raises ColdStartError."""
-    reader = _Reader(Path(program.directory))
+    reader = _Reader(Path(program.directory), elsewhere)
     if program.is_module:
         reader.enter_module(program.name)
     else:
@@ -117,8 +119,8 @@ def imports_of(program: Program) -> Imports:
 class _Reader:
     """Walks statements in the order in which they run."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, elsewhere: bool) -> None:
+        self.directory, self.in_other_environment = directory, elsewhere
         self.imports = Imports(directories=[directory])
         self.appended: list[Path] = []
         self._seen: set[Path] = set()
@@ -188,7 +190,7 @@ class _Reader:
 
     def is_library(self, name: str) -> bool:
         """Whether this top-level name is an installed library, or Python's own."""
-        if name == "fsdpkit" or name in sys.stdlib_module_names:
+        if name in ("fsdpkit", *_QUIET_LIBRARIES) or name in sys.stdlib_module_names:
             return True
         spec = PathFinder.find_spec(name, self._path)
         origin = spec.origin if spec else None
@@ -301,7 +303,7 @@ class _File:
         if not self.reader.is_library(top):
             if found := self.reader.elsewhere(top):
                 self.reader.enter(found)
-            elif top not in sys.builtin_module_names:
+            elif top not in sys.builtin_module_names and not self.reader.in_other_environment:
                 self.notice(node)  # nobody knows what that is
         elif imports.noticed is None:
             imports.first.append(name)

@@ -110,6 +110,8 @@ def fit(
             wrong = input_problems(job.spec.training, resources.ranks, work_dir)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    if job.spec.launch.warm == "on":
+        _check_forking(job)
     placement = place(resources, site)
     warnings = [*placement.warnings]
     avoided: tuple[tuple[str, str], ...] = ()
@@ -130,6 +132,20 @@ def fit(
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def _check_forking(job: LoadedJob) -> None:
+    """Refuse what the nodes would refuse. Raises ConfigError."""
+    from fsdpkit.launching.preloading import preload_of
+    from fsdpkit.launching.program import ColdStartError, Program
+
+    try:
+        preload_of(Program.parse([sys.executable, "-u", str(job.entry)]), elsewhere=True)
+    except ColdStartError as error:
+        raise ConfigError(
+            f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
+            '"auto" they are started anew'
+        ) from error
 
 
 def _avoided(runs: Path, site: str) -> tuple[tuple[str, str], ...]:

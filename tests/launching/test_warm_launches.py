@@ -97,15 +97,28 @@ def test_a_script_that_cannot_be_forked_is_started_anew_and_the_reason_told_once
         assert forked(run, node) == [0]
 
 
-def test_forking_that_is_insisted_on_and_unsafe_is_an_error_before_training(
+def test_forking_that_is_insisted_on_and_unsafe_is_refused_before_it_is_queued(
     fsdpkit: Command, write_script: Write
 ) -> None:
-    done, run = submit(fsdpkit, write_script("train.py", UNSAFE), "--set", "launch.warm=on")
-    assert done.returncode == 78
-    assert not events(run, 0, "ranks-starting")
-    log = "".join(path.read_text() for path in run.glob("*.log"))
-    assert 'launch.warm = "on"' in log + done.stderr
-    assert "train.py:4" in log + done.stderr
+    script = write_script("train.py", UNSAFE)
+    done = fsdpkit("submit", str(script), *SHAPE, *QUICK, "--set", "launch.warm=on")
+    assert done.returncode == 65
+    assert 'launch.warm = "on"' in done.stderr
+    assert "train.py:4" in done.stderr
+    assert not (script.parent / "runs").exists()
+
+
+def test_what_only_the_nodes_see_ends_the_job_before_training(
+    fsdpkit: Command, write_script: Write, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    script = write_script("own/train.py", "import torch\n")
+    write_script("own/fractions.py", "mine = True\n")  # torch has loaded Python's own
+    done = fsdpkit("submit", str(script), *SHAPE, *QUICK, "--set", "launch.warm=on")
+    assert done.returncode == 78, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "fractions.py" in "".join(path.read_text() for path in run.glob("*.log"))
+    assert len(events(run, 0, "ranks-starting")) == 1  # and not again: it is in the settings
 
 
 def test_switched_off_there_is_no_fork_server(fsdpkit: Command, write_script: Write) -> None:
