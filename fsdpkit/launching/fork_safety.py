@@ -50,6 +50,8 @@ def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
         os.waitpid(child, 0)
     if len(threads := _threads()) > 1:
         return f"threads run in the process ({', '.join(sorted(set(threads[1:])))})"
+    if _children():
+        return "it has a child process"
     for number in sorted(open_files() - set(own)):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
@@ -74,6 +76,13 @@ def _threads() -> list[str]:
         except OSError:  # it has just ended
             continue
     return names
+
+
+def _children() -> bool:
+    try:
+        return bool(Path(f"/proc/self/task/{os.getpid()}/children").read_text().strip())
+    except OSError:  # a kernel that does not list them
+        return False
 
 
 @contextmanager

@@ -247,6 +247,23 @@ def test_a_loader_s_workers_and_a_process_group_work(forking: Forking, tmp_path:
     assert forked == anew
 
 
+def test_inductor_starts_its_compile_workers(forking: Forking, tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "train.py",
+        """
+        import math
+        import torch
+        from torch._inductor.compile_worker.subproc_pool import SubprocPool
+
+        if __name__ == "__main__":
+            pool = SubprocPool(1)
+            print(pool.submit(math.sqrt, 16).result(timeout=300))
+            pool.shutdown()
+        """,
+    )
+    assert forking.run((*PYTHON, str(script))) == Ended(0, "4.0\n", "")
+
+
 def test_no_two_ranks_draw_the_same_numbers(forking: Forking, tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
@@ -324,6 +341,7 @@ UNSAFE = {
         "threading.Thread(target=end.wait, daemon=True).start()"
     ),
     "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
+    "a process": "import subprocess\nkept = subprocess.Popen(['sleep', '30'])",
     "the rank's number": "import os\nrank = os.environ.get('RANK')",
     "an end": "import os\nos._exit(5)",
     "an error": "raise RuntimeError('not on this machine')",
