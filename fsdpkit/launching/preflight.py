@@ -26,6 +26,7 @@ import psutil
 import fsdpkit
 from fsdpkit.errors import BrokenNodeError, NodeError
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.node_report import GpuState
 
@@ -50,7 +51,7 @@ def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
     if environ.get("FSDPKIT_PREFLIGHT") == "0":
         free_gb = check_run_directory(environ)
         findings = dict.fromkeys(CHECKS) | {"run_directory_free_gb": free_gb}
-        findings["software"] = _versions(_installed_torch())
+        findings["software"] = _versions(installed_torch() or "not installed")
     else:
         findings = {name: check(environ) for name, check in CHECKS.items()}
     return {**findings, "preflight_s": round(time.monotonic() - started, 2)}
@@ -74,6 +75,10 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
             f"torch cannot be imported by {sys.executable} on this node ({error}); does every node "
             "see the environment that the job activates?"
         ) from error
+    if problem := too_old(version):
+        raise NodeError(problem)
+    if note := untested(version):
+        _warn(note)
     return _versions(version)
 
 
@@ -83,16 +88,6 @@ def _versions(torch: str) -> dict[str, str]:
         "torch": str(torch),
         "fsdpkit": fsdpkit.__version__,
     }
-
-
-def _installed_torch() -> str:
-    """Its version by the package's own record, without the seconds of an import."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def check_head(environ: Mapping[str, str]) -> str | None:

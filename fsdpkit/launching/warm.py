@@ -60,12 +60,12 @@ def prepare(arguments: list[str], attempt: AttemptPaths) -> None:
     """
     if _here.server is None:
         return
-    from fsdpkit.launching.ranks import Torchrun
-
     try:
+        from fsdpkit.launching.ranks import Torchrun
+
         command = Torchrun.parse(arguments, attempt).command
         _here.server.preload(preloading.preload_of(Program.parse(command)))
-    except ColdStartError as error:
+    except (ColdStartError, ImportError) as error:  # a torch that is not ours, which checks say
         _here.server.close()
         _here.server, _here.why_not = None, str(error)
 

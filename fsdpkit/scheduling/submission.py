@@ -110,6 +110,7 @@ def fit(
             wrong = input_problems(job.spec.training, resources.ranks, work_dir)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    _check_torch(job)
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
@@ -132,6 +133,20 @@ def fit(
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def _check_torch(job: LoadedJob) -> None:
+    """Refuse a torch that nodes would refuse, if the job uses this environment.
+
+    Raises ConfigError.
+    """
+    from fsdpkit.launching.torch_release import installed_torch, too_old
+
+    environment = job.spec.environment
+    if environment.conda or environment.venv or environment.container or environment.modules:
+        return
+    if (version := installed_torch()) and (problem := too_old(version)):
+        raise ConfigError(problem)
 
 
 def _check_forking(job: LoadedJob) -> None:

@@ -1,0 +1,51 @@
+"""Which releases of torch the tests ran on (benchmarks/README.md), and what is said of others.
+
+Reads torch's own note of its version and never imports it: `fsdpkit submit` asks, too.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+OLDEST, NEWEST = (2, 13), (2, 13)
+_VERSION = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def installed_torch() -> str | None:
+    """The version in this Python's environment; None where there is none, or it does not say."""
+    spec = PathFinder.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found.group(1) if found else None
+
+
+def too_old(version: str) -> str | None:
+    """Why a release is refused, with what to do; None for one that may be used."""
+    if (release := _release(version)) is None or release >= OLDEST:
+        return None
+    return (
+        f"torch {version} is older than {_words(OLDEST)}, the first release that this version of "
+        f"fsdpkit was tested with ({_words(NEWEST)} is the last)"
+    )
+
+
+def untested(version: str) -> str | None:
+    """What to know of a release that came after the tests; None for others."""
+    if (release := _release(version)) is None or release <= NEWEST:
+        return None
+    return f"torch {version} is newer than {_words(NEWEST)}, the last release that was tested"
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _words(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
