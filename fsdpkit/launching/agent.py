@@ -29,15 +29,20 @@ def main() -> int:
 
 def run_agent() -> int:
     """Everything but the ranks."""
-    from submitit.core.submission import process_job
+    from fsdpkit.launching.node import LaunchNode, TrainingEnded, end_descendants
 
-    from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
-    from fsdpkit.launching.node import TrainingEnded, end_descendants
-
-    logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what it says, we say with the cause
-    FsdpkitJobEnvironment().prepare_results()
     try:
-        process_job(os.environ["SUBMITIT_FOLDER"])
+        try:
+            from submitit.core.submission import process_job
+        except ImportError:  # submitted without it, too: nobody asks for results
+            LaunchNode()()
+        else:
+            from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
+
+            # What it says, we say with the cause.
+            logging.getLogger("submitit").setLevel(logging.CRITICAL)
+            FsdpkitJobEnvironment().prepare_results()
+            process_job(os.environ["SUBMITIT_FOLDER"])
     except TrainingEnded as error:
         say(str(error), sys.stderr)
         return error.exit_code

@@ -32,7 +32,9 @@ from fsdpkit.runs.store import runs_dir
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
+    from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.slurm import SlurmClient
 
 
 @dataclass(frozen=True)
@@ -278,12 +280,19 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
 
 
 def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
-    """Through submitit's executor; the job's id and, where sbatch named one, the cluster."""
+    """Through submitit's executor; the job's id and, where sbatch named one, the cluster.
+
+    Without submitit the job is the same; only its results are not to be had from submitit's Job.
+    """
     from fsdpkit.launching.node import LaunchNode
-    from fsdpkit.scheduling.executor import FsdpkitExecutor
     from fsdpkit.scheduling.run_states import client_for
 
     profile = plan.site.profile
+    try:
+        from fsdpkit.scheduling.executor import FsdpkitExecutor
+    except ImportError:
+        client = client_for(profile.kind, profile.slurm_clusters)
+        return _call_without_submitit(client, paths, script)
     executor = FsdpkitExecutor(
         paths.submitit,
         script=script,
@@ -299,6 +308,18 @@ def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str |
     submitted = executor.submitted
     if submitted is None:
         raise SchedulerError("submitit returned without a submission")
+    return submitted.job_id, submitted.cluster
+
+
+def _call_without_submitit(
+    client: SlurmClient | LocalClient, paths: RunPaths, script: str
+) -> tuple[str, str | None]:
+    try:
+        paths.submitit.mkdir(parents=True, exist_ok=True)  # the logs of the nodes lie there
+        write_atomically(paths.script, script)
+    except OSError as error:
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    submitted = client.submit(paths.script)
     return submitted.job_id, submitted.cluster
 
 
