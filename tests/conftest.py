@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.slurm_cluster import SlurmCluster, unavailable_reason
+from tests.slurm_cluster import SlurmCluster, point_at_roots, release_clients, unavailable_reason
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +26,8 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", patient, derandomize=True)
 settings.register_profile("search", patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,8 @@ def isolated_user(
         if name.startswith(("SLURM_", "SBATCH_", "FSDPKIT_CLUSTER", "FSDPKIT_SITE_PATH")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if clients := release_clients():
+        monkeypatch.setenv("PATH", f"{clients}:{os.environ['PATH']}")
     return home
 
 

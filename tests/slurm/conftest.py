@@ -68,7 +68,8 @@ def on_slurm(
     (profiles / "testbed.toml").write_text(PROFILE)
     monkeypatch.setenv("FSDPKIT_SITE_PATH", str(isolated_user / "centre"))
     monkeypatch.setenv("FSDPKIT_CLUSTER", "testbed")
-    monkeypatch.setenv("SLURM_CONF", slurm_cluster.env()["SLURM_CONF"])
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm_cluster.env()[name])
     yield slurm_cluster
     slurm_cluster.run(["scancel", "--user=root"])
     slurm_cluster.wait_idle()
