@@ -23,6 +23,7 @@ from fsdpkit.scheduling.states import (
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_steps,
 )
 
 SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
@@ -263,7 +264,8 @@ class SlurmClient:
         if ended:
             flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(ended)]
             answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked)
-            for job_id, state in parse_sacct(answer or "").items():
+            accounted = parse_sacct(answer or "")
+            for job_id, state in self._without_stale_codes(accounted, asked).items():
                 known = found.get(job_id)
                 if known is None or known.phase == state.phase == "ended":
                     found[job_id] = _completed(state, known)
@@ -271,6 +273,23 @@ class SlurmClient:
         lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
         found |= self._from_controller(lacking, asked)
         return {j: found[j] for j in wanted if j in found}
+
+    def _without_stale_codes(
+        self, states: dict[str, JobState], asked: Round
+    ) -> dict[str, JobState]:
+        """Slurm's derived exit code is the highest of all attempts: a step that preemption ended
+        still counts after an attempt that went well. The last attempt's is read from its steps."""
+        doubtful = [i for i, state in states.items() if state.phase == "ended" and state.derived]
+        if not doubtful:
+            return states
+        flags = ["-n", "-P", "-o", "JobID,ExitCode", "-j", _parents(doubtful)]
+        steps = parse_steps(self._ask(["sacct", *self._cluster_flag(), *flags], asked) or "")
+        fresh = {
+            job_id: replace(states[job_id], derived_exit_code=code, derived_exit_signal=signal)
+            for job_id, (code, signal) in steps.items()
+            if job_id in doubtful
+        }
+        return states | fresh
 
     def _from_controller(self, job_ids: Sequence[str], asked: Round) -> dict[str, JobState]:
         """`scontrol show job` takes one job, or shows all."""

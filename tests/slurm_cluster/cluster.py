@@ -36,7 +36,7 @@ from .machines import (
     run,
     run_checked,
 )
-from .releases import Release, chosen, own_release
+from .releases import Release, chosen, own_release, path_with
 from .requirements import system_tables_sql, unavailable_reason
 
 JobInfo = dict[str, str]
@@ -220,8 +220,7 @@ class SlurmCluster:
     def env(self) -> dict[str, str]:
         """This process's environment for a login-node command: this cluster's, no other Slurm's."""
         kept = {k: v for k, v in os.environ.items() if not _SLURM_VARIABLE.match(k)}
-        if self.release:
-            kept["PATH"] = f"{self.release.clients}:{kept.get('PATH', SYSTEM_ENVIRONMENT['PATH'])}"
+        kept["PATH"] = path_with(self.release, kept.get("PATH", SYSTEM_ENVIRONMENT["PATH"]))
         return {**kept, "SLURM_CONF": str(self.conf)}
 
     def run(self, argv: Sequence[str], **options: Any) -> Completed:

@@ -157,6 +157,12 @@ def own_release() -> str | None:
     return ".".join(words[-1].split(".")[:2]) if words else None
 
 
+def path_with(release: Release | None, path: str) -> str:
+    """PATH with this release's commands first, and with those of no other root."""
+    own = [word for word in path.split(":") if not Path(word).is_relative_to(roots())]
+    return ":".join([*([str(release.clients)] if release else []), *own])
+
+
 def make(release: Release) -> None:
     """Make the root unless it is there. It appears complete or not at all; raises ClusterError."""
     if release.root.is_dir():
