@@ -100,7 +100,7 @@ test: env packages
 
 # The tests that ask Slurm, on one release of it.
 test-slurm: env packages
-	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m slurm $(PYTEST_ARGS)
+	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
 
 lint: env
 	"$(PYTHON)" -m ruff check .

@@ -196,6 +196,10 @@ _REMEDIES = [
         "A node in resources.nodelist or exclude does not exist (any more); what fsdpkit avoids "
         "itself shows: fsdpkit nodes.",
     ),
+    (
+        r"job queue full|temporarily unable to accept job",
+        "The cluster has as many jobs as it takes (MaxJobCount): submit again when some are over.",
+    ),
     (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
 ]
 
@@ -222,7 +226,7 @@ class SlurmClient:
             done = self._run(argv, self.submit_timeout_s)
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
-                f"sbatch has not answered within {self.submit_timeout_s:.0f} s"
+                f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
             ) from error
         if done.returncode != 0:
             raise SchedulerError(_refusal("sbatch", done))
@@ -305,6 +309,10 @@ class SlurmClient:
         argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", job_id]
         lines = (self._ask(argv, asked) or "").splitlines()
         return job_fields(lines[0]) if lines else {}
+
+    def config_text(self, asked: Round) -> str | None:
+        """How slurmctld is configured, in its own words; None if it does not say."""
+        return self._ask(["scontrol", *self._cluster_flag(), "show", "config"], asked)
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
@@ -416,6 +424,12 @@ def _completed(state: JobState, queue: JobState | None) -> JobState:
         with contextlib.suppress(KeyError, OverflowError):
             state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
     return state
+
+
+def _last_words(error: subprocess.TimeoutExpired) -> str:
+    """What a command that was ended had said: sbatch says so before it sleeps at a full queue."""
+    said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
+    return f" ({said[-1].removeprefix('sbatch: error: ')})" if said else ""
 
 
 def _refusal(command: str, done: subprocess.CompletedProcess[str]) -> str:

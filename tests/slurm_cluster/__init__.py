@@ -19,15 +19,18 @@ name in /tmp made from one is not unique here.
 from .cluster import FINISHED, JobInfo, SlurmCluster
 from .configuration import ClusterOptions
 from .machines import ClusterError
-from .releases import point_at_roots, release_clients
+from .releases import NEWEST, choice, is_made, point_at_roots, release_clients
 from .requirements import unavailable_reason
 
 __all__ = [
     "FINISHED",
+    "NEWEST",
     "ClusterError",
     "ClusterOptions",
     "JobInfo",
     "SlurmCluster",
+    "choice",
+    "is_made",
     "point_at_roots",
     "release_clients",
     "unavailable_reason",

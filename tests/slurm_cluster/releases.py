@@ -148,6 +148,12 @@ def chosen(name: str) -> Release | None:
     return Release(name)
 
 
+def is_made(name: str) -> bool:
+    """Whether nothing has to be made before a cluster of this release can be tried."""
+    release = chosen(name)
+    return release is None or release.root.is_dir()
+
+
 def own_release() -> str | None:
     """The release of this machine's own packages, e.g. 22.05; None without any."""
     slurmctld = shutil.which("slurmctld", path=SYSTEM_ENVIRONMENT["PATH"])
