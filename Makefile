@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test test-slurm lint slurm slurm-down bench pins
+.PHONY: help env packages demo test test-slurm test-releases lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -101,6 +101,10 @@ test: env packages
 # The tests that ask Slurm, on one release of it.
 test-slurm: env packages
 	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
+
+# On every release, with the table in CONTRIBUTING.md.
+test-releases: env packages
+	"$(PYTHON)" -m tests.slurm.releases -- $(PYTEST_ARGS)
 
 lint: env
 	"$(PYTHON)" -m ruff check .

@@ -19,17 +19,29 @@ name in /tmp made from one is not unique here.
 from .cluster import FINISHED, JobInfo, SlurmCluster
 from .configuration import ClusterOptions
 from .machines import ClusterError
-from .releases import NEWEST, choice, is_made, point_at_roots, release_clients
+from .releases import (
+    CHOICE,
+    NEWEST,
+    SUITES,
+    choice,
+    installed_version,
+    is_made,
+    point_at_roots,
+    release_clients,
+)
 from .requirements import unavailable_reason
 
 __all__ = [
+    "CHOICE",
     "FINISHED",
     "NEWEST",
+    "SUITES",
     "ClusterError",
     "ClusterOptions",
     "JobInfo",
     "SlurmCluster",
     "choice",
+    "installed_version",
     "is_made",
     "point_at_roots",
     "release_clients",

@@ -87,14 +87,15 @@ class Release:
         """Why no cluster of this release can run here although its root is made, or None."""
         self._write_entrance()
         libraries = "import bz2, ctypes, hashlib, lzma, sqlite3, ssl, zlib"
-        argv = [*self._entering(), sys.executable, "-c", libraries]
+        argv = [*self.entering(), sys.executable, "-c", libraries]
         done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             return f"{sys.executable} does not run in the root of Slurm {self.name}: {said}"
         return None
 
-    def _entering(self) -> list[str]:
+    def entering(self) -> list[str]:
+        """The words to put before a command so that it sees this release."""
         enter = str(self.root / "enter")
         return ["unshare", "--mount", "--propagation", "slave", "/bin/sh", enter]
 
@@ -156,11 +157,18 @@ def is_made(name: str) -> bool:
 
 def own_release() -> str | None:
     """The release of this machine's own packages, e.g. 22.05; None without any."""
+    return ".".join(installed_version().split(".")[:2]) or None
+
+
+def installed_version(name: str = "") -> str:
+    """A release to the last digit, e.g. 26.05.5, as far as it is installed; else empty."""
     slurmctld = shutil.which("slurmctld", path=SYSTEM_ENVIRONMENT["PATH"])
-    if slurmctld is None:
-        return None
-    words = subprocess.run([slurmctld, "-V"], capture_output=True, text=True).stdout.split()
-    return ".".join(words[-1].split(".")[:2]) if words else None
+    argv = [slurmctld, "-V"] if slurmctld else []
+    release = chosen(name)
+    if release:
+        argv = [*release.entering(), "/usr/sbin/slurmctld", "-V"]
+    words = subprocess.run(argv, capture_output=True, text=True).stdout.split() if argv else []
+    return words[-1] if words else ""
 
 
 def path_with(release: Release | None, path: str) -> str:
