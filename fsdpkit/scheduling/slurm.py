@@ -428,7 +428,8 @@ def _completed(state: JobState, queue: JobState | None) -> JobState:
 
 def _last_words(error: subprocess.TimeoutExpired) -> str:
     """What a command that was ended had said: sbatch says so before it sleeps at a full queue."""
-    said = (error.stderr or b"").decode(errors="replace").strip().splitlines()
+    text = error.stderr or b""  # bytes also in text mode, up to now
+    said = (text if isinstance(text, str) else text.decode(errors="replace")).strip().splitlines()
     return f" ({said[-1].removeprefix('sbatch: error: ')})" if said else ""
 
 

@@ -81,6 +81,14 @@ def test_a_silent_sbatch_leaves_the_answer_open(command: Command, tmp_path: Path
     assert time.monotonic() - started < 30
 
 
+def test_an_sbatch_that_sleeps_is_quoted(command: Command, tmp_path: Path) -> None:
+    """Slurm 26.05's words; at MaxJobCount it goes on trying for minutes."""
+    words = "Slurm job queue full, sleeping and retrying"
+    command("sbatch", f'echo "sbatch: error: {words}" >&2; exec sleep 60')
+    with pytest.raises(SubmissionUnconfirmed, match=rf"not answered within 2 s \({words}\)"):
+        SlurmClient(submit_timeout_s=2).submit(tmp_path / "x")
+
+
 def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: Path) -> None:
     command("sbatch", 'echo "this job 2 nodes charged"')
     with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
