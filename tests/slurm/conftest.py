@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Completed, answer_of
+from tests.conftest import Completed, answer_of, require_newest_slurm
 from tests.slurm_cluster import SlurmCluster
 
 PROFILE = """
@@ -56,6 +56,11 @@ WHO = """
     told["cpus"] = os.environ.get("SLURM_CPUS_PER_TASK")
     print(json.dumps(told))
 """
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("newest_slurm"):
+        require_newest_slurm()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fsdpkit import Run
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from tests.conftest import Completed
 from tests.slurm.conftest import WHO, everything_said, told_by_ranks
-from tests.slurm_cluster import NEWEST, SlurmCluster, choice, is_made, unavailable_reason
+from tests.slurm_cluster import NEWEST, SlurmCluster, choice
 from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.newest_slurm
@@ -42,17 +42,8 @@ HOLDS = """
 """Ranks that run until the file `go` is there, are asked to stop, or are queued again."""
 
 
-def _require() -> None:
-    made = is_made(RELEASE)
-    if reason := unavailable_reason(RELEASE):
-        if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1" and (made or choice()):
-            pytest.fail(f"Slurm {RELEASE} is required here, but {reason}")
-        pytest.skip(f"left out on Slurm {RELEASE}: {reason}")
-
-
 @pytest.fixture(scope="module")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    _require()
     expedite = "SlurmctldParameters=enable_expedited_requeue"
     options = {"node_timeout_s": 10, "extra_conf": f"MessageTimeout=5\n{expedite}"}
     with SlurmCluster(tmp_path_factory.mktemp("slurm"), release=RELEASE, **options) as cluster:
@@ -236,7 +227,6 @@ def test_a_user_environment_that_cannot_be_read_is_named(
 def test_sbatch_does_not_sleep_for_ever_at_a_full_queue(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    _require()
     script = tmp_path / "job.sbatch"
     script.write_text("#!/bin/sh\n#SBATCH --hold --output=/dev/null\n")
     options: dict[str, Any] = {"nodes": 1, "accounting": False, "extra_conf": "MaxJobCount=2"}
