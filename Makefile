@@ -3,7 +3,8 @@
 #
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
-#   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root)
+#   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
+#                    SLURM=26.05 of another release, in a Debian root made for it
 #   make bench       measure (benchmarks/README.md)
 #
 # The environment is .venv, unless VIRTUAL_ENV or PYTHON names another.
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test lint slurm slurm-down bench pins
+.PHONY: help env packages demo test test-slurm test-releases lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -26,9 +27,12 @@ endif
 export PATH := $(dir $(PYTHON)):$(PATH)
 
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins \
-    slurm-wlm-mysql-plugin munge mariadb-server iproute2
+    slurm-wlm-mysql-plugin munge mariadb-server iproute2 mmdebstrap
 TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck btrfs-progs chromium
-SLURM_ROOT := .slurm
+# Of Slurm, e.g. 24.11 or 26.05; empty: the one that is installed on this machine.
+SLURM ?= $(FSDPKIT_TEST_SLURM)
+SLURM_ROOT := .slurm$(if $(SLURM),-$(SLURM))
+export FSDPKIT_TEST_SLURM := $(SLURM)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -63,7 +67,7 @@ fi
 endef
 
 help:
-	sed -n 's/^# \{0,1\}//; 4,9p' Makefile
+	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
 
 # The stamp lies in the environment and names this checkout, which an editable install belongs to.
 env:
@@ -94,6 +98,14 @@ test: env packages
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
 	"$(PYTHON)" -m pytest -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
 
+# The tests that ask Slurm, on one release of it.
+test-slurm: env packages
+	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
+
+# On every release, with the table in CONTRIBUTING.md.
+test-releases: env packages
+	"$(PYTHON)" -m tests.slurm.releases -- $(PYTEST_ARGS)
+
 lint: env
 	"$(PYTHON)" -m ruff check .
 	"$(PYTHON)" -m ruff format --check .
@@ -110,7 +122,7 @@ slurm: env packages
 	fi
 	grep -v '^#' <<<"$$running"
 	echo "# Paste the export line; then: fsdpkit submit --nodes 2 --gpus 4 --account pas1234"
-	echo "# Down again with: make slurm-down"
+	echo "# Down again with: make slurm-down$(if $(SLURM), SLURM=$(SLURM))"
 
 slurm-down: env
 	"$(PYTHON)" -m tests.slurm_cluster down --root $(SLURM_ROOT)

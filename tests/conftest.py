@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -14,7 +15,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.slurm_cluster import SlurmCluster, unavailable_reason
+from tests.slurm_cluster import (
+    NEWEST,
+    SlurmCluster,
+    choice,
+    is_made,
+    point_at_roots,
+    release_clients,
+    unavailable_reason,
+)
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +35,8 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", patient, derandomize=True)
 settings.register_profile("search", patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +52,8 @@ def isolated_user(
         if name.startswith(("SLURM_", "SBATCH_", "FSDPKIT_CLUSTER", "FSDPKIT_SITE_PATH")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if clients := release_clients():
+        monkeypatch.setenv("PATH", f"{clients}:{os.environ['PATH']}")
     return home
 
 
@@ -73,6 +86,25 @@ def require_slurm() -> None:
         if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
             pytest.fail(f"Slurm is required here, but {reason}")
         pytest.skip(reason)
+
+
+@functools.cache
+def _reason_against_newest() -> tuple[bool, str | None]:
+    """Whether the newest release must run here, and why it cannot; its root is made if need be."""
+    release = choice() or NEWEST
+    required = bool(choice()) or is_made(release)
+    return required, unavailable_reason(release)
+
+
+def require_newest_slurm() -> None:
+    """Skip where no cluster of the newest release can run (or of the one that the environment asks
+    for). FSDPKIT_REQUIRE_SLURM=1 makes that a failure if the release was asked for, or if its root
+    is there: only a root that cannot be made may leave tests out."""
+    required, reason = _reason_against_newest()
+    if reason and required and os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
+        pytest.fail(f"Slurm {choice() or NEWEST} is required here, but {reason}")
+    if reason:
+        pytest.skip(f"on Slurm {choice() or NEWEST}: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ class Golden:
     options: Mapping[str, Any] = field(default_factory=lambda: _SHAPE)
     array: str | None = None
     after: tuple[str, str] | None = None
+    expedite: bool = False
 
 
 GOLDENS: Mapping[str, Golden] = {
@@ -48,6 +49,7 @@ GOLDENS: Mapping[str, Golden] = {
     "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
     "spare": Golden("osc-cardinal", {**_OSC, "resources.spare": 1}),
     "notify": Golden("osc-cardinal", {**_OSC, "notify.mail": _MAIL, "notify.command": _HOOK}),
+    "expedite": Golden("osc-cardinal", {**_OSC, "notify.command": _HOOK}, "0-3", expedite=True),
     "one-node": Golden("osc-cardinal", {**_OSC, "resources.nodes": 1}),
 }
 
@@ -70,6 +72,7 @@ def golden_script(name: str) -> str:
         golden.array,
         golden.after,
         PythonEnvironment("venv", "/home/alex/venv"),
+        expedite=golden.expedite,
     )
     script = render(plan, _HOME / "runs" / "fsdp-t5-20260102-090000-4f3a")
     for digest in plan.digests.values():

@@ -73,6 +73,9 @@ class Plan:
     """Slurm jobs of the same run: this one starts only if all of them ended short of the goal."""
     avoided: tuple[tuple[str, str], ...] = ()
     """Nodes left out because of what they did to an earlier run, as (node, why and until when)."""
+    expedite: bool = False
+    """Whether Slurm is asked to start the job again at once, before others, if it loses the node
+    of the batch script."""
     first_attempt: int = 0
     """The number of the job's first attempt; a resumed run counts on from its earlier ones."""
 
@@ -152,6 +155,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         "retry": msgspec.to_builtins(spec.retry),
         "notify": msgspec.to_builtins(spec.notify),
         "array": plan.array is not None,
+        "expedite": plan.expedite,
         "origins": _origins(plan),
         "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
         "environment": _environment(plan),
@@ -194,6 +198,8 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
     ]
     if not plan.job.may_requeue:
         directives.append(Directive("no-requeue", None))
+    elif plan.expedite:
+        directives.append(Directive("requeue", "expedite"))
     elif policy.requeue is not None:
         directives.append(Directive("requeue" if policy.requeue else "no-requeue", None))
     directives += _mail(plan.job.spec.notify)

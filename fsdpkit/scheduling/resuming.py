@@ -31,6 +31,7 @@ from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.submission import call_scheduler, fit, write_job
 
 _SETTLE_S = 10.0
@@ -86,6 +87,7 @@ def plan_resume(run: Run, changes: Changes) -> Plan:
         chained=tuple(ahead),
         avoided=avoided,
         first_attempt=_first_attempt(run, site, ahead),
+        expedite=wants_expediting(job, site.profile),
     )
 
 

@@ -23,6 +23,7 @@ from fsdpkit.scheduling.states import (
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_steps,
 )
 
 SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
@@ -195,6 +196,10 @@ _REMEDIES = [
         "A node in resources.nodelist or exclude does not exist (any more); what fsdpkit avoids "
         "itself shows: fsdpkit nodes.",
     ),
+    (
+        r"job queue full|temporarily unable to accept job",
+        "The cluster has as many jobs as it takes (MaxJobCount): submit again when some are over.",
+    ),
     (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
 ]
 
@@ -221,7 +226,7 @@ class SlurmClient:
             done = self._run(argv, self.submit_timeout_s)
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
-                f"sbatch has not answered within {self.submit_timeout_s:.0f} s"
+                f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
             ) from error
         if done.returncode != 0:
             raise SchedulerError(_refusal("sbatch", done))
@@ -263,7 +268,8 @@ class SlurmClient:
         if ended:
             flags = ["-n", "-P", "-X", "-o", SACCT_FORMAT, "-j", _parents(ended)]
             answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked)
-            for job_id, state in parse_sacct(answer or "").items():
+            accounted = parse_sacct(answer or "")
+            for job_id, state in self._without_stale_codes(accounted, asked).items():
                 known = found.get(job_id)
                 if known is None or known.phase == state.phase == "ended":
                     found[job_id] = _completed(state, known)
@@ -271,6 +277,23 @@ class SlurmClient:
         lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
         found |= self._from_controller(lacking, asked)
         return {j: found[j] for j in wanted if j in found}
+
+    def _without_stale_codes(
+        self, states: dict[str, JobState], asked: Round
+    ) -> dict[str, JobState]:
+        """Slurm's derived exit code is the highest of all attempts: a step that preemption ended
+        still counts after an attempt that went well. The last attempt's is read from its steps."""
+        doubtful = [i for i, state in states.items() if state.phase == "ended" and state.derived]
+        if not doubtful:
+            return states
+        flags = ["-n", "-P", "-o", "JobID,ExitCode", "-j", _parents(doubtful)]
+        steps = parse_steps(self._ask(["sacct", *self._cluster_flag(), *flags], asked) or "")
+        fresh = {
+            job_id: replace(states[job_id], derived_exit_code=code, derived_exit_signal=signal)
+            for job_id, (code, signal) in steps.items()
+            if job_id in doubtful
+        }
+        return states | fresh
 
     def _from_controller(self, job_ids: Sequence[str], asked: Round) -> dict[str, JobState]:
         """`scontrol show job` takes one job, or shows all."""
@@ -286,6 +309,10 @@ class SlurmClient:
         argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", job_id]
         lines = (self._ask(argv, asked) or "").splitlines()
         return job_fields(lines[0]) if lines else {}
+
+    def config_text(self, asked: Round) -> str | None:
+        """How slurmctld is configured, in its own words; None if it does not say."""
+        return self._ask(["scontrol", *self._cluster_flag(), "show", "config"], asked)
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
@@ -397,6 +424,13 @@ def _completed(state: JobState, queue: JobState | None) -> JobState:
         with contextlib.suppress(KeyError, OverflowError):
             state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
     return state
+
+
+def _last_words(error: subprocess.TimeoutExpired) -> str:
+    """What a command that was ended had said: sbatch says so before it sleeps at a full queue."""
+    text = error.stderr or b""  # bytes also in text mode, up to now
+    said = (text if isinstance(text, str) else text.decode(errors="replace")).strip().splitlines()
+    return f" ({said[-1].removeprefix('sbatch: error: ')})" if said else ""
 
 
 def _refusal(command: str, done: subprocess.CompletedProcess[str]) -> str:

@@ -73,7 +73,7 @@ class JobState:
     """The batch script's exit status."""
     exit_signal: int | None = None
     derived_exit_code: int | None = None
-    """The highest status of the job's steps."""
+    """The highest status of the job's steps; as Slurm tells it, of all its attempts."""
     reason: str | None = None
     node_list: str | None = None
     restarts: int | None = None
@@ -94,6 +94,11 @@ class JobState:
         if self.state in _RUNNING:
             return "running"
         return "ended" if self.state in _ENDED else "unknown"
+
+    @property
+    def derived(self) -> bool:
+        """Whether a step is said to have failed."""
+        return bool(self.derived_exit_code or self.derived_exit_signal)
 
     @property
     def may_return(self) -> bool:
@@ -211,6 +216,20 @@ def parse_sacct(text: str) -> dict[str, JobState]:
                 end_s=end,
                 cancelled_by=cancelled[1] if cancelled else None,
             )
+    return found
+
+
+def parse_steps(text: str) -> dict[str, tuple[int, int]]:
+    """Of each job the highest `(status, signal)` of its steps, not counting the batch script, from
+    `sacct -n -P -o JobID,ExitCode`, which lists the steps of the last attempt."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in text.splitlines():
+        name, _, exit_text = line.partition("|")
+        job_id, _, step = name.strip().partition(".")
+        code, signal = parse_exit_code(exit_text)
+        if code is not None and signal is not None:
+            highest = found.setdefault(job_id, (0, 0))
+            found[job_id] = max(highest, (code, signal)) if step.isdigit() else highest
     return found
 
 

@@ -57,7 +57,8 @@ class Request:
 
 
 def plan(request: Request) -> tuple[Plan, str]:
-    """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, asks nobody."""
+    """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, and asks nobody
+    but Slurm for what it can do."""
     site, why = choose_site(request.cluster)
     options: dict[str, Any] = {
         f"resources.{key}": getattr(request, key)
@@ -91,8 +92,20 @@ def plan(request: Request) -> tuple[Plan, str]:
                 f"{site.id}; a job can only wait for another of the same cluster"
             )
         after = (first.id, first.record.job_id)
+    from fsdpkit.scheduling.slurm_release import wants_expediting
+
     template = load_template(job.spec.template)
-    decided = Plan(job, site, template, placement, work_dir, request.array, after, avoided=avoided)
+    decided = Plan(
+        job,
+        site,
+        template,
+        placement,
+        work_dir,
+        request.array,
+        after,
+        avoided=avoided,
+        expedite=wants_expediting(job, site.profile),
+    )
     return decided, why
 
 

@@ -81,6 +81,14 @@ def test_a_silent_sbatch_leaves_the_answer_open(command: Command, tmp_path: Path
     assert time.monotonic() - started < 30
 
 
+def test_an_sbatch_that_sleeps_is_quoted(command: Command, tmp_path: Path) -> None:
+    """Slurm 26.05's words; at MaxJobCount it goes on trying for minutes."""
+    words = "Slurm job queue full, sleeping and retrying"
+    command("sbatch", f'echo "sbatch: error: {words}" >&2; exec sleep 60')
+    with pytest.raises(SubmissionUnconfirmed, match=rf"not answered within 2 s \({words}\)"):
+        SlurmClient(submit_timeout_s=2).submit(tmp_path / "x")
+
+
 def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: Path) -> None:
     command("sbatch", 'echo "this job 2 nodes charged"')
     with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
@@ -116,6 +124,24 @@ def test_the_exit_code_comes_from_accounting_once_squeue_says_ended(command: Com
     command("sacct", "echo '9|FAILED|3:0|3:0|None|n1'")
     state = SlurmClient().states(["9"])["9"]
     assert (state.source, state.exit_code) == ("sacct", 3)
+
+
+# Recorded on Slurm 26.05.5 (24.11.5 and 22.05.8 say the same): the first attempt's step ended with
+# 75 and the job was queued again, the second attempt went well.
+REQUEUED = """
+case "$*" in
+    *-X*) echo '5|COMPLETED|0:0|75:0|None|node1|1795710452|1795710458|1795710459' ;;
+    *) printf '5|0:0\\n5.batch|0:0\\n5.0|0:0\\n' ;;
+esac
+"""
+
+
+def test_a_step_that_failed_before_a_requeue_is_not_the_last_attempt_s(command: Command) -> None:
+    command("squeue", "exit 1")
+    command("sacct", REQUEUED)
+    state = SlurmClient().states(["5"])["5"]
+    assert state.describe() == "COMPLETED"
+    assert (state.derived_exit_code, state.end_s) == (0, 1795710459)
 
 
 def test_accounting_is_not_asked_about_a_job_that_runs(command: Command, tmp_path: Path) -> None:

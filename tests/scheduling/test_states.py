@@ -14,6 +14,7 @@ from fsdpkit.scheduling.states import (
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_steps,
     parse_time,
 )
 
@@ -66,6 +67,16 @@ def test_wait_s_exit_status_is_never_zero_without_success(state: JobState, statu
 def test_a_finished_job_with_a_failed_step_says_so() -> None:
     state = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0, derived_exit_code=9)
     assert "a step failed with 9" in state.describe()
+
+
+def test_the_last_attempt_s_steps_say_whether_one_failed() -> None:
+    """Slurm 22.05, 24.11 and 26.05 alike print 75:0 as the job's own derived exit code here, which
+    an attempt before the requeue left."""
+    steps = parse_steps(
+        "5|0:0\n5.batch|3:0\n5.0|0:0\n6_1|3:0\n6_1.0|0:9\n6_1.1|2:0\n6_1.extern|0:0\n"
+    )
+    assert steps == {"5": (0, 0), "6_1": (2, 0)}
+    assert parse_steps("5|COMPLETED|0:0\n\n") == {}
 
 
 def test_words_lose_what_slurm_appends() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Completed, answer_of
+from tests.conftest import Completed, answer_of, require_newest_slurm
 from tests.slurm_cluster import SlurmCluster
 
 PROFILE = """
@@ -58,6 +58,11 @@ WHO = """
 """
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("newest_slurm"):
+        require_newest_slurm()
+
+
 @pytest.fixture
 def on_slurm(
     slurm_cluster: SlurmCluster, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +73,8 @@ def on_slurm(
     (profiles / "testbed.toml").write_text(PROFILE)
     monkeypatch.setenv("FSDPKIT_SITE_PATH", str(isolated_user / "centre"))
     monkeypatch.setenv("FSDPKIT_CLUSTER", "testbed")
-    monkeypatch.setenv("SLURM_CONF", slurm_cluster.env()["SLURM_CONF"])
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm_cluster.env()[name])
     yield slurm_cluster
     slurm_cluster.run(["scancel", "--user=root"])
     slurm_cluster.wait_idle()

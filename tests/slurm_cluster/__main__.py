@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .cluster import SlurmCluster
 from .machines import SWITCH, ClusterError
+from .releases import choice
 
 
 def main() -> int:
@@ -33,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--cpus", type=int, default=8, help="that each node claims")
     up.add_argument("--gpus", type=int, default=4, help="fake ones, that each node claims")
     up.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct fails")
+    up.add_argument(
+        "--release", default=choice(), metavar="26.05", help="this machine's own if not given"
+    )
     up.add_argument("--extra-conf", type=Path, metavar="FILE", help="lines for slurm.conf")
     down = actions.add_parser("down", help="take it down, or clean up after a crash")
     down.set_defaults(action=_down)
@@ -51,13 +55,22 @@ def _up(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         cpus=arguments.cpus,
         gpus=arguments.gpus,
+        release=arguments.release,
         accounting=not arguments.no_accounting,
         extra_conf=extra_conf,
     ).up()
     print(f"# {arguments.nodes} nodes up in {time.monotonic() - started:.1f} s; down again with:")
     print(f"#   python -m tests.slurm_cluster down --root {shlex.quote(str(cluster.root))}")
-    print(f"export SLURM_CONF={shlex.quote(str(cluster.conf))}")
+    print(_export(cluster))
     return 0
+
+
+def _export(cluster: SlurmCluster) -> str:
+    """The line that points a shell at the cluster."""
+    words = f"export SLURM_CONF={shlex.quote(str(cluster.conf))}"
+    if cluster.release:
+        words += f" PATH={shlex.quote(str(cluster.release.clients))}:$PATH"
+    return words
 
 
 def _down(arguments: argparse.Namespace) -> int:
@@ -73,7 +86,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for node, state in cluster.nodes().items():
         power = "" if cluster.network.running(node) else "  (powered off)"
         print(f"{node}  {state}{power}")
-    print(f"export SLURM_CONF={shlex.quote(str(cluster.conf))}")
+    print(_export(cluster))
     return 0
 
 

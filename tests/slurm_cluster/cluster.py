@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from .configuration import (
-    CGROUP_CONF,
     CONTROLLER,
     CONTROLLER_HOST_NUMBER,
     SLURMDBD_PORT,
     ClusterOptions,
     Places,
+    cgroup_conf,
     gres_conf,
     hosts_text,
     mariadb_conf,
@@ -36,6 +36,7 @@ from .machines import (
     run,
     run_checked,
 )
+from .releases import Release, chosen, own_release, path_with
 from .requirements import system_tables_sql, unavailable_reason
 
 JobInfo = dict[str, str]
@@ -96,7 +97,7 @@ class SlurmCluster:
     # Up and down
 
     def up(self) -> SlurmCluster:
-        if reason := unavailable_reason():
+        if reason := unavailable_reason(self.options.release):
             raise ClusterError(reason)
         self.root.mkdir(parents=True, exist_ok=True)
         self.network.create()
@@ -124,7 +125,7 @@ class SlurmCluster:
         _write_secret(etc / "slurmdbd.conf", slurmdbd_conf(places).encode())
         (etc / "slurm.conf").write_text(slurm_conf(options, places))
         (etc / "gres.conf").write_text(gres_conf(options))
-        (etc / "cgroup.conf").write_text(CGROUP_CONF)
+        (etc / "cgroup.conf").write_text(cgroup_conf(self.options.release or own_release() or ""))
         (etc / "mariadb.cnf").write_text(mariadb_conf(places))
         for name in [CONTROLLER, *options.node_names]:
             text = hosts_text(name, options, places.addresses)
@@ -137,7 +138,8 @@ class SlurmCluster:
         self.network.plug_in({name: self.places.addresses[name] for name in names})
 
     def _boot(self, name: str) -> None:
-        mounts = {"/etc/hosts": self.root / "hosts" / name}
+        mounts = self.release.mounts() if self.release else {}
+        mounts["/etc/hosts"] = self.root / "hosts" / name
         # Where Slurm looks when a job has lost SLURM_CONF from its environment.
         if Path("/etc/slurm").is_dir():
             mounts["/etc/slurm"] = self.root / "etc"
@@ -168,7 +170,7 @@ class SlurmCluster:
         places = self.places
         mariadbd = ["mariadbd", f"--defaults-file={places.root}/etc/mariadb.cnf"]
         self._fill_database(mariadbd)
-        self._daemon(CONTROLLER, ["setsid", "--fork", *mariadbd])
+        self._daemon(CONTROLLER, ["setsid", "--fork", *mariadbd], mounts=False)
         poll(lambda: _accepts(str(places.database_socket)), 30, "MariaDB answering")
         self._daemon(CONTROLLER, ["slurmdbd"])
         address = (places.addresses[CONTROLLER], SLURMDBD_PORT)
@@ -185,13 +187,20 @@ class SlurmCluster:
         for name in ("database", "database/mysql", "database-tmp"):
             (self.root / name).mkdir()
         sql = "USE mysql;\n" + system_tables_sql().read_text()
-        enter = self.network.machine(CONTROLLER).enter()
+        enter = self.network.machine(CONTROLLER).enter(mounts=False)
         run_checked([*enter, *mariadbd, "--bootstrap"], input=sql)
 
     def _sacctmgr(self, words: Sequence[str]) -> None:
-        run_checked(["sacctmgr", "--immediate", *words], env=self._daemon_environment())
+        enter = self.network.machine(CONTROLLER).enter()
+        argv = [*enter, "sacctmgr", "--immediate", *words]
+        run_checked(argv, env=self._daemon_environment())
 
     # Asking
+
+    @property
+    def release(self) -> Release | None:
+        """The release with a root of its own that the cluster runs; None: this machine's."""
+        return chosen(self.options.release)
 
     @property
     def places(self) -> Places:
@@ -211,6 +220,7 @@ class SlurmCluster:
     def env(self) -> dict[str, str]:
         """This process's environment for a login-node command: this cluster's, no other Slurm's."""
         kept = {k: v for k, v in os.environ.items() if not _SLURM_VARIABLE.match(k)}
+        kept["PATH"] = path_with(self.release, kept.get("PATH", SYSTEM_ENVIRONMENT["PATH"]))
         return {**kept, "SLURM_CONF": str(self.conf)}
 
     def run(self, argv: Sequence[str], **options: Any) -> Completed:
@@ -328,11 +338,13 @@ class SlurmCluster:
         socket_path = str(self.places.database_socket)
         return {**SYSTEM_ENVIRONMENT, "SLURM_CONF": str(conf), "MYSQL_UNIX_PORT": socket_path}
 
-    def _daemon(self, machine: str, argv: Sequence[str]) -> None:
-        """Start a program that puts itself in the background; its complaints go to a log."""
+    def _daemon(self, machine: str, argv: Sequence[str], *, mounts: bool = True) -> None:
+        """Start a program that puts itself in the background; its complaints go to a log.
+        `mounts=False`: one of this machine's own, whatever release the cluster runs."""
         log = self.root / "log" / f"{machine}.{argv[0]}.out"
+        entered = [*self.network.machine(machine).enter(mounts=mounts), *argv]
         with log.open("w") as out:
-            done = self.node_exec(machine, argv, stdout=out, stderr=out)
+            done = run(entered, env=self._daemon_environment(), stdout=out, stderr=out)
         if done.returncode != 0:
             raise ClusterError(f"{argv[0]} on {machine} did not start: {log.read_text().strip()}")
 

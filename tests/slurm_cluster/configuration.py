@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .releases import choice
+
 CONTROLLER = "controller"
 CONTROLLER_HOST_NUMBER = 250
 MOST_NODES = 200
@@ -20,6 +22,8 @@ SLURMDBD_PORT = 6819
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
+    release: str = field(default_factory=choice)
+    """Slurm's, e.g. 26.05, in a root of its own; empty: what is installed on this machine."""
     nodes: int = 3
     """How many: they are called node1, node2, …"""
     cpus: int = 8
@@ -203,9 +207,11 @@ def _is_character_device(path: str) -> bool:
         return False
 
 
-CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
-"""slurmd loads a cgroup plugin even where nothing is constrained. This one then touches no cgroup,
-so it also serves machines with version 2, whose plugin would look for systemd over D-Bus."""
+def cgroup_conf(release: str) -> str:
+    """slurmd 22.05 loads a cgroup plugin even where nothing is constrained. Version 1's then
+    touches no cgroup, so it also serves machines with version 2, whose plugin would look for
+    systemd over D-Bus. Later releases can do without."""
+    return f"CgroupPlugin={'cgroup/v1' if release < '23.11' else 'disabled'}\n"
 
 
 def slurmdbd_conf(places: Places) -> str:

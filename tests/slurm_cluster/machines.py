@@ -52,7 +52,7 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t sysfs sysfs /sys
 shift
 while [ $# -gt 0 ]; do
-    mount --bind "$2" "$1"
+    mount --rbind "$2" "$1"
     shift 2
 done
 echo "$pid"
@@ -151,9 +151,12 @@ class Machine:
         self.init.wait()
         self.holder.wait()
 
-    def enter(self, *, only_network: bool = False) -> list[str]:
-        """The words to put before a command so that it runs inside."""
-        kinds = ["--net"] if only_network else ["--net", "--uts", "--mount", "--pid"]
+    def enter(self, *, only_network: bool = False, mounts: bool = True) -> list[str]:
+        """The words to put before a command so that it runs inside; `mounts=False`: seeing the
+        files that the root namespace sees."""
+        kinds = ["--net", "--uts", "--pid", *(["--mount"] if mounts else [])]
+        if only_network:
+            kinds = ["--net"]
         return ["nsenter", f"--target={self.init.pid}", *kinds, "--"]
 
 

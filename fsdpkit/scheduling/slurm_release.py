@@ -1,0 +1,62 @@
+"""Which release of Slurm a cluster runs, and what is asked of it because of that.
+
+An older release refuses an option that it does not know, so whatever newer ones give is asked for
+by version. Where the version cannot be read, the cluster counts as an old one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+_LIMIT_S = 5.0
+"""A submission does not wait for a busy controller only to learn what it could do."""
+_EXPEDITES = (25, 11)
+
+
+@dataclass(frozen=True)
+class SlurmConfig:
+    """What of `scontrol show config` matters to a submission. None: not read."""
+
+    version: tuple[int, int] | None = None
+    """Of slurmctld, e.g. (26, 5)."""
+    requeues: bool | None = None
+    """JobRequeue: whether a job that does not say is queued again."""
+    expedites: bool = False
+    """Whether it takes `--requeue=expedite`: 25.11 or later, and the site has switched it on."""
+
+
+def parse_config(text: str) -> SlurmConfig:
+    """Output of `scontrol show config`."""
+    settings = dict(re.findall(r"^(\w+) *= *(.*?) *$", text, re.MULTILINE))
+    number = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    version = (int(number[1]), int(number[2])) if number else None
+    allowed = "enable_expedited_requeue" in settings.get("SlurmctldParameters", "").split(",")
+    return SlurmConfig(
+        version,
+        {"1": True, "0": False}.get(settings.get("JobRequeue", "")),
+        version is not None and version >= _EXPEDITES and allowed,
+    )
+
+
+def read_config(client: SlurmClient) -> SlurmConfig:
+    """The cluster's own answer; never raises."""
+    return parse_config(client.config_text(Round(_LIMIT_S)) or "")
+
+
+def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
+    """Whether the job is to come back at once, and before others, when Slurm loses its head node.
+
+    Slurm otherwise lets it wait for two minutes and then in the queue, like any other job. Only
+    where it would be queued again anyway.
+    """
+    if profile.kind == "local" or profile.policy.requeue is False or not job.may_requeue:
+        return False
+    if job.spec.retry.on_node_failure == "stop":
+        return False
+    config = read_config(SlurmClient(profile.slurm_clusters))
+    return config.expedites and (profile.policy.requeue or config.requeues is True)
