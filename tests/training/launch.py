@@ -1,12 +1,15 @@
-"""Start rank processes the way a user does, through torchrun, and read what they found."""
+"""Run programs on some ranks, forked from the pool or as a user does, and read what they found."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.training.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "T5-fsdp"
@@ -39,6 +42,19 @@ def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
 def run_ranks(
     ranks: int, script: Path, *arguments: str, **extra: str
 ) -> subprocess.CompletedProcess[str]:
+    """On ranks of the pool; the status is that of the first rank that failed."""
+    return the_pool().run(ranks, script, *arguments, environment=environment(**extra))
+
+
+@functools.cache
+def the_pool() -> Pool:
+    return Pool()
+
+
+def run_torchrun(
+    ranks: int, script: Path, *arguments: str, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """On ranks that torchrun starts: seconds of CPU time for each."""
     return subprocess.run(
         torchrun(ranks, script, *arguments),
         env=environment(**extra),
