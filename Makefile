@@ -3,6 +3,7 @@
 #
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
+#   make test-quick  the tests without Slurm and without training ranks, for between two edits
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root)
 #   make bench       measure (benchmarks/README.md)
 #
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test lint slurm slurm-down bench pins
+.PHONY: help env packages demo test test-quick lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -31,6 +32,9 @@ TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck btrfs-progs chromium
 SLURM_ROOT := .slurm
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# One more than there are cores: while one waits for Slurm, another computes.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 9)))
+IN_LANES := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 BENCH_ARGS ?=
 
 # The first Python that can make a virtual environment; 3.11 first, which the tests run on.
@@ -63,7 +67,7 @@ fi
 endef
 
 help:
-	sed -n 's/^# \{0,1\}//; 4,9p' Makefile
+	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
 
 # The stamp lies in the environment and names this checkout, which an editable install belongs to.
 env:
@@ -92,7 +96,10 @@ test: env packages
 	$(MAKE) --no-print-directory lint
 	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
-	"$(PYTHON)" -m pytest -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+	"$(PYTHON)" -m pytest $(IN_LANES) -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+
+test-quick: env
+	"$(PYTHON)" -m pytest $(IN_LANES) -m 'not slurm and not torch' $(PYTEST_ARGS)
 
 lint: env
 	"$(PYTHON)" -m ruff check .
