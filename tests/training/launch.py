@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.training.pool import Pool
@@ -49,6 +50,17 @@ def run_ranks(
 @functools.cache
 def the_pool() -> Pool:
     return Pool()
+
+
+def in_the_pool(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, **_: object
+) -> subprocess.CompletedProcess[str]:
+    """For `subprocess.run` of a torchrun on this machine: the same script, on ranks of the pool."""
+    *start, ranks, script = command[:7]
+    assert start == [*torchrun(0, Path())[:4], "--nproc-per-node"], command
+    return the_pool().run(
+        int(ranks), Path(script), *command[7:], environment=dict(env), directory=cwd
+    )
 
 
 def run_torchrun(

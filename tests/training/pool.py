@@ -33,6 +33,12 @@ GRACE_S = 5
 """How long ranks may go on when one has failed, so that each can say what it saw."""
 DUMP_S = 2
 """How long ranks that ran out of time have to write their stacks."""
+READ_AT_IMPORT = {
+    "OMP_NUM_THREADS": "1",  # the pool forks, so it has a single thread
+    "PYTHONWARNINGS": "default",
+    "TRITON_INTERPRET": "1",  # for cases that run Triton's kernels without a GPU
+}
+"""What a case can no longer change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Pool:
 
     def run(
         self, ranks: int, script: Path, *arguments: str,
-        environment: dict[str, str], timeout_s: float = 300,
+        environment: dict[str, str], directory: Path | None = None, timeout_s: float = 300,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """What all ranks printed, and the status of the first that failed (minus its signal).
 
@@ -66,8 +72,8 @@ class Pool:
         """
         with tempfile.NamedTemporaryFile("r", errors="replace") as output:
             case = Case(
-                ranks, str(script), list(arguments), environment, os.getcwd(), output.name,
-                timeout_s,
+                ranks, str(script), list(arguments), environment,
+                str(directory or Path.cwd()), output.name, timeout_s,
             )  # fmt: skip
             answer = self._ask(case)
             command = [case.script, *case.arguments]
@@ -101,8 +107,7 @@ class Pool:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", __file__, str(theirs.fileno())],
-                # One thread a rank, and none in the pool, which forks.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"},
+                env={**os.environ, **READ_AT_IMPORT},
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
@@ -224,6 +229,7 @@ def _script(case: Case) -> tuple[CodeType, dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # every optimizer imports it: half of what a rank would import
     import torch.distributed.checkpoint.state_dict_loader
     import torch.distributed.checkpoint.state_dict_saver
     import torch.distributed.fsdp
