@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test test-quick lint slurm slurm-down bench pins
+.PHONY: help env demo-env packages demo test test-quick lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -51,6 +51,25 @@ if [[ -z $$base ]]; then
 fi
 endef
 
+# An environment with this checkout and the extra $(1), unless it is there. The stamp lies in it and
+# names the checkout, which an editable install belongs to. pip would compile on one core.
+define make_environment
+if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
+    $(find_python)
+    echo "make: $$base makes the environment .venv; it takes a while, the first time"
+    "$$base" -m venv .venv
+fi
+stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
+wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
+found=$$(cat "$$stamp" 2>/dev/null || true)
+if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
+    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(1)]'
+    "$(PYTHON)" -m compileall -qq -j 0 \
+        "$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+    echo "$$wanted $(1)" >"$$stamp"
+fi
+endef
+
 # Debian packages from $(1), where they can be installed.
 define install_packages
 missing=()
@@ -69,24 +88,17 @@ endef
 help:
 	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
 
-# The stamp lies in the environment and names this checkout, which an editable install belongs to.
 env:
-	if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
-	    $(find_python)
-	    echo "make: $$base makes the environment .venv; some minutes, the first time"
-	    "$$base" -m venv .venv
-	fi
-	stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
-	wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
-	if [[ $$(cat "$$stamp" 2>/dev/null || true) != "$$wanted" ]]; then
-	    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	    echo "$$wanted" >"$$stamp"
-	fi
+	$(call make_environment,dev)
+
+# What the demo needs, in half a minute; `make env` completes it in place.
+demo-env:
+	$(call make_environment,plot)
 
 packages:
 	$(call install_packages,$(TEST_PACKAGES))
 
-demo: env
+demo: demo-env
 	$(call install_packages,iproute2)
 	mkdir -p demo
 	fsdpkit submit --cluster local --nodes 2 --gpus 4 --runs demo/runs --follow $(DEMO_ARGS) | tee demo/log.txt
