@@ -29,9 +29,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-GRACE_S = 5
+GRACE_S = 10
 """How long ranks may go on when one has failed, so that each can say what it saw."""
-DUMP_S = 2
+DUMP_S = 10
 """How long ranks that ran out of time have to write their stacks."""
 READ_AT_IMPORT = {
     "OMP_NUM_THREADS": "1",  # the pool forks, so it has a single thread
