@@ -3,6 +3,7 @@
 #
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
+#   make test-quick  the tests without Slurm and without training ranks, for between two edits
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
 #                    SLURM=26.05 of another release, in a Debian root made for it
 #   make bench       measure (benchmarks/README.md)
@@ -14,7 +15,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test test-slurm test-releases lint slurm slurm-down bench pins
+.PHONY: help env demo-env packages demo test test-quick test-slurm test-releases lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -35,6 +36,9 @@ SLURM_ROOT := .slurm$(if $(SLURM),-$(SLURM))
 export FSDPKIT_TEST_SLURM := $(SLURM)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# One more than there are cores: while one waits for Slurm, another computes.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 9)))
+IN_LANES := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 BENCH_ARGS ?=
 
 # The first Python that can make a virtual environment; 3.11 first, which the tests run on.
@@ -48,6 +52,25 @@ done
 if [[ -z $$base ]]; then
     echo "make: this needs Python 3.10 or later with its venv module (Debian: python3-venv)" >&2
     exit 1
+fi
+endef
+
+# An environment with this checkout and the extra $(1), unless it is there. The stamp lies in it and
+# names the checkout, which an editable install belongs to. pip would compile on one core.
+define make_environment
+if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
+    $(find_python)
+    echo "make: $$base makes the environment .venv; it takes a while, the first time"
+    "$$base" -m venv .venv
+fi
+stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
+wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
+found=$$(cat "$$stamp" 2>/dev/null || true)
+if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
+    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(1)]'
+    "$(PYTHON)" -m compileall -qq -j 0 \
+        "$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+    echo "$$wanted $(1)" >"$$stamp"
 fi
 endef
 
@@ -69,24 +92,17 @@ endef
 help:
 	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
 
-# The stamp lies in the environment and names this checkout, which an editable install belongs to.
 env:
-	if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
-	    $(find_python)
-	    echo "make: $$base makes the environment .venv; some minutes, the first time"
-	    "$$base" -m venv .venv
-	fi
-	stamp=$$("$(PYTHON)" -c 'import sys; print(sys.prefix)')/fsdpkit-environment
-	wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
-	if [[ $$(cat "$$stamp" 2>/dev/null || true) != "$$wanted" ]]; then
-	    "$(PYTHON)" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	    echo "$$wanted" >"$$stamp"
-	fi
+	$(call make_environment,dev)
+
+# What the demo needs, in half a minute; `make env` completes it in place.
+demo-env:
+	$(call make_environment,plot)
 
 packages:
 	$(call install_packages,$(TEST_PACKAGES))
 
-demo: env
+demo: demo-env
 	$(call install_packages,iproute2)
 	mkdir -p demo
 	fsdpkit submit --cluster local --nodes 2 --gpus 4 --runs demo/runs --follow $(DEMO_ARGS) | tee demo/log.txt
@@ -96,7 +112,10 @@ test: env packages
 	$(MAKE) --no-print-directory lint
 	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
-	"$(PYTHON)" -m pytest -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+	"$(PYTHON)" -m pytest $(IN_LANES) -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+
+test-quick: env
+	"$(PYTHON)" -m pytest $(IN_LANES) -m 'not slurm and not torch' $(PYTEST_ARGS)
 
 # The tests that ask Slurm, on one release of it.
 test-slurm: env packages

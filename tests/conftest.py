@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -37,6 +38,37 @@ settings.register_profile("search", patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
+
+# A suite started in the background is deaf to Ctrl-C, and so would be the commands under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Divide the tests into lanes for `--dist loadgroup`; those that take longest start first.
+
+    One worker runs all tests of a lane, in order. `pytest.mark.xdist_group` names the lane. Without
+    it tests on the cluster share one, because a worker has one cluster, and the tests of a file
+    share one, because its fixtures are expensive.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    turns: dict[str, int] = {}
+    for item in items:
+        slurm, newest, torch = (
+            item.get_closest_marker(name) is not None for name in ("slurm", "newest_slurm", "torch")
+        )
+        if item.get_closest_marker("xdist_group") is None:
+            lane = "slurm" if slurm else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(lane))
+        turn = 0 if slurm or newest else 1 if torch else 2
+        turns[lane_of(item)] = min(turn, turns.get(lane_of(item), turn))
+    items.sort(key=lambda item: turns[lane_of(item)])
+
+
+def lane_of(item: pytest.Item) -> str:
+    (mark,) = item.iter_markers("xdist_group")
+    return str(mark.args[0])
 
 
 @pytest.fixture(autouse=True)

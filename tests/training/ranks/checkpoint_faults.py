@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch._dynamo  # every optimizer imports it
 import torch.distributed as dist
 
 # Imported here once for all children.
