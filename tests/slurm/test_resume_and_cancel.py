@@ -23,7 +23,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import everything_said
+from tests.slurm.conftest import everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -74,13 +74,6 @@ def ended(run: Run, state: str = "FAILED") -> Run:
     """The run as it is once it has ended that way."""
     assert run.wait(poll_s=0.2).state == state, everything_said(run.dir)
     return Run.open(run.dir)
-
-
-def until(condition: Callable[[], object], what: str = "that") -> None:
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.1)
 
 
 def on_its_way(run: Run) -> Run:

@@ -1,10 +1,9 @@
-"""A poorer cluster: no slurmdbd, so sacct answers nothing, and every node's own name resolves to
-loopback, as Debian installs it. Nothing may hang, lie or fail for either."""
+"""A poorer cluster, without accounting and with nodes that call themselves 127.0.1.1: nothing may
+hang, lie or fail for either."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,26 +11,11 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit.runs import record
-from tests.conftest import Completed, answer_of, require_slurm
-from tests.slurm.conftest import WHO, everything_said
+from tests.conftest import Completed, answer_of
+from tests.slurm.conftest import WHO, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    require_slurm()
-    options = {"nodes": 2, "accounting": False, "loopback_hosts": True}
-    with SlurmCluster(tmp_path_factory.mktemp("bare"), **options) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def on_bare(bare_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    monkeypatch.setenv("SLURM_CONF", bare_cluster.env()["SLURM_CONF"])
-    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
-    return bare_cluster
 
 
 def test_states_come_from_the_controller(
@@ -45,7 +29,8 @@ def test_states_come_from_the_controller(
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
 
-    bad = fsdpkit("submit", str(write_script("fails.py", "raise SystemExit(4)")), *words, "--wait")
+    failing = (str(write_script("fails.py", "raise SystemExit(4)")), *words)
+    bad = fsdpkit("submit", *failing, "--set", "retry.on_crash=stop", "--wait")
     assert bad.returncode == 4
 
     sleeper = write_script("sleeps.py", "import time; time.sleep(600)")
@@ -78,8 +63,7 @@ def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
     run = Run.open(answer["dir"])
     on_bare.wait_job(answer["job_id"], states=["RUNNING"])
     outputs = [run.dir / "attempt-0" / f"rank-{rank}.out" for rank in (0, 1)]
-    while not all(path.exists() and "up" in path.read_text() for path in outputs):
-        time.sleep(0.1)
+    until(lambda: all(path.exists() and "up" in path.read_text() for path in outputs), "ranks")
     on_bare.run(["scancel", "--batch", "--signal=USR1", answer["job_id"]], check=True)
     state = run.wait(poll_s=0.2)
     assert (state.state, state.exit_code) == ("FAILED", 75), everything_said(run.dir)
