@@ -3,6 +3,7 @@
 #
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
+#   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root)
 #   make bench       measure (benchmarks/README.md)
 #
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env packages demo test lint slurm slurm-down bench pins
+.PHONY: help env packages demo test test-faults lint slurm slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -63,7 +64,7 @@ fi
 endef
 
 help:
-	sed -n 's/^# \{0,1\}//; 4,9p' Makefile
+	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
 
 # The stamp lies in the environment and names this checkout, which an editable install belongs to.
 env:
@@ -93,6 +94,9 @@ test: env packages
 	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
 	"$(PYTHON)" -m pytest -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+
+test-faults: env packages
+	FSDPKIT_ALL_FAULTS=1 FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest tests/faults $(PYTEST_ARGS)
 
 lint: env
 	"$(PYTHON)" -m ruff check .

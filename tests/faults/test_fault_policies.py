@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import injectors as by
-from tests.faults.trial import STEPS, Bed, Trial
+from tests.faults.trial import LIGHT, STEPS, T5, Bed, Trial
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 Losses = dict[int, float]
@@ -93,6 +93,7 @@ def test_a_job_that_is_cancelled_with_a_last_checkpoint_does_not_come_back(
     def cancel(_: Trial) -> None:
         done = bed.fsdpkit("cancel", str(trial.dir), "--save")
         assert done.returncode == 0, done.stderr
+        trial.wait_warned()
 
     trial.strike(cancel)
     ended(trial, 75, "cancelled")
@@ -190,11 +191,11 @@ def fill(place: Path) -> Path:
     return filler
 
 
-def ends_for_want_of_room(
-    place: Path, bed: Bed, undisturbed: Losses, *, told: bool = True
-) -> Trial:
+def ends_for_want_of_room(place: Path, bed: Bed, trainer: Path, *, told: bool = True) -> Trial:
     """The run ends with the status for storage, keeps its good checkpoints, and can go on."""
-    trial = bed.submit(hold="training", runs=place, sets=["parameters.min_free_gb=0"])
+    undisturbed = bed.undisturbed(trainer)
+    sets = ["parameters.min_free_gb=0"]
+    trial = bed.submit(trainer=trainer, hold="training", runs=place, sets=sets)
     trial.strike(lambda _: fill(place))
     job = trial.wait_end()
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "74:0"), trial.error("full disk")
@@ -207,23 +208,22 @@ def ends_for_want_of_room(
 
 
 def test_a_full_disk_ends_the_job_and_leaves_the_good_checkpoints(
-    small_disk: Path, bed: Bed, undisturbed: Losses
+    small_disk: Path, bed: Bed
 ) -> None:
-    trial = ends_for_want_of_room(small_disk, bed, undisturbed)
+    trial = ends_for_want_of_room(small_disk, bed, T5)
     assert "No space left on device" in trial.batch_log()
 
 
 def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
-    small_quota: Path, bed: Bed, undisturbed: Losses
+    small_quota: Path, bed: Bed
 ) -> None:
     """Not a byte can be written then: no log, no verdict, only Slurm hears of it."""
-    ends_for_want_of_room(small_quota, bed, undisturbed, told=False)
+    ends_for_want_of_room(small_quota, bed, LIGHT, told=False)
 
 
-def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
-    bed: Bed, undisturbed: Losses
-) -> None:
-    trial = bed.submit(hold="training")
+def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(bed: Bed) -> None:
+    undisturbed = bed.undisturbed(T5)
+    trial = bed.submit(trainer=T5, hold="training")
     away: list[tuple[Path, Path]] = []
 
     def hide_and_kill(_: Trial) -> None:
@@ -244,8 +244,8 @@ def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(
     assert trial.resumed_after()[-1] == max(trial.good)
 
 
-STALL_S = 60
-"""Many times the silence after which a node counts as lost (retry.lost_s)."""
+STALL_S = 30
+"""Several times the silence after which a node counts as lost (retry.lost_s)."""
 
 
 def test_a_file_system_that_stalls_is_waited_for(

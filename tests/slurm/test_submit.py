@@ -237,20 +237,20 @@ def test_an_exception_in_a_rank_is_named_as_the_first_failure(
         from torch.distributed.elastic.multiprocessing.errors import record
         @record
         def main():
-            if os.environ["RANK"] == "2":
+            if os.environ["RANK"] == "1":
                 raise ValueError("the loss is a walrus")
             time.sleep(3600)
         main()
     """,
     )
-    words = ("--nodes", "2", "--gpus", "2", "--set", "retry.on_crash=stop")
+    words = ("--nodes", "2", "--gpus", "1", "--set", "retry.on_crash=stop")
     run = wait(submit(str(script), *words))
     state = run.state()
     assert state is not None
     assert (state.state, state.exit_code) == ("FAILED", 1)
     shown = fsdpkit("status", str(run.dir)).stdout
-    assert "rank 2 on node2: ValueError: the loss is a walrus" in shown
-    assert run.newest_attempt().rank_file(2, "error.json", 0).exists()
+    assert "rank 1 on node2: ValueError: the loss is a walrus" in shown
+    assert run.newest_attempt().rank_file(1, "error.json", 0).exists()
 
 
 def test_cancel_ends_the_run_and_all_its_processes(
