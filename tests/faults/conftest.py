@@ -7,14 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import require_slurm
-from tests.faults.trial import CLUSTER, Bed
+from tests.faults.trial import Bed
 from tests.slurm_cluster import SlurmCluster
+
+LANE = pytest.mark.xdist_group("faults")
+"""Where nothing computes most of the time."""
 
 
 @pytest.fixture(scope="session")
 def fault_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     require_slurm()
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), **CLUSTER) as cluster:
+    # Slurm kills the batch shell of a job that is queued again after kill_wait_s. A shorter
+    # node_timeout_s would let it find a lost node before our agents have decided.
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), kill_wait_s=2) as cluster:
         yield Bed(cluster, tmp_path_factory.mktemp("faults"))
 
 

@@ -11,16 +11,33 @@ from __future__ import annotations
 import os
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from tests.faults.conftest import LANE
 from tests.faults.matrix import ALL, CORE, Case
 from tests.faults.trial import STEPS, T5, Bed, Trial
+from tests.slurm.conftest import T5_LANE
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = pytest.mark.slurm
 
 EVERYTHING = os.environ.get("FSDPKIT_ALL_FAULTS") == "1"
 
 
-@pytest.mark.parametrize("case", ALL if EVERYTHING else CORE, ids=str)
+def described(number: int, case: Case) -> ParameterSet:
+    """The case as a parameter, in the lane (tests/conftest.py) in which the fewest wait."""
+    if EVERYTHING:
+        marks = (pytest.mark.torch, pytest.mark.xdist_group(f"faults-{number % 3}"))
+    elif case.trainer == T5:
+        marks = (pytest.mark.torch, T5_LANE)
+    else:
+        marks = (LANE,)
+    return pytest.param(case, marks=marks, id=str(case))
+
+
+CASES = [described(number, case) for number, case in enumerate(ALL if EVERYTHING else CORE)]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(case: Case, bed: Bed) -> None:
     trainer = T5 if EVERYTHING else case.trainer
     undisturbed = bed.undisturbed(trainer)

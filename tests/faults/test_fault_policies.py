@@ -17,8 +17,9 @@ import pytest
 
 from tests.faults import injectors as by
 from tests.faults.trial import LIGHT, STEPS, T5, Bed, Trial
+from tests.slurm.conftest import T5_LANE
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = pytest.mark.slurm
 Losses = dict[int, float]
 
 
@@ -207,6 +208,8 @@ def ends_for_want_of_room(place: Path, bed: Bed, trainer: Path, *, told: bool = 
     return trial
 
 
+@pytest.mark.torch
+@T5_LANE
 def test_a_full_disk_ends_the_job_and_leaves_the_good_checkpoints(
     small_disk: Path, bed: Bed
 ) -> None:
@@ -221,6 +224,8 @@ def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
     ends_for_want_of_room(small_quota, bed, LIGHT, told=False)
 
 
+@pytest.mark.torch
+@T5_LANE
 def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(bed: Bed) -> None:
     undisturbed = bed.undisturbed(T5)
     trial = bed.submit(trainer=T5, hold="training")

@@ -51,8 +51,6 @@ SETTINGS = (
     "retry.lost_s=8",
     "parameters.wait_s=10",
 )
-CLUSTER: Mapping[str, Any] = {"nodes": 3, "kill_wait_s": 2, "node_timeout_s": 10}
-"""Slurm notices a lost node, and ends what does not end by itself, sooner than by default."""
 PATIENCE_S = 300.0
 """How long anything may take on a machine that does other things as well."""
 ASK_SLURM_S = 2.0

@@ -65,6 +65,8 @@ WHO = """
 """
 
 
+T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
+"""Of tests that train T5 on a cluster, beside those that mostly wait."""
 ACCOUNT = ("--account", "pas1234", "--time", "15")
 
 

@@ -13,10 +13,10 @@ from fsdpkit import Run
 from fsdpkit.runs.events import read_json_lines
 from tests.conftest import Completed
 from tests.packaging.installation import ROOT
-from tests.slurm.conftest import everything_said
+from tests.slurm.conftest import T5_LANE, everything_said
 from tests.slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, T5_LANE]
 
 Submit = Callable[..., dict[str, Any]]
 
