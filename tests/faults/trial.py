@@ -122,7 +122,14 @@ class Bed:
     ) -> tuple[Path, str]:
         """The run's directory and its job's id."""
         variables = f"{{FAULTS_DIR = {json.dumps(str(directory))}}}"
-        assigned = (*SETTINGS, *sets, f"entry={trainer}", f"environment.variables={variables}")
+        cold = () if trainer == T5 else ("launch.warm=off",)  # nothing to import
+        assigned = (
+            *SETTINGS,
+            *cold,
+            *sets,
+            f"entry={trainer}",
+            f"environment.variables={variables}",
+        )
         done = self.fsdpkit(
             *("submit", "--nodes", "2", "--gpus", "1", *words),
             *("--account", "pas1234", "--time", "15", "--json"),

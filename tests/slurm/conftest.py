@@ -68,6 +68,8 @@ WHO = """
 T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
 """Of tests that train T5 on a cluster, beside those that mostly wait."""
 ACCOUNT = ("--account", "pas1234", "--time", "15")
+COLD = ("--set", "launch.warm=off")
+"""For ranks without torch, which a process that has imported it would only delay."""
 
 
 def until(condition: Callable[[], object], what: str = "it") -> None:
@@ -164,7 +166,7 @@ def failed_run(person: Person) -> Finished:
             sys.exit(3)
         time.sleep(3600)
     """
-    words = ("--nodes", "2", "--gpus", "2", "--set", "retry.on_crash=stop")
+    words = ("--nodes", "2", "--gpus", "2", "--set", "retry.on_crash=stop", *COLD)
     return finish(person, "fails.py", text, *words, runs="failed")
 
 
@@ -207,11 +209,11 @@ def on_slurm(
 def submit(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
 ) -> Callable[..., dict[str, Any]]:
-    """`fsdpkit submit … --json` with the cluster's account; its answer."""
+    """`fsdpkit submit … --json` with the cluster's account; its answer. warm: as by default."""
 
-    def call(*args: str, **kwargs: Any) -> dict[str, Any]:
+    def call(*args: str, warm: bool = False, **kwargs: Any) -> dict[str, Any]:
         at = args.index("--") if "--" in args else len(args)
-        words = (*args[:at], *ACCOUNT, "--json", *args[at:])
+        words = (*args[:at], *ACCOUNT, *(() if warm else COLD), "--json", *args[at:])
         return answer_of(fsdpkit("submit", *words, **kwargs))
 
     return call

@@ -14,7 +14,7 @@ import pytest
 
 from fsdpkit import Run
 from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import everything_said, until
+from tests.slurm.conftest import COLD, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -33,7 +33,7 @@ def start(
     on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> Callable[..., Run]:
     def call(command: list[str], *sets: str) -> Run:
-        words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+        words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
         for one in (f"notify.command={json.dumps(command)}", *sets):
             words += ["--set", one]
         answer = answer_of(fsdpkit("submit", str(write_script("trainer.py", TRAINER)), *words))

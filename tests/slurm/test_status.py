@@ -14,7 +14,7 @@ import pytest
 from fsdpkit import Run
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import wait_accounted
+from tests.slurm.conftest import COLD, wait_accounted
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.configuration import CONTROLLER
 from tests.slurm_cluster.machines import poll
@@ -98,7 +98,7 @@ def test_a_pending_job_tells_why_and_what_to_do(
 def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
     on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Script
 ) -> None:
-    words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     good = answer_of(fsdpkit("submit", str(write_script("good.py", "print(1)")), *words))
     bad = answer_of(fsdpkit("submit", str(write_script("bad.py", "raise SystemExit(4)")), *words))
     on_bare.wait_job(bad["job_id"])

@@ -24,6 +24,7 @@ from tests.conftest import Completed
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import (
     ACCOUNT,
+    COLD,
     WHO,
     Finished,
     Person,
@@ -125,7 +126,7 @@ def test_the_dry_run_is_what_sbatch_gets(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
 ) -> None:
     words = [str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1"]
-    dry = fsdpkit("submit", *words, "--account", "pas1234", "--time", "15", "--dry-run")
+    dry = fsdpkit("submit", *words, *ACCOUNT, *COLD, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     answer = submit(*words)
     held = on_slurm.run(["scontrol", "write", "batch_script", answer["job_id"], "-"], check=True)
@@ -216,7 +217,7 @@ def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
 def test_a_node_that_fails_its_check_is_named_and_nothing_trains(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
 ) -> None:
-    words = ["--nodes", "2", "--gpus", "1", *ACCOUNT, "--wait"]
+    words = ["--nodes", "2", "--gpus", "1", *ACCOUNT, *COLD, "--wait"]
     script = str(write_script("who.py", WHO))
     done = fsdpkit("submit", script, *words, "--set", "parameters.min_free_gb=1000000.0")
     assert done.returncode == 78
@@ -339,11 +340,11 @@ def crowd(person: Person) -> list[Finished]:
             time.sleep(0.1)
     """
     scripts = [ALL_REDUCE] * 2 + [textwrap.dedent(waits) + textwrap.dedent(WHO)] * (CROWD - 2)
-    words = ("--nodes", "2", "--gpus", "1")
+    words = [("--nodes", "2", "--gpus", "1", *(() if n < 2 else COLD)) for n in range(CROWD)]
     with ThreadPoolExecutor(CROWD) as pool:
         return [
             *pool.map(
-                lambda n: finish(person, f"crowd{n}.py", scripts[n], *words, runs=f"crowd-{n}"),
+                lambda n: finish(person, f"crowd{n}.py", scripts[n], *words[n], runs=f"crowd-{n}"),
                 range(CROWD),
             )
         ]
@@ -388,6 +389,7 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
         "--gpus",
         "1",
         *ACCOUNT,
+        *COLD,
         "--json",
     ]
     inherited = {
@@ -438,6 +440,7 @@ def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
         "--gpus",
         "1",
         *ACCOUNT,
+        *COLD,
         env={"PATH": f"{fake.parent}:{os.environ['PATH']}"},
     )
     assert done.returncode == -signal.SIGKILL

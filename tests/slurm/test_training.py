@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,11 @@ from tests.slurm_cluster import SlurmCluster
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, T5_LANE]
 
 Submit = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def submit(submit: Submit) -> Submit:
+    return functools.partial(submit, warm=True)
 
 
 def trained(answer: dict[str, Any]) -> Run:

@@ -12,7 +12,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.runs import record
 from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import WHO, everything_said, until
+from tests.slurm.conftest import COLD, WHO, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -23,7 +23,7 @@ def test_states_come_from_the_controller(
 ) -> None:
     """A01, A41, L5: nodes meet although each calls itself 127.0.1.1, and success, failure and
     cancellation are all told without accounting."""
-    words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
+    words = ["--nodes", "2", "--gpus", "1", "--time", "10", *COLD, "--json"]
     good = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
     run = Run.open(good["dir"])
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
@@ -57,7 +57,7 @@ def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
         sys.exit(75)
         """,
     )
-    words = ["--nodes", "2", "--gpus", "1", "--time", "10", "--json"]
+    words = ["--nodes", "2", "--gpus", "1", "--time", "10", *COLD, "--json"]
     stay = ["--set", "retry.on_time_limit=stop"]
     answer = answer_of(fsdpkit("submit", str(script), *words, *stay))
     run = Run.open(answer["dir"])
@@ -74,7 +74,7 @@ def test_the_warning_before_the_end_reaches_the_ranks_as_a_file(
 def test_a_job_nobody_knows_is_unknown_and_never_done(
     on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> None:
-    words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     answer = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
     run = Run.open(answer["dir"])
     run.wait(poll_s=0.2)
