@@ -121,7 +121,7 @@ class Person:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=540,
             check=False,
         )
 

@@ -135,7 +135,7 @@ def test_a_training_leaves_such_a_node_out_and_goes_on(
 ) -> None:
     script = str(write_script("who.py", WHO))
     with without_torch(on_slurm, "node2"):
-        answer = submit(script, "--nodes", "2", "--gpus", "1")
+        answer = submit(script, "--nodes", "2", "--gpus", "1", warm=True)
         job = on_slurm.wait_job(answer["job_id"], 400, ["COMPLETED", "FAILED"])
     assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1"), everything_said(answer["dir"])
     assert job["NodeList"] == "node[1,3]"
