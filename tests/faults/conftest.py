@@ -11,6 +11,7 @@ from tests.faults.trial import Bed
 from tests.slurm_cluster import SlurmCluster
 
 LANE = pytest.mark.xdist_group("faults")
+LOST_LANE = pytest.mark.xdist_group("lost-nodes")
 """Where nothing computes most of the time."""
 
 

@@ -66,6 +66,11 @@ class Case:
         return f"{self.fault.name} in {self.phase}"
 
     @property
+    def loses_node(self) -> bool:
+        """Slurm, too, has to notice it then, for which a case waits a minute."""
+        return self.fault.inject in (by.kill_node, by.kill_head_node, by.cut_node)
+
+    @property
     def trainer(self) -> Path:
         """The one that does in the core."""
         return T5 if self.phase in self.fault.with_torch else LIGHT

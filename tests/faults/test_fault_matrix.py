@@ -13,7 +13,7 @@ import os
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.faults.conftest import LANE
+from tests.faults.conftest import LANE, LOST_LANE
 from tests.faults.matrix import ALL, CORE, Case
 from tests.faults.trial import STEPS, T5, Bed, Trial
 from tests.slurm.conftest import T5_LANE
@@ -30,7 +30,7 @@ def described(number: int, case: Case) -> ParameterSet:
     elif case.trainer == T5:
         marks = (pytest.mark.torch, T5_LANE)
     else:
-        marks = (LANE,)
+        marks = (LOST_LANE if case.loses_node else LANE,)
     return pytest.param(case, marks=marks, id=str(case))
 
 
