@@ -4,6 +4,7 @@
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
 #   make test-quick  the tests without Slurm and without training ranks, for between two edits
+#   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
 #                    SLURM=26.05 of another release, in a Debian root made for it
 #   make bench       measure (benchmarks/README.md)
@@ -15,7 +16,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env demo-env packages demo test test-quick test-slurm test-releases lint slurm slurm-down bench pins
+.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases lint slurm \
+    slurm-down bench pins
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -90,7 +92,7 @@ fi
 endef
 
 help:
-	sed -n 's/^# \{0,1\}//; 4,10p' Makefile
+	sed -n '2,/^$$/ s/^#  //p' Makefile
 
 env:
 	$(call make_environment,dev)
@@ -124,6 +126,9 @@ test-slurm: env packages
 # On every release, with the table in CONTRIBUTING.md.
 test-releases: env packages
 	"$(PYTHON)" -m tests.slurm.releases -- $(PYTEST_ARGS)
+
+test-faults: env packages
+	FSDPKIT_ALL_FAULTS=1 FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest tests/faults $(PYTEST_ARGS)
 
 lint: env
 	"$(PYTHON)" -m ruff check .

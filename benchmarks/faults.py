@@ -37,7 +37,7 @@ from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E4
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
 from fsdpkit.runs.layout import write_atomically  # noqa: E402
 from tests.faults.matrix import ALL, CORE, Case  # noqa: E402
-from tests.faults.trial import SETTINGS, Bed, Trial, TrialError  # noqa: E402
+from tests.faults.trial import SETTINGS, T5, Bed, Trial, TrialError  # noqa: E402
 from tests.slurm_cluster import ClusterError, SlurmCluster  # noqa: E402
 
 RESULTS = HERE / "results" / "faults.json"
@@ -89,7 +89,7 @@ class Row:
 def measure(case: Case, bed: Bed, undisturbed: Mapping[int, float]) -> Row:
     """Break one run as the case says, and see what becomes of it; then mend the cluster."""
     try:
-        trial = case.strike(bed)
+        trial = case.strike(bed, T5)
         job = trial.wait_end()
         return row_of(case, trial, (job["JobState"], job["ExitCode"]), undisturbed)
     except (TrialError, ClusterError) as error:
@@ -240,7 +240,7 @@ def run(cases: Sequence[Case], before: Sequence[Row], calls: int) -> Iterator[di
         slurm = cluster.run(["scontrol", "--version"]).stdout.split()[-1]
         (Path(name) / "bed").mkdir()
         bed = Bed(cluster, Path(name) / "bed")
-        undisturbed = bed.undisturbed()
+        undisturbed = bed.undisturbed(T5)
         rows = [*before]
         for case in cases:
             row = measure(case, bed, undisturbed)

@@ -34,14 +34,14 @@ def near_time_limit(trial: Trial) -> None:
     """Slurm itself finds that the end is near; the next attempt gets more time."""
     cluster = trial.bed.cluster
     cluster.set_time_limit(trial.job_id, "2")
-    trial.until(trial.task.stop_requested.exists, "Slurm's warning")
+    trial.wait_warned()
     cluster.set_time_limit(trial.job_id, "15")
 
 
 def _signal(trial: Trial, name: str, *words: str) -> None:
     done = trial.bed.cluster.run(["scancel", f"--signal={name}", *words, trial.job_id])
     assert done.returncode == 0, done.stderr
-    trial.until(trial.task.stop_requested.exists, "the request to stop")
+    trial.wait_warned()
 
 
 # Preemption
@@ -50,7 +50,7 @@ def _signal(trial: Trial, name: str, *words: str) -> None:
 def preempt_with_grace(trial: Trial) -> None:
     _set_grace(trial, 30)
     _outrank(trial)
-    trial.until(trial.task.stop_requested.exists, "the request to stop")
+    trial.wait_warned()
 
 
 def preempt_at_once(trial: Trial) -> None:

@@ -1,18 +1,21 @@
 """The fault matrix: what is broken, in which phase, and how the run gets over it.
 
 `CORE` has every fault once while training, and the other phases where they take another way through
-the code: start-up, checkpointing and shutdown for warnings, crashes and lost nodes. `ALL` has the
-rest as well; tests take it with FSDPKIT_ALL_FAULTS=1, benchmarks/faults.py takes it always.
+the code: start-up, checkpointing and shutdown for warnings, crashes and lost nodes. T5 is what is
+trained in a case of each phase and where torch has a part in it; elsewhere a light trainer will do.
+`ALL` has every phase of every fault; tests take it with FSDPKIT_ALL_FAULTS=1, benchmarks/faults.py
+takes it always, both with T5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from tests.faults import injectors as by
-from tests.faults.trial import HELD_AT, PHASES, Bed, Phase, Trial
+from tests.faults.trial import HELD_AT, LIGHT, PHASES, T5, Bed, Phase, Trial
 
 How = Literal["restart", "requeue", "spare", "undisturbed"]
 """In the job by starting the ranks again, by another attempt, with a spare node, or not at all."""
@@ -42,6 +45,8 @@ class Fault:
     """Phases that get over it in another way."""
     phases: tuple[Phase, ...] = PHASES
     core: tuple[Phase, ...] = ("training",)
+    with_torch: tuple[Phase, ...] = ()
+    """Phases in which the core, too, has T5."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,17 @@ class Case:
     def __str__(self) -> str:
         return f"{self.fault.name} in {self.phase}"
 
-    def strike(self, bed: Bed) -> Trial:
+    @property
+    def loses_node(self) -> bool:
+        """Slurm, too, has to notice it then, for which a case waits a minute."""
+        return self.fault.inject in (by.kill_node, by.kill_head_node, by.cut_node)
+
+    @property
+    def trainer(self) -> Path:
+        """The one that does in the core."""
+        return T5 if self.phase in self.fault.with_torch else LIGHT
+
+    def strike(self, bed: Bed, trainer: Path) -> Trial:
         """A run that is held in the phase, broken, and let go."""
         fault = self.fault
         breaks = {
@@ -71,6 +86,7 @@ class Case:
             "once": True,
         }
         trial = bed.submit(
+            trainer=trainer,
             hold=self.phase,
             sets=fault.sets,
             spare=fault.spare,
@@ -109,7 +125,7 @@ _CRASHED = Fault(
 _AGENT = ("node-failure", "crash", "unknown")
 
 FAULTS = (
-    _WARNED,
+    replace(_WARNED, with_torch=("training",)),
     replace(_WARNED, name="warning by SIGTERM", inject=by.warn_steps, core=("training",)),
     replace(_WARNED, name="warned twice", inject=by.warn_twice, core=("training",)),
     replace(_WARNED, name="time limit", inject=by.near_time_limit, phases=("training",)),
@@ -121,7 +137,7 @@ FAULTS = (
         core=("training",),
     ),
     Fault("preemption at once", by.preempt_at_once, "requeue", recorded=False),
-    _CRASHED,
+    replace(_CRASHED, with_torch=("start-up", "checkpointing")),
     Fault(
         "exception in a rank",
         lambda trial: None,
@@ -139,7 +155,7 @@ FAULTS = (
         told="after step",
         sets=("retry.hang_s=10",),
         phases=("training", "checkpointing"),
-        core=("training", "checkpointing"),
+        with_torch=("training", "checkpointing"),  # stacks tell who waits in a collective
     ),
     Fault(
         "agent killed",
@@ -147,6 +163,7 @@ FAULTS = (
         "requeue",
         causes=_AGENT,
         core=("training", "shutdown"),  # there the last checkpoint is being written without it
+        with_torch=("shutdown",),
     ),
     Fault("head's agent killed", by.kill_head_agent, "requeue", causes=_AGENT),
     _LOST,
@@ -157,7 +174,7 @@ FAULTS = (
         name="node lost, one spare",
         how="spare",
         spare=1,
-        core=("start-up", "training", "checkpointing"),
+        core=("start-up", "training"),
     ),
     Fault("slurmd restarted", by.restart_slurmd, "undisturbed"),
     Fault("slurmctld restarted", by.restart_controller, "undisturbed"),
@@ -168,6 +185,7 @@ FAULTS = (
         causes=("crash",),
         told=f"rank 1 on {by.LEFT}",
         phases=("training",),
+        with_torch=("training",),
     ),
 )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import injectors as by
+from tests.faults.conftest import LANE
 from tests.faults.trial import STEPS, Bed
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [pytest.mark.slurm, LANE]
 
 
 def test_each_task_survives_what_befalls_it_and_the_other_notices_nothing(

@@ -1,8 +1,9 @@
 """Whatever a cluster does to a run, it reaches its last step, with the losses of a quiet run.
 
-Each case of tests/faults/matrix.py is one run of T5 on two nodes of a real Slurm cluster, held in a
-phase while something is broken. FSDPKIT_ALL_FAULTS=1 runs every fault in every phase (about half an
-hour); otherwise it is every fault once, and the phases that take another way through the code.
+Each case of tests/faults/matrix.py is one run on two nodes of a real Slurm cluster, held in a phase
+while something is broken. FSDPKIT_ALL_FAULTS=1 (`make test-faults`) breaks T5 by every fault in
+every phase; otherwise it is every fault once, and the phases that take another way through the
+code, most of them with the light trainer.
 """
 
 from __future__ import annotations
@@ -10,20 +11,37 @@ from __future__ import annotations
 import os
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from tests.faults.conftest import LANE, LOST_LANE
 from tests.faults.matrix import ALL, CORE, Case
-from tests.faults.trial import STEPS, Bed, Trial
+from tests.faults.trial import STEPS, T5, Bed, Trial
+from tests.slurm.conftest import T5_LANE
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = pytest.mark.slurm
 
-CASES = ALL if os.environ.get("FSDPKIT_ALL_FAULTS") == "1" else CORE
+EVERYTHING = os.environ.get("FSDPKIT_ALL_FAULTS") == "1"
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(
-    case: Case, bed: Bed, undisturbed: dict[int, float]
-) -> None:
-    trial = case.strike(bed)
+def described(number: int, case: Case) -> ParameterSet:
+    """The case as a parameter, in the lane (tests/conftest.py) in which the fewest wait."""
+    if EVERYTHING:
+        marks = (pytest.mark.torch, pytest.mark.xdist_group(f"faults-{number % 3}"))
+    elif case.trainer == T5:
+        marks = (pytest.mark.torch, T5_LANE)
+    else:
+        marks = (LOST_LANE if case.loses_node else LANE,)
+    return pytest.param(case, marks=marks, id=str(case))
+
+
+CASES = [described(number, case) for number, case in enumerate(ALL if EVERYTHING else CORE)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(case: Case, bed: Bed) -> None:
+    trainer = T5 if EVERYTHING else case.trainer
+    undisturbed = bed.undisturbed(trainer)
+    trial = case.strike(bed, trainer)
     job = trial.wait_end()
     trial.wait_gone()
     try:

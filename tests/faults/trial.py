@@ -1,15 +1,16 @@
 """One run on a real cluster, to be broken in a chosen phase, and what is known of it afterwards.
 
-A `Bed` is a cluster and a directory in which trials are made; a `Trial` is one submission of T5 on
-two nodes of one rank. Tests and benchmarks/faults.py share both. Nothing sleeps for a fixed time:
-what is waited for is a file or an answer of Slurm, for minutes on a slow machine.
+A `Bed` is a cluster and a directory in which trials are made; a `Trial` is one submission of a
+trainer on two nodes of one rank: T5, or a light one where torch decides nothing. Tests and
+benchmarks/faults.py share both. Nothing sleeps for a fixed time: what is waited for is a file or an
+answer of Slurm, for minutes on a slow machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from fsdpkit.runs.checkpoints import checkpoints_in, problems_of, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from tests.conftest import Completed
-from tests.slurm.conftest import PROFILE, everything_said
+from tests.slurm.conftest import Person, everything_said
 from tests.slurm_cluster import FINISHED, JobInfo, SlurmCluster
 from tests.slurm_cluster.machines import poll
 
@@ -30,7 +31,8 @@ Phase = Literal["start-up", "training", "checkpointing", "shutdown"]
 PHASES: tuple[Phase, ...] = ("start-up", "training", "checkpointing", "shutdown")
 Answer = TypeVar("Answer")
 
-TRAINER = Path(__file__).resolve().parent / "trainer.py"
+T5 = Path(__file__).resolve().parent / "trainer.py"
+LIGHT = T5.with_name("light_trainer.py")
 STEPS, SAVE_EVERY = 20, 5
 HELD_AT: Mapping[Phase, int] = {
     "start-up": 0,
@@ -66,36 +68,20 @@ class Bed:
     cluster: SlurmCluster
     directory: Path
     _trials: int = 0
+    _undisturbed: dict[Path, dict[int, float]] = field(default_factory=dict)
+    _person: Person = field(init=False)
 
     def __post_init__(self) -> None:
-        profiles = self.directory / "centre" / "site" / "profiles"
-        profiles.mkdir(parents=True)
-        (profiles / "testbed.toml").write_text(PROFILE)
+        self._person = Person.at(self.cluster, self.directory)
 
     def fsdpkit(self, *words: str) -> Completed:
         """The command line of a person on the login node."""
-        environ = {
-            **self.cluster.env(),
-            "FSDPKIT_CONFIG_DIR": str(self.directory / "config"),
-            "FSDPKIT_STATE_DIR": str(self.directory / "state"),
-            "FSDPKIT_SITE_PATH": str(self.directory / "centre"),
-            "FSDPKIT_CLUSTER": "testbed",
-            "OMP_NUM_THREADS": "1",
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "fsdpkit", *words],
-            cwd=self.directory,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return self._person.fsdpkit(*words)
 
     def submit(
         self,
         *,
+        trainer: Path = LIGHT,
         hold: Phase | None = None,
         sets: Sequence[str] = (),
         spare: int = 0,
@@ -109,7 +95,7 @@ class Bed:
         if breaks is not None:
             (directory / "raise.json").write_text(json.dumps(breaks))
         words = ("--spare", str(spare), "--runs", str(runs or directory / "runs"))
-        run, job_id = self._submit(directory, words, sets)
+        run, job_id = self._submit(trainer, directory, words, sets)
         return Trial(self, directory, run, job_id, hold)
 
     def submit_array(self, tasks: int, *, hold: Phase) -> list[Trial]:
@@ -119,7 +105,7 @@ class Bed:
             (directory / str(number)).mkdir()
             (directory / str(number) / f"hold-{hold}").write_text(str(HELD_AT[hold]))
         words = ("--array", f"0-{tasks - 1}", "--runs", str(directory / "runs"))
-        run, job_id = self._submit(directory, words)
+        run, job_id = self._submit(LIGHT, directory, words)
         return [
             Trial(self, directory / str(number), run, f"{job_id}_{number}", hold, number)
             for number in range(tasks)
@@ -132,11 +118,18 @@ class Bed:
         return directory
 
     def _submit(
-        self, directory: Path, words: Sequence[str], sets: Sequence[str] = ()
+        self, trainer: Path, directory: Path, words: Sequence[str], sets: Sequence[str] = ()
     ) -> tuple[Path, str]:
         """The run's directory and its job's id."""
         variables = f"{{FAULTS_DIR = {json.dumps(str(directory))}}}"
-        assigned = (*SETTINGS, *sets, f"entry={TRAINER}", f"environment.variables={variables}")
+        cold = () if trainer == T5 else ("launch.warm=off",)  # nothing to import
+        assigned = (
+            *SETTINGS,
+            *cold,
+            *sets,
+            f"entry={trainer}",
+            f"environment.variables={variables}",
+        )
         done = self.fsdpkit(
             *("submit", "--nodes", "2", "--gpus", "1", *words),
             *("--account", "pas1234", "--time", "15", "--json"),
@@ -147,12 +140,25 @@ class Bed:
         answer = json.loads(done.stdout)
         return Path(answer["dir"]), str(answer["job_id"])
 
-    def undisturbed(self) -> dict[int, float]:
-        """The loss of every step when nothing happens."""
-        trial = self.submit()
-        if trial.wait_end()["JobState"] != "COMPLETED":
-            raise trial.error("the undisturbed run did not complete")
-        return trial.losses()
+    def undisturbed(self, trainer: Path = LIGHT) -> dict[int, float]:
+        """The loss of every step when nothing happens; one run for all who ask."""
+        if trainer not in self._undisturbed:
+            trial = self.submit(trainer=trainer)
+            if trial.wait_end()["JobState"] != "COMPLETED":
+                raise trial.error("the undisturbed run did not complete")
+            self._undisturbed[trainer] = trial.losses()
+        return self._undisturbed[trainer]
+
+    def process(self, node: str, number: int) -> psutil.Process:
+        """The process that has this number on the node, where numbers are the node's own."""
+        space = os.readlink(f"/proc/{self.cluster.network.machine(node).init.pid}/ns/pid")
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                inner = next(s for s in status.splitlines() if s.startswith("NSpid:")).split()[-1]
+                if int(inner) == number and os.readlink(f"/proc/{process.pid}/ns/pid") == space:
+                    return process
+        raise TrialError(f"no process {number} on {node}")
 
     def mend(self) -> None:
         """Jobs ended, daemons, nodes and cables back: as before the trial."""
@@ -216,13 +222,20 @@ class Trial:
         """Until all ranks are where they were asked to wait, and older checkpoints are whole."""
         phase = self.held
         assert phase is not None
-        ranks = (0,) if phase == "checkpointing" else (0, 1)
-        for rank in ranks:
-            at = self.directory / f"at-{phase}-rank-{rank}"
-            self.until(at.exists, f"rank {rank} in {phase}")
+        self._wait_for_held_ranks(f"at-{phase}")
         first_unsaved = HELD_AT[phase] + (phase != "checkpointing")
         due = [*range(SAVE_EVERY, min(first_unsaved, STEPS), SAVE_EVERY)]
-        self.until(lambda: set(due[-2:]) <= set(self.saved()), f"checkpoints {due}")
+        # Only the last: as soon as a newer one has its name, older ones go.
+        self.until(lambda: {*due[-1:]} <= {*self.saved()}, f"checkpoints {due}")
+
+    def wait_warned(self) -> None:
+        """Until all ranks that wait have heard from their agents that they are to stop."""
+        self._wait_for_held_ranks("warned")
+
+    def _wait_for_held_ranks(self, what: str) -> None:
+        for rank in (0,) if self.held == "checkpointing" else (0, 1):
+            file = self.directory / f"{what}-rank-{rank}"
+            self.until(file.exists, file.name)
 
     def strike(self, inject: Callable[[Trial], None]) -> None:
         """Break it where it is held, then let the ranks that are left go on."""
@@ -239,17 +252,16 @@ class Trial:
     # What runs where
 
     def rank(self, rank: int) -> psutil.Process:
-        """The process of this rank in the newest launch."""
-        return self._process("trainer.py", "RANK", str(rank))
+        """The process of this rank in the newest launch, by its own account."""
+        file = self.directory / f"rank-{rank}"
+        node, number = self.until(lambda: file.exists() and file.read_text().split(), file.name)
+        return self.bed.process(node, int(number))
 
     def agent(self, node: str) -> psutil.Process:
-        return self._process("fsdpkit.launching.agent", "SLURMD_NODENAME", node)
-
-    def _process(self, word: str, variable: str, value: str) -> psutil.Process:
         for process, line, environ in self._processes():
-            if any(word in w for w in line) and environ.get(variable) == value:
+            if "fsdpkit.launching.agent" in line and environ.get("SLURMD_NODENAME") == node:
                 return process
-        raise self.error(f"no process {word} with {variable}={value}")
+        raise self.error(f"no agent on {node}")
 
     def _processes(self) -> Iterator[tuple[psutil.Process, list[str], dict[str, str]]]:
         """The run's agents and ranks on all nodes, with command lines and environments."""

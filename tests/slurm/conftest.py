@@ -1,15 +1,22 @@
-"""The command line pointed at the real cluster, and small training scripts for it."""
+"""The command line pointed at the real cluster, small training scripts for it, and runs that are
+made once and read by many tests."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Completed, answer_of, require_newest_slurm
+from tests.conftest import Completed, answer_of, require_newest_slurm, require_slurm
 from tests.slurm_cluster import SlurmCluster
 
 PROFILE = """
@@ -63,6 +70,133 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require_newest_slurm()
 
 
+T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
+"""Of tests that train T5 on a cluster, beside those that mostly wait."""
+ACCOUNT = ("--account", "pas1234", "--time", "15")
+COLD = ("--set", "launch.warm=off")
+"""For ranks without torch, which a process that has imported it would only delay."""
+
+
+def until(condition: Callable[[], object], what: str = "it") -> None:
+    """Wait for what a test asserts; minutes on a busy machine."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.1)
+
+
+def wait_accounted(cluster: SlurmCluster, job_id: str | int, state: str) -> None:
+    """Until accounting, too, has this state: the controller tells it in its own time."""
+    ask = ["sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job_id)]
+    until(lambda: cluster.run(ask).stdout.startswith(state), f"{state} in accounting")
+
+
+def write_profile(home: Path) -> dict[str, str]:
+    """The cluster's profile in `home`, and the variables with which fsdpkit finds it."""
+    profiles = home / "centre" / "site" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "testbed.toml").write_text(PROFILE)
+    return {"FSDPKIT_SITE_PATH": str(home / "centre"), "FSDPKIT_CLUSTER": "testbed"}
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody on the login node, with configuration and runs that no single test owns."""
+
+    cluster: SlurmCluster
+    home: Path
+    site: Mapping[str, str]
+
+    @classmethod
+    def at(cls, cluster: SlurmCluster, home: Path) -> Person:
+        return cls(cluster, home, write_profile(home))
+
+    def fsdpkit(self, *words: str) -> Completed:
+        environ = {
+            **self.cluster.env(),
+            **self.site,
+            "FSDPKIT_CONFIG_DIR": str(self.home / "config"),
+            "FSDPKIT_STATE_DIR": str(self.home / "state"),
+            "OMP_NUM_THREADS": "1",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "fsdpkit", *words],
+            cwd=self.home,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=540,
+            check=False,
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over, and what `fsdpkit submit --wait` said of it."""
+
+    dir: Path
+    done: Completed
+
+
+@pytest.fixture(scope="session")
+def person(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Person:
+    return Person.at(slurm_cluster, tmp_path_factory.mktemp("person"))
+
+
+def finish(person: Person, name: str, text: str, *words: str, runs: str) -> Finished:
+    """Submit a script and wait for its end; `runs` is a new directory in the person's home."""
+    script = person.home / name
+    script.write_text(textwrap.dedent(text))
+    done = person.fsdpkit("submit", str(script), *words, *ACCOUNT, "--wait", "--runs", runs)
+    (directory,) = (person.home / runs).glob(f"{script.stem}-*")
+    return Finished(directory, done)
+
+
+@pytest.fixture(scope="session")
+def good_run(person: Person) -> Finished:
+    """Two nodes of four ranks that say who they are, in a directory with a name to trip over."""
+    name = 'it\'s a "run" of 100% $HOME `x` #1'
+    return finish(person, "who.py", WHO, "--nodes", "2", "--gpus", "4", runs=name)
+
+
+@pytest.fixture(scope="session")
+def failed_run(person: Person) -> Finished:
+    """Rank 3 of two nodes of two ends with a status and last words; the others would go on."""
+    text = """
+        import os, sys, time
+        if os.environ["RANK"] == "3":
+            time.sleep(1)
+            print("the walrus is on fire", file=sys.stderr)
+            sys.exit(3)
+        time.sleep(3600)
+    """
+    words = ("--nodes", "2", "--gpus", "2", "--set", "retry.on_crash=stop", *COLD)
+    return finish(person, "fails.py", text, *words, runs="failed")
+
+
+@pytest.fixture(scope="session")
+def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A poorer cluster: no slurmdbd, so sacct answers nothing, and every node's own name resolves
+    to loopback, as Debian installs it. Its mails are lines of the file `sent` in its root."""
+    require_slurm()
+    root = tmp_path_factory.mktemp("bare")
+    mail = root.with_name(f"{root.name}-mail")
+    mail.write_text(f'#!/bin/bash\necho "$*" >>{root}/sent\n')
+    mail.chmod(0o755)
+    options = {"accounting": False, "loopback_hosts": True, "extra_conf": f"MailProg={mail}"}
+    with SlurmCluster(root, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def on_bare(bare_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """This process and all it starts see the poorer cluster, which has no profile."""
+    monkeypatch.setenv("SLURM_CONF", bare_cluster.env()["SLURM_CONF"])
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
+    return bare_cluster
+
+
 @pytest.fixture
 def on_slurm(
     slurm_cluster: SlurmCluster, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
@@ -75,6 +209,11 @@ def on_slurm(
     monkeypatch.setenv("FSDPKIT_CLUSTER", "testbed")
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, slurm_cluster.env()[name])
+
+
+    for name, value in write_profile(isolated_user).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_CONF", slurm_cluster.env()["SLURM_CONF"])
     yield slurm_cluster
     slurm_cluster.run(["scancel", "--user=root"])
     slurm_cluster.wait_idle()
@@ -84,24 +223,18 @@ def on_slurm(
 def submit(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
 ) -> Callable[..., dict[str, Any]]:
-    """`fsdpkit submit … --json` with the cluster's account; its answer."""
+    """`fsdpkit submit … --json` with the cluster's account; its answer. warm: as by default."""
 
-    def call(*args: str, **kwargs: Any) -> dict[str, Any]:
-        words = ["--account", "pas1234", "--time", "15"]
-        if "--" in args:
-            at = args.index("--")
-            args = (*args[:at], *words, "--json", *args[at:])
-        else:
-            args = (*args, *words, "--json")
-        return answer_of(fsdpkit("submit", *args, **kwargs))
+    def call(*args: str, warm: bool = False, **kwargs: Any) -> dict[str, Any]:
+        at = args.index("--") if "--" in args else len(args)
+        words = (*args[:at], *ACCOUNT, *(() if warm else COLD), "--json", *args[at:])
+        return answer_of(fsdpkit("submit", *words, **kwargs))
 
     return call
 
 
 def told_by_ranks(run_dir: str | os.PathLike[str], pattern: str = "attempt-0") -> list[Any]:
     """What the WHO script's ranks printed, in rank order."""
-    import json
-
     files = sorted(
         Path(run_dir).glob(f"{pattern}/rank-*.out"), key=lambda p: int(p.stem.split("-")[1])
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,9 +87,9 @@ def test_a_node_with_a_slow_network_is_named_and_avoided(
     with slow_network(on_slurm, "node2"):
         done = fsdpkit("check", "--nodes", "3", "--gpus", "2", *ACCOUNT, "--avoid", timeout_s=300)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "node2 is slow: all-reduces with its best partner at 0.0" in done.stdout
+    assert "node2 is slow" in done.stdout
     for good in ("node1", "node3"):
-        assert f"{good} is slow: all-reduces with its best" not in done.stdout
+        assert f"{good} is slow" not in done.stdout
     assert "--set resources.exclude=" in done.stdout
     assert "node2" in {each.node for each in avoided(tmp_path / "runs", 0.0)}
     rows = [line for line in done.stdout.splitlines() if line.startswith("node") and "of" in line]
@@ -122,7 +123,7 @@ def test_a_node_that_fails_its_preflight_is_named_as_broken(
     with without_torch(on_slurm, "node2"):
         done = fsdpkit("check", "--nodes", "2", "--gpus", "1", *ACCOUNT, timeout_s=300)
     assert done.returncode == 78, done.stderr + done.stdout
-    assert "node2 is broken: check before training failed: torch" in done.stdout
+    assert re.search("node2 is broken.*torch", done.stdout)
     assert "--set resources.exclude=node2" in done.stdout
     assert "node1 is" not in done.stdout
 
@@ -134,7 +135,7 @@ def test_a_training_leaves_such_a_node_out_and_goes_on(
 ) -> None:
     script = str(write_script("who.py", WHO))
     with without_torch(on_slurm, "node2"):
-        answer = submit(script, "--nodes", "2", "--gpus", "1")
+        answer = submit(script, "--nodes", "2", "--gpus", "1", warm=True)
         job = on_slurm.wait_job(answer["job_id"], 400, ["COMPLETED", "FAILED"])
     assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1"), everything_said(answer["dir"])
     assert job["NodeList"] == "node[1,3]"

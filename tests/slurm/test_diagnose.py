@@ -10,7 +10,8 @@ import pytest
 
 from fsdpkit import Run
 from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import everything_said
+from tests.scheduling.bare_template import write_bare_template
+from tests.slurm.conftest import everything_said, wait_accounted
 from tests.slurm.test_status import stalled
 from tests.slurm_cluster import SlurmCluster
 
@@ -67,15 +68,17 @@ def test_who_cancelled_is_told_and_a_controller_that_is_silent_makes_no_end(
     submit: Callable[..., dict[str, Any]],
     fsdpkit: Callable[..., Completed],
     write_script: Callable[[str, str], Path],
+    isolated_user: Path,
 ) -> None:
+    write_bare_template(isolated_user / "centre")
     script = str(write_script("sleeps.py", "import time; time.sleep(600)"))
-    answer = submit(script, "--nodes", "1", "--gpus", "1")
+    answer = submit(script, "--nodes", "1", "--gpus", "1", "--set", "template=bare")
     on_slurm.wait_job(answer["job_id"], states=["RUNNING"])
     with stalled(on_slurm):
         silent = answer_of(fsdpkit("diagnose", answer["dir"], "--json"))
     # Accounting answers, and may not have heard of the start yet.
     assert silent["cause"] in ("running", "pending", "unknown"), silent
     on_slurm.run(["scancel", answer["job_id"]], check=True)
-    on_slurm.wait_job(answer["job_id"])
+    wait_accounted(on_slurm, answer["job_id"], "CANCELLED by")
     found = answer_of(fsdpkit("diagnose", answer["dir"], "--json"))
     assert (found["cause"], found["sentence"]) == ("cancelled", "The job was cancelled by root.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from fsdpkit import Run
 from tests.conftest import Completed
-from tests.slurm.conftest import everything_said
+from tests.slurm.conftest import Finished, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -30,14 +29,6 @@ TALKS = """
         sys.stdout.write("no end")
         sys.stdout.flush()
         time.sleep(600)
-"""
-
-FAILS = """
-    import os, sys, time
-
-    if os.environ["RANK"] == "3":
-        sys.exit("the walrus is on fire")
-    time.sleep(600)
 """
 
 
@@ -76,26 +67,13 @@ def test_follow_goes_over_a_requeue_prints_each_line_once_and_ends_by_itself(
 
 
 def test_errors_name_the_rank_that_failed_first(
-    submit: Callable[..., dict[str, Any]],
-    write_script: Callable[[str, str], Path],
-    fsdpkit: Callable[..., Completed],
+    failed_run: Finished, on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed]
 ) -> None:
     """A25, without an error file."""
-    script = str(write_script("fails.py", FAILS))
-    words = ["--nodes", "2", "--gpus", "2", "--set", "retry.on_crash=stop"]
-    run = Run.open(submit(script, *words)["dir"])
-    assert run.wait(poll_s=0.2).state == "FAILED", everything_said(run.dir)
-    told = fsdpkit("logs", str(run.dir), "--errors").stdout.splitlines()
+    told = fsdpkit("logs", str(failed_run.dir), "--errors").stdout.splitlines()
     assert told[:4] == [
         "attempt 0, launch 0",
-        "  rank 3 on node2: exit status 1",
+        "  rank 3 on node2: exit status 3",
         "      the walrus is on fire",
         "      (attempt-0/rank-3.err)",
     ]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of, require_slurm
-from tests.slurm.conftest import everything_said
+from tests.conftest import Completed, answer_of
+from tests.slurm.conftest import COLD, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -29,35 +28,12 @@ echo "$FSDPKIT_EVENT $FSDPKIT_STATUS $FSDPKIT_CAUSE $SLURM_JOB_ID $told" >>"$1"
 """
 
 
-@pytest.fixture(scope="module")
-def mails(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MailProg of the cluster below, and the file `sent` beside it."""
-    path = tmp_path_factory.mktemp("mail") / "mail"
-    path.write_text(f'#!/bin/bash\necho "$*" >>{path.parent}/sent\n')
-    path.chmod(0o755)
-    return path
-
-
-@pytest.fixture(scope="module")
-def post_office(mails: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    require_slurm()
-    options = {"nodes": 3, "accounting": False, "extra_conf": f"MailProg={mails}"}
-    with SlurmCluster(tmp_path_factory.mktemp("notify"), **options) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def start(
-    post_office: SlurmCluster,
-    fsdpkit: Callable[..., Completed],
-    write_script: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
+    on_bare: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Callable[..., Path]
 ) -> Callable[..., Run]:
-    monkeypatch.setenv("SLURM_CONF", post_office.env()["SLURM_CONF"])
-    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
-
     def call(command: list[str], *sets: str) -> Run:
-        words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+        words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
         for one in (f"notify.command={json.dumps(command)}", *sets):
             words += ["--set", one]
         answer = answer_of(fsdpkit("submit", str(write_script("trainer.py", TRAINER)), *words))
@@ -69,7 +45,7 @@ def start(
 def test_a_requeue_and_then_the_end_are_told_and_no_command_harms_the_job(
     start: Callable[..., Run],
     fsdpkit: Callable[..., Completed],
-    mails: Path,
+    on_bare: SlurmCluster,
     tmp_path: Path,
 ) -> None:
     tell, told = tmp_path / "tell", tmp_path / "told $HOME; `x`"
@@ -104,7 +80,7 @@ def test_a_requeue_and_then_the_end_are_told_and_no_command_harms_the_job(
         assert ended(run).exit_status == 4, everything_said(run.dir)
         assert f"the command of [notify] {words}" in run.batch_logs()[0].read_text()
 
-    sent = waited_for(mails.parent / "sent", 2)
+    sent = waited_for(on_bare.root / "sent", 2)
     assert [again.job_id in line and line.endswith("o'neil#1@example.org") for line in sent] == [
         True
     ] * 2
@@ -119,8 +95,5 @@ def ended(run: Run) -> Any:
 
 def waited_for(path: Path, lines: int) -> list[str]:
     """slurmctld sends mail in its own time."""
-    deadline = time.monotonic() + 240
-    while not path.exists() or len(path.read_text().splitlines()) < lines:
-        assert time.monotonic() < deadline, path.read_text() if path.exists() else "no mail at all"
-        time.sleep(0.2)
+    until(lambda: path.exists() and len(path.read_text().splitlines()) >= lines, "the mail")
     return path.read_text().splitlines()

@@ -48,7 +48,9 @@ def batch(cluster: SlurmCluster, script: str, *words: str) -> str:
 
 
 def output(cluster: SlurmCluster, job_id: str) -> str:
-    return (cluster.root / f"slurm-{job_id}.out").read_text()
+    """What the job has said so far; Slurm makes the file a moment after the start."""
+    file = cluster.root / f"slurm-{job_id}.out"
+    return file.read_text() if file.exists() else ""
 
 
 # The text it writes; these run anywhere.

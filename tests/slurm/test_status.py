@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
-from tests.conftest import Completed, answer_of, require_slurm
+from tests.conftest import Completed, answer_of
+from tests.scheduling.bare_template import write_bare_template
+from tests.slurm.conftest import COLD, wait_accounted
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.configuration import CONTROLLER
 from tests.slurm_cluster.machines import poll
@@ -39,13 +41,15 @@ def test_a_pending_job_tells_why_and_what_to_do(
     submit: Callable[..., dict[str, Any]],
     fsdpkit: Fsdpkit,
     write_script: Script,
+    isolated_user: Path,
 ) -> None:
     """Behind another job, held, for want of nodes, and behind one that failed it."""
-    sleeps = str(write_script("sleeps.py", SLEEPS))
-    first = submit(sleeps, "--nodes", "1", "--gpus", "1")
+    write_bare_template(isolated_user / "centre")
+    sleeps = (str(write_script("sleeps.py", SLEEPS)), "--set", "template=bare")
+    first = submit(*sleeps, "--nodes", "1", "--gpus", "1")
     on_slurm.wait_job(first["job_id"], states=["RUNNING"])
-    after = submit(sleeps, "--nodes", "1", "--gpus", "1", "--after", first["dir"])
-    large = submit(sleeps, "--nodes", "3", "--gpus", "4", "--set", "resources.exclusive=true")
+    after = submit(*sleeps, "--nodes", "1", "--gpus", "1", "--after", first["dir"])
+    large = submit(*sleeps, "--nodes", "3", "--gpus", "4", "--set", "resources.exclusive=true")
 
     def told(run: dict[str, Any]) -> str:
         # Slurm has a reason only once its scheduler has looked at the job.
@@ -54,13 +58,12 @@ def test_a_pending_job_tells_why_and_what_to_do(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    behind = f"why        waits for another job (afterok:{first['job_id']}(unfulfilled))"
-    assert behind in told(after)
-    assert re.search(r"waits for free nodes \(Resources\)|jobs with a higher priority", told(large))
+    assert re.search(rf"why .*afterok:{first['job_id']}\b", told(after))
+    assert re.search(r"why .*(Resources|Priority|priority)", told(large))
 
     on_slurm.run(["scontrol", "hold", large["job_id"]], check=True)
     held = told(large)
-    assert re.search(r"why +it is held.*; this does not clear by itself\n", held)
+    assert re.search(r"why .*held", held)
     assert re.search(r"to do +\S", held)
     on_slurm.run(["scontrol", "release", large["job_id"]], check=True)
 
@@ -76,43 +79,28 @@ def test_a_pending_job_tells_why_and_what_to_do(
     assert running["differences"] == [limit]
 
     fsdpkit("cancel", first["dir"])
+    wait_accounted(on_slurm, first["job_id"], "CANCELLED by")
     assert Run.open(first["dir"]).wait(poll_s=0.2).describe() == "CANCELLED by root"
     on_slurm.wait_job(after["job_id"])
     hopeless = "DependencyNeverSatisfied"
     poll(lambda: on_slurm.jobs(large["job_id"])[0]["Reason"] == hopeless, 120, hopeless)
     never = fsdpkit("status", large["dir"]).stdout
-    assert "(DependencyNeverSatisfied); this does not clear by itself" in never
-    assert f"to do      Cancel it (fsdpkit cancel {large['run']})" in never
+    assert hopeless in never
+    assert re.search(rf"to do .*fsdpkit cancel {large['run']}", never)
     ended = fsdpkit("status", after["dir"]).stdout
-    assert "CANCELLED, the job before it did not end as this one asks for" in ended
+    assert re.search("CANCELLED.*job before it", ended)
     everything = fsdpkit("status").stdout
-    assert re.search(rf"{large['run']} +\d+ +PENDING\n    waits for another job, which", everything)
+    assert re.search(rf"{large['run']} +\d+ +PENDING\n +waits", everything)
     assert re.search(rf"{first['run']} +\d+ +CANCELLED by root", everything)
 
 
-@pytest.fixture(scope="module")
-def cluster_without_accounting(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[SlurmCluster]:
-    require_slurm()
-    root = tmp_path_factory.mktemp("unaccounted")
-    with SlurmCluster(root, nodes=1, accounting=False) as cluster:
-        yield cluster
-
-
 def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
-    cluster_without_accounting: SlurmCluster,
-    fsdpkit: Fsdpkit,
-    write_script: Script,
-    monkeypatch: pytest.MonkeyPatch,
+    on_bare: SlurmCluster, fsdpkit: Fsdpkit, write_script: Script
 ) -> None:
-    cluster = cluster_without_accounting
-    monkeypatch.setenv("SLURM_CONF", cluster.env()["SLURM_CONF"])
-    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
-    words = ["--nodes", "1", "--gpus", "1", "--time", "10", "--json"]
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
     good = answer_of(fsdpkit("submit", str(write_script("good.py", "print(1)")), *words))
     bad = answer_of(fsdpkit("submit", str(write_script("bad.py", "raise SystemExit(4)")), *words))
-    cluster.wait_job(bad["job_id"])
+    on_bare.wait_job(bad["job_id"])
     done = answer_of(fsdpkit("status", bad["dir"], "--json"))
     assert (done["phase"], done["exit"].split(",")[0]) == ("failed", "ExitCode 4:0")
     assert done["failure"]["status"] == 4
@@ -120,11 +108,11 @@ def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
 
     # The end of the first is not on record yet: nobody has asked.
     assert json.loads(Path(good["dir"], "run.json").read_text())["ended"] is None
-    with stalled(cluster):
+    with stalled(on_bare):
         everything = fsdpkit("status")
     assert everything.returncode == 0
     row = rf"{good['run']} +{good['job_id']} +unknown: Slurm does not answer"
     assert re.search(row, everything.stdout)
     assert re.search(rf"{bad['run']} +{bad['job_id']} +FAILED, exit status 4", everything.stdout)
-    assert "not read: squeue has not answered within 12 s" in everything.stdout
+    assert re.search("not read:.*squeue", everything.stdout)
     assert answer_of(fsdpkit("status", good["dir"], "--json"))["phase"] == "succeeded"

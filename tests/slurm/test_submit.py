@@ -10,8 +10,9 @@ import signal
 import stat
 import subprocess
 import sys
-import time
+import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,18 @@ import pytest
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
 from tests.conftest import Completed
-from tests.slurm.conftest import WHO, everything_said, told_by_ranks
+from tests.scheduling.bare_template import write_bare_template
+from tests.slurm.conftest import (
+    ACCOUNT,
+    COLD,
+    WHO,
+    Finished,
+    Person,
+    everything_said,
+    finish,
+    told_by_ranks,
+    until,
+)
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -35,19 +47,13 @@ def wait(answer: dict[str, Any]) -> Run:
     return run
 
 
-def assert_succeeded(run: Run) -> None:
-    state = run.state()
-    assert state is not None, everything_said(run.dir)
-    assert state.succeeded, everything_said(run.dir)
+# Runs made once and read by many tests
 
 
-def test_ranks_see_their_place_their_gpus_and_their_share_of_cores(
-    submit: Submit, write_script: Script
-) -> None:
+def test_ranks_see_their_place_their_gpus_and_their_share_of_cores(good_run: Finished) -> None:
     """A02, A06, A38, A40, A47: addresses, GPUs per node, cores in the step, threads per rank."""
-    run = wait(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "4"))
-    told = told_by_ranks(run.dir)
-    assert [t["RANK"] for t in told] == [str(r) for r in range(8)], everything_said(run.dir)
+    told = told_by_ranks(good_run.dir)
+    assert [t["RANK"] for t in told] == [str(r) for r in range(8)], everything_said(good_run.dir)
     assert {t["WORLD_SIZE"] for t in told} == {"8"}
     assert {t["CUDA_VISIBLE_DEVICES"] for t in told} == {"0,1,2,3"}
     assert {(t["cpus"], t["OMP_NUM_THREADS"]) for t in told} == {("8", "2")}
@@ -55,11 +61,72 @@ def test_ranks_see_their_place_their_gpus_and_their_share_of_cores(
     assert told[0]["MASTER_ADDR"].startswith("10.")
 
 
+def test_wait_exits_with_the_training_s_own_status(
+    good_run: Finished, failed_run: Finished
+) -> None:
+    """A20, A22, A23: the first failing rank's status, not the signal that ended the others."""
+    assert good_run.done.returncode == 0, good_run.done.stderr
+    assert failed_run.done.returncode == 3, failed_run.done.stderr
+    assert "rank 3 on node2" in failed_run.done.stderr
+
+
+def reads_well(run: Run) -> None:
+    """Submitit and we find what the run has left."""
+    state = run.state()
+    assert state is not None, everything_said(run.dir)
+    assert state.succeeded, everything_said(run.dir)
+    assert run.batch_logs()
+    assert [r["node"] for r in run.results()] == ["node1", "node2"]
+    (job,) = run.jobs()
+    assert job.exception() is None
+    assert job.num_tasks == 2
+    assert "node1" in (job.task(0).stdout() or "")
+
+
+def test_a_run_directory_may_be_called_anything(on_slurm: SlurmCluster, good_run: Finished) -> None:
+    reads_well(Run.open(good_run.dir))
+
+
+def test_submit_from_python_returns_the_same_verbs(
+    on_slurm: SlurmCluster, write_script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a directory that may be called anything, too."""
+    there = tmp_path / "ünïcode, [brackets]&;"
+    there.mkdir()
+    monkeypatch.chdir(there)
+    run = submit_from_python(
+        str(write_script("who.py", WHO)), nodes=2, gpus=1, account="pas1234", time="15"
+    )
+    assert run.wait(poll_s=0.2).succeeded
+    assert run.dir.parent == there / "runs"
+    assert Run.open(run.id).job_id == run.job_id
+    assert len(told_by_ranks(run.dir)) == 2
+    reads_well(run)
+
+
+def test_submitit_s_job_reports_a_failed_run(on_slurm: SlurmCluster, failed_run: Finished) -> None:
+    (job,) = Run.open(failed_run.dir).jobs()
+    error = job.exception()
+    assert error is not None
+    assert "exit status 3" in str(error)
+    assert "rank 3 on node2" in "".join(job.task(n).stderr() or "" for n in (0, 1))
+
+
+def test_the_plugin_is_known_to_submitit() -> None:
+    from submitit.core import plugins
+
+    assert plugins.get_executors()["fsdpkit"].__name__ == "FsdpkitExecutor"
+    assert "fsdpkit" in plugins.get_job_environments()
+
+
+# Runs of one test each
+
+
 def test_the_dry_run_is_what_sbatch_gets(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit, write_script: Script
 ) -> None:
     words = [str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "1"]
-    dry = fsdpkit("submit", *words, "--account", "pas1234", "--time", "15", "--dry-run")
+    dry = fsdpkit("submit", *words, *ACCOUNT, *COLD, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     answer = submit(*words)
     held = on_slurm.run(["scontrol", "write", "batch_script", answer["job_id"], "-"], check=True)
@@ -97,104 +164,67 @@ def test_check_asks_slurm_and_submits_nothing(
 def test_an_array_runs_our_script_in_every_task_from_one_call(
     submit: Submit, on_slurm: SlurmCluster, write_script: Script
 ) -> None:
-    """A63, L1: all four tasks are our template's, each with its own directory and result."""
+    """A63, L1: all tasks are our template's, each with its own directory and result."""
     script = write_script(
         "who.py", WHO + "\n    import sys; print(sys.argv[1:], file=sys.stderr)\n"
     )
-    run = wait(
-        submit(
-            str(script),
-            "--nodes",
-            "1",
-            "--gpus",
-            "2",
-            "--array",
-            "0-2,5",
-            "--",
-            "--seed={array_task}",
-        )
-    )
-    assert [s.succeeded for s in run.states().values() if s] == [True] * 4, everything_said(run.dir)
-    assert run.paths.array_tasks() == [0, 1, 2, 5]
-    for task in (0, 1, 2, 5):
+    words = ("--nodes", "1", "--gpus", "2", "--array", "0-1,5", "--", "--seed={array_task}")
+    run = wait(submit(str(script), *words))
+    tasks = (0, 1, 5)
+    assert [s.succeeded for s in run.states().values() if s] == [True] * 3, everything_said(run.dir)
+    assert run.paths.array_tasks() == [*tasks]
+    jobs = set()
+    for task in tasks:
         told = told_by_ranks(run.dir, f"task-{task}/attempt-0")
         assert [t["SLURM_ARRAY_TASK_ID"] for t in told] == [str(task)] * 2
         error = run.rank_log(0, array_task=task, stream="err").read_text()
         assert f"['--seed={task}']" in error
-    assert len(run.results()) == 4
-    assert (
-        len(
-            {
-                t["SLURM_JOB_ID"]
-                for k in (0, 1, 2, 5)
-                for t in told_by_ranks(run.dir, f"task-{k}/attempt-0")
-            }
-        )
-        == 4
-    )
+        jobs |= {t["SLURM_JOB_ID"] for t in told}
+    assert len(run.results()) == len(jobs) == 3
 
 
 def test_a_run_starts_after_another_succeeded_and_never_after_a_failure(
-    submit: Submit, write_script: Script
+    submit: Submit, write_script: Script, isolated_user: Path
 ) -> None:
-    slow = write_script("slow.py", "import time; time.sleep(3); print('first', time.time())")
-    first = submit(str(slow), "--nodes", "1", "--gpus", "1")
-    then = submit(
-        str(write_script("then.py", "import time; print('then', time.time())")),
-        "--nodes",
-        "1",
-        "--gpus",
-        "1",
-        "--after",
-        first["dir"],
-    )
+    write_bare_template(isolated_user / "centre")
+    says_when = """
+        import pathlib, sys, time
+        while not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.05)
+        pathlib.Path(sys.argv[2]).write_text(str(time.time()))
+        sys.exit(int(sys.argv[3]))
+    """
+    script = write_script("says_when.py", says_when)
+    words = (str(script), "--nodes", "1", "--gpus", "1", "--set", "template=bare")
+    go, here = script.with_name("go"), script.parent
+
+    def start(name: str, status: int, *options: str) -> dict[str, Any]:
+        return submit(*words, *options, "--", str(go), str(here / name), str(status))
+
+    first, failing = start("first", 0), start("failing", 3)
+    then = start("then", 0, "--after", first["dir"])
+    never = start("never", 0, "--after", failing["dir"])
+    go.touch()
     assert wait(then).state().succeeded  # type: ignore[union-attr]
     assert Run.open(first["dir"]).state().succeeded  # type: ignore[union-attr]
-    ended = float(Run.open(first["dir"]).rank_log().read_text().split()[1])
-    assert float(Run.open(then["dir"]).rank_log().read_text().split()[1]) > ended
-
-    failing = submit(
-        str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1"
-    )
-    never = submit(str(slow), "--nodes", "1", "--gpus", "1", "--after", failing["dir"])
+    assert float((here / "first").read_text()) < float((here / "then").read_text())
     state = wait(never).state()
     assert state is not None
     assert state.state == "CANCELLED"
-    assert not (Path(never["dir"]) / "attempt-0").exists()
-
-
-FAILING_RANK = """
-    import os, sys, time
-    if os.environ["RANK"] == "5":
-        time.sleep(1)
-        sys.exit(3)
-    time.sleep(3600)
-"""
-
-
-def test_wait_exits_with_the_training_s_own_status(
-    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
-) -> None:
-    """A20, A22, A23: the first failing rank's status, not the signal that ended the others."""
-    words = ["--nodes", "2", "--gpus", "4", "--account", "pas1234", "--time", "15", "--wait"]
-    done = fsdpkit("submit", str(write_script("fails.py", FAILING_RANK)), *words)
-    assert done.returncode == 3, done.stderr
-    assert "rank 5 on node2" in done.stderr
-    good = fsdpkit("submit", str(write_script("who.py", WHO)), *words)
-    assert good.returncode == 0, good.stderr
+    assert not (here / "never").exists()
 
 
 def test_a_node_that_fails_its_check_is_named_and_nothing_trains(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], write_script: Script
 ) -> None:
-    words = ["--nodes", "2", "--gpus", "1", "--account", "pas1234", "--time", "15", "--wait"]
+    words = ["--nodes", "2", "--gpus", "1", *ACCOUNT, *COLD, "--wait"]
     script = str(write_script("who.py", WHO))
     done = fsdpkit("submit", script, *words, "--set", "parameters.min_free_gb=1000000.0")
     assert done.returncode == 78
-    assert re.search(r"node[12]: check before training failed: only .* GB are free", done.stderr)
+    assert re.search(r"node[12]: .* GB are free", done.stderr)
     no_torch = fsdpkit("submit", script, *words, "--set", "environment.venv=/nowhere")
     assert no_torch.returncode == 78
-    assert "node1: there is no Python in /nowhere" in no_torch.stderr
+    assert re.search("node1: .*Python.*/nowhere", no_torch.stderr)
 
 
 def test_an_exception_in_a_rank_is_named_as_the_first_failure(
@@ -208,19 +238,20 @@ def test_an_exception_in_a_rank_is_named_as_the_first_failure(
         from torch.distributed.elastic.multiprocessing.errors import record
         @record
         def main():
-            if os.environ["RANK"] == "2":
+            if os.environ["RANK"] == "1":
                 raise ValueError("the loss is a walrus")
             time.sleep(3600)
         main()
     """,
     )
-    run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
+    words = ("--nodes", "2", "--gpus", "1", "--set", "retry.on_crash=stop")
+    run = wait(submit(str(script), *words))
     state = run.state()
     assert state is not None
     assert (state.state, state.exit_code) == ("FAILED", 1)
     shown = fsdpkit("status", str(run.dir)).stdout
-    assert "rank 2 on node2: ValueError: the loss is a walrus" in shown
-    assert run.newest_attempt().rank_file(2, "error.json", 0).exists()
+    assert "rank 1 on node2: ValueError: the loss is a walrus" in shown
+    assert run.newest_attempt().rank_file(1, "error.json", 0).exists()
 
 
 def test_cancel_ends_the_run_and_all_its_processes(
@@ -229,14 +260,14 @@ def test_cancel_ends_the_run_and_all_its_processes(
     script = write_script("sleeps-for-ever.py", "import time; print('up'); time.sleep(600)")
     answer = submit(str(script), "--nodes", "2", "--gpus", "2")
     run = Run.open(answer["dir"])
-    _until(lambda: (run.dir / "attempt-0" / "rank-3.out").exists())
+    until(lambda: (run.dir / "attempt-0" / "rank-3.out").exists())
     assert fsdpkit("cancel", answer["dir"]).returncode == 0
     state = run.wait(poll_s=0.2)
     assert state.state == "CANCELLED"
     assert not state.succeeded
-    _until(lambda: not _processes_with(str(script)))
+    until(lambda: not _processes_with(str(script)))
     again = fsdpkit("cancel", answer["dir"])
-    assert "has ended already" in again.stdout
+    assert "ended" in again.stdout
 
 
 def test_no_rank_outlives_its_agent(
@@ -255,19 +286,12 @@ def test_no_rank_outlives_its_agent(
     stay = ["--set", "retry.on_node_failure=stop", "--set", "retry.on_crash=stop"]
     answer = submit(str(script), "--nodes", "2", "--gpus", "2", *stay)
     run = Run.open(answer["dir"])
-    _until(lambda: all("up" in _said(run, rank) for rank in range(4)))
+    until(lambda: all("up" in _said(run, rank) for rank in range(4)))
     agents = _processes_with("fsdpkit.launching.agent", answer["run"])
     assert len(agents) == 2
     os.kill(agents[0], signal.SIGKILL)
     run.wait(poll_s=0.2)
-    _until(lambda: not _processes_with(str(script)))
-
-
-def _until(condition: Callable[[], object], timeout_s: float = 180) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
+    until(lambda: not _processes_with(str(script)))
 
 
 def _said(run: Run, rank: int) -> str:
@@ -292,42 +316,55 @@ def _processes_with(*words: str) -> list[int]:
     return found
 
 
-def test_two_jobs_that_share_nodes_do_not_meet(submit: Submit, write_script: Script) -> None:
-    """A18, A19: both run at once on the same two nodes, on ports of their own."""
-    script = write_script("who.py", "import time; time.sleep(3)\n" + _dedented(WHO))
-    answers = [submit(str(script), "--nodes", "2", "--gpus", "2") for _ in range(2)]
-    runs = [wait(answer) for answer in answers]
-    heads = [run.batch_logs()[0].read_text() for run in runs]
-    assert all(len(told_by_ranks(run.dir)) == 4 for run in runs), everything_said(runs[0].dir)
-    assert {t["WORLD_SIZE"] for run in runs for t in told_by_ranks(run.dir)} == {"4"}
-    ports = {text.rstrip().rpartition(":")[2] for text in heads}
-    assert len(ports) == 2, heads
-    assert all(10000 <= int(port) < 30000 for port in ports)
-
-
-def _dedented(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text)
-
-
+CROWD = 10
 ALL_REDUCE = """
     import torch
     from fsdpkit.training.distributed import process_group
-    with process_group(60) as ranks:
+    with process_group(300) as ranks:
         total = torch.ones(1000)
         torch.distributed.all_reduce(total)
         assert total[0].item() == ranks.world_size
 """
 
 
+@pytest.fixture(scope="module")
+def crowd(person: Person) -> list[Finished]:
+    """Ten runs at once on the same three nodes, most of them of ranks that only say who they are;
+    two of these wait for each other."""
+    waits = """
+        import os, pathlib, time
+        here = pathlib.Path(__file__).parent
+        (here / f"up-{os.environ['SLURM_JOB_ID']}").touch()
+        deadline = time.monotonic() + 240
+        while len(list(here.glob("up-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    """
+    scripts = [ALL_REDUCE] * 2 + [textwrap.dedent(waits) + textwrap.dedent(WHO)] * (CROWD - 2)
+    words = [("--nodes", "2", "--gpus", "1", *(() if n < 2 else COLD)) for n in range(CROWD)]
+    with ThreadPoolExecutor(CROWD) as pool:
+        return [
+            *pool.map(
+                lambda n: finish(person, f"crowd{n}.py", scripts[n], *words[n], runs=f"crowd-{n}"),
+                range(CROWD),
+            )
+        ]
+
+
 @pytest.mark.torch
-def test_ten_submissions_in_a_row_start_and_end_well(submit: Submit, write_script: Script) -> None:
+def test_ten_submissions_start_and_end_well(crowd: list[Finished]) -> None:
     """A27: no failure at start-up, none at shutdown."""
-    script = write_script("all_reduce.py", ALL_REDUCE)
-    for _ in range(10):
-        run = wait(submit(str(script), "--nodes", "2", "--gpus", "2"))
-        assert_succeeded(run)
+    assert [run.done.returncode for run in crowd] == [0] * CROWD, [run.done.stderr for run in crowd]
+
+
+def test_jobs_that_share_nodes_do_not_meet(crowd: list[Finished]) -> None:
+    """A18, A19: two of them at least run at once; each on a port of its own."""
+    told = [told_by_ranks(run.dir) for run in crowd[2:]]
+    assert [[t["RANK"] for t in ranks] for ranks in told] == [["0", "1"]] * (CROWD - 2)
+    assert {t["WORLD_SIZE"] for ranks in told for t in ranks} == {"2"}
+    heads = [next(run.dir.glob("slurm-*.log")).read_text() for run in crowd]
+    ports = {text.rstrip().rpartition(":")[2] for text in heads}
+    assert len(ports) == CROWD, heads
+    assert all(10000 <= int(port) < 30000 for port in ports)
 
 
 def test_a_surrounding_allocation_does_not_leak_into_the_job(
@@ -351,10 +388,8 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
         "2",
         "--gpus",
         "1",
-        "--account",
-        "pas1234",
-        "--time",
-        "15",
+        *ACCOUNT,
+        *COLD,
         "--json",
     ]
     inherited = {
@@ -376,7 +411,7 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "inside an allocation" in done.stderr
+    assert "allocation" in done.stderr
     answer = json.loads(done.stdout)
     run = wait(answer)
     environment = json.loads(run.rank_log(1).read_text())
@@ -386,28 +421,6 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
     assert environment["SLURM_JOB_PARTITION"] == "main"
     assert "SLURM_ARRAY_TASK_ID" not in environment
     assert environment.get("SLURM_MEM_PER_CPU") != "1"
-
-
-@pytest.mark.parametrize("name", ['it\'s a "run" of 100% $HOME `x` #1', "ünïcode, [brackets]&;"])
-def test_a_run_directory_may_be_called_anything(
-    submit: Submit, write_script: Script, tmp_path: Path, name: str
-) -> None:
-    run = wait(
-        submit(
-            str(write_script("who.py", WHO)),
-            "--nodes",
-            "2",
-            "--gpus",
-            "1",
-            "--runs",
-            str(tmp_path / name),
-        )
-    )
-    assert_succeeded(run)
-    assert len(told_by_ranks(run.dir)) == 2
-    assert run.batch_logs()
-    assert [r["node"] for r in run.results()] == ["node1", "node2"]
-    assert "node1" in (run.jobs()[0].task(0).stdout() or "")
 
 
 def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
@@ -426,10 +439,8 @@ def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(
         "2",
         "--gpus",
         "1",
-        "--account",
-        "pas1234",
-        "--time",
-        "15",
+        *ACCOUNT,
+        *COLD,
         env={"PATH": f"{fake.parent}:{os.environ['PATH']}"},
     )
     assert done.returncode == -signal.SIGKILL
@@ -458,7 +469,7 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
     )
     answer = submit(str(script), "--nodes", "2", "--gpus", "1")
     run = Run.open(answer["dir"])
-    _until(lambda: all("attempt 0" in _said(run, rank) for rank in (0, 1)))
+    until(lambda: all("attempt 0" in _said(run, rank) for rank in (0, 1)))
     stale = run.dir / "submitit" / f"{run.job_id}_0_result.pkl"
     stale.write_bytes(b"left by an earlier attempt")
     (stale.parent / f"{stale.name}.save_tmp").write_bytes(b"torn")
@@ -485,43 +496,10 @@ def test_a_preempted_run_is_not_over(
         time.sleep(0 if "SLURM_RESTART_COUNT" in os.environ else 600)
     """,
     )
-    run = Run.open(submit(str(script), "--nodes", "3", "--gpus", "4")["dir"])
-    _until(lambda: (run.dir / "attempt-0" / "rank-11.out").exists())
-    other = submit(
-        str(write_script("who.py", WHO)), "--nodes", "3", "--gpus", "4", "--partition", "high"
-    )
+    words = ("--nodes", "1", "--gpus", "4", "--set", "resources.nodelist=node2")
+    run = Run.open(submit(str(script), *words)["dir"])
+    until(lambda: (run.dir / "attempt-0" / "rank-3.out").exists())
+    other = submit(str(write_script("who.py", WHO)), *words, "--partition", "high")
     assert wait(other).state().succeeded  # type: ignore[union-attr]
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
-
-
-def test_submit_from_python_returns_the_same_verbs(
-    on_slurm: SlurmCluster, write_script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = submit_from_python(
-        str(write_script("who.py", WHO)), nodes=2, gpus=1, account="pas1234", time="15"
-    )
-    assert run.wait(poll_s=0.2).succeeded
-    assert Run.open(run.id).job_id == run.job_id
-    (job,) = run.jobs()
-    assert job.exception() is None
-    assert job.num_tasks == 2
-
-
-def test_submitit_s_job_reports_a_failed_run(submit: Submit, write_script: Script) -> None:
-    run = wait(
-        submit(str(write_script("fails.py", "raise SystemExit(3)")), "--nodes", "1", "--gpus", "1")
-    )
-    (job,) = run.jobs()
-    error = job.exception()
-    assert error is not None
-    assert "exit status 3" in str(error)
-    assert "rank 0 on node1" in (job.stderr() or "")
-
-
-def test_the_plugin_is_known_to_submitit() -> None:
-    from submitit.core import plugins
-
-    assert plugins.get_executors()["fsdpkit"].__name__ == "FsdpkitExecutor"
-    assert "fsdpkit" in plugins.get_job_environments()

@@ -1,0 +1,35 @@
+"""How a trial that stops by policy has ended, and that it can go on from there."""
+
+from __future__ import annotations
+
+from tests.faults.trial import STEPS, Trial
+
+Losses = dict[int, float]
+
+
+def ended(trial: Trial, status: int, cause: str) -> str:
+    """The sentence with which the job has ended, with this status; nothing was queued again."""
+    job = trial.wait_end()
+    ending = trial.ending(trial.task.attempts()[-1])
+    try:
+        assert (job["JobState"], job["ExitCode"]) == ("FAILED", f"{status}:0")
+        assert ending is not None
+        assert (ending["action"], ending["cause"], ending["status"]) == ("end", cause, status)
+        assert trial.task.attempts() == [0]
+    except AssertionError as error:
+        raise trial.error(str(error)) from error
+    return str(ending["why"])
+
+
+def resumed(trial: Trial, undisturbed: Losses, *, told: bool = True) -> None:
+    """`fsdpkit resume`, as the job's last words have it, takes the run to its end."""
+    words = f"fsdpkit: to go on: fsdpkit resume {trial.dir}"
+    assert words in trial.batch_log() or not told
+    done = trial.bed.fsdpkit("resume", str(trial.dir), "--wait")
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert trial.losses() == undisturbed
+        assert max(trial.saved()) == STEPS
+        assert trial.damage() == []
+    except AssertionError as error:
+        raise trial.error(str(error)) from error
