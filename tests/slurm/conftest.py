@@ -210,7 +210,6 @@ def on_slurm(
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, slurm_cluster.env()[name])
 
-
     for name, value in write_profile(isolated_user).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_CONF", slurm_cluster.env()["SLURM_CONF"])
