@@ -16,7 +16,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases lint slurm \
+.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint slurm \
     slurm-down bench pins
 
 ifndef PYTHON
@@ -122,6 +122,18 @@ test-quick: env
 # The tests that ask Slurm, on one release of it.
 test-slurm: env packages
 	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
+
+# The tests that start torch, on the release TORCH, with the table in CONTRIBUTING.md.
+TORCH_ENVIRONMENT = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fsdpkit-torch/$(TORCH)
+test-torch:
+	if [[ -z "$(TORCH)" ]]; then echo "make test-torch: name a release, such as TORCH=2.15.0" >&2; exit 2; fi
+	if [[ ! -x "$(TORCH_ENVIRONMENT)/bin/torchrun" ]]; then
+	    $(find_python)
+	    "$$base" -m venv "$(TORCH_ENVIRONMENT)"
+	fi
+	$(MAKE) --no-print-directory env PYTHON="$(TORCH_ENVIRONMENT)/bin/python" OWN_VENV=
+	"$(TORCH_ENVIRONMENT)/bin/python" -m pip install --quiet --no-compile "torch==$(TORCH)"
+	"$(TORCH_ENVIRONMENT)/bin/python" -m tests.training.torch_releases -- $(PYTEST_ARGS)
 
 # On every release, with the table in CONTRIBUTING.md.
 test-releases: env packages

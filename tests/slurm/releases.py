@@ -8,27 +8,29 @@ table. Words behind `--` go to pytest and are named in the table, for they selec
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.release_table import ReleaseTable, counted, told
 from tests.slurm_cluster import CHOICE, SUITES, installed_version, unavailable_reason
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path(__file__).resolve().parent / "results"
-PAGE = ROOT / "CONTRIBUTING.md"
-BEGIN = "<!-- made by tests/slurm/releases.py: do not edit -->"
-END = "<!-- end of what tests/slurm/releases.py made -->"
-COLUMNS = ("Slurm", "Debian", "Date", "Tests", "Passed", "Failed", "Left out")
+TABLE = ReleaseTable(
+    who="tests/slurm/releases.py",
+    directory=Path(__file__).resolve().parent / "results",
+    prefix="slurm",
+    columns=("Slurm", "Debian"),
+    first_cells=lambda result: (
+        result["version"] or result["release"],
+        SUITES[result["release"]][0],
+    ),
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -39,14 +41,12 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     failed = 0
     if not asked.table:
-        RESULTS.mkdir(exist_ok=True)
         for release in asked.release or sorted(SUITES):
             result = measure(release, asked.pytest)
-            text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-            (RESULTS / f"slurm-{release}.json").write_text(text, "utf-8")
-            print(f"Slurm {release}: {_counts(result)}", flush=True)
+            TABLE.save(result)
+            print(f"Slurm {release}: {told(result)}", flush=True)
             failed += bool(result["failed"] or not result["passed"])
-    PAGE.write_text(with_table(PAGE.read_text("utf-8"), results()), "utf-8")
+    TABLE.write()
     return 1 if failed else 0
 
 
@@ -67,52 +67,6 @@ def measure(release: str, words: Sequence[str]) -> dict[str, Any]:
         environ = {**os.environ, CHOICE: release, "FSDPKIT_REQUIRE_SLURM": "1"}
         subprocess.run(argv, cwd=ROOT, env=environ, check=False)
         return {**about, "version": installed_version(release), **counted(report)}
-
-
-def counted(report: Path) -> dict[str, Any]:
-    """How many tests passed, which failed, and why others were left out, by a JUnit report."""
-    passed, failed, left_out = 0, [], Counter[str]()
-    cases = ElementTree.parse(report).iter("testcase") if report.exists() else iter(())
-    for case in cases:
-        name = f"{case.get('classname', '')}::{case.get('name', '')}"
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.append(name)
-        elif skipped is not None:
-            left_out[skipped.get("message", "")] += 1
-        else:
-            passed += 1
-    return {"passed": passed, "failed": sorted(set(failed)), "left_out": dict(left_out)}
-
-
-def results(directory: Path = RESULTS) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text("utf-8")) for path in sorted(directory.glob("slurm-*.json"))]
-
-
-def with_table(page: str, rows: Iterable[dict[str, Any]]) -> str:
-    """The page with the table of these results in its place."""
-    lines = [COLUMNS, tuple("---" for _ in COLUMNS), *map(_row, rows)]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    place = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    return place.sub(lambda _: f"{BEGIN}\n\n{table}\n\n{END}", page)
-
-
-def _row(result: dict[str, Any]) -> tuple[str, ...]:
-    left_out = "; ".join(f"{count}: {why}" for why, count in result["left_out"].items())
-    return (
-        result["version"] or result["release"],
-        SUITES[result["release"]][0],
-        result["date"],
-        f"`{result['selection']}`" if result["selection"] else "all",
-        str(result["passed"]),
-        ", ".join(name.rpartition("::")[2] for name in result["failed"]) or "0",
-        left_out.replace("|", "/") or "none",
-    )
-
-
-def _counts(result: dict[str, Any]) -> str:
-    left_out = sum(n for n in result["left_out"].values() if isinstance(n, int))
-    return f"{result['passed']} passed, {len(result['failed'])} failed, {left_out} left out"
 
 
 if __name__ == "__main__":
