@@ -1,0 +1,105 @@
+"""What torch keeps for itself and this package touches: each name, as it was when it was read.
+
+A new release of torch that moves one fails here by its name, before it fails in a training. What
+the package touches and this table lacks fails, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packaging.installation import ROOT
+
+pytestmark = pytest.mark.torch
+
+AGENT = "torch.distributed.elastic.agent.server.local_elastic_agent:LocalElasticAgent"
+PROCESS = "torch.distributed.elastic.multiprocessing.subprocess_handler:SubprocessHandler"
+CHECKPOINTING = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+# Overridden or called, with parameters where Python knows them.
+NAMES: dict[str, tuple[str, ...] | None] = {
+    f"{AGENT}._monitor_workers": ("self", "worker_group"),
+    f"{AGENT}._rendezvous": ("self", "worker_group"),
+    f"{AGENT}._start_workers": ("self", "worker_group"),
+    f"{AGENT}._exit_barrier": ("self",),
+    f"{PROCESS}._popen": ("self", "args", "env"),
+    f"{CHECKPOINTING}:CheckpointWrapper": None,
+    f"{CHECKPOINTING}:checkpoint_wrapper": None,
+    "torch._C._distributed_c10d:HashStore": None,
+    "torch._C._distributed_c10d:TCPStore": None,
+    "torch._guards:detect_fake_mode": ("inputs",),
+    "torch.serialization:_get_layout": ("name",),
+    "torch.utils._pytree:tree_map_only": None,
+    "torch:_amp_foreach_non_finite_check_and_unscale_": None,
+    "torch:_assert_async": None,
+    "torch:_foreach_add_": None,
+    "torch:_foreach_addcmul_": None,
+    "torch:_foreach_clamp_min_": None,
+    "torch:_foreach_div_": None,
+    "torch:_foreach_lerp_": None,
+    "torch:_foreach_mul_": None,
+    "torch:_foreach_norm": None,
+    "torch:_foreach_reciprocal_": None,
+    "torch:_foreach_rsqrt_": None,
+    "torch:_foreach_sqrt": None,
+    "torch:_fused_sdp_choice": None,
+    "torch.cuda.memory:_dump_snapshot": ("filename",),
+    "torch.cuda.memory:_record_memory_history": None,
+    "torch.nn.modules.batchnorm:_BatchNorm": None,
+}
+# Attributes of torchelastic's objects, and the class whose source sets them.
+ATTRIBUTES = {
+    "_pcontext": "torch.distributed.elastic.agent.server.local_elastic_agent:LocalElasticAgent",
+    "_stdout": PROCESS,
+    "_stderr": PROCESS,
+    "_failures": "torch.distributed.elastic.multiprocessing.api:SubprocessContext",
+}
+
+
+def found(name: str) -> Any:
+    module, _, path = name.partition(":")
+    thing: Any = importlib.import_module(module)
+    for part in path.split("."):
+        thing = getattr(thing, part)
+    return thing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_has_it_as_it_was(name: str) -> None:
+    thing = found(name)
+    if (parameters := NAMES[name]) is not None:
+        assert tuple(inspect.signature(thing).parameters) == parameters
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_torchelastic_sets_it(attribute: str) -> None:
+    assert f"self.{attribute}" in inspect.getsource(found(ATTRIBUTES[attribute]))
+
+
+def private_names_in(path: Path) -> Iterator[str]:
+    """Names that begin with an underscore, of torch's modules or called on `torch`."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            for alias in node.names:
+                if any(part.startswith("_") for part in f"{node.module}.{alias.name}".split(".")):
+                    yield alias.name
+        private = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        if private and ast.unparse(node.value).split(".")[0] == "torch":
+            yield node.attr
+
+
+def test_the_table_has_every_private_name_that_is_touched() -> None:
+    known = {name.rpartition(":")[2].rpartition(".")[2] for name in NAMES} | {
+        "_C",
+        "_distributed_c10d",
+    }
+    sources = [*(ROOT / "fsdpkit").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    touched = {(path.name, name) for path in sources for name in private_names_in(path)}
+    assert {one for one in touched if one[1] not in known and not one[1].startswith("__")} == set()
