@@ -50,7 +50,7 @@ NAMES: dict[str, tuple[str, ...] | None] = {
     "torch:_foreach_rsqrt_": None,
     "torch:_foreach_sqrt": None,
     "torch:_fused_sdp_choice": None,
-    "torch.cuda.memory:_dump_snapshot": ("filename",),
+    "torch.cuda.memory:_dump_snapshot": ("filename", "augment_with_fx_traces"),
     "torch.cuda.memory:_record_memory_history": None,
     "torch.nn.modules.batchnorm:_BatchNorm": None,
 }
