@@ -192,7 +192,8 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClus
 @pytest.fixture
 def on_bare(bare_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
     """This process and all it starts see the poorer cluster, which has no profile."""
-    monkeypatch.setenv("SLURM_CONF", bare_cluster.env()["SLURM_CONF"])
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, bare_cluster.env()[name])
     monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
     return bare_cluster
 
@@ -202,17 +203,9 @@ def on_slurm(
     slurm_cluster: SlurmCluster, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SlurmCluster]:
     """This process and all it starts see the real cluster, through a profile of the test's own."""
-    profiles = isolated_user / "centre" / "site" / "profiles"
-    profiles.mkdir(parents=True)
-    (profiles / "testbed.toml").write_text(PROFILE)
-    monkeypatch.setenv("FSDPKIT_SITE_PATH", str(isolated_user / "centre"))
-    monkeypatch.setenv("FSDPKIT_CLUSTER", "testbed")
-    for name in ("SLURM_CONF", "PATH"):
-        monkeypatch.setenv(name, slurm_cluster.env()[name])
-
-    for name, value in write_profile(isolated_user).items():
+    on_cluster = {name: slurm_cluster.env()[name] for name in ("SLURM_CONF", "PATH")}
+    for name, value in {**write_profile(isolated_user), **on_cluster}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SLURM_CONF", slurm_cluster.env()["SLURM_CONF"])
     yield slurm_cluster
     slurm_cluster.run(["scancel", "--user=root"])
     slurm_cluster.wait_idle()
