@@ -38,8 +38,8 @@ SLURM_ROOT := .slurm$(if $(SLURM),-$(SLURM))
 export FSDPKIT_TEST_SLURM := $(SLURM)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-# One more than there are cores: while one waits for Slurm, another computes.
-WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 9)))
+# Three more than there are cores: so many lanes mostly wait for Slurm, while others compute.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 3 : 11)))
 IN_LANES := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
 BENCH_ARGS ?=
 
