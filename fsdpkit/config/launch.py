@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 Warm = Literal["auto", "on", "off"]
+ModuleName = Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,3 +19,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "safe, `on` or else end with an error, `off` start each rank anew."
         ),
     ] = "auto"
+    preload: Annotated[
+        list[ModuleName],
+        Meta(
+            description="Modules that the fork server imports as well, such as transformers: once "
+            "a node, before the script runs, with the job's environment."
+        ),
+    ] = []

@@ -8,15 +8,17 @@ it is imported must be what the rank would have read.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 _GPU_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
-# What torchrun and we give each rank, and nobody reads before a process group or a device is made.
+_SHARED_FILES = ("socket:", "pipe:", "anon_inode:")
+# What torchrun gives each rank, and nobody reads before a process group or a device is made.
 # Anything else that differs may have been read by a library when it was loaded.
 _OF_RANKS = frozenset(
     {
@@ -57,10 +59,12 @@ def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
             target = os.readlink(f"/proc/self/fd/{number}")
         except FileNotFoundError:  # the listing's own
             continue
-        if target.startswith("socket:"):
-            return "a socket is open"
+        if target.startswith(_SHARED_FILES):
+            return f"a file that ranks cannot share is open ({target})"
         if target.startswith(_GPU_DRIVERS):
             return f"{target} is open"
+    if _semaphores():
+        return "it holds a semaphore"
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
         return "a CUDA context exists"
@@ -78,28 +82,46 @@ def _threads() -> list[str]:
     return names
 
 
-def _children() -> bool:
+def _children() -> list[int]:
     try:
-        return bool(Path(f"/proc/self/task/{os.getpid()}/children").read_text().strip())
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:  # a kernel that does not list them
-        return False
+        return []
+    return [int(pid) for pid in text.split()]
+
+
+def kill_children() -> None:
+    """End the processes that this one has started, before it gives up."""
+    for pid in _children():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _semaphores() -> bool:
+    """Whether a POSIX semaphore is mapped, such as that of a multiprocessing.Lock."""
+    with open("/proc/self/maps") as maps:
+        return any("/dev/shm/sem." in line for line in maps)
 
 
 @contextmanager
 def reads_of_rank_variables() -> Iterator[set[str]]:
-    """Collects which of the ranks' own variables, not set as yet, Python code asks for in the
-    block."""
+    """Collects which of the ranks' own variables Python code asks for in the block."""
     found: set[str] = set()
     kind: Any = type(os.environ)
     before = kind.__getitem__
 
     def getitem(self: Any, key: Any) -> Any:
+        # Whoever copies the whole environment asks for all of ours that are there, the same for
+        # every rank; torchrun's are there only if somebody set them for this process.
         try:
-            return before(self, key)
+            value = before(self, key)
         except KeyError:
             if isinstance(key, str) and of_ranks(key):
                 found.add(key)
             raise
+        if key in _OF_RANKS:
+            found.add(key)
+        return value
 
     kind.__getitem__ = getitem
     try:
@@ -135,7 +157,7 @@ def shadowed_module(directory: str) -> str | None:
         else:
             importable = os.path.isfile(os.path.join(path, "__init__.py"))
         loaded = getattr(getattr(module, "__spec__", None), "origin", None)
-        same = isinstance(loaded, str) and loaded.startswith(os.path.join(directory, ""))
+        same = loaded in (path, os.path.join(path, "__init__.py"))
         if importable and loaded != "frozen" and not same:
             return path
     return None

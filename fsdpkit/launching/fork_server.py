@@ -38,6 +38,7 @@ _GO = b"g"
 _SHORTEST_LIMIT_S = 30.0
 _ADOPTED_S = 30.0
 """How long a rank may take to become the agent's child: the process in between only has to end."""
+_GONE_S = 5.0
 _HEEDED_BY_AGENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -76,6 +77,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, pid: int, limit_s: float) -> None:
         self.pid = pid
         self._control, self._limit_s = control, limit_s
+        control.settimeout(limit_s)
         self._dead: str | None = None
 
     def preload(self, preload: Preload) -> None:
@@ -104,10 +106,13 @@ class ForkServer:
                     _send(self._control, request, [*files, theirs.fileno()])
                 except OSError as error:
                     raise self._give_up("the fork server has ended") from error
-            answer = self._answer(mine)
-            if why := answer.get("cold"):
-                raise ColdStartError(str(why))
-            mine.sendall(_GO)
+            try:
+                answer = self._answer(mine)
+                if why := answer.get("cold"):
+                    raise ColdStartError(str(why))
+                mine.sendall(_GO, socket.MSG_NOSIGNAL)
+            except OSError as error:  # no line of its script has run
+                raise ColdStartError(f"the rank ended before its start ({error})") from error
         return ForkedRank(int(answer["pid"]), program.command)
 
     def _answer(self, mine: socket.socket) -> dict[str, Any]:
@@ -138,7 +143,10 @@ class ForkServer:
         self._control.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            # A process that the kernel holds, on a dead file system, goes when that lets go.
+            deadline = time.monotonic() + _GONE_S
+            while os.waitpid(self.pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+                time.sleep(0.01)
 
 
 def start() -> ForkServer | Program:
@@ -217,6 +225,7 @@ class _Server:
             os.waitpid(copy, 0)
             return
         kernel.die_with_parent(me)
+        kernel.adopt_orphans()  # what a library starts, and leaves, is ended with this process
         try:
             with fork_safety.reads_of_rank_variables() as reads:
                 load(request["modules"])
@@ -227,7 +236,9 @@ class _Server:
             why = f"{type(error).__name__}: {error}"
         if why:
             say(f"the script's libraries are not loaded ahead of it: {why}")
+            fork_safety.kill_children()
             os._exit(1)
+        kernel.adopt_orphans(False)  # ranks are the agent's
         gc.collect()
         gc.freeze()  # a collection in a rank leaves the pages shared that it need not look at
 
@@ -259,7 +270,9 @@ class _Server:
         return program
 
     def _check(self, environ: Mapping[str, str], files: Sequence[int]) -> None:
-        if changed := fork_safety.changed_variables(self.variables, environ):
+        now = os.environ
+        changed = fork_safety.changed_variables(self.variables, environ)
+        if changed := [name for name in changed if environ.get(name) != now.get(name)]:
             raise ColdStartError(f"{', '.join(changed[:3])} changed since torch was imported")
         for directory in self.search:
             if path := fork_safety.shadowed_module(directory):

@@ -19,9 +19,10 @@ _SET_PDEATHSIG, _SET_MM, _SET_MM_MAP, _SET_CHILD_SUBREAPER = 1, 35, 14, 36
 _NO_EXECUTABLE = 0xFFFFFFFF
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, in place of process 1."""
-    _prctl(_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans(on: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, in place of process 1; or, off,
+    leave them to the next one above that does."""
+    _prctl(_SET_CHILD_SUBREAPER, int(on))
 
 
 def die_with_parent(parent: int) -> None:

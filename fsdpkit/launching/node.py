@@ -93,7 +93,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     heed_warnings(task)
     try:
-        warm.prepare(arguments, attempt)  # while this process looks around
+        warm.prepare(arguments, attempt, environ)  # while this process looks around
         findings = run_checks(environ)
         events = JsonLines(attempt.node_events(node))
         forks = warm.forks(environ, events.write)

@@ -8,6 +8,7 @@ libraries that are loaded before it asks for them.
 from __future__ import annotations
 
 import builtins
+import fcntl
 import importlib.machinery
 import io
 import multiprocessing
@@ -44,7 +45,7 @@ class Program:
     def parse(cls, command: Sequence[str]) -> Program:
         """Raises ColdStartError for whatever this interpreter could not have become."""
         executable, *words = command
-        if os.path.realpath(executable) != os.path.realpath(sys.executable):
+        if not _same_interpreter(executable):
             raise ColdStartError(f"{executable} is another program than {sys.executable}")
         unbuffered = words[:1] == ["-u"]
         if unbuffered:
@@ -126,7 +127,8 @@ def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]
 
     files: descriptors of its standard input, output and error, which are closed here.
     """
-    for number, descriptor in enumerate(files):
+    # Where this process has no standard files, what it was sent may have their numbers.
+    for number, descriptor in enumerate([_above_standard(descriptor) for descriptor in files]):
         os.dup2(descriptor, number, inheritable=True)
         os.close(descriptor)
     os.environ.clear()
@@ -135,6 +137,19 @@ def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]
         kernel.show_as(program.command, environ)
     _open_streams(program.unbuffered)
     _forget()
+
+
+def _above_standard(descriptor: int) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD, 3)
+    os.close(descriptor)
+    return moved
+
+
+def _same_interpreter(executable: str) -> bool:
+    """Whether it is this Python in this environment: a virtual one is told by its directory."""
+    here = os.path.realpath(os.path.dirname(sys.executable))
+    there = os.path.realpath(os.path.dirname(executable))
+    return there == here and os.path.realpath(executable) == os.path.realpath(sys.executable)
 
 
 def _open_streams(unbuffered: bool) -> None:

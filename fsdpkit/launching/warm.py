@@ -53,7 +53,7 @@ def start(environ: Mapping[str, str]) -> Program | None:
     return None
 
 
-def prepare(arguments: list[str], attempt: AttemptPaths) -> None:
+def prepare(arguments: list[str], attempt: AttemptPaths, environ: Mapping[str, str]) -> None:
     """Let the server load what the script will import; end it where that is not safe.
 
     arguments: torchrun's. Does not wait.
@@ -64,8 +64,10 @@ def prepare(arguments: list[str], attempt: AttemptPaths) -> None:
         from fsdpkit.launching.ranks import Torchrun
 
         command = Torchrun.parse(arguments, attempt).command
-        _here.server.preload(preloading.preload_of(Program.parse(command)))
-    except (ColdStartError, ImportError) as error:  # a torch that is not ours, which checks say
+        preload = preloading.preload_of(Program.parse(command), _launch(environ).preload)
+        _here.server.preload(preload)
+    # A torch without what we need of it, which the checks will say; a file that cannot be read.
+    except (ColdStartError, ImportError, OSError, StorageError) as error:
         _here.server.close()
         _here.server, _here.why_not = None, str(error)
 

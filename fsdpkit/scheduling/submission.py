@@ -170,7 +170,8 @@ def _check_forking(job: LoadedJob) -> None:
     from fsdpkit.launching.program import ColdStartError, Program
 
     try:
-        preload_of(Program.parse([sys.executable, "-u", str(job.entry)]), elsewhere=True)
+        program = Program.parse([sys.executable, "-u", str(job.entry)])
+        preload_of(program, job.spec.launch.preload, elsewhere=True)
     except ColdStartError as error:
         raise ConfigError(
             f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '

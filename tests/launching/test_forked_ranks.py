@@ -342,6 +342,7 @@ UNSAFE = {
     ),
     "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
     "a process": "import subprocess\nkept = subprocess.Popen(['sleep', '30'])",
+    "a lock": "import multiprocessing\nlock = multiprocessing.Lock()",
     "the rank's number": "import os\nrank = os.environ.get('RANK')",
     "an end": "import os\nos._exit(5)",
     "an error": "raise RuntimeError('not on this machine')",
@@ -372,6 +373,33 @@ def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Pat
     with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
         forking.load("changing")
         assert forking.run((*PYTHON, str(script))).out == "1\n"
+
+
+def test_a_rank_s_variable_that_is_set_for_the_server_is_read_by_no_library(
+    tmp_path: Path,
+) -> None:
+    """Somebody exported RANK on the node: what reads it when it is imported would keep that."""
+    write(tmp_path / "installed" / "reading.py", "import os\nrank = os.environ['RANK']")
+    script = write(tmp_path / "own" / "train.py", "import reading\nprint(reading.rank)")
+    path = f"{tmp_path / 'installed'}:{os.getcwd()}"
+    with Forking(tmp_path, {"PYTHONPATH": path, "RANK": "0"}) as forking:
+        forking.load("reading")
+        assert forking.run((*PYTHON, str(script)), {"RANK": "3"}).out == "3\n"
+
+
+def test_what_a_refused_library_has_started_is_ended(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    library = f"""
+        import subprocess
+        with open({str(mark)!r}, "w") as file:
+            file.write(str(subprocess.Popen(["sleep", "300"]).pid))
+    """
+    write(tmp_path / "installed" / "starting.py", library)
+    script = write(tmp_path / "own" / "train.py", "print('x')")
+    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
+        forking.load("starting")
+        assert forking.run((*PYTHON, str(script))).out == "x\n"
+        wait_gone(int(mark.read_text()))
 
 
 def test_nothing_outlives_the_agent(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.preloading import imports_of, preload_of
+from fsdpkit.launching.preloading import preload_of, reading_of
 from fsdpkit.launching.program import ColdStartError, Program
 
 
@@ -23,6 +24,10 @@ def program(directory: Path, text: str, others: dict[str, str] | None = None) ->
 
 # Each begins a script that imports torch on its next line, and is noticed by no import.
 QUIET = [
+    "try:\n    from apex import amp\nexcept ImportError:\n    amp = None",
+    "import os\nos.environ['HF_HOME'] = '/scratch'",
+    "import sys\nsys.dont_write_bytecode = True",
+    "import sys\nx = sys.argv[0].split('/')[-1]\nif len(sys.argv) > 9:\n    print(x)",
     "'''Trains a model.'''",
     "from __future__ import annotations",
     "import os, sys\nimport argparse as ap\nparser = ap.ArgumentParser()\nparser.add_argument('n')",
@@ -53,12 +58,29 @@ QUIET = [
 @pytest.mark.parametrize("text", QUIET)
 def test_what_no_import_notices_comes_before_torch(tmp_path: Path, text: str) -> None:
     made = program(tmp_path, f"{text}\nimport torch\n", {"local.py": "import json\njson.dumps(1)"})
-    assert imports_of(made).noticed is None
+    assert reading_of(made).noticed is None
     assert "torch" in preload_of(made).modules
 
 
 # Each of these may change what torch finds, or sees, when it is loaded.
 NOTICED = [
+    "import os\nmatch os.name:\n    case _:\n        os.environ['A'] = 'b'",
+    "def setup(): ...\nfor f in (setup, print):\n    f()",
+    "import functools\ndef setup(): ...\ngo = functools.partial(setup)\ngo()",
+    "def setup(): ...\nA = {'a': setup}\nA['a']()",
+    "def setup(): ...\nlist(map(setup, [1]))",
+    "def run_now(f): return f()\n@run_now\ndef setup(): ...",
+    "import local_else",
+    "from trace import setup\nsetup()",
+    "from local_star import *\nprofile()",
+    "from local_star import env\nenv['X'] = 'y'",
+    "from os import *\nenviron['OMP_NUM_THREADS'] = '4'",
+    "from namespace.part import x",
+    "from own_package import mod",
+    "import sys\nsys.path.append('lib')\nfrom common.env import x",
+    "import multiprocessing as mp\nmp.set_start_method('spawn')",
+    "import sys\nsys.meta_path.insert(0, None)",
+    "import json\njson.loads = None",
     "import os\nos.environ['OMP_NUM_THREADS'] = '4'",
     "import os\nos.environ['ANYTHING_ELSE'] = '4'",
     "import os\nos.environ.update(settings)",
@@ -87,10 +109,25 @@ NOTICED = [
 
 
 @pytest.mark.parametrize("text", NOTICED)
-def test_what_torch_s_import_might_notice_makes_a_cold_start(tmp_path: Path, text: str) -> None:
+def test_what_torch_s_import_might_notice_makes_a_cold_start(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = "import os\nos.environ['OMP_NUM_THREADS'] = '4'\n"
-    made = program(tmp_path, f"{text}\nimport torch\n", {"local_environment.py": other})
-    with pytest.raises(ColdStartError, match=r"\.py:\d+ imports torch after"):
+    helpers = {
+        "local_environment.py": other,
+        "local_else.py": "if __name__ == '__main__':\n    pass\nelse:\n    "
+        + other.replace("\n", "; "),
+        "local_star.py": "from os import environ as env\ndef profile(): ...\n",
+        "trace.py": "def setup(): ...\n",
+        "namespace/part.py": other,
+        "own_package/__init__.py": "from .utils import env_setup\n",
+        "own_package/utils/env_setup.py": other,
+        "own_package/mod.py": "",
+        "lib/common/env.py": other,
+    }
+    made = program(tmp_path, f"{text}\nimport torch\n", helpers)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ColdStartError, match=r"\.py:\d+ (imports torch|loads)"):
         preload_of(made)
 
 
@@ -103,14 +140,76 @@ def test_libraries_are_loaded_up_to_the_first_statement_that_another_might_notic
         import torch.nn as nn
         from torch.distributed import fsdp, checkpoint
         import os
-        os.environ["HF_HOME"] = "/scratch"
+        os.environ["OMP_NUM_THREADS"] = "4"
         import msgspec
         """,
     )
-    preload = preload_of(made)
-    assert "torch.distributed:checkpoint" in preload.modules
-    assert "msgspec" not in preload.modules
-    assert imports_of(made).later == {"msgspec": "train.py:6"}
+    modules = preload_of(made).modules
+    assert "torch.distributed:checkpoint" in modules
+    assert "msgspec" not in modules
+    assert reading_of(made).later == {"msgspec": "train.py:6"}
+
+
+def test_libraries_that_may_keep_what_each_rank_must_have_are_left_to_the_ranks(
+    tmp_path: Path,
+) -> None:
+    made = program(tmp_path, "import torch\nimport transformers\nimport numpy\n")
+    assert preload_of(made).modules == ("torch", "numpy")
+    assert preload_of(made, ["transformers"]).modules == ("torch", "numpy", "transformers")
+
+
+def test_torch_s_later_needs_wait_where_the_script_names_a_variable_that_they_read(
+    tmp_path: Path,
+) -> None:
+    text = "import torch, os\ndef main():\n    os.environ['TORCHDYNAMO_VERBOSE'] = '1'\n"
+    assert preload_of(program(tmp_path, text)).modules == ("torch", "os")
+
+
+def test_what_only_some_runs_import_is_not_loaded(tmp_path: Path) -> None:
+    text = """
+        import sys, torch
+        if sys.platform == "win32":
+            import winreg
+        try:
+            import json
+        except ImportError:
+            import colorsys
+        """
+    modules = preload_of(program(tmp_path, text)).modules
+    assert "json" in modules
+    assert not {"winreg", "colorsys"} & set(modules)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os, transformers\n",
+        "import os\ndef main():\n    import transformers\n",
+        "import os, importlib\nimportlib.import_module('torch')\n",
+    ],
+)
+def test_libraries_that_may_load_torch_count_as_torch(tmp_path: Path, text: str) -> None:
+    made = program(
+        tmp_path, text.replace("import os", "import os\nos.environ['A'] = 'b'\nimport os")
+    )
+    with pytest.raises(ColdStartError, match="torch"):
+        preload_of(made)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1\n"
+        + "if x == 0:\n    pass\n"
+        + "".join(f"elif x == {i}:\n    pass\n" for i in range(900)),
+        "import sys\nsys.path.insert(0, '/" + "x" * 300 + "')\nimport torch\n",
+        "try:\n    from " + "." * 60 + "a import b\nexcept ImportError:\n    pass\nimport torch\n",
+    ],
+    ids=["many-branches", "long-path", "deep-import"],
+)
+def test_whatever_python_can_run_ends_no_agent(tmp_path: Path, text: str) -> None:
+    with suppress(ColdStartError):
+        preload_of(program(tmp_path, text))
 
 
 def test_a_script_that_never_imports_torch_may_be_forked(tmp_path: Path) -> None:
@@ -144,10 +243,10 @@ def test_modules_beside_the_script_are_read_where_they_are_imported(tmp_path: Pa
             "parts/other.py": "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n",
         },
     )
-    imports = imports_of(made)
+    imports = reading_of(made)
     assert [name for name in imports.first if name.startswith("torch")] == ["torch"]
     assert imports.noticed == "other.py:2"
-    assert imports.later == {"msgspec": "model.py:2", "torch": "train.py:2"}
+    assert imports.later == {"msgspec": "model.py:2"}
 
 
 def test_a_module_by_name_is_read_like_a_script(
@@ -185,7 +284,7 @@ def test_directories_that_a_script_adds_are_known(tmp_path: Path) -> None:
     )
     with pytest.raises(ColdStartError, match=r"helper\.py:2"):
         preload_of(made)
-    assert str(tmp_path / "src") in imports_of(made).directories[1].as_posix()
+    assert reading_of(made).directories[0] == tmp_path / "src"
 
 
 def test_the_reference_trainer_loads_everything_ahead() -> None:
