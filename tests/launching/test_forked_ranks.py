@@ -20,7 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
+from fsdpkit.launching.fork_safety import reads_of_rank_variables
 from tests.launching.forking import Ended, Forking, started_anew
+from tests.slurm_cluster.machines import poll
 
 pytestmark = pytest.mark.torch
 PROBE = Path(__file__).parent / "programs" / "probe.py"
@@ -375,16 +377,18 @@ def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Pat
         assert forking.run((*PYTHON, str(script))).out == "1\n"
 
 
-def test_a_rank_s_variable_that_is_set_for_the_server_is_read_by_no_library(
-    tmp_path: Path,
+def test_reading_a_rank_s_variable_is_noted_whether_it_is_set_or_not(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody exported RANK on the node: what reads it when it is imported would keep that."""
-    write(tmp_path / "installed" / "reading.py", "import os\nrank = os.environ['RANK']")
-    script = write(tmp_path / "own" / "train.py", "import reading\nprint(reading.rank)")
-    path = f"{tmp_path / 'installed'}:{os.getcwd()}"
-    with Forking(tmp_path, {"PYTHONPATH": path, "RANK": "0"}) as forking:
-        forking.load("reading")
-        assert forking.run((*PYTHON, str(script)), {"RANK": "3"}).out == "3\n"
+    monkeypatch.setenv("RANK", "0")  # exported by somebody, for all processes of the node
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with reads_of_rank_variables() as reads:
+        os.environ.get("HOME")
+    assert not reads
+    with reads_of_rank_variables() as reads:
+        os.environ.get("LOCAL_RANK")
+        os.getenv("RANK")
+    assert reads == {"RANK", "LOCAL_RANK"}
 
 
 def test_what_a_refused_library_has_started_is_ended(tmp_path: Path) -> None:
@@ -413,5 +417,7 @@ def test_nothing_outlives_the_agent(tmp_path: Path) -> None:
 
 
 def wait_gone(pid: int) -> None:
+    """Until it has ended; whoever is its parent by then may not have asked how."""
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=60)
+        process = psutil.Process(pid)
+        poll(lambda: process.status() == psutil.STATUS_ZOMBIE, 60, f"end of process {pid}")
