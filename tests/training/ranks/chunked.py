@@ -80,7 +80,7 @@ def compared(ranks: Ranks, case: dict) -> dict:
 
 
 def main() -> None:
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         found: dict = {}
         for engine in ("fsdp2", "fsdp1"):
             found[engine] = {

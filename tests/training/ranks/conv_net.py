@@ -116,7 +116,7 @@ def fill_like_values(name: str, tensor: Tensor, _: Generator) -> None:
 
 
 def main() -> None:
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         ddp = DistributedDataParallel(with_values(), broadcast_buffers=False)
         ddp_losses, ddp_buffers = train(ddp, ranks)
         ddp_weights = whole_weights(ddp)

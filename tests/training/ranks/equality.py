@@ -312,7 +312,7 @@ def message_of(action, kind: type[Exception]) -> str:
 
 def main() -> None:
     wanted = sys.argv[2:] or list(CASES)
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         reference = {family: plain(family) for family in [*FAMILY, "tied modules"]}
         found: dict = {"cases": {}, "plain": {k: v[:2] for k, v in reference.items()}}
         for name in wanted:

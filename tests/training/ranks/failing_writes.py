@@ -30,7 +30,7 @@ def limit_files(ranks: Ranks, size: int) -> None:
 
 def main() -> None:
     result, paths = Path(sys.argv[1]), TaskPaths(Path(sys.argv[2]))
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
         with torch.no_grad():
             for parameter in model.parameters():

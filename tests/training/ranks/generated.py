@@ -131,7 +131,7 @@ def write_all(given: object, ranks: Ranks) -> None:
 
 result, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
 if "save" in asked:
-    with process_group(60) as ranks:
+    with process_group(240) as ranks:
         for run_directory, (directory, engine) in asked["save"].items():
             save(Path(directory), engine, Path(run_directory), ranks)
     if ranks.is_first:

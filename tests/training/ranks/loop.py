@@ -150,7 +150,7 @@ def not_finite(ranks: Ranks, policy: str) -> dict:
 
 
 def main() -> None:
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         found: dict = {name: run(ranks, *sets) for name, sets in SCENARIOS.items()}
         found["host reads"] = host_reads(ranks)
         found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")

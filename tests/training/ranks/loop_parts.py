@@ -53,7 +53,7 @@ found: dict = {}
 paths = TaskPaths(Path(sys.argv[1]).parent / "task")
 debug = DebugSettings(profile_from=2, profile_steps=2, flight_recorder=50)
 debugging.prepare(debug, paths)
-with process_group(60, startup_timeout_s=120) as ranks:
+with process_group(240, startup_timeout_s=120) as ranks:
     # Each rank: losses 6 and 2, 10 target tokens and 30 tokens in all by both ranks in each step.
     recorder = metrics.Metrics(
         paths,

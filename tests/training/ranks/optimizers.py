@@ -121,7 +121,7 @@ def reference(whole: nn.Module, settings: OptimizerSettings) -> list[torch.Tenso
 
 
 found: dict = {"difference": {}, "messages": {}}
-with process_group(60) as ranks:
+with process_group(240) as ranks:
     flat = init_device_mesh("cpu", (4,))
     hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 

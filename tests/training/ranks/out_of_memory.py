@@ -149,7 +149,7 @@ def compare(got: dict, expected: dict) -> dict:
 
 found: dict = {}
 expected: dict = {}
-with process_group(60) as ranks:
+with process_group(240) as ranks:
     flat = init_device_mesh("cpu", (4,), mesh_dim_names=("shard",))
     hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     meshes = {"flat": flat, "hybrid": hybrid}

@@ -179,7 +179,7 @@ def buffers(ranks: Ranks) -> str:
 
 
 def main() -> None:
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         exact = PrecisionSettings()
         full, some = ({"activation_checkpointing": mode} for mode in ("full", "selective"))
         fsdp1 = {"engine": "fsdp1"}

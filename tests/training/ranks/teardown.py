@@ -13,7 +13,7 @@ from pathlib import Path
 from fsdpkit.training.distributed import process_group, sum_over_ranks
 
 mark = Path(sys.argv[1])
-with process_group(timeout_s=60) as ranks:
+with process_group(timeout_s=240) as ranks:
     (total,) = sum_over_ranks(ranks.rank, device=ranks.device)
     assert total == ranks.world_size * (ranks.world_size - 1) / 2
     if ranks.rank == ranks.world_size - 1:

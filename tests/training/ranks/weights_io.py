@@ -66,7 +66,7 @@ def main() -> None:
         most = max(most, sum(there() is not None for there in read))
         return value
 
-    with process_group(timeout_s=60) as ranks:
+    with process_group(timeout_s=240) as ranks:
         found: dict = {}
         for name, (family, sharding) in CASES.items():
             Stored.read = counted if name == "fsdp2" else original
