@@ -83,10 +83,7 @@ def isolated_user(
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "FSDPKIT_CLUSTER", "FSDPKIT_SITE_PATH")):
             monkeypatch.delenv(name)
-    for name in (
-        "COLUMNS",
-        "LINES",
-    ):  # set in workers of pytest-xdist, and stronger than a terminal
+    for name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and rich believes them first
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     if clients := release_clients():
