@@ -87,13 +87,17 @@ class Link:
         if self._thread.ident is not None:
             self._thread.join(timeout=_CLOSE_S)
 
-    def linger(self, others: int) -> None:
-        """On the head: stay until `others` have read the last order, `_LINGER_S` at most."""
+    def linger(self, others: int) -> bool:
+        """On the head: stay until `others` have read the last order, `_LINGER_S` at most.
+
+        Whether they all have.
+        """
         deadline = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline and not self.broken:
             if self.store.add(f"{_PREFIX}/left", 0) >= others:
-                return
+                return True
             time.sleep(TICK_S / 5)
+        return False
 
     def report(self, report: Report) -> None:
         """Tell the head's agent how a launch ended here."""
