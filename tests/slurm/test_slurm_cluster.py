@@ -171,8 +171,9 @@ def test_a_cut_cable_silences_a_node_until_it_is_joined(cluster: SlurmCluster) -
 
 
 def test_a_lost_node_fails_its_job_and_comes_back(cluster: SlurmCluster) -> None:
-    job_id = batch(cluster, "sleep 600", "--nodelist=node3", "--no-requeue")
-    cluster.wait_job(job_id, states=["RUNNING"])
+    job_id = batch(cluster, "echo on\nsleep 600", "--nodelist=node3", "--no-requeue")
+    # A job is RUNNING before its node hears of it; one that was never there is queued again.
+    poll(lambda: "on" in output(cluster, job_id), 240, "the script's first line")
     cluster.kill_node("node3")
     try:
         assert cluster.wait_job(job_id)["JobState"] == "NODE_FAIL"
