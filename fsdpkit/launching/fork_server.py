@@ -30,7 +30,7 @@ from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel
 from fsdpkit.launching.preloading import Preload, load
-from fsdpkit.launching.program import ColdStartError, Program, take_over
+from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
 from fsdpkit.launching.saying import say
 
 _LENGTH = struct.Struct("<Q")
@@ -93,7 +93,7 @@ class ForkServer:
         Raises ColdStartError if that is not safe, or the server does not answer.
         """
         if self._dead:
-            raise ColdStartError(self._dead)
+            raise ServerLostError(self._dead)
         mine, theirs = socket.socketpair()
         request = {
             "command": program.command,
@@ -112,7 +112,7 @@ class ForkServer:
                     raise ColdStartError(str(why))
                 mine.sendall(_GO, socket.MSG_NOSIGNAL)
             except OSError as error:  # no line of its script has run
-                raise ColdStartError(f"the rank ended before its start ({error})") from error
+                raise ServerLostError(f"the rank ended before its start ({error})") from error
         return ForkedRank(int(answer["pid"]), program.command)
 
     def _answer(self, mine: socket.socket) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class ForkServer:
                 raise self._give_up(f"the fork server did not answer for {self._limit_s:.0f} s")
         if (answer := _receive(mine)[0]) is None:
             # It died over this request; what is left behind it, if anything, answers the next.
-            raise ColdStartError("the fork server ended")
+            raise ServerLostError("the fork server ended")
         return answer
 
     def _stopped(self) -> bool:
@@ -133,10 +133,10 @@ class ForkServer:
             return stat.rpartition(") ")[2][0] in "tT"
         return False
 
-    def _give_up(self, why: str) -> ColdStartError:
+    def _give_up(self, why: str) -> ServerLostError:
         self._dead = why
         self.close()
-        return ColdStartError(why)
+        return ServerLostError(why)
 
     def close(self) -> None:
         """End it. Ranks that run are not its children, and stay."""

@@ -30,6 +30,10 @@ class ColdStartError(Exception):
     """Why a rank cannot be forked and has to be started anew."""
 
 
+class ServerLostError(ColdStartError):
+    """The fork server died or hangs, which says nothing against forking: no run ends for it."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A command line of this interpreter: `python -u [-m] NAME ARGUMENTS…`."""

@@ -153,7 +153,7 @@ class RankForks:
     """
 
     server: ForkServer | None
-    refused: Callable[[str], None]
+    refused: Callable[[ColdStartError], None]
     forked: int = 0
     """Ranks forked so far."""
 
@@ -169,7 +169,7 @@ class RankForks:
             try:
                 return self._fork(args, env, (handler._stdout, handler._stderr))
             except ColdStartError as error:
-                self.refused(str(error))
+                self.refused(error)
                 return start_anew(handler, args, env)
 
         setattr(SubprocessHandler, "_popen", popen)  # noqa: B010

@@ -11,7 +11,7 @@ from fsdpkit.config.launch import Launch
 from fsdpkit.errors import NodeError, StorageError
 from fsdpkit.launching import fork_server, preloading
 from fsdpkit.launching.fork_server import ForkServer
-from fsdpkit.launching.program import ColdStartError, Program
+from fsdpkit.launching.program import ColdStartError, Program, ServerLostError
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths
@@ -81,8 +81,9 @@ def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
 
     wanted, told = _launch(environ).warm, set[str]()
 
-    def refused(why: str) -> None:
-        if wanted == "on":
+    def refused(error: ColdStartError) -> None:
+        why = str(error)
+        if wanted == "on" and not isinstance(error, ServerLostError):
             raise NodeError(
                 f'launch.warm = "on", but ranks cannot be forked: {why}; with "auto" they are '
                 "started anew"
@@ -93,7 +94,7 @@ def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
             say(f"ranks are started anew, not forked: {why}")
 
     if _here.server is None and _here.why_not is not None:
-        refused(_here.why_not)
+        refused(ColdStartError(_here.why_not))
     return RankForks(_here.server, refused)
 
 

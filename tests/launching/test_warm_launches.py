@@ -66,11 +66,12 @@ def test_ranks_are_forked_at_the_first_launch_and_at_a_restart(
             assert printed(run, rank, launch) == f"rank {rank} of 4 launch {launch}\n"
 
 
+@pytest.mark.parametrize("warm", ["auto", "on"])
 def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
-    fsdpkit: Command, write_script: Write
+    fsdpkit: Command, write_script: Write, warm: str
 ) -> None:
     script = write_script("train.py", RESTARTS.replace("BEFORE_THE_END", KILL_SERVERS))
-    done, run = submit(fsdpkit, script)
+    done, run = submit(fsdpkit, script, "--set", f"launch.warm={warm}")
     assert done.returncode == 0, done.stderr
     assert [forked(run, node) for node in (0, 1)] == [[2, 2], [2, 0]]  # rank 3 is on node 1
     (told,) = events(run, 1, "ranks-not-forked")
