@@ -141,7 +141,9 @@ def test_what_waits_for_the_job_is_cancelled_where_the_answer_says_so(
 ) -> None:
     record = 'echo "$*" >>"$RECORD/scancel"'
     shell.stubs["scancel"] = record
-    told = f'if [[ "$*" == *launching.ending* ]]; then echo "{answer}"; exit; fi\n'
+    # It reads what Slurm says of the job to the end, as the real one does, before it answers.
+    read = f'cat >"$RECORD/facts"; echo "{answer}"; exit'
+    told = f'if [[ "$*" == *launching.ending* ]]; then {read}; fi\n'
     shell.stubs["python"] = told + shell.stubs["python"]
     assert shell.run(render_script(python=shell.python)).returncode == 1
     asked = shell.record / "scancel"
