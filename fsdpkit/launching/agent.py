@@ -13,6 +13,7 @@ import sys
 from fsdpkit.launching import warm
 from fsdpkit.launching.program import Program
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.signing import take_secret
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
     """
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # python -m puts the working directory there, which is the script's own
+    take_secret(os.environ)
     if isinstance(program := warm.start(os.environ), Program):
         program.run()
     return run_agent()

@@ -1,7 +1,7 @@
 """The head node's agent decides for all: which nodes train, when to start again, when to end.
 
-It is called a few times a second on the link's thread and never blocks but on the store, which is
-in its own process.
+It is called a few times a second on the link's thread, and at once when an agent has something to
+say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
-from fsdpkit.launching.link import Board, Order
+from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.policy import (
     WARNING,
     End,
@@ -107,6 +107,11 @@ class Conductor:
         for report in self.board.reports():
             if report.launch == self._launch and report.outcome != "interrupted":
                 self._reports[report.node] = report
+        for node, meeting in self.board.meetings():
+            if meeting.launch == self._launch and node == self._training[0]:
+                self.board.order(
+                    Order(do="meet", launch=meeting.launch, host=meeting.host, port=meeting.port)
+                )
         for node, heard_s in enumerate(self._heard_s):
             if self._counts[node] and now - heard_s > self.retry.lost_s and node not in self._gone:
                 self._gone.add(node)

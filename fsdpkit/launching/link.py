@@ -1,13 +1,7 @@
-"""How the agents of one attempt talk: signs of life and reports to the head's, orders from it.
+"""An agent's end of the talk with the head's: what it says, and the orders that it takes.
 
-All goes through one TCPStore, on the head node's agent, at the address where torchrun's ranks then
-meet, too. Everything that can block on a dead network happens on one thread; whoever waits looks at
-the clock instead. Keys:
-
-    alive/<node>    a counter; who stops counting for `lost_s` is lost
-    reports         a line of JSON for each report
-    orders          how many there are; order/<n> is the n-th, as JSON
-    left            how many agents have read the last one
+Everything that can block on a dead network happens on one thread; whoever waits looks at the clock
+instead.
 """
 
 from __future__ import annotations
@@ -17,36 +11,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from datetime import timedelta
-from typing import Any, Literal
-
-import msgspec
 
 from fsdpkit.errors import NodeError, NodeLostError
+from fsdpkit.launching.board import Answer, Letter, Meeting, Order, Said
+from fsdpkit.launching.line import Line
 from fsdpkit.launching.policy import Report
 
 TICK_S = 0.25
-_PREFIX = "fsdpkit"
-_LINGER_S = 10.0
+_NODES_A_TICK = 256
+"""Of more agents, each says a word less often: the head reads a thousand letters a second."""
 _CLOSE_S = 5.0
-"""With these two an agent is gone before the batch shell, 20 s after the verdict, kills the step.
-An exchange that takes longer loses no report: the last order is the answer to them."""
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the head's agent tells all agents to do, in place of what they do now."""
-
-    do: Literal["run", "stop", "end"]
-    launch: int = 0
-    nodes: tuple[int, ...] = ()
-    """run: which nodes take part."""
-    delay_s: float = 0.0
-    because: str = ""
-    """Why the launch before is over; `hang` makes the agents ask ranks for their stacks."""
-    status: int = 0
-    """end: what to exit with."""
-    message: str = ""
+_LOOK_S = 0.01
 
 
 class HeadLostError(NodeLostError):
@@ -57,23 +32,25 @@ class Link:
     """One agent's end. `tick` (on the head: the conductor) is called in each exchange, between what
     this agent tells and what it is told.
 
-    lost_s: how long the head's agent may be silent; without end on the head itself, where what may
-    stall is the run's file system, and no reason to end.
+    nodes: how many agents there are. lost_s: how long the head's agent may be silent; without end
+    on the head itself, where what may stall is the run's file system, and no reason to end.
     """
 
-    def __init__(self, store: Any, node: int, lost_s: float) -> None:
-        self.store, self.node, self.lost_s = store, node, lost_s
+    def __init__(self, line: Line, nodes: int, lost_s: float) -> None:
+        self.line, self.lost_s = line, lost_s
         self.tick: Callable[[], None] | None = None
         self.on_stop: Callable[[], None] = lambda: None
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
-        self._exchanges = 0
         self.silent_s = 0.0
         """How long the head's agent has not answered, while this process was running: a job that
         is suspended hears nothing, either."""
-        self._reports: queue.Queue[bytes] = queue.Queue()
-        self._seen = 0
-        self._over, self._something_to_tell = threading.Event(), threading.Event()
+        self._tick_s = TICK_S * max(1.0, nodes / _NODES_A_TICK)
+        self._exchanges = self._seen = self._numbered = self._told = 0
+        self._said: list[Said] = []
+        self._lock = threading.Lock()
+        self._meeting: Order | None = None
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fsdpkit-link", daemon=True)
 
     def start(self) -> None:
@@ -83,26 +60,36 @@ class Link:
     def close(self) -> None:
         """Send what is left to send, and stop; gives up where the network is dead."""
         self._over.set()
-        self._something_to_tell.set()
+        self.line.nudge()
         if self._thread.ident is not None:
             self._thread.join(timeout=_CLOSE_S)
-
-    def linger(self, others: int) -> bool:
-        """On the head: stay until `others` have read the last order, `_LINGER_S` at most.
-
-        Whether they all have.
-        """
-        deadline = time.monotonic() + _LINGER_S
-        while time.monotonic() < deadline and not self.broken:
-            if self.store.add(f"{_PREFIX}/left", 0) >= others:
-                return True
-            time.sleep(TICK_S / 5)
-        return False
+        if not self._thread.is_alive():
+            self.line.close()
 
     def report(self, report: Report) -> None:
         """Tell the head's agent how a launch ended here."""
-        self._reports.put(msgspec.json.encode(asdict(report)) + b"\n")
-        self._something_to_tell.set()
+        self._say(report=report)
+
+    def meet(self, meeting: Meeting) -> None:
+        """Tell it where the ranks meet, which this node's agent has prepared."""
+        self._say(meeting=meeting)
+
+    def _say(self, report: Report | None = None, meeting: Meeting | None = None) -> None:
+        with self._lock:
+            self._numbered += 1
+            self._said.append(Said(self._numbered, report, meeting))
+        self.line.nudge()
+
+    def meeting(self, launch: int, within_s: float) -> tuple[str, int]:
+        """Where the ranks of this launch meet: host and port. Raises NodeError if nobody says."""
+
+        deadline = time.monotonic() + within_s
+        # Without a lock: a signal's handler may end this wait by an exception, anywhere in it.
+        while (order := self._meeting) is None or order.launch != launch:
+            if time.monotonic() > deadline:
+                raise NodeError(f"no node said within {within_s:.0f} s where the ranks are to meet")
+            time.sleep(_LOOK_S)
+        return order.host, order.port
 
     @property
     def superseded(self) -> Order | None:
@@ -129,88 +116,64 @@ class Link:
 
     def _run(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._over.is_set() and self.line.broken is None:
                 self._exchange()
-                if self._something_to_tell.wait(TICK_S):
-                    self._something_to_tell.clear()
-            self._exchange()
-            self.store.add(f"{_PREFIX}/left", 1)
-        except Exception as error:  # the store is gone, and with it the head node's agent
+            self._leave()
+        except Exception as error:  # of ours, on the head; the others will miss it
             self.broken = error
+        self.broken = self.broken or self.line.broken
+
+    def _exchange(self) -> None:
+        self._tell()
+        if self.tick is not None:
+            self.tick()
+        until_s = time.monotonic() + self._tick_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            for answer in self.line.wait(left_s, self._has_something_to_do):
+                self._take(answer)
+            if self.tick is not None or self._has_something_to_do():
+                break
+
+    def _leave(self) -> None:
+        """Until the head's agent has heard all, and that this one leaves."""
+        deadline = time.monotonic() + _CLOSE_S
+        while self.line.broken is None and time.monotonic() < deadline:
+            self._tell(left=True)
+            answers = self.line.wait(TICK_S, lambda: False)
+            for answer in answers:
+                self._take(answer)
+            if answers and not self._said:
+                return
+
+    def _tell(self, left: bool = False) -> None:
+        with self._lock:
+            letter = Letter(self._seen, tuple(self._said), left)
+            self._told = self._numbered
+        self.line.send(letter)
+
+    def _has_something_to_do(self) -> bool:
+        """Whether to begin the next exchange before its time."""
+        return self._over.is_set() or self._numbered > self._told
+
+    def _take(self, answer: Answer) -> None:
+        self._exchanges += 1
+        with self._lock:
+            self._said = [said for said in self._said if said.number > answer.heard]
+        for number, order in enumerate(answer.orders, answer.first + 1):
+            if number == self._seen + 1:
+                self._seen = number
+                self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        if order.do == "stop":
+            self.on_stop()
+        elif order.do == "meet":
+            self._meeting = order
+        else:
+            self.orders.put(order)
 
     def _count(self) -> None:
         seen = 0
         while not self._over.wait(TICK_S):
             self.silent_s = 0.0 if seen != self._exchanges else self.silent_s + TICK_S
             seen = self._exchanges
-
-    def _exchange(self) -> None:
-        self.store.add(f"{_PREFIX}/alive/{self.node}", 1)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.store.append(f"{_PREFIX}/reports", self._reports.get_nowait().decode())
-        if self.tick is not None:
-            self.tick()
-        count = self.store.add(f"{_PREFIX}/orders", 0)
-        while self._seen < count:
-            self._seen += 1
-            text = self.store.get(f"{_PREFIX}/order/{self._seen}")
-            order = msgspec.json.decode(text, type=Order)
-            if order.do == "stop":
-                self.on_stop()
-            else:
-                self.orders.put(order)
-        self._exchanges += 1
-
-
-class Board:
-    """The head's side of the store: what all agents said, and where orders are published."""
-
-    def __init__(self, store: Any, nodes: int) -> None:
-        self._store = store
-        self._read = 0
-        self._alive = [f"{_PREFIX}/alive/{node}" for node in range(nodes)]
-        for key in self._alive:
-            store.add(key, 0)
-        store.set(f"{_PREFIX}/reports", "")
-
-    def alive(self) -> list[int]:
-        """Each node's counter."""
-        return [int(count) for count in self._store.multi_get(self._alive)]
-
-    def reports(self) -> list[Report]:
-        """Those that came since the last call."""
-        new = bytes(self._store.get(f"{_PREFIX}/reports"))[self._read :]
-        self._read += len(new)
-        return [msgspec.json.decode(line, type=Report) for line in new.splitlines()]
-
-    def order(self, order: Order) -> None:
-        number = int(self._store.add(f"{_PREFIX}/published", 1))
-        self._store.set(f"{_PREFIX}/order/{number}", msgspec.json.encode(order).decode())
-        self._store.add(f"{_PREFIX}/orders", 1)
-
-
-def make_store(host: str | None, port: int, *, is_head: bool, timeout_s: float) -> Any:
-    """The store of this attempt's agents; without a host (one node) it stays in this process.
-
-    torchrun's rendezvous, which is told the same address, shares the server. Raises NodeError if
-    the head node's port cannot be reached, or not be opened.
-    """
-    from torch._C._distributed_c10d import HashStore, TCPStore
-
-    if host is None:
-        return HashStore()
-    try:
-        return TCPStore(
-            host,
-            port,
-            is_master=is_head,
-            multi_tenant=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_s),
-        )
-    except (RuntimeError, ValueError) as error:
-        doing = "open" if is_head else "reach"
-        raise NodeError(
-            f"cannot {doing} the head node's port {host}:{port}: {str(error).splitlines()[0]}"
-        ) from error

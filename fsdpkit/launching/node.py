@@ -15,9 +15,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +25,23 @@ import psutil
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
 from fsdpkit.launching import warm
+from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
-from fsdpkit.launching.link import Board, HeadLostError, Link, Order, make_store
+from fsdpkit.launching.gate import Gate
+from fsdpkit.launching.line import Connection, HeadLine
+from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report, follows
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.signing import keys_of
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-    from torch.distributed.launcher.api import LaunchConfig
 
     from fsdpkit.launching.ranks import RankForks, Torchrun
 
@@ -149,44 +151,70 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
 
     retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
     torchrun = Torchrun.parse(arguments, node.attempt)
-    host, port = torchrun.endpoint or (None, 0)
-    is_head = node.number == 0
+    names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
     # The head's agent opens the port when its node is checked, which may be minutes after ours.
-    start_s = _seconds(torchrun.config, "join_timeout", 600)
-    store = make_store(host, port, is_head=is_head, timeout_s=start_s)
-    store.set_timeout(timedelta(seconds=_seconds(torchrun.config, "read_timeout", 60)))
-    link = Link(store, node.number, math.inf if is_head else retry.lost_s)
-    conductor = None
-    if is_head:
-        names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
-        conductor = Conductor(
-            Board(store, len(names)),
-            names,
-            wanted=torchrun.config.min_nodes,
-            retry=retry,
-            most_restarts=torchrun.config.max_restarts,
-            attempt=node.attempt,
-            task=node.task,
-            record=JsonLines(node.attempt.dir / "orders.jsonl").write,
-            start_s=start_s,
-        )
-        link.tick = conductor.tick
-    with heartbeats() as directory:
-        link.on_stop = directory.stop.touch
-        link.start()
-        try:
-            with _guard(link, node):
-                order = link.next_order()
-                while order.do != "end":
-                    order = _obey(order, node, torchrun, link, Pulse(directory, retry.hang_s))
-        finally:
-            if conductor is not None:
-                link.linger(others=conductor.others)
-            link.close()
+    start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))
+    with contextlib.ExitStack() as at_end:
+        if node.number == 0:
+            board = Board(len(names))
+            record = JsonLines(node.attempt.dir / "orders.jsonl").write
+            if torchrun.endpoint is not None:
+                gate = Gate(board, keys_of(torchrun.config.run_id), _stranger(record))
+                gate.open(*torchrun.endpoint)
+                at_end.callback(_close_gate, gate, record)
+            conductor = Conductor(
+                board,
+                names,
+                wanted=torchrun.config.min_nodes,
+                retry=retry,
+                most_restarts=torchrun.config.max_restarts,
+                attempt=node.attempt,
+                task=node.task,
+                record=record,
+                start_s=start_s,
+            )
+            link = Link(HeadLine(board), len(names), math.inf)
+            link.tick = conductor.tick
+            at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
+        else:
+            assert torchrun.endpoint is not None
+            line = Connection(*torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say)
+            line.open(start_s)
+            link = Link(line, len(names), retry.lost_s)
+        with heartbeats() as directory:
+            link.on_stop = directory.stop.touch
+            link.start()
+            try:
+                with _guard(link, node):
+                    order = link.next_order()
+                    while order.do != "end":
+                        pulse = Pulse(directory, retry.hang_s)
+                        order = _obey(order, node, torchrun, link, pulse, start_s)
+            finally:
+                at_end.callback(link.close)
     return order
 
 
-def _obey(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse) -> Order:
+def _stranger(record: Callable[..., Any]) -> Callable[[str], None]:
+    def told(address: str) -> None:
+        record(event="stranger", address=address)
+        say(
+            f"warning: a connection from {address} did not show this run's secret and was dropped; "
+            "others are only counted"
+        )
+
+    return told
+
+
+def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
+    gate.close()
+    if gate.strangers_refused:
+        record(event="strangers", connections=gate.strangers_refused)
+
+
+def _obey(
+    order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse, meet_s: float
+) -> Order:
     """Run one launch, if this node takes part; the order that comes next."""
     if node.number not in order.nodes:
         return link.next_order()
@@ -195,15 +223,17 @@ def _obey(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse
         if link.superseded:
             return link.next_order()
         time.sleep(0.1)
-    link.report(_run_ranks(order, node, torchrun, link, pulse))
+    link.report(_run_ranks(order, node, torchrun, link, pulse, meet_s))
     return link.next_order()
 
 
-def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse) -> Report:
+def _run_ranks(
+    order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse, meet_s: float
+) -> Report:
     """One launch of torchrun's ranks on this node, and how it ended."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    from fsdpkit.launching.ranks import InterruptedLaunch
+    from fsdpkit.launching.ranks import InterruptedLaunch, Meet
 
     hang: list[Failure] = []
 
@@ -252,6 +282,12 @@ def _run_ranks(order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: 
             order.launch,
             node.attempt,
             pulse.dir,
+            meet=Meet(
+                order.nodes.index(node.number),
+                len(order.nodes),
+                tell=lambda host, port: link.meet(Meeting(order.launch, host, port)),
+                ask=lambda: link.meeting(order.launch, meet_s),
+            ),
             forks=node.forks,
             interrupted=interrupted,
             started=started,
@@ -298,10 +334,6 @@ def _guard(link: Link, node: Node) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-def _seconds(config: LaunchConfig, key: str, otherwise: float) -> float:
-    return float(config.rdzv_configs.get(key, otherwise))
 
 
 def end_descendants() -> None:

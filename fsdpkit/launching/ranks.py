@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,14 +25,13 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.pulse import RankProcess
+from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
 from fsdpkit.runs.layout import AttemptPaths
 
 # Replaces itself by the rank after asking the kernel to end it with its parent: torchrun gives each
@@ -115,8 +115,8 @@ class _Agent(LocalElasticAgent):
         return result
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Interruptible, too: it waits for nodes that may never come."""
-        with _raising_on_alarm(self.interrupted):
+        """Interruptible, too: it waits for a node that may be gone."""
+        with _raising_on_alarm(self.interrupted), _every_node_alike():
             super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -220,6 +220,34 @@ def _raising_on_alarm(interrupted: Callable[[], str | None]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def _every_node_alike() -> Iterator[None]:
+    """Tells torchelastic to number the ranks itself: as many on each node, in the nodes' order."""
+    name = "TORCH_ELASTIC_WORKER_IDENTICAL"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+@dataclass(frozen=True)
+class Meet:
+    """How the ranks of one launch find each other. place: this node's among its `nodes`.
+
+    tell: on the first of them, gets the host and port of their store. ask: on the others, waits
+    for it.
+    """
+
+    place: int
+    nodes: int
+    tell: Callable[[str, int], None]
+    ask: Callable[[], tuple[str, int]]
+
+
 @dataclass(frozen=True)
 class Torchrun:
     """A torchrun command, parsed by torchrun's own parser; it can be launched again and again."""
@@ -247,6 +275,7 @@ class Torchrun:
         attempt: AttemptPaths,
         memory: Path,
         *,
+        meet: Meet,
         forks: RankForks,
         interrupted: Callable[[], str | None],
         started: Callable[[Sequence[RankProcess]], None],
@@ -254,24 +283,22 @@ class Torchrun:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
         number: index of the launch within the attempt. memory: a directory of this node for what
-        must not depend on the run's. forks: how ranks are started. interrupted: asked a few times a
-        second, returns why to stop. started: gets the ranks' processes. Raises torch's
-        ChildFailedError if ranks failed, InterruptedLaunch, or what rendezvous raises.
+        must not depend on the run's. meet: how they find each other. forks: how ranks are started.
+        interrupted: asked a few times a second, returns why to stop. started: gets the ranks'
+        processes. Raises torch's
+        ChildFailedError if ranks failed, InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
         # Signals are this process's own business: torchrun would end the ranks.
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
-        handler = get_rendezvous_handler(
-            RendezvousParameters(
-                backend=config.rdzv_backend,
-                endpoint=config.rdzv_endpoint,
-                run_id=f"{config.run_id}_{number}",
-                min_nodes=config.min_nodes,
-                max_nodes=config.max_nodes,
-                local_addr=config.local_addr,
-                **config.rdzv_configs,
-            )
-        )
+        store = None
+        ask = meet.ask
+        if meet.place == 0:
+            here = config.local_addr or socket.getfqdn()
+            store = RankStore.open(here if self.endpoint else LOOPBACK)
+            meet.tell(*store.address())
+            ask = store.address
+        handler = KnownNodes(f"{config.run_id}_{number}", meet.place, meet.nodes, ask)
         spec = WorkerSpec(
             role=config.role,
             local_world_size=config.nproc_per_node,
@@ -295,7 +322,8 @@ class Torchrun:
             result = agent.run()
         finally:
             logs.keep_errors()
-            handler.shutdown()
+            if store is not None:
+                store.close()
             _reap_orphans([forks.server.pid] if forks.server else [])
         if result.is_failed():
             failures = result.failures

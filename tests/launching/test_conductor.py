@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from fsdpkit.config.retry import Retry
+from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
-from fsdpkit.launching.link import Order
 from fsdpkit.launching.policy import Report
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 
 
 class Table:
-    """In the place of the store: what nodes said, and the orders that were given."""
+    """In the place of the board: what nodes said, and the orders that were given."""
 
     def __init__(self, nodes: int) -> None:
         self.counts = [0] * nodes
         self.said: list[Report] = []
+        self.met: list[tuple[int, Meeting]] = []
         self.orders: list[Order] = []
 
     def alive(self) -> list[int]:
@@ -29,6 +30,10 @@ class Table:
     def reports(self) -> list[Report]:
         said, self.said = self.said, []
         return said
+
+    def meetings(self) -> list[tuple[int, Meeting]]:
+        met, self.met = self.met, []
+        return met
 
     def order(self, order: Order) -> None:
         self.orders.append(order)
@@ -267,3 +272,17 @@ def test_a_warning_does_not_overwrite_a_request_to_cancel(tmp_path: Path) -> Non
     task.stop_requested.write_text("cancel\n")
     warn(task)
     assert task.stop_requested.read_text() == "cancel\n"
+
+
+def test_the_ranks_meet_where_the_first_node_of_this_launch_says(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, nodes=3)
+    scene.live(2)
+    scene.table.met += [
+        (1, Meeting(0, "10.0.0.2", 5)),  # not the first
+        (0, Meeting(1, "10.0.0.1", 6)),  # of another launch
+    ]
+    scene.live(1)
+    assert scene.last.do == "run"
+    scene.table.met.append((0, Meeting(0, "10.0.0.1", 7)))
+    scene.live(1)
+    assert scene.last == Order(do="meet", launch=0, host="10.0.0.1", port=7)

@@ -1,155 +1,402 @@
-"""Agents that talk through a real TCPStore on loopback."""
+"""Agents that talk over real connections on loopback, undisturbed and with strangers about."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching import link as module
-from fsdpkit.launching.link import Board, HeadLostError, Link, Order, make_store
+from fsdpkit.launching import board as board_module
+from fsdpkit.launching import gate as gate_module
+from fsdpkit.launching import line as line_module
+from fsdpkit.launching import link as link_module
+from fsdpkit.launching.board import Answer, Board, Letter, Meeting, Order, Said
+from fsdpkit.launching.gate import Gate, own_address
+from fsdpkit.launching.line import Connection, HeadLine
+from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import Report
+from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, Claim, Keys
 
-pytestmark = pytest.mark.torch
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+KEYS = Keys(bytes(range(32)), "12345_0")
+HOST = "127.0.0.1"
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + 60
     while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
     return found
 
 
-@pytest.fixture
-def stores() -> tuple[Any, Any]:
-    """The head's and another agent's."""
-    head = make_store("127.0.0.1", 0, is_head=True, timeout_s=60)
-    return head, make_store("127.0.0.1", head.port, is_head=False, timeout_s=60)
+class Head:
+    """The head's side: its board and gate; and agents of other nodes."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.strangers: list[str] = []
+        self.said: list[str] = []
+        self.board = Board(nodes)
+        self.gate = Gate(self.board, KEYS, self.strangers.append)
+        self.port = self.gate.open(HOST, 0)
+        self._links: list[Link] = []
+
+    def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
+        line = Connection(HOST, port or self.port, node, KEYS, self.said.append)
+        line.open(30)
+        self._links.append(link := Link(line, self.board.nodes, lost_s))
+        return link
+
+    def dial(self) -> socket.socket:
+        """A stranger's connection."""
+        return socket.create_connection((HOST, self.port), timeout=30)
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        self.gate.close()
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     """Leaving may take its time: what is tested is what is waited for."""
-    monkeypatch.setattr(module, "_LINGER_S", 200.0)
-    monkeypatch.setattr(module, "_CLOSE_S", 60.0)
+    monkeypatch.setattr(board_module, "_LINGER_S", 200.0)
+    monkeypatch.setattr(link_module, "_CLOSE_S", 60.0)
+    with contextlib.closing(Head()) as made:
+        yield made
 
 
-def test_signs_of_life_reports_and_orders_pass(stores: tuple[Any, Any]) -> None:
-    board = Board(stores[0], 2)
-    link = Link(stores[1], 1, lost_s=30)
+def talks(head: Head, link: Link, node: int = 1) -> None:
+    """Reports pass one way and orders the other."""
+    report = Report(0, node, f"node{node}", "failed", 3, 'what\'s "that"\n{}', 12, 5, 7)
+    link.report(report)
+    assert wait_for(head.board.reports) == [report]
+    head.board.order(Order(do="run", launch=7, nodes=(0, 1)))
+    assert link.next_order() == Order(do="run", launch=7, nodes=(0, 1))
+
+
+def test_signs_of_life_reports_and_orders_pass(head: Head) -> None:
+    link = head.agent(1)
     stopped: list[int] = []
     link.on_stop = lambda: stopped.append(1)
     link.start()
-    assert wait_for(lambda: board.alive()[1] > 1)
-    assert board.alive()[0] == 0
-    report = Report(0, 1, "node2", "failed", 3, 'what\'s "that"\n{}', 12, 5, 7)
-    link.report(report)
-    assert wait_for(board.reports) == [report]
-    assert board.reports() == []
-    board.order(Order(do="run", nodes=(0, 1)))
-    board.order(Order(do="stop"))
-    board.order(Order(do="end", status=3, message="over"))
-    assert link.next_order() == Order(do="run", nodes=(0, 1))
+    assert wait_for(lambda: head.board.alive()[1] > 1)
+    assert head.board.alive()[::2] == [0, 0]
+    talks(head, link)
+    assert head.board.reports() == []
+    head.board.order(Order(do="stop"))
+    head.board.order(Order(do="end", status=3, message="over"))
     assert link.next_order() == Order(do="end", status=3, message="over")
     assert stopped == [1]
+
+
+def test_where_ranks_meet_is_asked_of_the_launch_in_hand(head: Head) -> None:
+    link = head.agent(1)
+    link.start()
+    head.board.order(Order(do="meet", launch=0, host="10.0.0.1", port=1))
+    head.board.order(Order(do="meet", launch=1, host="10.0.0.2", port=2))
+    assert link.meeting(1, 60) == ("10.0.0.2", 2)
+    with pytest.raises(NodeError, match="where the ranks are to meet"):
+        link.meeting(0, 0.1)
+    link.meet(Meeting(2, "10.0.0.3", 3))
+    assert wait_for(head.board.meetings) == [(1, Meeting(2, "10.0.0.3", 3))]
+
+
+def test_one_node_needs_no_network() -> None:
+    board = Board(1)
+    link = Link(HeadLine(board), 1, math.inf)
+    heard: list[Report] = []
+    link.tick = lambda: heard.extend(board.reports())
+    link.start()
+    link.report(Report(0, 0, "node1", "done"))
+    assert wait_for(lambda: heard) == [Report(0, 0, "node1", "done")]
+    board.order(Order(do="end"))
+    assert link.next_order() == Order(do="end")
     link.close()
 
 
-def test_a_store_that_has_gone_is_told_as_the_head_nodes_end(stores: tuple[Any, Any]) -> None:
-    class Gone:
-        def add(self, *_: object) -> int:
-            raise ConnectionResetError("reset by peer")
-
-    link = Link(Gone(), 1, lost_s=30)
+def test_of_two_orders_that_wait_the_newer_supersedes(head: Head) -> None:
+    head.board.order(Order(do="run", launch=1))
+    head.board.order(Order(do="end"))
+    link = head.agent(1)
     link.start()
-    with pytest.raises(HeadLostError, match=r"does not answer any more.*reset by peer"):
-        link.next_order()
+    assert wait_for(lambda: link.orders.qsize() == 2)
+    assert link.superseded == Order(do="end")
 
 
-def test_a_head_node_that_is_silent_is_lost_though_the_call_never_returns() -> None:
-    class Stuck:
-        def add(self, *_: object) -> None:
-            threading.Event().wait()
-
-    link = Link(Stuck(), 1, lost_s=0.5)
-    link.start()
-    with pytest.raises(HeadLostError, match="does not answer any more"):
-        link.next_order()
-
-
-def test_the_last_order_reaches_an_agent_before_the_head_leaves(
-    stores: tuple[Any, Any], patient: None
+def test_what_an_agent_says_last_is_heard_and_the_head_stays_until_all_have_left(
+    head: Head,
 ) -> None:
-    board = Board(stores[0], 2)
-    head, other = Link(stores[0], 0, lost_s=30), Link(stores[1], 1, lost_s=30)
-    head.start()
+    one, other = head.agent(1), head.agent(2)
+    one.start()
     other.start()
-    board.order(Order(do="end"))
-    assert other.next_order().do == "end"
-    other.close()
-    assert head.linger(others=1)
-    head.close()
-
-
-def test_the_head_stays_until_the_others_have_left(stores: tuple[Any, Any], patient: None) -> None:
-    head, other = Link(stores[0], 0, lost_s=30), Link(stores[1], 1, lost_s=30)
-    other.start()
-    staying = threading.Thread(target=head.linger, args=(1,), daemon=True)
+    report = Report(0, 1, "node1", "done")
+    one.report(report)
+    one.close()
+    assert head.board.reports() == [report]
+    staying = threading.Thread(target=head.board.linger, args=(2,), daemon=True)
     staying.start()
-    time.sleep(0.5)
+    staying.join(timeout=0.5)
     assert staying.is_alive()
     other.close()
     staying.join(timeout=150)
     assert not staying.is_alive()
 
 
-def test_what_an_agent_says_last_is_heard(stores: tuple[Any, Any], patient: None) -> None:
-    board, link = Board(stores[0], 2), Link(stores[1], 1, lost_s=30)
+# ---- Networks that break
+
+
+class Cable:
+    """A way to the head that can be cut; both sides notice nothing by themselves."""
+
+    def __init__(self, port: int) -> None:
+        self._server = socket.create_server((HOST, 0))
+        self.port = int(self._server.getsockname()[1])
+        self._target, self._pairs, self.cut = port, [], False  # type: ignore[var-annotated]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                near, _ = self._server.accept()
+                far = socket.create_connection((HOST, self._target))
+                self._pairs.append((near, far))
+                for a, b in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(a, b), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not self.cut:
+                    sink.sendall(data)
+
+    def reset(self) -> None:
+        """Break all connections."""
+        for pair in self._pairs:
+            for one in pair:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+def test_hiccups_lose_nothing_and_repeat_nothing(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    cable = Cable(head.port)
+    link = head.agent(1, port=cable.port)
     link.start()
-    assert wait_for(lambda: board.alive()[1])
-    report = Report(0, 1, "node2", "done")
-    link.report(report)
-    link.close()
-    assert board.reports() == [report]
+    said: list[Report] = []
+    for number in range(6):
+        if number % 2:
+            cable.reset()
+        else:
+            cable.cut = True
+        report = Report(number, 1, "node1", "done")
+        link.report(report)
+        head.board.order(Order(do="run", launch=number))
+        time.sleep(0.2)
+        cable.cut = False
+        assert link.next_order().launch == number
+        assert wait_for(lambda report=report: said.extend(head.board.reports()) or report in said)
+    assert [report.launch for report in said] == list(range(6))
+    assert link.superseded is None
 
 
-def test_of_two_orders_that_wait_the_newer_supersedes(stores: tuple[Any, Any]) -> None:
-    board, link = Board(stores[0], 2), Link(stores[1], 1, lost_s=30)
-    board.order(Order(do="run", launch=1))
-    board.order(Order(do="end"))
+def test_a_head_that_is_silent_is_lost_and_one_that_is_late_is_not(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    cable = Cable(head.port)
+    link = head.agent(1, lost_s=1.5, port=cable.port)
     link.start()
-    assert wait_for(lambda: link.orders.qsize() == 2)
-    assert link.superseded == Order(do="end")
-    link.close()
+    cable.cut = True
+    time.sleep(0.7)
+    cable.cut = False
+    talks(head, link)
+    cable.cut = True
+    with pytest.raises(HeadLostError, match="does not answer any more, for"):
+        link.next_order()
+    cable.cut = False
 
 
-def test_one_node_needs_no_network() -> None:
-    store = make_store(None, 0, is_head=True, timeout_s=10)
-    board = Board(store, 1)
-    link = Link(store, 0, lost_s=30)
+def test_a_head_whose_agent_has_gone_is_told_at_once(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "_REFUSED_S", 0.3)
+    link = head.agent(1, lost_s=math.inf)
     link.start()
-    link.report(Report(0, 0, "node1", "done"))
-    assert wait_for(board.reports) == [Report(0, 0, "node1", "done")]
-    link.close()
+    talks(head, link)
+    head.gate.close()
+    with pytest.raises(HeadLostError, match=r"does not answer any more.*refused"):
+        link.next_order()
 
 
 def test_a_port_that_is_taken_and_a_head_that_is_not_there_are_told() -> None:
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
-        taken.listen()
+    with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(NodeError, match=f"cannot open the head node's port 127.0.0.1:{port}"):
-            make_store("127.0.0.1", port, is_head=True, timeout_s=2)
-    with pytest.raises(NodeError, match="cannot reach the head node's port"):
-        make_store("127.0.0.1", free_port(), is_head=False, timeout_s=1)
+        with pytest.raises(NodeError, match=f"cannot open the head node's port {HOST}:{port}"):
+            Gate(Board(2), KEYS, print).open(HOST, port)
+    with pytest.raises(NodeError, match=r"cannot reach the head node's port.*refused"):
+        Connection(HOST, port, 1, KEYS, print).open(0.1)
+
+
+# ---- Strangers
+
+
+def hostile_bodies() -> list[bytes]:
+    """What an attacker may send: rubbish, and what he would like to be believed."""
+    end = Answer(0, (Order(do="end", status=0),))
+    report = Letter(0, (Said(1, Report(0, 1, "node1", "done")),))
+    packed = [msgspec.msgpack.encode(one) for one in (end, report)]
+    return [
+        b"",
+        b"\0",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"SSH-2.0-scan\r\n",
+        os.urandom(5000),
+        bytes(CLAIM_BYTES),
+        b"\xff" * CLAIM_BYTES,
+        b'{"do":"end","status":0}\n',
+        *packed,
+        *(len(body).to_bytes(4, "big") + body + bytes(32) for body in packed),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(hostile_bodies())))
+def test_what_a_stranger_sends_is_not_read(head: Head, number: int) -> None:
+    link = head.agent(1)
+    link.start()
+    with head.dial() as stranger:
+        stranger.sendall(hostile_bodies()[number])
+        stranger.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):  # he is dropped with what he sent unread
+            answer = b""
+            while more := stranger.recv(1 << 16):
+                answer += more
+            assert len(answer) == GREETING_BYTES
+    assert wait_for(lambda: head.gate.strangers_refused) == 1
+    assert head.board.reports() == []
+    talks(head, link)
+    assert link.superseded is None
+
+
+def test_of_all_strangers_one_is_told_and_the_rest_are_counted(head: Head) -> None:
+    for _ in range(5):
+        head.dial().close()
+    assert wait_for(lambda: head.gate.strangers_refused == 5)
+    assert head.strangers == [HOST]
+
+
+def test_what_was_recorded_on_the_wire_is_not_believed_again(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's whole conversation, sent by somebody else, and on the same connection again."""
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    recorded: list[bytes] = []
+
+    class Tap(Cable):
+        def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    if sink.getpeername()[1] == head.port:
+                        recorded.append(data)
+                    sink.sendall(data)
+                    if replay.is_set() and sink.getpeername()[1] == head.port:
+                        replay.clear()
+                        sink.sendall(data)
+
+    replay = threading.Event()
+    tap = Tap(head.port)
+    link = head.agent(1, port=tap.port)
+    link.start()
+    report = Report(0, 1, "node1", "failed")
+    link.report(report)
+    assert wait_for(head.board.reports) == [report]
+    with head.dial() as stranger:
+        stranger.sendall(b"".join(recorded))
+        assert wait_for(lambda: head.gate.strangers_refused) == 1
+    replay.set()
+    assert wait_for(lambda: head.gate.strangers_refused == 2)  # the connection is made again
+    assert head.board.reports() == []
+    talks(head, link)
+
+
+def test_an_agent_speaks_for_its_own_node_alone(head: Head) -> None:
+    link = head.agent(2)
+    link.start()
+    link.report(Report(0, 1, "node1", "done"))
+    talks(head, link, node=2)
+
+
+@pytest.mark.parametrize("node", [0, 3, 2**32 - 1])
+def test_a_node_that_the_job_does_not_have_is_refused(head: Head, node: int) -> None:
+    with head.dial() as agent:
+        greeting = agent.recv(GREETING_BYTES, socket.MSG_WAITALL)
+        agent.sendall(Claim(KEYS, node, greeting).claim)
+        assert agent.recv(1) == b""
+    assert head.board.alive() == [0, 0, 0]
+
+
+def test_idle_and_slow_strangers_by_the_thousand_take_nothing_from_the_agents(head: Head) -> None:
+    link = head.agent(1)
+    link.start()
+    with contextlib.ExitStack() as strangers:
+        for number in range(600):
+            stranger = strangers.enter_context(head.dial())
+            if number % 3:
+                stranger.sendall(bytes(number % CLAIM_BYTES))
+        talks(head, link)
+        late = head.agent(2)
+        late.start()
+        assert wait_for(lambda: head.board.alive()[2])
+    assert len(head.gate._strangers) <= gate_module._STRANGERS
+
+
+def test_an_agent_does_not_take_orders_from_whoever_has_the_heads_port(head: Head) -> None:
+    """Somebody else on the head node was faster; the real head comes later."""
+    with socket.create_server((HOST, 0)) as false_head:
+        port = false_head.getsockname()[1]
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = false_head.accept()
+                    client.sendall(b"fsdpkit1" + bytes(32) + bytes(32) + bytes(100))
+
+        threading.Thread(target=serve, daemon=True).start()
+        line = Connection(HOST, port, 1, KEYS, head.said.append)
+        with pytest.raises(NodeError, match="does not know this run's secret"):
+            line.open(0.6)
+    assert len(head.said) == 1
+
+
+# ---- Addresses
+
+
+def test_the_port_is_open_at_the_jobs_own_address_only(head: Head) -> None:
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", head.port), timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("known", "own"),
+    [
+        (["10.0.0.1"], "10.0.0.1"),
+        (["127.0.1.1", "10.0.0.1"], "10.0.0.1"),
+        (["fe80::1%eth0", "10.0.0.1"], "10.0.0.1"),
+        (["2001:db8::1"], "2001:db8::1"),
+        (["127.0.1.1", "::1"], ""),
+    ],
+)
+def test_a_names_own_address(known: list[str], own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(0, 0, 0, "", (address, 0)) for address in known]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert own_address("node1") == own
+    assert own_address("127.0.0.3") == "127.0.0.3"

@@ -32,8 +32,6 @@ NAMES: dict[str, tuple[str, ...] | None] = {
     f"{PROCESS}._popen": ("self", "args", "env"),
     f"{CHECKPOINTING}:CheckpointWrapper": None,
     f"{CHECKPOINTING}:checkpoint_wrapper": None,
-    "torch._C._distributed_c10d:HashStore": None,
-    "torch._C._distributed_c10d:TCPStore": None,
     "torch._guards:detect_fake_mode": ("inputs",),
     "torch.serialization:_get_layout": ("name",),
     "torch.utils._pytree:tree_map_only": None,

@@ -106,6 +106,7 @@ class Bash:
             tools.mkdir()
             for tool in (
                 "awk",
+                "od",
                 "sed",
                 "sort",
                 "cat",

@@ -1,0 +1,158 @@
+"""What the agents of one attempt tell each other, and the head node's record of it.
+
+Each agent writes letters: what it has to say, numbered, until the head has heard it, and the last
+order that it has read. The head's answers hold the orders after that one. So a letter may be lost,
+or sent twice, and nothing is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from fsdpkit.launching.policy import Report
+
+_LINGER_S = 10.0
+"""With link.CLOSE_S an agent is gone before the batch shell, 20 s after the verdict, kills the
+step."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the head's agent tells all agents to do, in place of what they do now."""
+
+    do: Literal["run", "meet", "stop", "end"]
+    launch: int = 0
+    nodes: tuple[int, ...] = ()
+    """run: which nodes take part."""
+    delay_s: float = 0.0
+    because: str = ""
+    """Why the launch before is over; `hang` makes the agents ask ranks for their stacks."""
+    status: int = 0
+    """end: what to exit with."""
+    message: str = ""
+    host: str = ""
+    """meet: where the ranks of the launch meet, at `port`."""
+    port: int = 0
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """Where the ranks of a launch meet, told by the agent that has opened the port."""
+
+    launch: int
+    host: str
+    port: int
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One thing that an agent has to say: one of the two."""
+
+    number: int
+    report: Report | None = None
+    meeting: Meeting | None = None
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """From an agent to the head's. seen: how many orders it has read; left: it reads no more."""
+
+    seen: int = 0
+    said: tuple[Said, ...] = ()
+    left: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """From the head's agent. orders: those after number `first`; heard: the last of `said`."""
+
+    first: int
+    orders: tuple[Order, ...] = ()
+    heard: int = 0
+
+
+class Board:
+    """The head's side: what all agents said, and the orders to them. For any thread.
+
+    nodes: how many agents there are, spares included.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.on_order: Callable[[], None] = lambda: None
+        self.version = 0
+        """Grows with everything that is said or ordered."""
+        self._changed = threading.Condition()
+        self._counts, self._heard = [0] * nodes, [0] * nodes
+        self._left: set[int] = set()
+        self._reports: list[Report] = []
+        self._meetings: list[tuple[int, Meeting]] = []
+        self._orders: list[Order] = []
+
+    def hear(self, node: int, letter: Letter) -> Answer:
+        """Take in a letter that this node's agent wrote."""
+        with self._changed:
+            self._counts[node] += 1
+            for said in letter.said:
+                if said.number == self._heard[node] + 1:
+                    self._heard[node] = said.number
+                    self._take(node, said)
+            if letter.left:
+                self._left.add(node)
+            if letter.said or letter.left:
+                self._news()
+            return self.answer(node, letter.seen)
+
+    def _take(self, node: int, said: Said) -> None:
+        if said.report is not None and said.report.node == node:
+            self._reports.append(said.report)
+        if said.meeting is not None:
+            self._meetings.append((node, said.meeting))
+
+    def answer(self, node: int, seen: int) -> Answer:
+        """The orders that this node's agent has not read."""
+        with self._changed:
+            return Answer(seen, tuple(self._orders[seen:]), self._heard[node])
+
+    def alive(self) -> list[int]:
+        """How many letters of each node came."""
+        with self._changed:
+            return list(self._counts)
+
+    def reports(self) -> list[Report]:
+        """Those that came since the last call."""
+        with self._changed:
+            new, self._reports = self._reports, []
+            return new
+
+    def meetings(self) -> list[tuple[int, Meeting]]:
+        """Those that came since the last call, and from which node."""
+        with self._changed:
+            new, self._meetings = self._meetings, []
+            return new
+
+    def order(self, order: Order) -> None:
+        with self._changed:
+            self._orders.append(order)
+            self._news()
+        self.on_order()
+
+    def _news(self) -> None:
+        self.version += 1
+        self._changed.notify_all()
+
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> None:
+        """Until `enough`, asked at each new version and `nudge`, or time is up."""
+        with self._changed:
+            self._changed.wait_for(enough, seconds)
+
+    def nudge(self) -> None:
+        """Let who waits ask again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def linger(self, others: int) -> bool:
+        """Wait until so many other agents have read the last order; whether they all have."""
+        deadline = time.monotonic() + _LINGER_S
+        self.wait(deadline - time.monotonic(), lambda: len(self._left - {0}) >= others)
+        return len(self._left - {0}) >= others

@@ -1,0 +1,194 @@
+"""The head node's port: agents that show the run's secret come in, nobody else.
+
+A thread of its own, which touches no file and decides nothing: a stalled disk must not make the
+head node look dead. Whoever connects has a few seconds to show the secret, and of those who have
+not yet only the newest are kept, so that neither idle connections nor a flood of them take anything
+from the agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import resource
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fsdpkit.errors import NodeError
+from fsdpkit.launching.board import Board, Letter
+from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
+
+_CLAIM_S = 5.0
+_STRANGERS = 256
+"""Connections that have not shown the secret."""
+_BACKLOG = 1024
+_UNSENT_BYTES = 4 << 20
+"""An agent that reads nothing is dropped with this much unsent; it connects again."""
+_OTHER_FILES = 256
+_READ_BYTES = 1 << 16
+
+
+def own_address(host: str) -> str:
+    """The address to listen at for those who connect to `host`, which is this machine.
+
+    Of a name the first address beyond loopback, IPv4 before IPv6; a name that means only loopback
+    here, as some set-ups have it, says nothing, and the answer is "" for all interfaces. Raises
+    NodeError for a name that nobody knows.
+    """
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NodeError(f"the node's own name {host} has no address: {error}") from error
+    addresses = [str(info[4][0]).partition("%")[0] for info in found]
+    outside = [a for a in addresses if not ipaddress.ip_address(a).is_loopback]
+    return min(outside, key=lambda a: ":" in a, default="")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket at `own_address(host)`; port 0 takes a free one. Raises OSError."""
+    address = own_address(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+
+
+class Gate:
+    """Serves `board` to the agents of the other nodes.
+
+    refused: called once for the first stranger, with his address, and never again.
+    """
+
+    def __init__(self, board: Board, keys: Keys, refused: Callable[[str], None]) -> None:
+        self.strangers_refused = 0
+        self._board, self._keys, self._tell = board, keys, refused
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._agents: dict[int, _Agent] = {}
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda *_: None)  # of connections that broke
+        self._thread = threading.Thread(target=self._run, name="fsdpkit-gate", daemon=True)
+        self._over = asyncio.Event()
+        self._listening: socket.socket | None = None
+
+    def open(self, host: str, port: int) -> int:
+        """Listen, and serve from now on; the port. Raises NodeError."""
+        try:
+            self._listening = listen(host, port)
+        except OSError as error:
+            why = error.strerror or error
+            raise NodeError(f"cannot open the head node's port {host}:{port}: {why}") from error
+        _allow_files(self._board.nodes + _STRANGERS + _OTHER_FILES)
+        self._board.on_order = lambda: self._call(self._push)
+        self._thread.start()
+        return int(self._listening.getsockname()[1])
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._board.on_order = lambda: None
+        self._call(self._over.set)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5.0)
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve_all())
+        finally:
+            self._loop.close()
+
+    async def _serve_all(self) -> None:
+        server = await asyncio.start_server(self._serve, sock=self._listening, limit=_READ_BYTES)
+        await self._over.wait()
+        server.close()
+        for writer in [*self._strangers, *(agent.writer for agent in self._agents.values())]:
+            writer.close()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            agent = await self._admit(reader, writer)
+            if agent is None:
+                self._refuse(writer)
+                return
+            while data := await reader.read(_READ_BYTES):
+                for body in agent.frames.open(data):
+                    self._answer(agent, msgspec.msgpack.decode(body, type=Letter))
+        except (ForgedError, msgspec.MsgspecError):
+            self._refuse(writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Agent | None:
+        """The agent at the other end, once it has shown the secret."""
+        head = Head(self._keys)
+        self._strangers[writer] = None
+        if len(self._strangers) > _STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        try:
+            writer.write(head.greeting)
+            claim = await asyncio.wait_for(reader.readexactly(CLAIM_BYTES), _CLAIM_S)
+            node, grant, frames = head.grant(claim)
+        except (ForgedError, EOFError, OSError, asyncio.TimeoutError):
+            return None
+        finally:
+            self._strangers.pop(writer, None)
+        if not 0 < node < self._board.nodes:
+            return None
+        if before := self._agents.get(node):
+            before.writer.close()  # it has lost that connection
+        agent = self._agents[node] = _Agent(node, frames, writer)
+        with contextlib.suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        writer.write(grant)
+        return agent
+
+    def _refuse(self, writer: asyncio.StreamWriter) -> None:
+        self.strangers_refused += 1
+        if self.strangers_refused == 1:
+            peer = writer.get_extra_info("peername") or ("an unknown address",)
+            self._tell(str(peer[0]))
+
+    def _answer(self, agent: _Agent, letter: Letter) -> None:
+        agent.seen = letter.seen
+        self._send(agent, msgspec.msgpack.encode(self._board.hear(agent.node, letter)))
+
+    def _push(self) -> None:
+        for agent in list(self._agents.values()):
+            self._send(agent, msgspec.msgpack.encode(self._board.answer(agent.node, agent.seen)))
+
+    def _send(self, agent: _Agent, body: bytes) -> None:
+        if agent.writer.transport.get_write_buffer_size() > _UNSENT_BYTES:
+            agent.writer.transport.abort()
+        elif not agent.writer.is_closing():
+            agent.writer.write(agent.frames.seal(body))
+
+
+class _Agent:
+    """A connection of another node's agent. seen: how many orders it said to have read."""
+
+    def __init__(self, node: int, frames: Frames, writer: asyncio.StreamWriter) -> None:
+        self.node, self.frames, self.writer, self.seen = node, frames, writer, 0
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise this process's limit of open files as far as it may be and must."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,213 @@
+"""An agent's line to the head's: on the head itself the board, elsewhere a connection.
+
+A connection that breaks, stalls or turns out to be somebody else's is made again for as long as its
+owner wants; what was not answered is said again on the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from fsdpkit.errors import NodeError
+from fsdpkit.launching.board import Answer, Board, Letter
+from fsdpkit.launching.signing import (
+    GRANT_BYTES,
+    GREETING_BYTES,
+    Claim,
+    ForgedError,
+    Frames,
+    Keys,
+)
+
+_CONNECT_S = 5.0
+_ANSWER_S = 5.0
+"""So long without an answer, and the connection is made anew."""
+_AGAIN_S = 0.25
+_REFUSED_S = 3.0
+"""A machine that refuses connections for so long is there, and the head's agent is not."""
+_READ_BYTES = 1 << 16
+
+
+class Line(Protocol):
+    """What a link needs of it. `broken` says why there is nobody at the other end any more."""
+
+    broken: Exception | None
+
+    def send(self, letter: Letter) -> None: ...
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]: ...
+    def nudge(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class HeadLine:
+    """On the head node: straight to the board."""
+
+    def __init__(self, board: Board) -> None:
+        self.broken: Exception | None = None
+        self._board, self._seen, self._version = board, 0, 0
+
+    def send(self, letter: Letter) -> None:
+        self._seen = letter.seen
+        self._board.hear(0, letter)
+        self._version = self._board.version
+
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]:
+        """What is on the board, once this time is over, `enough` or something new has come."""
+        self._board.wait(seconds, lambda: enough() or self._board.version != self._version)
+        return [self._board.answer(0, self._seen)]
+
+    def nudge(self) -> None:
+        self._board.nudge()
+
+    def close(self) -> None:
+        pass
+
+
+class Connection:
+    """From another node, authenticated both ways.
+
+    said: gets a sentence, once, if something else than this run's head agent answers there.
+    """
+
+    def __init__(
+        self, host: str, port: int, node: int, keys: Keys, said: Callable[[str], None]
+    ) -> None:
+        self.broken: Exception | None = None
+        self._host, self._port, self._node, self._keys, self._said = host, port, node, keys, said
+        self._socket: socket.socket | None = None
+        self._frames: Frames | None = None
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._refused_s: float | None = None
+        self._asked_s: float | None = None
+        self._strange = False
+
+    def open(self, within_s: float) -> None:
+        """Connect for the first time: the head's agent may come minutes later. Raises NodeError."""
+        deadline = time.monotonic() + within_s
+        while True:
+            error = self._connect()
+            if self._socket is not None:
+                return
+            if time.monotonic() > deadline:
+                raise NodeError(
+                    f"cannot reach the head node's port {self._host}:{self._port}: {error}"
+                )
+            time.sleep(_AGAIN_S)
+
+    def send(self, letter: Letter) -> None:
+        if self._socket is None and (error := self._connect()) is not None:
+            self._note(error)
+            return
+        assert self._socket is not None
+        assert self._frames is not None
+        frame = self._frames.seal(msgspec.msgpack.encode(letter))
+        try:
+            self._socket.settimeout(_ANSWER_S)
+            self._socket.sendall(frame)
+        except OSError:
+            self._drop()
+            return
+        self._asked_s = self._asked_s or time.monotonic()
+
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]:
+        """Answers that come within this time; at once if there are some, or `nudge` is called."""
+        if self._socket is None:
+            self._sleep(seconds, [self._woken])
+            return []
+        readable = self._sleep(seconds, [self._woken, self._socket])
+        if self._socket not in readable:
+            if self._asked_s is not None and time.monotonic() - self._asked_s > _ANSWER_S:
+                self._drop()
+            return []
+        try:
+            data = self._socket.recv(_READ_BYTES)
+            assert self._frames is not None
+            answers = [msgspec.msgpack.decode(b, type=Answer) for b in self._frames.open(data)]
+        except (OSError, ForgedError, msgspec.MsgspecError):
+            data = b""
+        if not data:
+            self._drop()
+            return []
+        self._asked_s = None
+        return answers
+
+    def nudge(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
+
+    def close(self) -> None:
+        self._drop()
+        self._wake.close()
+        self._woken.close()
+
+    def _sleep(self, seconds: float, sockets: list[socket.socket]) -> list[socket.socket]:
+        poll = select.poll()  # select() knows no descriptor above 1023
+        numbers = {each.fileno(): each for each in sockets}
+        for number in numbers:
+            poll.register(number, select.POLLIN)
+        readable = [numbers[number] for number, _ in poll.poll(max(0.0, seconds) * 1000)]
+        if self._woken in readable:
+            with contextlib.suppress(OSError):
+                self._woken.recv(_READ_BYTES)
+        return readable
+
+    def _connect(self) -> Exception | None:
+        """Try once; why not."""
+        deadline = time.monotonic() + _CONNECT_S
+        try:
+            connection = socket.create_connection((self._host, self._port), timeout=_CONNECT_S)
+        except OSError as error:
+            return error
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            claim = Claim(self._keys, self._node, _receive(connection, GREETING_BYTES, deadline))
+            connection.sendall(claim.claim)
+            self._frames = claim.frames(_receive(connection, GRANT_BYTES, deadline))
+        except (OSError, ForgedError) as error:
+            connection.close()
+            if isinstance(error, OSError):
+                return error
+            if not self._strange:
+                self._strange = True
+                self._said(
+                    f"what answers at {self._host}:{self._port} does not know this run's secret; "
+                    "not believed, and tried again"
+                )
+            return NodeError("what answers there does not know this run's secret")
+        self._socket, self._refused_s, self._asked_s = connection, None, None
+        return None
+
+    def _note(self, error: Exception) -> None:
+        now = time.monotonic()
+        if not isinstance(error, ConnectionRefusedError):
+            self._refused_s = None
+        elif self._refused_s is None:
+            self._refused_s = now
+        elif now - self._refused_s > _REFUSED_S:
+            self.broken = error
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._frames = self._asked_s = None
+
+
+def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """So many bytes. Raises OSError where they do not come in time."""
+    data = b""
+    while len(data) < size:
+        connection.settimeout(max(0.01, deadline - time.monotonic()))
+        more = connection.recv(size - len(data))
+        if not more:
+            raise ConnectionResetError("the connection was closed")
+        data += more
+    return data
