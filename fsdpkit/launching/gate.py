@@ -59,14 +59,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Gate:
-    """Serves `board` to the agents of the other nodes.
+    """Serves `board` to the agents of the other nodes."""
 
-    refused: called once for the first stranger, with his address, and never again.
-    """
-
-    def __init__(self, board: Board, keys: Keys, refused: Callable[[str], None]) -> None:
-        self.strangers_refused = 0
-        self._board, self._keys, self._tell = board, keys, refused
+    def __init__(self, board: Board, keys: Keys) -> None:
+        self.refused = 0
+        """How many connections did not show the secret, or were not what comes next on theirs."""
+        self.first_refused = ""
+        """From which address the first of them came."""
+        self._board, self._keys = board, keys
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._agents: dict[int, _Agent] = {}
         self._loop = asyncio.new_event_loop()
@@ -158,10 +158,9 @@ class Gate:
         return agent
 
     def _refuse(self, writer: asyncio.StreamWriter) -> None:
-        self.strangers_refused += 1
-        if self.strangers_refused == 1:
-            peer = writer.get_extra_info("peername") or ("an unknown address",)
-            self._tell(str(peer[0]))
+        peer = writer.get_extra_info("peername") or ("an unknown address",)
+        self.first_refused = self.first_refused or str(peer[0])
+        self.refused += 1
 
     def _answer(self, agent: _Agent, letter: Letter) -> None:
         agent.seen = letter.seen

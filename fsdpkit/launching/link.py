@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.board import Answer, Letter, Meeting, Order, Said
@@ -22,6 +23,7 @@ _NODES_A_TICK = 256
 """Of more agents, each says a word less often: the head reads a thousand letters a second."""
 _CLOSE_S = 5.0
 _LOOK_S = 0.01
+_MESSAGE = 1 << 14
 
 
 class HeadLostError(NodeLostError):
@@ -29,8 +31,8 @@ class HeadLostError(NodeLostError):
 
 
 class Link:
-    """One agent's end. `tick` (on the head: the conductor) is called in each exchange, between what
-    this agent tells and what it is told.
+    """One agent's end. `ticks` (on the head: the conductor's) are called in each exchange, between
+    what this agent tells and what it is told.
 
     nodes: how many agents there are. lost_s: how long the head's agent may be silent; without end
     on the head itself, where what may stall is the run's file system, and no reason to end.
@@ -38,7 +40,7 @@ class Link:
 
     def __init__(self, line: Line, nodes: int, lost_s: float) -> None:
         self.line, self.lost_s = line, lost_s
-        self.tick: Callable[[], None] | None = None
+        self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[], None] = lambda: None
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
@@ -67,8 +69,9 @@ class Link:
             self.line.close()
 
     def report(self, report: Report) -> None:
-        """Tell the head's agent how a launch ended here."""
-        self._say(report=report)
+        """Tell the head's agent how a launch ended here; of a long message the beginning."""
+        text = report.message[:_MESSAGE].encode(errors="replace").decode()  # from an error file
+        self._say(report=replace(report, message=text))
 
     def meet(self, meeting: Meeting) -> None:
         """Tell it where the ranks meet, which this node's agent has prepared."""
@@ -125,13 +128,13 @@ class Link:
 
     def _exchange(self) -> None:
         self._tell()
-        if self.tick is not None:
-            self.tick()
+        for tick in self.ticks:
+            tick()
         until_s = time.monotonic() + self._tick_s
         while (left_s := until_s - time.monotonic()) > 0:
             for answer in self.line.wait(left_s, self._has_something_to_do):
                 self._take(answer)
-            if self.tick is not None or self._has_something_to_do():
+            if self.ticks or self._has_something_to_do():
                 break
 
     def _leave(self) -> None:

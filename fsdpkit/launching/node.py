@@ -157,11 +157,13 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
     with contextlib.ExitStack() as at_end:
         if node.number == 0:
             board = Board(len(names))
+            link = Link(HeadLine(board), len(names), math.inf)
             record = JsonLines(node.attempt.dir / "orders.jsonl").write
             if torchrun.endpoint is not None:
-                gate = Gate(board, keys_of(torchrun.config.run_id), _stranger(record))
+                gate = Gate(board, keys_of(torchrun.config.run_id))
                 gate.open(*torchrun.endpoint)
                 at_end.callback(_close_gate, gate, record)
+                link.ticks.append(_strangers(gate, record))
             conductor = Conductor(
                 board,
                 names,
@@ -173,8 +175,7 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
                 record=record,
                 start_s=start_s,
             )
-            link = Link(HeadLine(board), len(names), math.inf)
-            link.tick = conductor.tick
+            link.ticks.append(conductor.tick)
             at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
         else:
             assert torchrun.endpoint is not None
@@ -195,21 +196,27 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
     return order
 
 
-def _stranger(record: Callable[..., Any]) -> Callable[[str], None]:
-    def told(address: str) -> None:
-        record(event="stranger", address=address)
-        say(
-            f"warning: a connection from {address} did not show this run's secret and was dropped; "
-            "others are only counted"
-        )
+def _strangers(gate: Gate, record: Callable[..., Any]) -> Callable[[], None]:
+    """Tells of the first connection that did not show the secret."""
+    told = False
 
-    return told
+    def look() -> None:
+        nonlocal told
+        if gate.refused and not told:
+            told = True
+            record(event="stranger", address=gate.first_refused)
+            say(
+                f"warning: a connection from {gate.first_refused} did not show this run's secret "
+                "and was dropped; others are only counted"
+            )
+
+    return look
 
 
 def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
     gate.close()
-    if gate.strangers_refused:
-        record(event="strangers", connections=gate.strangers_refused)
+    if gate.refused:
+        record(event="strangers", connections=gate.refused)
 
 
 def _obey(

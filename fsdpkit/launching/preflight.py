@@ -16,6 +16,7 @@ import os
 import platform
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,18 +69,33 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
         import torch
 
         version = torch.__version__
-    # OSError: a shared library that cannot be loaded. AttributeError: an empty directory, what
-    # some file systems show of a package that is not there.
+    # AttributeError: an empty directory, what some file systems show of a package that is gone.
     except (ImportError, OSError, AttributeError) as error:
-        raise BrokenNodeError(
-            f"torch cannot be imported by {sys.executable} on this node ({error}); does every node "
-            "see the environment that the job activates?"
+        # Another node may have the shared library that this one lacks. A module that is missing, or
+        # not the one it should be, says nothing against a node.
+        library = isinstance(error, OSError) or ".so" in str(error)
+        kind = BrokenNodeError if library else NodeError
+        remedy = "does every node see the environment that the job activates?"
+        if path := _in_place_of_pythons():
+            kind, remedy = NodeError, f"{path} has the name of a module of Python's own: rename it"
+        raise kind(
+            f"torch cannot be imported by {sys.executable} on this node ({error}); {remedy}"
         ) from error
     if problem := too_old(version):
         raise NodeError(problem)
     if note := untested(version):
         _warn(note)
     return _versions(version)
+
+
+def _in_place_of_pythons() -> str | None:
+    """A file that was imported where one of Python's own modules was meant."""
+    own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    for name in sys.stdlib_module_names & sys.modules.keys():
+        path = getattr(sys.modules[name], "__file__", None) or ""
+        if path and not any(os.path.realpath(path).startswith(where + os.sep) for where in own):
+            return str(path)
+    return None
 
 
 def _versions(torch: str) -> dict[str, str]:

@@ -41,10 +41,9 @@ class Head:
     """The head's side: its board and gate; and agents of other nodes."""
 
     def __init__(self, nodes: int = 3) -> None:
-        self.strangers: list[str] = []
         self.said: list[str] = []
         self.board = Board(nodes)
-        self.gate = Gate(self.board, KEYS, self.strangers.append)
+        self.gate = Gate(self.board, KEYS)
         self.port = self.gate.open(HOST, 0)
         self._links: list[Link] = []
 
@@ -97,6 +96,15 @@ def test_signs_of_life_reports_and_orders_pass(head: Head) -> None:
     assert stopped == [1]
 
 
+def test_whatever_a_rank_left_as_its_last_words_passes(head: Head) -> None:
+    link = head.agent(1)
+    link.start()
+    link.report(Report(0, 1, "node1", "failed", message="\ud800 \x1b[2J" + "x" * (1 << 22)))
+    (report,) = wait_for(head.board.reports)
+    assert report.message.startswith("? \x1b[2Jxxx")
+    talks(head, link)
+
+
 def test_where_ranks_meet_is_asked_of_the_launch_in_hand(head: Head) -> None:
     link = head.agent(1)
     link.start()
@@ -113,7 +121,7 @@ def test_one_node_needs_no_network() -> None:
     board = Board(1)
     link = Link(HeadLine(board), 1, math.inf)
     heard: list[Report] = []
-    link.tick = lambda: heard.extend(board.reports())
+    link.ticks.append(lambda: heard.extend(board.reports()))
     link.start()
     link.report(Report(0, 0, "node1", "done"))
     assert wait_for(lambda: heard) == [Report(0, 0, "node1", "done")]
@@ -242,7 +250,7 @@ def test_a_port_that_is_taken_and_a_head_that_is_not_there_are_told() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(NodeError, match=f"cannot open the head node's port {HOST}:{port}"):
-            Gate(Board(2), KEYS, print).open(HOST, port)
+            Gate(Board(2), KEYS).open(HOST, port)
     with pytest.raises(NodeError, match=r"cannot reach the head node's port.*refused"):
         Connection(HOST, port, 1, KEYS, print).open(0.1)
 
@@ -281,17 +289,17 @@ def test_what_a_stranger_sends_is_not_read(head: Head, number: int) -> None:
             while more := stranger.recv(1 << 16):
                 answer += more
             assert len(answer) == GREETING_BYTES
-    assert wait_for(lambda: head.gate.strangers_refused) == 1
+    assert wait_for(lambda: head.gate.refused) == 1
     assert head.board.reports() == []
     talks(head, link)
     assert link.superseded is None
 
 
-def test_of_all_strangers_one_is_told_and_the_rest_are_counted(head: Head) -> None:
+def test_strangers_are_counted(head: Head) -> None:
     for _ in range(5):
         head.dial().close()
-    assert wait_for(lambda: head.gate.strangers_refused == 5)
-    assert head.strangers == [HOST]
+    assert wait_for(lambda: head.gate.refused == 5)
+    assert head.gate.first_refused == HOST
 
 
 def test_what_was_recorded_on_the_wire_is_not_believed_again(
@@ -321,9 +329,9 @@ def test_what_was_recorded_on_the_wire_is_not_believed_again(
     assert wait_for(head.board.reports) == [report]
     with head.dial() as stranger:
         stranger.sendall(b"".join(recorded))
-        assert wait_for(lambda: head.gate.strangers_refused) == 1
+        assert wait_for(lambda: head.gate.refused) == 1
     replay.set()
-    assert wait_for(lambda: head.gate.strangers_refused == 2)  # the connection is made again
+    assert wait_for(lambda: head.gate.refused == 2)  # the connection is made again
     assert head.board.reports() == []
     talks(head, link)
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import BrokenNodeError, NodeError
 from fsdpkit.launching import preflight
 from fsdpkit.runs.layout import AttemptPaths
 
@@ -102,10 +102,54 @@ def test_different_versions_are_named_by_whoever_comes_second(tmp_path: Path) ->
     assert json.loads(attempt.software.read_text())["node"] == "n1"
 
 
-def test_a_python_without_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(NodeError, match="torch cannot be imported by"):
+def torch_that(does: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The torch that is imported next."""
+    (path / "torch.py").write_text(does)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [str(path), *sys.path])
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "import no_such_module",
+        "from queue import no_such_name",
+        "raise ImportError('numpy.core.multiarray failed to import')",
+    ],
+)
+def test_a_module_that_is_missing_is_not_the_nodes_fault(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_that(does, tmp_path, monkeypatch)
+    with pytest.raises(NodeError, match="torch cannot be imported by") as caught:
         preflight.check_software({})
+    assert not isinstance(caught.value, BrokenNodeError)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "raise ImportError('libcuda.so.1: cannot open shared object file: No such file')",
+        "raise OSError('libc10.so: undefined symbol: x')",
+    ],
+)
+def test_a_library_that_cannot_be_loaded_may_be(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_that(does, tmp_path, monkeypatch)
+    with pytest.raises(BrokenNodeError, match="torch cannot be imported by"):
+        preflight.check_software({})
+
+
+def test_a_file_in_the_place_of_pythons_own_is_named_and_not_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("")
+    monkeypatch.delitem(sys.modules, "queue")
+    torch_that("import queue; raise OSError('libc10.so')", tmp_path, monkeypatch)
+    with pytest.raises(NodeError, match=r"queue\.py has the name of a module") as caught:
+        preflight.check_software({})
+    assert not isinstance(caught.value, BrokenNodeError)
 
 
 @pytest.mark.torch
