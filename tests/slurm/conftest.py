@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Completed, answer_of, require_newest_slurm, require_slurm
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import Session, SlurmCluster
 
 PROFILE = """
 schema = "fsdpkit.site/1"
@@ -70,6 +71,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require_newest_slurm()
 
 
+USERS_LANE = pytest.mark.xdist_group("ordinary-users")
+"""Of tests on the cluster that has any."""
 T5_LANE = pytest.mark.xdist_group("t5-on-slurm")
 """Of tests that train T5 on a cluster, beside those that mostly wait."""
 ACCOUNT = ("--account", "pas1234", "--time", "15")
@@ -106,23 +109,32 @@ class Person:
     cluster: SlurmCluster
     home: Path
     site: Mapping[str, str]
+    session: Session | None = None
+    """Of an ordinary user; the person is root without."""
 
     @classmethod
     def at(cls, cluster: SlurmCluster, home: Path) -> Person:
         return cls(cluster, home, write_profile(home))
 
+    @classmethod
+    def named(cls, cluster: SlurmCluster, user: str) -> Person:
+        """One of the cluster's users, at home; the profile is the centre's."""
+        session = cluster.as_user(user)
+        return cls(cluster, session.user.home, write_profile(session.user.home), session)
+
     def fsdpkit(self, *words: str) -> Completed:
-        environ = {
-            **self.cluster.env(),
-            **self.site,
+        argv = [sys.executable, "-m", "fsdpkit", *words]
+        environ = {**self.site, "OMP_NUM_THREADS": "1"}
+        if self.session is not None:
+            return self.session.run(argv, env={**self.session.env(), **environ}, timeout=540)
+        environ |= {
             "FSDPKIT_CONFIG_DIR": str(self.home / "config"),
             "FSDPKIT_STATE_DIR": str(self.home / "state"),
-            "OMP_NUM_THREADS": "1",
         }
         return subprocess.run(
-            [sys.executable, "-m", "fsdpkit", *words],
+            argv,
             cwd=self.home,
-            env=environ,
+            env={**self.cluster.env(), **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -137,6 +149,26 @@ class Finished:
 
     dir: Path
     done: Completed
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[SlurmCluster]:
+    """A cluster of two ordinary users, alex and sam, for whom it lies where anybody can enter."""
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-users-", dir="/tmp") as directory:
+        options = {"users": ("alex", "sam"), "kill_wait_s": 2}
+        with SlurmCluster(Path(directory), **options) as cluster:
+            yield cluster
+
+
+@pytest.fixture(scope="session")
+def alex(shared_cluster: SlurmCluster) -> Person:
+    return Person.named(shared_cluster, "alex")
+
+
+@pytest.fixture(scope="session")
+def sam(shared_cluster: SlurmCluster) -> Person:
+    return Person.named(shared_cluster, "sam")
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ and munged from the distribution's packages, every node in namespaces of its own
 
 and a person runs ``python -m tests.slurm_cluster up --root DIR``. The modules, from the kernel up:
 ``machines`` (namespaces, cables, processes), ``releases`` (a Slurm of another Debian),
-``requirements`` (can this machine do it), ``configuration`` (the text Slurm reads), ``cluster``
-(starting, waiting, breaking). Nothing here knows fsdpkit.
+``requirements`` (can this machine do it), ``configuration`` (the text Slurm reads), ``users``
+(who is not root), ``cluster`` (starting, waiting, breaking). Nothing here knows fsdpkit.
 
 Nodes share every directory with the machine, as over a cluster file system that is never late; only
 /dev/shm, /etc/hosts, /etc/slurm, /proc and /sys are each node's own. Process numbers are too, so a
@@ -30,6 +30,7 @@ from .releases import (
     release_clients,
 )
 from .requirements import unavailable_reason
+from .users import Session
 
 __all__ = [
     "CHOICE",
@@ -39,6 +40,7 @@ __all__ = [
     "ClusterError",
     "ClusterOptions",
     "JobInfo",
+    "Session",
     "SlurmCluster",
     "choice",
     "installed_version",

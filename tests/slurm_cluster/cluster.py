@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,7 @@ from .machines import (
 )
 from .releases import Release, chosen, own_release, path_with
 from .requirements import system_tables_sql, unavailable_reason
+from .users import Session, User, check, lay_out, users_of
 
 JobInfo = dict[str, str]
 """One line of `scontrol show job -o`, by Slurm's own names: JobState, ExitCode, Restarts, …"""
@@ -58,6 +60,8 @@ FINISHED = frozenset(
 """The job states that last."""
 
 DIRECTORIES = ("etc", "run", "log", "spool", "state", "hosts")
+FIRST_OUTSIDER = 210
+"""The host number of the first machine that is none of the cluster's."""
 
 _SLURM_VARIABLE = re.compile(
     r"(SLURM|SLURMD|SLURMCTLD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|SPRIO|PMI)_"
@@ -115,7 +119,7 @@ class SlurmCluster:
 
     def _lay_out(self) -> None:
         """Write every file and directory the daemons look for."""
-        for name in ("database", "database-tmp", *DIRECTORIES):
+        for name in ("database", "database-tmp", "home", *DIRECTORIES):
             shutil.rmtree(self.root / name, ignore_errors=True)
         for name in DIRECTORIES:
             (self.root / name).mkdir()
@@ -130,6 +134,8 @@ class SlurmCluster:
         for name in [CONTROLLER, *options.node_names]:
             text = hosts_text(name, options, places.addresses)
             (self.root / "hosts" / name).write_text(text)
+        if options.users:
+            lay_out(self.root, self.users.values(), self._mounts())
 
     def _start_machines(self) -> None:
         names = [CONTROLLER, *self.options.node_names]
@@ -138,12 +144,19 @@ class SlurmCluster:
         self.network.plug_in({name: self.places.addresses[name] for name in names})
 
     def _boot(self, name: str) -> None:
-        mounts = self.release.mounts() if self.release else {}
-        mounts["/etc/hosts"] = self.root / "hosts" / name
+        mounts = {**self._mounts(), "/etc/hosts": self.root / "hosts" / name}
         # Where Slurm looks when a job has lost SLURM_CONF from its environment.
         if Path("/etc/slurm").is_dir():
             mounts["/etc/slurm"] = self.root / "etc"
-        self.network.boot(name, mounts)
+        opened = self.users and name != CONTROLLER
+        self.network.boot(name, mounts, self.root / "etc" / "opening" if opened else None)
+
+    def _mounts(self) -> dict[str, Path]:
+        """What makes a machine see the cluster's release of Slurm and the cluster's users."""
+        mounts = self.release.mounts() if self.release else {}
+        for name in ("passwd", "group") if self.users else ():
+            mounts[f"/etc/{name}"] = self.root / "etc" / name
+        return mounts
 
     def _start_daemons(self) -> None:
         munge = [f"--{key}={value}" for key, value in self._munge_options().items()]
@@ -154,6 +167,8 @@ class SlurmCluster:
         for name in self.options.node_names:
             self._daemon(name, ["slurmd"])
         self.wait_idle()
+        for user in self.users:
+            check(self.as_user(user))
 
     def _munge_options(self) -> Mapping[str, object]:
         return {
@@ -179,8 +194,9 @@ class SlurmCluster:
         default = self.options.accounts[0]
         for account in self.options.accounts:
             self._sacctmgr(["add", "account", account, "cluster=fsdpkit"])
-            user = ["user", "root", f"account={account}", f"defaultaccount={default}"]
-            self._sacctmgr(["add", *user])
+            for user in ("root", *self.users):
+                charging = [f"account={account}", f"defaultaccount={default}"]
+                self._sacctmgr(["add", "user", user, *charging])
 
     def _fill_database(self, mariadbd: Sequence[str]) -> None:
         """The one step of mariadb-install-db that slurmdbd needs, in a third of its time."""
@@ -226,6 +242,34 @@ class SlurmCluster:
     def run(self, argv: Sequence[str], **options: Any) -> Completed:
         """`subprocess.run` on the login node, with text captured unless the options say else."""
         return run(argv, **{"env": self.env(), **options})
+
+    @property
+    def users(self) -> dict[str, User]:
+        return users_of(self.options.users, self.root / "home")
+
+    def as_user(self, name: str, *, on: str | None = None) -> Session:
+        """What this user does on the login node, or inside a node, in no job."""
+        if on is None:
+            unshare = ["unshare", "--mount", "--propagation", "slave", "/bin/sh"]
+            entering = [*unshare, str(self.root / "etc" / "entering")]
+        else:
+            entering = self.network.machine(on).enter()
+        return Session(self.users[name], tuple(entering), self.conf)
+
+    @contextmanager
+    def outsider(self, name: str) -> Iterator[Session]:
+        """This user on a machine that is not of the cluster, but on its network."""
+        numbers = range(FIRST_OUTSIDER, CONTROLLER_HOST_NUMBER)
+        number = next(n for n in numbers if not self.network.running(f"outsider{n}"))
+        machine = f"outsider{number}"
+        text = hosts_text(machine, self.options, self.places.addresses)
+        (self.root / "hosts" / machine).write_text(text)
+        self._boot(machine)
+        try:
+            self.network.plug_in({machine: self.network.address(number)})
+            yield self.as_user(name, on=machine)
+        finally:
+            self.network.power_off(machine)
 
     def node_exec(self, node: str, argv: Sequence[str], **options: Any) -> Completed:
         """Run a command inside a node as root, from its `/`; the options are subprocess.run's."""

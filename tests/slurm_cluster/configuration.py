@@ -37,8 +37,9 @@ class ClusterOptions:
     accounting: bool = True
     """MariaDB and slurmdbd; without them sacct fails and any account is accepted."""
     accounts: Sequence[str] = ("pas1234",)
-    """Accounts root may charge, the first by default. Only root has any: another user would have to
-    stand in this machine's password file, which the harness does not touch."""
+    """Accounts that root and `users` may charge, the first by default."""
+    users: Sequence[str] = ()
+    """Names of ordinary users, known to the cluster alone; see `SlurmCluster.as_user`."""
     kill_wait_s: int = 5
     """From SIGTERM to SIGKILL, at time limits and scancel."""
     preempt_grace_s: int = 0

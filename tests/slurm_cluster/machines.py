@@ -50,11 +50,13 @@ hostname "$1"
 mount -t proc proc /proc
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t sysfs sysfs /sys
-shift
+opening=$2
+shift 2
 while [ $# -gt 0 ]; do
     mount --rbind "$2" "$1"
     shift 2
 done
+[ -z "$opening" ] || . "$opening"
 echo "$pid"
 exec > /dev/null
 sleep infinity &
@@ -211,11 +213,14 @@ class Network:
         self._switch(["link add bridge type bridge", "link set bridge up"])
         self._plug_in_login()
 
-    def boot(self, name: str, mounts: Mapping[str, Path] | None = None) -> None:
-        """Start a machine without a network cable; `mounts` says what it sees in which place."""
+    def boot(
+        self, name: str, mounts: Mapping[str, Path] | None = None, opening: Path | None = None
+    ) -> None:
+        """Start a machine without a network cable; `mounts` says what it sees in which place, and
+        `opening` is a shell script for mounts that come after these."""
         log = self.root / "machines" / f"{name}.log"
         log.parent.mkdir(exist_ok=True)
-        words = [name]
+        words = [name, str(opening or "")]
         for place, source in (mounts or {}).items():
             words += [place, str(source)]
         holder, ready = _spawn_unshared(INIT_SCRIPT, words, log)
