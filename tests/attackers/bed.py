@@ -44,6 +44,17 @@ class PersonBed(Bed):
         run, job_id = self._submit(trainer, directory, words, sets)
         return Trial(self, directory, run, job_id, hold)
 
+    def start_array_task(self) -> Trial:
+        """The only task of an array, held while it trains."""
+        directory = self._new_directory()
+        own = directory / "0"
+        own.mkdir()
+        self._own(own)
+        (own / "hold-training").write_text(str(HELD_AT["training"]))
+        words = ("--array", "0-0", "--runs", str(directory / "runs"))
+        run, job_id = self._submit(LIGHT, directory, words)
+        return Trial(self, own, run, f"{job_id}_0", "training", 0)
+
     def answer(self, trial: Trial, command: str, *words: str) -> dict[str, object]:
         """What a command says of the run with --json."""
         done = self.fsdpkit(command, str(trial.dir), *words, "--json")
