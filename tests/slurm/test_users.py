@@ -11,7 +11,7 @@ import pytest
 
 from tests.slurm.conftest import USERS_LANE
 from tests.slurm_cluster import ClusterOptions, SlurmCluster
-from tests.slurm_cluster.users import CHECKOUT, users_of
+from tests.slurm_cluster.users import CHECKOUT, first_closed, users_of
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
 
@@ -59,6 +59,9 @@ def test_what_this_machine_keeps_closed_is_closed_after_all(shared_cluster: Slur
             done = session.run(["touch", f"{place}/trace"])
             assert done.returncode != 0
             assert not Path(place, "trace").exists()
+        if first_closed(Path(sys.base_prefix)) is not None:
+            program = "import os, sys; sys.exit(not os.statvfs(sys.base_prefix).f_flag & 1)"
+            assert session.run([sys.executable, "-c", program]).returncode == 0, "not read-only"
     assert stat.S_IMODE(Path("/root").stat().st_mode) == before
     assert "alex" not in Path("/etc/passwd").read_text()
 

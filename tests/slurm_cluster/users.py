@@ -80,7 +80,7 @@ def _opening_script(cluster_root: Path, stage: Path) -> str:
         wanted.setdefault(path, False)
     covered: dict[Path, list[Path]] = {}
     for path in sorted(wanted, key=lambda path: (len(path.parts), path)):
-        if (top := _first_closed(path)) is not None:
+        if (top := first_closed(path)) is not None:
             covered.setdefault(top, []).append(path)
     lines = ["umask 022\n"]
     for top, paths in covered.items():
@@ -94,7 +94,7 @@ def _opening_script(cluster_root: Path, stage: Path) -> str:
     return "".join(lines)
 
 
-def _first_closed(path: Path) -> Path | None:
+def first_closed(path: Path) -> Path | None:
     """The outermost directory on the way to `path` that others cannot enter."""
     on_the_way: Iterator[Path] = (each for each in reversed(path.parents))
     return next((each for each in on_the_way if not each.stat().st_mode & stat.S_IXOTH), None)
