@@ -10,12 +10,14 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Literal
 
 from fsdpkit.config.assets import nearest
 from fsdpkit.rendering.directives import DirectiveError, split_directive
 
 MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default
+_MOST = 100  # findings of a kind: nobody reads more, and some take long to word
 _PORTAL_BYTES = 65_000  # what Open OnDemand's Job Composer still shows as a script
 
 # sbatch(1) of 22.05, with the options that later versions added.
@@ -52,8 +54,9 @@ def lint(script: str, plugin_options: Collection[str] = ()) -> list[Finding]:
     plugin_options: long options that this site's Slurm plugins add to sbatch's own.
     """
     lines = script.split("\n")
-    found = [*_file(script, lines), *_directives(lines, plugin_options), *_body(lines)]
-    return sorted(found, key=lambda finding: finding.line)
+    found = [_file(script, lines), _directives(lines, plugin_options), _body(lines)]
+    some = [finding for kind in found for finding in islice(kind, _MOST)]
+    return sorted(some, key=lambda finding: finding.line)
 
 
 def _error(line: int, message: str) -> Finding:
@@ -135,7 +138,7 @@ _QUOTED_OR_COMMENT = re.compile(
 _COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\b|!)\s*"
 _FORBIDDEN = [
     (
-        _COMMAND + r"(?:\w+=\S*\s+)*(?:/\S*/)?(pkill|killall|skill|slay)\b",
+        _COMMAND + r"(?:\w{1,99}=\S{0,99}\s{1,99}){0,9}(?:/\S{0,99}/)?(pkill|killall|skill|slay)\b",
         "kills by name, and so other jobs' processes on a shared node: kill what you started",
     ),
     (
@@ -252,10 +255,12 @@ def _status(commands: list[_Command], text: str) -> Iterator[Finding]:
 def _commands(lines: list[str]) -> Iterator[_Command]:
     number = 0
     while number < len(lines):
-        first, text = number + 1, _bare(lines[number])
-        while text.endswith("\\") and number + 1 < len(lines):
+        first, pieces = number + 1, [_bare(lines[number])]
+        while pieces[-1].endswith("\\") and number + 1 < len(lines):
             number += 1
-            text = f"{text[:-1]} {_bare(lines[number])}"
+            pieces[-1] = pieces[-1][:-1]
+            pieces.append(_bare(lines[number]))
+        text = " ".join(pieces)
         number += 1
         if not text.strip():
             continue

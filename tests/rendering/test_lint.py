@@ -160,6 +160,12 @@ def test_its_work_grows_as_the_script_does() -> None:
     assert once < 10_000
 
 
+def test_a_script_of_errors_alone_is_soon_read() -> None:
+    script = GOOD.replace("#SBATCH -A account", "#SBATCH --unknown=1\n" * 10_000)
+    assert calls_in(lambda: lint(script)) < 1_000_000
+    assert 100 <= len(lint(script)) <= 300
+
+
 def test_a_template_that_makes_a_bad_script_is_refused(
     write_template: Callable[..., Template],
     render_script: RenderScript,
