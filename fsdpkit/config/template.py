@@ -17,7 +17,9 @@ from fsdpkit.config.fields import Scalar, Text
 from fsdpkit.config.loading import Layered, build, parsed, read_toml
 from fsdpkit.errors import ConfigError
 
-MAX_TEMPLATE_BYTES = 128_000
+MAX_TEMPLATE_BYTES = 128_000  # all files together
+PART_SUFFIX = ".j2"
+_MAX_FILES = 1000  # in a template's folder, of any kind
 _TYPES: dict[str, type[bool] | type[int] | type[float] | type[str]] = {
     "bool": bool,
     "int": int,
@@ -66,12 +68,23 @@ class TemplateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True)
 class Template:
-    """A template found on disk. `sha256` covers the manifest and every `.j2` file."""
+    """A template as it was read: what is rendered is what `sha256` covers, whatever becomes of the
+    files."""
 
     manifest: TemplateManifest
     dir: Path
     layer: str
-    sha256: str
+    parts: Mapping[str, bytes]
+    """Its `.j2` files, by their path in the folder."""
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the manifest and of every part."""
+        pieces = [msgspec.json.encode(self.manifest, order="deterministic")]
+        for name, content in sorted(self.parts.items()):
+            pieces += [os.fsencode(name), content]
+        each = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
+        return hashlib.sha256(each).hexdigest()
 
 
 def load_template(name: str) -> Template:
@@ -95,7 +108,7 @@ def load_template(name: str) -> Template:
     for key, parameter in manifest.parameters.items():
         if parameter.default is not None:
             _check(key, parameter.default, parameter, f"{path}: default")
-    return Template(manifest, directory, layer_name, _digest(directory))
+    return Template(manifest, directory, layer_name, _read_parts(directory))
 
 
 def parameter_values(
@@ -138,20 +151,31 @@ def _check(key: str, value: Scalar, parameter: Parameter, origin: str) -> None:
         raise ConfigError(f"{origin}: parameter {key} = {value!r} {problem}. ({parameter.help})")
 
 
-def _digest(directory: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted([directory / "template.toml", *directory.rglob("*.j2")]):
-        digest.update(os.fsencode(path.relative_to(directory).as_posix()) + b"\0")
-        digest.update(_source(path) + b"\0")
-    return digest.hexdigest()
+def _read_parts(directory: Path) -> dict[str, bytes]:
+    """Every `.j2` file of the folder. Raises ConfigError for what is no plain file inside it."""
+    top = directory.resolve()
+    parts: dict[str, bytes] = {}
+    left = MAX_TEMPLATE_BYTES
+    for count, path in enumerate(directory.rglob("*")):
+        if count == _MAX_FILES:
+            raise ConfigError(f"{directory}: a template's folder holds at most {_MAX_FILES} files")
+        if path.name.endswith(PART_SUFFIX):
+            content = _content(path, top, left)
+            left -= len(content)
+            parts[path.relative_to(directory).as_posix()] = content
+    return parts
 
 
-def _source(path: Path) -> bytes:
+def _content(path: Path, top: Path, most: int) -> bytes:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
-            raise ConfigError(
-                f"{path}: a template's file is a plain file of at most {MAX_TEMPLATE_BYTES} bytes"
-            )
-        return path.read_bytes()
+        if path.is_file() and path.resolve().is_relative_to(top):
+            with path.open("rb") as file:
+                content = file.read(most + 1)
+            if len(content) <= most:
+                return content
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    raise ConfigError(
+        f"{path}: a template's file is a plain file inside its folder, and all of them together are"
+        f" at most {MAX_TEMPLATE_BYTES} bytes"
+    )

@@ -20,9 +20,10 @@ LATER = ("timeout",)
 SRUN = r"""
 echo "$*" >>"$RECORD/srun"
 cat >"$RECORD/task.sh"
+while [[ $1 != bash ]]; do shift; done
 for (( task = 0; task < ${#NODES[@]}; task++ )); do
     SLURM_NODEID=$task SLURM_PROCID=$task SLURMD_NODENAME=${NODES[task]} SLURM_LOCALID=0 \
-        bash -s <"$RECORD/task.sh" || failed=$?
+        "$@" <"$RECORD/task.sh" || failed=$?
 done
 until [[ -z ${HOLD:-} || -e $RECORD/go ]]; do /usr/bin/sleep 0.05; done
 exit "${SRUN_STATUS:-${failed:-0}}"
@@ -96,7 +97,7 @@ class Bash:
             directory.mkdir(exist_ok=True)
         names = " ".join(self.nodes)
         for name, body in self.stubs.items():
-            (bin_dir / name).write_text(f"#!/bin/bash\nset -u\nNODES=({names})\n{body}\n")
+            (bin_dir / name).write_text(f"#!/bin/bash -p\nset -u\nNODES=({names})\n{body}\n")
             (bin_dir / name).chmod(0o755)
         path = self.root / "job.sbatch"
         path.write_text(script)
@@ -115,6 +116,7 @@ class Bash:
                 "touch",
                 "bash",
                 "env",
+                "printenv",
                 *LATER,
             ):
                 (tools / tool).symlink_to(f"/usr/bin/{tool}")

@@ -6,14 +6,18 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.directives import DirectiveError, read_directives, split_directive
+from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.quoting import directive_quote, shell_quote
+from tests.rendering.hostile_templates import MANIFEST
 from tests.slurm_cluster import SlurmCluster
 
 # No control characters and no surrogates: those are refused before any quoting.
@@ -30,6 +34,38 @@ def test_bash_reads_a_quoted_word_as_the_value(values: list[str]) -> None:
     script = "printf '%s\\0' " + " ".join(shell_quote(value) for value in values)
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == values
+
+
+LAYOUT = """#!/bin/bash
+# {{ v | note }}
+#SBATCH --comment={{ v | sb }}
+#SBATCH --job-name={{ w | sb }}
+# {{ w | note }}
+X={{ v | sh }}
+export Y={{ w | sh }}  # don't
+Z=({{ words | sh }})
+Z+=({{ v | sh_arg }})
+printf '%s\\0' "$X" "$Y" "${Z[@]}"
+"""
+
+
+def laid_out(v: str, w: str) -> str:
+    """A script in the layout of every template, its values at all places."""
+    parts = {"job.sbatch.j2": LAYOUT.encode()}
+    template = Template(MANIFEST, Path("/nowhere"), "path", parts)
+    return render_template(template, {"v": v, "w": w, "words": [v, w, ""]})
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=50, max_size=50))
+@settings(max_examples=20)
+def test_a_script_reads_every_value_as_it_was_at_every_place(pairs: list[tuple[str, str]]) -> None:
+    scripts = [laid_out(v, w) for v, w in pairs]
+    read = "".join(f"(\n{script}\n)\n" for script in scripts)
+    done = subprocess.run(["bash", "-s"], input=read.encode(), capture_output=True, check=True)
+    found = done.stdout.decode().split("\0")[:-1]
+    assert found == [text for v, w in pairs for text in (v, w, v, w, "", v)]
+    for script, (v, w) in zip(scripts, pairs, strict=True):
+        assert read_directives(script) == [("comment", v), ("job-name", w)]
 
 
 @given(TEXT, TEXT)
@@ -125,13 +161,13 @@ NAMES = [
 ]
 
 
-def _submit_held(cluster: SlurmCluster, lines: Sequence[str]) -> str:
-    """Submits held jobs, one per group of directives, with one shell; their numbers, one a line."""
-    scripts = "\n".join(
-        f"sbatch --parsable --hold <<'END_OF_SCRIPT'\n#!/bin/bash\n{line}\ntrue\nEND_OF_SCRIPT"
-        for line in lines
+def _submit_held(cluster: SlurmCluster, scripts: Sequence[str]) -> str:
+    """Submits held jobs with one shell; their numbers, one a line."""
+    typed = "\n".join(
+        f"sbatch --parsable --hold --chdir=/ <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"
+        for script in scripts
     )
-    done = cluster.run(["bash", "-e"], input=scripts)
+    done = cluster.run(["bash", "-e"], input=typed)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -140,11 +176,7 @@ def _submit_held(cluster: SlurmCluster, lines: Sequence[str]) -> str:
 def test_a64_the_real_sbatch_reads_names_and_comments_as_they_were(
     slurm_cluster: SlurmCluster,
 ) -> None:
-    lines = [
-        f"#SBATCH --comment={directive_quote(n)} --job-name={directive_quote(n)} --chdir=/"
-        for n in NAMES
-    ]
-    jobs = _submit_held(slurm_cluster, lines).splitlines()
+    jobs = _submit_held(slurm_cluster, [laid_out(n, n) for n in NAMES]).splitlines()
     try:
         found = {}
         # One field a call: a name may hold any separator.

@@ -22,9 +22,14 @@ TEMPLATE = """\
 #   {{ line | note }}
 {% endfor %}
 {% for d in directives %}
-#SBATCH --{{ d.name | sb }}{% if d.value is not none %}={{ d.value | sb }}{% endif +%}
+{% if d.value is none %}
+#SBATCH --{{ d.name | sb }}
+{% else %}
+#SBATCH --{{ d.name | sb }}={{ d.value | sb }}
+{% endif %}
 {% endfor %}
-echo {{ run.first_attempt }} {{ nodes }} {{ spare }} {{ retry.on_crash | sh }} {{ retry.restarts }}
+on_crash={{ retry.on_crash | sh }}
+echo {{ run.first_attempt }} {{ nodes }} {{ spare }} "$on_crash" {{ retry.restarts }}
 """
 
 NEVER = {f"retry.on_{what}": "stop" for what in ("time_limit", "preemption", "node_failure")}
@@ -61,7 +66,7 @@ def test_spare_nodes_are_asked_for_and_a_lost_one_does_not_end_the_job(
     without, text = script(), script({"resources.spare": 1})
     assert (asked(without)["nodes"], "no-kill" in asked(without)) == ("2", False)
     assert (asked(text)["nodes"], asked(text)["no-kill"]) == ("3", None)
-    assert text.endswith("echo 0 2 1 restart 3\n")
+    assert text.endswith('on_crash=restart\necho 0 2 1 "$on_crash" 3\n')
     assert "#   spare = 1 (command line)" in text
     assert "#   spare" not in without
 
@@ -89,7 +94,7 @@ def test_a_chained_job_starts_only_if_those_before_it_failed(script: Callable[..
     found = asked(script(chained=("7", "9"), first_attempt=100))
     assert found["dependency"] == "afternotok:7:9"
     assert found["kill-on-invalid-dep"] == "yes"
-    assert script(first_attempt=4).endswith("echo 4 2 0 restart 3\n")
+    assert script(first_attempt=4).endswith('on_crash=restart\necho 4 2 0 "$on_crash" 3\n')
 
 
 def test_avoided_nodes_join_those_that_the_job_excludes(script: Callable[..., str]) -> None:

@@ -234,7 +234,7 @@ def test_a22_a40_a46_there_is_one_step_with_cpus_and_an_end_for_all(
     for word in ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--kill-on-bad-exit=1"):
         assert word in launch.split()
     assert "--wait=90" in launch.split()
-    assert launch.endswith("bash -s")
+    assert launch.endswith("bash -p -s -- /home/alex/train.py")
 
 
 # ---- Logs of attempts

@@ -24,10 +24,15 @@ TEMPLATE = """\
 {% endif %}
 {% endfor %}
 export FSDPKIT_RUN_DIR={{ run.dir | sh }}
-export FSDPKIT_TASK_DIR=$FSDPKIT_RUN_DIR{% if array %}/task-$SLURM_ARRAY_TASK_ID{% endif +%}
+entry={{ job.entry | sh }}
+arguments=({{ job.args | sh_arg }})
+export FSDPKIT_TASK_DIR=$FSDPKIT_RUN_DIR
+{% if array %}
+FSDPKIT_TASK_DIR+=/task-$SLURM_ARRAY_TASK_ID
+{% endif %}
 ATTEMPT=$(( {{ run.first_attempt }} + ${SLURM_RESTART_COUNT:-0} ))
 mkdir -p "$FSDPKIT_TASK_DIR/attempt-$ATTEMPT"
-exec python3 -S {{ job.entry | sh }}{% for word in job.args %} {{ word | sh_arg }}{% endfor %}
+exec python3 -S "$entry" "${arguments[@]}"
 """
 
 

@@ -1,0 +1,148 @@
+"""What a parsed template consists of, and how it becomes the script's text.
+
+Its cost is bounded by `rendering.evaluation`, the script's length here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import nodes
+
+from fsdpkit.errors import RenderError
+from fsdpkit.rendering.evaluation import Evaluation
+from fsdpkit.rendering.lint import MAX_SCRIPT_BYTES
+from fsdpkit.rendering.places import Place, printed
+from fsdpkit.rendering.quoting import QUOTERS
+
+_QUOTERS = ", ".join(QUOTERS)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A line of the template, for messages."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Value:
+    where: Where
+    expression: nodes.Node
+    place: Place
+
+
+@dataclass(frozen=True)
+class Set:
+    where: Where
+    name: str
+    expression: nodes.Node
+
+
+@dataclass(frozen=True)
+class If:
+    where: Where
+    test: nodes.Node
+    then: Sequence[Statement]
+    otherwise: Sequence[Statement]
+
+
+@dataclass(frozen=True)
+class For:
+    where: Where
+    names: tuple[str, ...]
+    items: nodes.Node
+    test: nodes.Node | None
+    body: Sequence[Statement]
+    otherwise: Sequence[Statement]
+
+
+Statement = Text | Value | Set | If | For
+
+
+class TemplateError(RenderError):
+    """What is wrong with a template, where that is known."""
+
+    def __init__(self, where: Where, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+
+
+def text_of(statements: Sequence[Statement], context: dict[str, Any]) -> str:
+    """The script. Raises RenderError, with the template's line."""
+    writer = _Writer(Evaluation(context))
+    try:
+        writer.run(statements)
+    except (RenderError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+        raise TemplateError(writer.where, str(error)) from error
+    return "".join(writer.pieces)
+
+
+class _Writer:
+    """Runs statements; `where` is the one that runs."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._run = evaluation
+        self._left = MAX_SCRIPT_BYTES
+        self.where = Where("", 0)
+        self.pieces: list[str] = []
+
+    def run(self, statements: Sequence[Statement]) -> None:
+        for each in statements:
+            self._run.pay(1)
+            if isinstance(each, Text):
+                self._write(each.text)
+                continue
+            self.where = each.where
+            if isinstance(each, Value):
+                value = self._run.present(each.expression)
+                self._write(printed(value, each.place, _QUOTERS))
+            elif isinstance(each, Set):
+                self._run.set(each.name, self._run.present(each.expression))
+            elif isinstance(each, If):
+                self.run(each.then if self._run.truth(each.test) else each.otherwise)
+            else:
+                self._loop(each)
+
+    def _write(self, text: str) -> None:
+        self._left -= len(text.encode())
+        if self._left < 0:
+            raise RenderError(f"the script is larger than {MAX_SCRIPT_BYTES} bytes")
+        self.pieces.append(text)
+
+    def _loop(self, loop: For) -> None:
+        items = self._run.items(self._run.present(loop.items), "for")
+        turns = [scope for item in items if (scope := self._turn(loop, item)) is not None]
+        for index, scope in enumerate(turns):
+            self._run.pay(1)
+            last = index + 1 == len(turns)
+            place = {"index": index + 1, "index0": index, "first": not index, "last": last}
+            scope["loop"] = place | {"length": len(turns)}
+            self._run.scopes.append(scope)
+            self.run(loop.body)
+            self._run.scopes.pop()
+        if not turns:
+            self.run(loop.otherwise)
+
+    def _turn(self, loop: For, item: Any) -> dict[str, Any] | None:
+        """The names of one turn; None if the loop's `if` leaves it out."""
+        values = [item] if len(loop.names) == 1 else item
+        if not isinstance(values, list) or len(values) != len(loop.names):
+            raise RenderError(f"a loop over {len(loop.names)} names is for pairs")
+        scope = dict(zip(loop.names, values, strict=True))
+        if loop.test is None:
+            return scope
+        self._run.scopes.append(scope)
+        kept = self._run.truth(loop.test)
+        self._run.scopes.pop()
+        return scope if kept else None

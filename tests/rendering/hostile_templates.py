@@ -1,0 +1,233 @@
+"""Templates that try to get an unquoted value into a script, and how many of them do.
+
+`python -m tests.rendering.hostile_templates` writes the count beside this file. Each place takes
+each quoter; what is accepted is run by a real bash, with values that leave a file behind if bash
+reads them as anything but data.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fsdpkit.config.template import Template, TemplateManifest
+from fsdpkit.errors import RenderError
+from fsdpkit.rendering.environment import render_template
+from fsdpkit.rendering.quoting import QUOTERS
+
+COUNTED = Path(__file__).with_suffix(".json")
+MANIFEST = TemplateManifest(
+    schema="fsdpkit.template/1", name="mine", version="0.0.1", description="A test's."
+)
+
+# @ is the value. These hold it as data, if its quoter is the one named.
+SAFE = {
+    "an assignment": ("X=@\n", "sh"),
+    "an indented assignment": ("  X=@\n", "sh"),
+    "an assignment with a comment": ("X=@  # why\n", "sh"),
+    "an exported assignment": ("export X=@\n", "sh"),
+    "one word of a list": ("X=(@)\n", "sh"),
+    "one more word": ("X=()\nX+=(@)\n", "sh"),
+    "an assignment below a directive": ("#SBATCH --time=1\n# don't\n\nX=@\n", "sh"),
+    "an assignment in a loop": ("{% for a in names %}\nX=@\n{% endfor %}\n", "sh"),
+    "an assignment in a case": ("{% if v %}\nX=@\n{% else %}\nY=@\n{% endif %}\n", "sh"),
+    "a directive": ("#SBATCH --comment=@\n", "sb"),
+    "a comment": ("# it's @ and @\n", "note"),
+    "an indented comment": ("  # @\n", "note"),
+}
+_BELOW = {  # other shell text, and then what would be safe alone
+    "a command": "true\n",
+    "an open here-document": "cat <<EOF\n",
+    "an open quoted here-document": "cat <<'EOF'\n",
+    "an odd double quote": 'echo "\n',
+    "an odd single quote": "echo '\n",
+    "an open substitution": "echo $(\n",
+    "open backticks": "echo `\n",
+    "an open list": "Y=(\n",
+    "open arithmetic": "echo $((\n",
+    "a continued line": "true \\\n",
+    "a continued assignment": "Y=a\\\n",
+    "an odd quote in an assignment": 'Y="\n',
+    "an open function": "f() {\n",
+    "an open case": "case x in\n",
+    "set": "set -e\n",
+}
+UNSAFE = {
+    "a word": "echo @\n",
+    "double quotes": 'echo "@"\n',
+    "single quotes": "echo '@'\n",
+    "ANSI quotes": "echo $'@'\n",
+    "after an escaped quote": "echo it\\'s @\n",
+    "after an odd quote in a comment": "true # don't\necho @ '\n",
+    "arithmetic": "echo $(( @ ))\n",
+    "an arithmetic command": "(( @ ))\n",
+    "let": "let @\n",
+    "a numeric test": "[[ @ -eq 1 ]]\n",
+    "an old test": "[ @ ]\n",
+    "a test of a variable": "test -v @\n",
+    "a subscript": "a[@]=1\n",
+    "a subscript that is read": "echo ${a[@]}\n",
+    "an offset": "echo ${HOME:@}\n",
+    "a default": "echo ${x:-@}\n",
+    "a quoted default": 'echo "${x:-@}"\n',
+    "backticks": "echo `echo @`\n",
+    "a substitution": "echo $(echo @)\n",
+    "a substitution in quotes": 'echo "$(echo @)"\n',
+    "a here-document": "cat <<EOF\nx @\nEOF\n",
+    "a here-document's line": "cat <<EOF\n@\nEOF\n",
+    "a quoted here-document's line": "cat <<'EOF'\n@\nEOF\n",
+    "a here-document with tabs": "cat <<-EOF\n\t@\n\tEOF\n",
+    "an assignment in a here-document": "cat <<EOF\nX=@\nEOF\n",
+    "a comment in a here-document": "cat <<EOF\n# @\nEOF\n",
+    "a directive in a here-document": "cat <<EOF\n#SBATCH --comment=@\nEOF\n",
+    "a here-document's end": "cat <<@\nx\nEOF\n",
+    "a here-string": "cat <<<@\n",
+    "eval": "eval @\n",
+    "eval of two": "eval echo @\n",
+    "another shell": "bash -c @\n",
+    "a quoted command of another shell": 'bash -c "echo @"\n',
+    "a trap": "trap @ EXIT\n",
+    "a sourced file": ". @\n",
+    "an alias": "alias x=@\n",
+    "a variable's name": "export @=1\n",
+    "the name of an assignment": "@=1\n",
+    "read into": "read @ <<<x\n",
+    "printed into": "printf -v @ x\n",
+    "declared": "declare @\n",
+    "unset": "unset @\n",
+    "a case's word": "case @ in x) ;; esac\n",
+    "a case's pattern": "case x in @) ;; esac\n",
+    "a redirection": "true > @\n",
+    "a function's name": "@() { true; }\n",
+    "a loop's words": "for x in @; do true; done\n",
+    "a whole line": "@\n",
+    "a line of a list": "X=(\n@\n)\n",
+    "a subscript of a list": "X=([@]=1)\n",
+    "a second word of a list": "X=(a @)\n",
+    "two words of a list": "X=(@ @)\n",
+    "an assignment's end": "X=a@\n",
+    "an assignment's begin": "X=@a\n",
+    "a quoted assignment": 'X="@"\n',
+    "an assignment in single quotes": "X='@'\n",
+    "an assignment's quoted tail": 'X=@"\n"\n',
+    "an addition": "X+=@\n",
+    "an entry": "X[0]=@\n",
+    "two assignments": "X=@ Y=@\n",
+    "an assignment for a command": "X=@ true\n",
+    "an assignment and a command": "X=@; true\n",
+    "an assignment in the background": "X=@ &\n",
+    "a continued line's begin": "X=@ \\\ntrue\n",
+    "a number's declaration": "declare -i X=@\n",
+    "a local one": "local X=@\n",
+    "seconds": "SECONDS=@\n",
+    "a random number": "RANDOM=@\n",
+    "exported seconds": "export SECONDS=@\n",
+    "words of a random number": "RANDOM=(@)\n",
+    "an index of options": "OPTIND=@\n",
+    "history": "HISTCMD=@\n",
+    "a prompt": "PS4=@\nset -x\n",
+    "a start-up file": "export BASH_ENV=@\nbash -c true\n",
+    "a separator": "IFS=@\n",
+    "a directive in quotes": '#SBATCH --comment="@"\n',
+    "a directive in single quotes": "#SBATCH --comment='@'\n",
+    "a directive after a backslash": "#SBATCH --comment=\\@\n",
+    "a directive's end": "#SBATCH --comment=a@\n",
+    "a directive and another": "#SBATCH --comment=@ --wrap=x\n",
+    "two directives on a line": "#SBATCH --comment=@ --account=@\n",
+    "a directive alone": "#SBATCH @\n",
+    "a short directive": "#SBATCH -J @\n",
+    "a directive's name": "#SBATCH --@=1\n",
+    "a directive of two values": "#SBATCH --@=@\n",
+    "a comment that becomes a directive": "#@\n",
+    "half a directive": "#SB@\n",
+    "a note behind a command": "true # @\n",
+    "a comment above in one line": "# x {% if v %}\n@\n{% endif %}\n",
+    "a line begun before a tag": "X={% if v %}@{% endif %}\n",
+    "a line ended behind a tag": "X=@{% if v %} ; true{% endif %}\n",
+    "a line joined by a tag": "X=a \\\n{%- if v %}@\n{% endif %}\n",
+    "a value kept for later": "{% set w = v | sh %}\necho {{ w }}\n",
+    "a value by cases": "echo {{ v | sh if v else v | sh }}\n",
+    "a loop that ends in a here-document": (
+        "{% for a in names %}\nX=@\ncat <<EOF\n{% endfor %}\nEOF\nEOF\n"
+    ),
+    "an included command": "{% include 'part.j2' %}\nX=@\n",
+    "an included half line": "{% include 'half.j2' %}X=@\n",
+    **{f"below {what}": f"{text}X=@\n" for what, text in _BELOW.items() if text},
+    **{f"a comment below {what}": f"{text}# @\n" for what, text in _BELOW.items() if text},
+}
+_PARTS = {"part.j2": b"cat <<EOF\n", "half.j2": b'echo "'}
+# Each leaves the file HIT behind if it is read as more than text, somewhere.
+PAYLOADS = (
+    "$(touch HIT)",
+    "`touch HIT`",
+    "'; touch HIT; '",
+    '"; touch HIT; "',
+    "'\"; touch HIT; \"'",
+    "a[$(touch HIT)]",
+    "x) touch HIT;;",
+    "EOF",
+    "EOF touch HIT",
+    "\\",
+    "x\\'; touch HIT; '",
+    "-v a[$(touch HIT)]",
+    "touch HIT",
+    "SBATCH --wrap=touch",
+    "touch HIT #",
+)
+
+
+def templates() -> Iterator[tuple[str, str, bool]]:
+    """(name, text, whether it may be accepted) of each place with each quoter."""
+    unsafe = {name: (line, None) for name, line in UNSAFE.items()}
+    for name, (line, right) in {**SAFE, **unsafe}.items():
+        for quoter in QUOTERS if "@" in line else ("",):
+            text = "#!/bin/bash\n" + line.replace("@", f"{{{{ v | {quoter} }}}}")
+            yield f"{name}, {quoter}", text, right == quoter.removesuffix("_arg")
+
+
+def render(text: str, value: object) -> str:
+    """The script of a template. Raises RenderError."""
+    parts = {"job.sbatch.j2": text.encode(), **_PARTS}
+    template = Template(MANIFEST, Path("/nowhere"), "path", parts)
+    return render_template(template, {"v": value, "names": ["a", "b"], "number": 3})
+
+
+def harmed(script: str) -> bool:
+    """Whether a real bash does more with the script than keep its values."""
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(
+            ["bash", "-c", script],
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+        return any(Path(directory).iterdir())
+
+
+def count() -> dict[str, int]:
+    """How many hostile templates there are, how many are accepted, and how many do harm."""
+    tried = accepted = harmful = 0
+    for _, text, may in templates():
+        if may:
+            continue
+        tried += 1
+        scripts = []
+        for value in PAYLOADS:
+            try:
+                scripts.append(render(text, value))
+            except RenderError:
+                continue
+        accepted += bool(scripts)
+        harmful += any(harmed(script) for script in scripts)
+    return {"tried": tried, "accepted": accepted, "harmful": harmful}
+
+
+if __name__ == "__main__":
+    COUNTED.write_text(json.dumps(count(), indent=2) + "\n")
+    sys.stdout.write(COUNTED.read_text())

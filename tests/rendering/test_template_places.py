@@ -1,0 +1,108 @@
+"""Where a value may stand: every place with every quoter, and a real bash for what is accepted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from fsdpkit.errors import RenderError
+from fsdpkit.rendering.places import places_in
+from tests.rendering.hostile_templates import COUNTED, PAYLOADS, count, harmed, render, templates
+
+ALL = {name: (text, may) for name, text, may in templates()}
+WRONG = {name: text for name, (text, may) in ALL.items() if not may}
+RIGHT = {name: text for name, (text, may) in ALL.items() if may}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
+def test_a_value_is_refused_where_its_quoter_is_not_right(text: str) -> None:
+    for value in PAYLOADS:
+        with pytest.raises(RenderError):
+            render(text, value)
+
+
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
+def test_what_is_accepted_keeps_every_value_as_data(text: str) -> None:
+    for value in PAYLOADS:
+        assert not harmed(render(text, value))
+
+
+def test_the_count_in_the_repository_is_current() -> None:
+    """`python -m tests.rendering.hostile_templates` writes it."""
+    found = count()
+    assert json.loads(COUNTED.read_text()) == found
+    assert (found["accepted"], found["harmful"]) == (0, 0)
+
+
+def test_the_payloads_do_harm_where_they_are_not_quoted() -> None:
+    """Else the two tests above would prove nothing."""
+    for script in (
+        "echo $(touch HIT)",
+        "cat <<EOF\n'$(touch HIT)'\nEOF",
+        "RANDOM='a[$(touch HIT)]'",
+    ):
+        assert harmed(script)
+
+
+def test_a_place_that_is_never_reached_is_refused_as_well() -> None:
+    with pytest.raises(RenderError, match="stands in the shell's own text"):
+        render("#!/bin/bash\n{% if false %}\necho {{ v | sh }}\n{% endif %}\n", "x")
+
+
+def test_the_refusal_names_the_line_and_the_way_out() -> None:
+    with pytest.raises(RenderError, match=r"job\.sbatch\.j2, line 3: .*NAME=\{\{ value \| sh \}\}"):
+        render('#!/bin/bash\nset -e\necho "{{ v | sh }}"\n', "x")
+
+
+def test_a_list_is_words_and_no_single_one() -> None:
+    assert render("X=({{ v | sh }})\n", ["a b", "$x"]) == "X=('a b' '$x')\n"
+    with pytest.raises(RenderError, match="a list of words stands in an assignment"):
+        render("X={{ v | sh }}\n", ["a", "b"])
+
+
+def test_an_array_task_is_filled_in_by_the_shell() -> None:
+    line = render("X=({{ v | sh_arg }})\n", ["--fold={array_task}", "$x", ""])
+    script = f"{line}printf '<%s>' \"${{X[@]}}\""
+    environment = {"SLURM_ARRAY_TASK_ID": "7; id"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout == "<--fold=7; id><$x><>"
+
+
+@pytest.mark.parametrize("number", [3, -1, 2.5, 1e-07])
+def test_a_number_may_stand_anywhere(number: float) -> None:
+    assert render("#!/bin/bash\nsleep {{ v }}\n", number).endswith(f"sleep {number}\n")
+
+
+@pytest.mark.parametrize("value", ["3", True, None, float("nan"), float("inf"), [3]])
+def test_what_only_looks_like_a_number_may_not(value: object) -> None:
+    with pytest.raises(RenderError, match="unquoted"):
+        render("#!/bin/bash\nsleep {{ v }}\n", value)
+
+
+@pytest.mark.parametrize("name", ["a b", "Comment", "x=y", "", "-x", "é", "a\\"])
+def test_an_options_name_is_plain(name: str) -> None:
+    with pytest.raises(RenderError, match="is no name of an option"):
+        render("#!/bin/bash\n#SBATCH --{{ v | sb }}\n", name)
+
+
+@pytest.mark.parametrize("line", ["true", "#!x\n", "#!/bin/bash -c 'id' x y", "#!/bin/é"])
+def test_the_first_line_is_a_shebang(line: str) -> None:
+    with pytest.raises(RenderError, match=r"no first line of a script|control character"):
+        render("{{ v | note }}\n", line)
+    assert render("{{ v | note }}\n", "#!/usr/bin/env bash") == "#!/usr/bin/env bash\n"
+
+
+def test_no_variable_that_bash_evaluates_or_sets_takes_a_value() -> None:
+    """Those of the bash that runs here, by its own list, and by that of its manual."""
+    asked = "compgen -v; compgen -A arrayvar; declare -p | sed -n 's/^declare -[^ ]*i[^ ]* //p'"
+    clean = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", asked], env=clean, capture_output=True, text=True)
+    shown = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    harmless = {"HOSTNAME", "HOSTTYPE", "MACHTYPE", "OSTYPE", "OLDPWD", "PWD", "TERM"}
+    names = shown - harmless | {"PROMPT_COMMAND", "ENV", "BASH_ENV", "MAPFILE", "COPROC", "REPLY"}
+    assert {"SECONDS", "RANDOM", "IFS", "BASH_ALIASES"} <= names
+    for name in sorted(names):
+        with pytest.raises(ValueError, match="means something to bash"):
+            places_in(f"{name}=\0", first=False)
