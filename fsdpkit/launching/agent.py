@@ -1,4 +1,4 @@
-"""The process that runs once on each node: `python -m fsdpkit.launching.agent -- torchrun …`.
+"""The process that runs once on each node, with `-- torchrun …` as its arguments.
 
 It forks the node's fork server while it has imported torch and nothing else, then goes through
 submitit's own job runner, so that submitit's `Job` finds a result for each node.
@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 
-from fsdpkit.launching import warm
+from fsdpkit.launching import python_path, warm
 from fsdpkit.launching.program import Program
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import take_secret
@@ -21,8 +21,7 @@ def main() -> int:
 
     In a rank that was forked, later and from a copy of this process: the script's own.
     """
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # python -m puts the working directory there, which is the script's own
+    python_path.restore(os.environ)
     take_secret(os.environ)
     if isinstance(program := warm.start(os.environ), Program):
         program.run()
@@ -51,7 +50,3 @@ def run_agent() -> int:
     finally:
         end_descendants()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

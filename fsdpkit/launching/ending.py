@@ -1,4 +1,4 @@
-"""What the batch shell asks when srun is over: `python -m fsdpkit.launching.ending STATUS`.
+"""What the batch shell asks when srun is over, with the status of it as the argument.
 
 Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
 `end STATUS [JOBS]` with the jobs chained behind it that are not to start; `requeued STATUS`, if
@@ -51,7 +51,14 @@ _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
 
 
 def main() -> int:
-    status = int(sys.argv[1])
+    """Decide and answer. Ends with a signal where the run's file system does not answer."""
+    signal.alarm(_LONGEST_S)
+    with contextlib.suppress(BrokenPipeError):  # Slurm ended the shell that asked
+        return _answer(int(sys.argv[1]))
+    return 0
+
+
+def _answer(status: int) -> int:
     run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     task = TaskPaths(attempt.dir.parent)
@@ -232,9 +239,3 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-if __name__ == "__main__":
-    signal.alarm(_LONGEST_S)
-    with contextlib.suppress(BrokenPipeError):  # Slurm ended the shell that asked
-        sys.exit(main())

@@ -1,4 +1,4 @@
-"""The job's own command for its end: `python -m fsdpkit.launching.notifying WHAT STATUS`.
+"""The job's own command for its end, called with the arguments WHAT STATUS.
 
 The batch shell calls it once an attempt, when what it tells has happened: WHAT is `requeued` after
 Slurm has queued the job again, else `end`. A job that is queued again so loses no second of its
@@ -147,7 +147,3 @@ def _last_complaint(log: Path) -> str | None:
         said = re.findall(r"^fsdpkit: (.*)$", log.read_text(errors="replace"), re.MULTILINE)
         return said[-1] if said else None
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

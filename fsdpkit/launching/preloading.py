@@ -7,12 +7,14 @@ torch's own later needs and the few libraries below; a job may name others (`lau
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from fsdpkit.launching import python_path
 from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.script_reading import Reader, Reading
 
@@ -69,6 +71,8 @@ def preload_of(program: Program, extra: Sequence[str] = (), *, elsewhere: bool =
 def reading_of(program: Program, *, elsewhere: bool = False) -> Reading:
     """The program's source, and that of its own modules. Raises ColdStartError."""
     reader = Reader(Path(program.directory), elsewhere=elsewhere)
+    own = (Path(entry) for entry in python_path.entries(os.environ) if entry not in sys.path)
+    reader.found.directories.extend(own)  # of the working directory
     try:
         if not program.is_module:
             reader.enter(Path(program.name).absolute(), main=True)

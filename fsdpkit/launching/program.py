@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from fsdpkit.launching import kernel
+from fsdpkit.launching.python_path import search_path
 
 
 class ColdStartError(Exception):
@@ -80,6 +81,7 @@ class Program:
         sys.modules["__main__"] = main
         sys.argv = ["-m" if self.is_module else self.name, *self.arguments]
         sys.orig_argv = list(self.command)
+        sys.path[:] = search_path(sys.path, os.environ)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.directory)
         frames = 1

@@ -262,7 +262,8 @@ def activation_of(script: str) -> str | None:
 
 
 _IMPORTS_TORCH = """
-exec python -c 'import sys, torch
+exec python -c 'import sys; sys.path[:] = filter(None, sys.path)
+import torch
 gpu = torch.version.cuda or torch.version.hip
 print("torch", torch.__version__, f"for CUDA or ROCm {gpu}" if gpu else "without GPU support",
       "by", sys.executable)'
@@ -288,7 +289,7 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
     environ = scrubbed(os.environ)[0] | {"SLURM_CPUS_PER_TASK": "1", "FSDPKIT_RANKS_PER_NODE": "1"}
     try:
         done = subprocess.run(
-            ["bash", "-s"],
+            ["bash", "-p", "-s"],
             input=activation + _IMPORTS_TORCH,
             env=environ,
             capture_output=True,

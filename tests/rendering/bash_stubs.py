@@ -38,7 +38,7 @@ esac
 """
 # What torchrun was started with on each node, and the environment that matters.
 PYTHON = r"""
-if [[ "$*" == "-m fsdpkit.launching.ending "* ]]; then
+if [[ "$*" == "-c "*" fsdpkit.launching.ending "* ]]; then
     PYTHONPATH=$CHECKOUT exec "$REAL_PYTHON" "$@"
 fi
 { printf "%s\n" "$@"; } >"$RECORD/args.$SLURM_NODEID"

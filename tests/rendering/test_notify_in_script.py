@@ -19,7 +19,7 @@ from tests.rendering.bash_stubs import Bash, RenderScript
 
 COMMAND = {"notify.command": ["/nowhere/tell", "$HOME; `x`"]}
 # What the shell calls, in order; the job's own command is none of the shell's business.
-CALLS = 'if [[ "$*" == *notifying* ]]; then echo "${*:3}" >>"$RECORD/calls"; exit; fi\n'
+CALLS = 'if [[ "$*" == *notifying* ]]; then echo "${*:4}" >>"$RECORD/calls"; exit; fi\n'
 
 
 @pytest.fixture

@@ -25,7 +25,9 @@ def test_the_whole_script_ends_with_status_0_and_starts_torchrun_on_each_node(
     assert "fsdpkit: 2 nodes (node1 node2), head node1 at 10.0.0.1:" in done.stdout
     for node in (0, 1):
         words = shell.arguments(node)
-        assert words[:5] == ["-u", "-m", "fsdpkit.launching.agent", "--", "torchrun"]
+        start = words.index("fsdpkit.launching.agent")
+        assert words[:2] == ["-u", "-c"]
+        assert words[start + 1 : start + 3] == ["--", "torchrun"]
         assert words[-4:] == ["/home/alex/train.py", "--lr", "1 e$x", "it's"]
         assert "--nnodes=2" in words
         assert "--nproc-per-node=4" in words

@@ -1,0 +1,96 @@
+"""The directory that a job was submitted from is data: none of our processes takes a module there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.launching import python_path
+from fsdpkit.runs.layout import RunPaths
+
+NAMES = ("queue", "json", "torch", "submitit", "psutil", "msgspec", "importlib", "fractions")
+TRAP = "open({marker!r}, 'a').write(__name__ + '\\n')\nraise SystemExit(3)\n"
+PROGRAM = """
+    import os, sys
+    import neighbour
+    print(sys.path[0], neighbour.__name__, os.environ.get("PYTHONPATH"))
+    print(*[entry for entry in sys.path[1:] if entry.startswith(os.getcwd())])
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("warm", "variable"), [("on", None), ("auto", ":relative"), ("off", ":relative")]
+)
+def test_modules_in_it_do_not_take_the_place_of_ours(
+    tmp_path: Path, warm: str, variable: str | None
+) -> None:
+    """As the job's program lies elsewhere, it does not import them either, unless it asks to."""
+    here, own = tmp_path / "here", tmp_path / "own"
+    (here / "fsdpkit").mkdir(parents=True)
+    own.mkdir()
+    (own / "train.py").write_text(textwrap.dedent(PROGRAM))
+    (own / "neighbour.py").write_text("")
+    trap = TRAP.format(marker=str(tmp_path / "taken"))
+    (here / "fsdpkit" / "__init__.py").write_text(trap)
+    # What Python itself imports as it starts, the program would take from where the variable says.
+    for name in NAMES if variable is None else ("submitit", "psutil", "msgspec"):
+        (here / f"{name}.py").write_text(trap)
+    words = ["--set", f"launch.warm={warm}", "--cluster", "local", "--gpus", "2", "--time", "15"]
+    if variable is not None:
+        words += ["--set", f"environment.variables.PYTHONPATH={variable}"]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "fsdpkit", "submit", own / "train.py", "--wait", *words],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "taken").exists()
+    (run,) = (here / "runs").iterdir()
+    output = RunPaths(run).task(None).attempt(0).rank_file(0, "out", 0).read_text()
+    relative = "" if variable is None else f"{here} {here / 'relative'}"
+    assert output.splitlines() == [f"{own} neighbour {variable}", relative]
+
+
+@pytest.mark.parametrize(
+    "variable", ["", ":", "relative", "/nowhere:relative", "/nowhere/", ":/nowhere::/nowhere"]
+)
+def test_a_forked_program_has_the_search_path_of_one_started_anew(
+    variable: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint(sys.path[1:])\n")
+    environ = {**os.environ, "PYTHONPATH": variable}
+    anew = subprocess.run(
+        [sys.executable, str(program)], env=environ, cwd=tmp_path, capture_output=True, text=True
+    )
+    absolute = ":".join(entry for entry in variable.split(":") if entry.startswith("/"))
+    forked = (
+        "import sys; sys.path[:] = filter(None, sys.path)\n"
+        "from fsdpkit.launching.python_path import search_path\n"
+        f"print(search_path(sys.path, {{'PYTHONPATH': {variable!r}}}))"
+    )
+    ours = subprocess.run(
+        [sys.executable, "-c", forked],
+        env={**environ, "PYTHONPATH": absolute},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ours.stdout == anew.stdout
+
+
+def test_the_variable_is_put_back_as_it_was() -> None:
+    environ = {"PYTHONPATH": "/a", python_path.KEPT: ":/a"}
+    python_path.restore(environ)
+    assert environ == {"PYTHONPATH": ":/a"}
+    python_path.restore(environ)
+    assert environ == {"PYTHONPATH": ":/a"}
