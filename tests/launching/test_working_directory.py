@@ -1,4 +1,4 @@
-"""The directory that a job was submitted from is data: none of our processes takes a module there."""
+"""The directory that a job was submitted from is data: no module of ours is taken from it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def test_modules_in_it_do_not_take_the_place_of_ours(
 ) -> None:
     """As the job's program lies elsewhere, it does not import them either, unless it asks to."""
     here, own = tmp_path / "here", tmp_path / "own"
-    (here / "fsdpkit").mkdir(parents=True)
     own.mkdir()
     (own / "train.py").write_text(textwrap.dedent(PROGRAM))
     (own / "neighbour.py").write_text("")
     trap = TRAP.format(marker=str(tmp_path / "taken"))
-    (here / "fsdpkit" / "__init__.py").write_text(trap)
+    for place in (here, here / "relative"):
+        (place / "fsdpkit").mkdir(parents=True)
+        (place / "fsdpkit" / "__init__.py").write_text(trap)
     # What Python itself imports as it starts, the program would take from where the variable says.
     for name in NAMES if variable is None else ("submitit", "psutil", "msgspec"):
         (here / f"{name}.py").write_text(trap)
