@@ -290,12 +290,13 @@ def _bar(name: str, path: Path) -> Iterator[Callable[[int], object] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(None), DownloadColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    from fsdpkit.cli.terminal import console
+
+    name_column = TextColumn("{task.description}", markup=False)
+    columns = name_column, BarColumn(None), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
         with suppress(OSError):  # it may be on its way out
             bar.update(task, total=sum(file.stat().st_size for file in path.glob("*")))

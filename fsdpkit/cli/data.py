@@ -201,16 +201,17 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
     if not sys.stderr.isatty():
         yield _plain_lines()
         return
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
+
+    from fsdpkit.cli.terminal import console
 
     with Bar(
         BarColumn(bar_width=None),
         TextColumn("{task.percentage:3.0f}%"),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[told]}", markup=False),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console(err=True),
     ) as bar:
         task = bar.add_task("", total=None, told="")
         started = time.monotonic()

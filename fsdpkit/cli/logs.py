@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -189,28 +189,22 @@ def fronts(run: Run, choice: Choice) -> Callable[[Source], str]:
 def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, live: bool) -> None:
     """Print lines, `live` at once. Where another attempt or launch begins than the run's first,
     standard error says so: standard output is the ranks' alone."""
-    from fsdpkit.reporting.log_lines import for_terminal
+    from fsdpkit.reporting.log_lines import last_written, written
 
-    at = (0, 0)
-    with _standard_output() as out:
-        shown = for_terminal if out.isatty() else str
+    at, out = (0, 0), sys.stdout
+    shown = last_written if out.isatty() else written
+    try:
         for source, lines in batches:
             if lines and not source.is_batch and (source.attempt, source.launch) != at:
                 at = source.attempt, source.launch
                 out.flush()
                 click.echo(f"fsdpkit: attempt {at[0]}, launch {at[1]}", err=True)
             words = front(source)
-            out.write("".join([f"{words}{shown(line)}\n" for line in lines]))
+            out.write("".join([f"{words}{part}\n" for line in lines for part in shown(line)]))
             if live:
                 out.flush()
-
-
-def _standard_output() -> TextIO:
-    """With a buffer, which writes all of a text: with PYTHONUNBUFFERED Python loses the rest of one
-    whose writing was interrupted, as by Ctrl-Z. A character that a terminal lacks becomes `?`."""
-    sys.stdout.flush()
-    encoding = sys.stdout.encoding
-    return open(sys.stdout.fileno(), "w", encoding=encoding, errors="replace", closefd=False)
+    finally:
+        out.flush()
 
 
 def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
@@ -288,8 +282,5 @@ def _who(broken: Iterable[Broken]) -> str:
 
 
 def _say(text: str, indent: int = 0) -> None:
-    from fsdpkit.reporting.log_lines import for_terminal
-
-    shown = for_terminal if sys.stdout.isatty() else str
-    for line in text.splitlines():
-        click.echo(" " * indent + shown(line))
+    for line in text.split("\n"):
+        click.echo(" " * indent + line)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 
 import click
 
 from fsdpkit import __version__
+from fsdpkit.cli.terminal import guard, let_go
 from fsdpkit.errors import FsdpkitError
 
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
@@ -74,6 +74,7 @@ def fsdpkit() -> None:
 
 def main() -> None:
     """Run, and exit. Errors of ours end with their own code and one message on standard error."""
+    guard()
     try:
         status = fsdpkit(prog_name="fsdpkit", standalone_mode=False)
     except click.ClickException as error:
@@ -86,8 +87,7 @@ def main() -> None:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code
     except BrokenPipeError:
-        # The reader (head, less) has gone; keep Python from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        let_go()
         status = 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

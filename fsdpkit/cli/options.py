@@ -38,12 +38,14 @@ def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def table(columns: list[str], rows: list[list[str]]) -> None:
     """A table for a person; plain columns where nobody looks at a terminal."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
+    from fsdpkit.cli.terminal import console
+    from fsdpkit.reporting.printable import printable
+
+    screen = console()
+    if not screen.is_terminal:
         widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
         for row in [columns, *rows]:
             click.echo("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
@@ -53,8 +55,8 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
         # Names must stay whole to be copied; only the last column, free text, may wrap.
         made.add_column(column, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    console.print(made)
+        made.add_row(*(Text(printable(cell)) for cell in row))
+    screen.print(made)
 
 
 def hanging(text: str, first: str, rest: str) -> list[str]:

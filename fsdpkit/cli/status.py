@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import complete_run, hanging, runs_option
+from fsdpkit.cli.terminal import redraw
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.overview import Status, Task
@@ -94,25 +95,14 @@ def _watch(look: Callable[[], str], pause_s: float, as_json: bool) -> None:
             text = look()
             if not as_json:
                 text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}, every {pause_s:g} s\n\n{text}"
-            click.echo(_screen(text) if drawn else text + ("" if as_json else "\n"), nl=not drawn)
-            sys.stdout.flush()
+            if drawn:
+                redraw(text)
+            else:
+                click.echo(text if as_json else f"{text}\n")
             time.sleep(pause_s)
     except KeyboardInterrupt:
         if drawn:
             click.echo()
-
-
-def _screen(text: str) -> str:
-    """The text over what was on the terminal before, as much of it as the terminal holds."""
-    width, height = os.get_terminal_size()
-    lines = [row for line in text.splitlines() for row in _wrapped(line, width)]
-    if len(lines) >= height:
-        lines = [*lines[: height - 2], f"… {len(lines) - height + 2} lines more"]
-    return "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    return [line[at : at + width] for at in range(0, max(1, len(line)), width)]
 
 
 # All runs

@@ -91,20 +91,21 @@ def _printed(watcher: Watcher, every_s: float) -> View:
 
 def _drawn(watcher: Watcher, every_s: float) -> View:
     """On the terminal's other screen, so that what was there before comes back in the end."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
 
+    from fsdpkit.cli.terminal import console
     from fsdpkit.cli.watch_frame import frame
 
-    console = Console(highlight=False)
-    with _until_resized() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+    screen = console()
+    with _until_resized() as wait, Live(console=screen, screen=True, auto_refresh=False) as live:
         while True:
             view = watcher.look()
             if view.over:
                 return view
             until_s = time.monotonic() + _pause_s(view, every_s)
             while (left_s := until_s - time.monotonic()) > 0:
-                lines = frame(view, console.size.width, console.size.height, time.time())
+                lines = frame(view, screen.size.width, screen.size.height, time.time())
                 live.update(Group(*lines), refresh=True)
                 wait(left_s)
 

@@ -194,7 +194,7 @@ def line_of(one: Happening) -> str:
 def _log(view: View, width: int, height: int) -> list[Text]:
     if height < 2 or not view.lines:
         return []
-    return [Text("rank 0", "bold"), *(Text.from_ansi(line) for line in view.lines[-(height - 1) :])]
+    return [Text("rank 0", "bold"), *(Text(line) for line in view.lines[-(height - 1) :])]
 
 
 def _gigabytes(size: float) -> str:

@@ -322,22 +322,14 @@ def _unix_s(day: str, clock: str, fraction: str | None, offset: str | None = Non
     return datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" + ("%z" if zone else "")).timestamp()
 
 
-# On a terminal
-
-_CONTROL = re.compile(
-    r"(\x1b\[[0-9;:]*m)"  # SGR: colours, which stay
-    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: moves the cursor, clears the screen
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC, DCS and the like: the title, the clipboard
-    r"|\x1b[ -/]*[0-~]"  # other escapes: another character set
-    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"  # C0 but the tab, C1
-)
+# Carriage returns
 
 
-def for_terminal(line: str) -> str:
-    """A line that cannot take over the terminal: of escape sequences only colours are left, and
-    of what carriage returns wrote over only the last."""
-    line = line.rstrip("\r").rpartition("\r")[2]
-    if line.isprintable():
-        return line
-    shown = _CONTROL.sub(lambda match: match[1] or "", line)
-    return f"{shown}\x1b[0m" if "\x1b[" in shown else shown
+def written(line: str) -> list[str]:
+    """All that a line was while carriage returns wrote over it, one after the other."""
+    return line.rstrip("\r").split("\r")
+
+
+def last_written(line: str) -> list[str]:
+    """What was left of it: of a progress bar, how far it came."""
+    return written(line)[-1:]

@@ -18,7 +18,8 @@ from typing import Any
 
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.history import history_of
-from fsdpkit.reporting.log_lines import LineReader, for_terminal, position_of_last
+from fsdpkit.reporting.log_lines import LineReader, last_written, position_of_last
+from fsdpkit.reporting.printable import printable
 from fsdpkit.reporting.progress import Progress, progress_of
 from fsdpkit.reporting.timeline import Span, timeline_of
 from fsdpkit.reporting.watching import (
@@ -170,7 +171,8 @@ class _Log:
                 self._reader = LineReader(path, position_of_last(path, _MOST_LINES))
                 self._lines.clear()
             while self._reader is not None:
-                self._lines.extend(for_terminal(line) for line in self._reader.read())
+                for line in self._reader.read():
+                    self._lines.extend(map(printable, last_written(line)))
                 if not self._reader.more:
                     break
         return tuple(self._lines)

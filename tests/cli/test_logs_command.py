@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import signal
@@ -109,26 +108,6 @@ def test_errors_are_those_of_the_newest_attempt_that_has_any(run: Run, fsdpkit: 
     done = fsdpkit("logs", str(run.dir), "--errors", "--attempt", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "fsdpkit: no failure is on record in attempt 2\n"
-
-
-def test_a_terminal_gets_no_control_sequence_but_colours_and_a_pipe_gets_all(
-    run: Run, fsdpkit: Fsdpkit
-) -> None:
-    line = "\x1b]0;mine\x07\x1b[2J\x1b[31mred\x1b[0m\x07"
-    append(run.dir / "attempt-0/rank-3.out", f"{line}\n")
-    words = ["logs", str(run.dir), "--rank", "3"]
-    assert line in fsdpkit(*words).stdout
-    leader, follower = os.openpty()
-    subprocess.run(
-        [sys.executable, "-m", "fsdpkit", *words], stdout=follower, stderr=follower, check=True
-    )
-    os.close(follower)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: all is read, and nobody is there to write more
-        while more := os.read(leader, 4096):
-            shown += more
-    os.close(leader)
-    assert shown.decode() == "I am 3\r\n\x1b[31mred\x1b[0m\x1b[0m\r\n"
 
 
 def test_no_line_is_lost_when_printing_is_interrupted(run: Run) -> None:

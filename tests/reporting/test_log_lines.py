@@ -19,13 +19,14 @@ from fsdpkit.reporting.log_lines import (
     LineReader,
     Source,
     by_time,
-    for_terminal,
     in_order,
+    last_written,
     lines_of,
     parse_ranks,
     sources_of,
     split_lines,
     time_in,
+    written,
 )
 from fsdpkit.runs.record import JobRecord
 from tests.reporting.log_runs import append, make_run
@@ -266,32 +267,15 @@ def test_lines_are_merged_by_time_and_those_without_one_stay_behind_their_line(
     assert plain == [0, 0, 0, 0, 1, 1, 1, 0]
 
 
-# On a terminal
+# Carriage returns
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("plain │ é words", "plain │ é words"),
-        ("a\tb", "a\tb"),
-        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m"),
-        ("\x1b[2J\x1b[H\x1b[?1049hgone", "gone"),
-        ("\x1b]0;a title\x07words", "words"),
-        ("\x1b]52;c;Y2xpcA==\x1b\\words", "words"),
-        ("\x1b]0;no end", ""),
-        ("\x1bPq#0\x1b\\words", "words"),
-        ("\x1bc\x1b(0words", "words"),
-        ("bell\x07\x08\x7f\x9b2J", "bell2J"),
-        ("10%\r50%\r100%", "100%"),
-        ("100%\r", "100%"),
-    ],
+    ("line", "all_written"),
+    [("words", ["words"]), ("10%\r50%\r100%", ["10%", "50%", "100%"]), ("100%\r", ["100%"])],
 )
-def test_a_rank_cannot_take_over_the_terminal(line: str, shown: str) -> None:
-    assert for_terminal(line) == shown
-
-
-@quick
-@given(st.text(st.characters(max_codepoint=0xFF, exclude_characters="\n")))
-def test_nothing_but_colours_and_tabs_is_left_of_control_characters(line: str) -> None:
-    left = re.sub(r"\x1b\[[0-9;:]*m", "", for_terminal(line))
-    assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", left)
+def test_what_carriage_returns_wrote_over_is_left_out_or_read_line_by_line(
+    line: str, all_written: list[str]
+) -> None:
+    assert written(line) == all_written
+    assert last_written(line) == all_written[-1:]

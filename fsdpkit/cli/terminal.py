@@ -1,0 +1,111 @@
+"""The edge: everything a command prints leaves through here, and obeys nobody but us.
+
+`guard` puts a stream in front of standard output and standard error that makes all text printable
+(reporting/printable.py), whoever prints it: a command, click, a traceback, a warning. What we add
+ourselves, colours and a screen drawn anew, is made here, around text that was made printable.
+`tests/cli/test_terminal.py` lets no other module reach the streams beneath.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fsdpkit.reporting.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class _Guarded(io.TextIOBase):
+    """A text stream in front of another. It has no `buffer` that could be written past it."""
+
+    def __init__(self, beneath: TextIO) -> None:
+        self.beneath = beneath
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.beneath.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.beneath.errors
+
+    def write(self, data: str | bytes) -> int:
+        """Bytes, too: click writes completions so."""
+        text = data if isinstance(data, str) else data.decode(self.encoding, "replace")
+        self.beneath.write(printable(text))
+        return len(data)
+
+    def flush(self) -> None:
+        self.beneath.flush()
+
+    def fileno(self) -> int:
+        return self.beneath.fileno()
+
+    def isatty(self) -> bool:
+        return self.beneath.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+
+def guard() -> None:
+    """Put the guard in front of this process's standard streams."""
+    if sys.stdout is not None and not isinstance(sys.stdout, _Guarded):
+        sys.stdout = _Guarded(_whole(sys.stdout))
+    if sys.stderr is not None and not isinstance(sys.stderr, _Guarded):
+        sys.stderr = _Guarded(sys.stderr)
+
+
+def _whole(stream: TextIO) -> TextIO:
+    """Standard output with a buffer, which writes all of a text: with PYTHONUNBUFFERED Python loses
+    the rest of one whose writing was interrupted, as by Ctrl-Z. A character that the terminal's
+    encoding lacks becomes `?`."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return stream
+    stream.flush()
+    return open(number, "w", encoding=stream.encoding, errors="replace", closefd=False)
+
+
+def let_go() -> None:
+    """The reader (head, less) has gone; keep Python from complaining when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _beneath(stream: TextIO) -> TextIO:
+    return getattr(stream, "beneath", stream)
+
+
+def console(*, err: bool = False) -> Console:
+    """rich's console, whose colours are ours and whose text is printable."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Printable(Console):
+        def render(self, *words: Any, **options: Any) -> Iterable[Segment]:
+            for text, style, control in super().render(*words, **options):
+                yield Segment(text if control else printable(text), style, control)
+
+    beneath = _beneath(sys.stderr if err else sys.stdout)
+    return Printable(file=beneath, highlight=False, markup=False, emoji=False)
+
+
+def redraw(text: str) -> None:
+    """`text` over what was on the terminal before, as much of it as the terminal holds."""
+    width, height = os.get_terminal_size()
+    lines = [row for line in printable(text).split("\n") for row in _wrapped(line, width)]
+    if len(lines) >= height:
+        lines = [*lines[: height - 2], f"… {len(lines) - height + 2} lines more"]
+    out = _beneath(sys.stdout)
+    out.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+    out.flush()
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return [line[at : at + width] for at in range(0, max(1, len(line)), width)]

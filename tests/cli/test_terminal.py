@@ -1,0 +1,233 @@
+"""Nothing that anybody wrote steers a reader's terminal: one edge, and nothing printed past it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.reporting.printable import printable
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+from tests.cli.terminal import on_terminal
+from tests.conftest import Completed
+from tests.packaging.installation import ROOT
+from tests.reporting.log_runs import T0_S, append, attempt_of, error_file, failure, launch, make_run
+
+Fsdpkit = Callable[..., Completed]
+
+POISON = (
+    "\x1b]0;title\x07 \x1b]52;c;Y2xpcA==\x1b\\ \x1b[2J\x1b[8mhidden\x1b[0m \x1bc \x1bP+q\x1b\\ "
+    "\x9b2J \x9d0;t\x9c \x08\x08\x7f\x0b\x0c \u202eesrever\u202c \u2066x\u2069 \u200b\u061c\ufeff "
+    "\U000e0041 \u3164 end"
+)
+
+
+def obeyed(shown: str) -> set[str]:
+    """The characters in what was printed that a terminal would obey or hide."""
+    unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return {c for c in shown if unicodedata.category(c) in unseen and c not in "\t\n"} | (
+        set(shown) & set("\u034f\u115f\u1160\u3164\uffa0\u2800\U000e0100")
+    )
+
+
+# The rule
+
+
+def test_every_character_of_unicode_is_shown_or_written_as_its_escape() -> None:
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert obeyed(printable(every)) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain │ é words ⚠️\n\ttab", "plain │ é words ⚠️\n\ttab"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2J\x1b[H\x1b[?1049hgone\x1b[K", "gone"),
+        ("\x1b]0;a title\x07words", r"\u001b]0;a title\u0007words"),
+        ("\x1b\x1b[m[2J", r"\u001b[2J"),
+        ("a\r\nb\rc", "a\nb\\u000dc"),
+        ("\udc9b2J", r"\udc9b2J"),
+        ("a\U000e0001b", r"a\udb40\udc01b"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_seen(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_json_means_the_same_behind_the_edge(text: str) -> None:
+    for encoded in (msgspec.json.encode({"a": text}).decode(), json.dumps({"a": text})):
+        assert json.loads(printable(encoded)) == {"a": text}
+
+
+# The commands
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path) -> Run:
+    """A run that failed, with control sequences in all that others write."""
+    ended = {"12": asdict(JobState("FAILED", "sacct", exit_code=1, exit_signal=0, reason=POISON))}
+    run = make_run(tmp_path / "runs" / "run", ended=ended, name="t")
+    attempt = attempt_of(run)
+    launch(attempt, 0, T0_S)
+    failure(attempt, T0_S + 1, 0, 0, f"1 RuntimeError: {POISON}")
+    error_file(attempt, 0, T0_S + 1, f"RuntimeError: {POISON}", f"Traceback\n  File {POISON}\n")
+    append(run.dir / "attempt-0/rank-0.out", f"I am 0 {POISON}\n10%\r50%\r100%\n")
+    append(
+        run.dir / "attempt-0/rank-0.err", f"[rank0]: Traceback {POISON}\n".encode() + b"\x9b2J\n"
+    )
+    append(run.dir / "attempt-0/verdict.json", json.dumps({"trouble": {"message": POISON}}))
+    append(run.dir / "slurm-12.log", f"fsdpkit: {POISON}\n")
+    append(run.dir / "job.json", json.dumps({"name": POISON, "training": {"steps": 5}}))
+    append(run.dir / "metrics.jsonl", json.dumps({"step": 1, "loss": 2.0, "time_s": T0_S}) + "\n")
+    return run
+
+
+COMMANDS = [
+    (["status"], 0),
+    (["status", "RUN"], 0),
+    (["status", "--json"], 0),
+    (["diagnose", "RUN"], 0),
+    (["diagnose", "RUN", "--json"], 0),
+    (["watch", "RUN"], 0),
+    (["logs", "RUN"], 0),
+    (["logs", "RUN", "--all", "--batch"], 0),
+    (["logs", "RUN", "--follow"], 0),
+    (["logs", "RUN", "--errors"], 0),
+    (["report", "RUN", "-o", "-"], 0),
+    (["resume", POISON], 66),
+    (["status", POISON], 66),
+    (["checkpoint", "ls", POISON], 66),
+    (["data", "show", POISON], 66),
+    (["submit", POISON, "--dry-run"], 66),
+    (["submit", "--cluster", POISON, "--dry-run"], 66),
+    (["submit", "--set", f"resources.nodes={POISON}", "--dry-run"], 65),
+    (["submit", "--nodes", POISON], 2),
+    (["submit", f"--{POISON}"], 2),
+    ([POISON], 2),
+]
+
+
+@pytest.mark.parametrize(("words", "status"), COMMANDS)
+def test_no_command_prints_what_a_terminal_obeys(
+    words: list[str], status: int, poisoned: Run, fsdpkit: Fsdpkit
+) -> None:
+    words = [str(poisoned.dir) if word == "RUN" else word for word in words]
+    done = fsdpkit(*words, env={"FSDPKIT_RUNS": str(poisoned.dir.parent)})
+    assert done.returncode == status, done.stderr
+    assert done.stdout + done.stderr
+    assert obeyed(done.stdout) == obeyed(done.stderr) == set()
+
+
+@pytest.mark.parametrize(
+    "words", [["logs", "--all"], ["logs", "--errors"], ["diagnose"], ["status"]]
+)
+def test_a_terminal_sees_it_as_text(words: list[str], poisoned: Run) -> None:
+    shown = on_terminal(words[0], str(poisoned.dir), *words[1:])
+    assert obeyed(shown) == set()
+
+
+def test_a_progress_bar_is_read_as_lines_in_a_pipe_and_as_its_last_on_a_terminal(
+    poisoned: Run, fsdpkit: Fsdpkit
+) -> None:
+    words = ["logs", str(poisoned.dir), "--stream", "out"]
+    assert fsdpkit(*words).stdout.endswith("\n10%\n50%\n100%\n")
+    assert on_terminal(*words).endswith("end\n100%\n")
+
+
+def test_our_own_colours_stay() -> None:
+    shown = on_terminal("sites")
+    assert "\x1b[1m" in shown
+    assert obeyed(re.sub(r"\x1b\[[0-9;]*m", "", shown)) == set()
+
+
+def test_bytes_a_warning_and_a_traceback_pass_the_edge(tmp_path: Path) -> None:
+    program = (
+        "import sys, warnings\n"
+        "from fsdpkit.cli import main\n"
+        "def crash(**_):\n"
+        "    print(sys.argv[1])\n"
+        "    main.click.echo(sys.argv[1].encode())\n"
+        "    warnings.warn(sys.argv[1])\n"
+        "    raise RuntimeError(sys.argv[1])\n"
+        "main.fsdpkit = crash\n"
+        "main.main()\n"
+    )
+    words = [sys.executable, "-c", program, POISON]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (done.stdout.count("hidden"), done.stderr.count("hidden")) == (2, 2)
+    assert obeyed(done.stdout) == obeyed(done.stderr) == set()
+
+
+# Nothing is printed past it
+
+OPEN_TO_ALL = {"write", "flush", "isatty", "encoding"}
+
+
+def past_the_edge(source: str) -> list[str]:
+    """Uses of the streams beneath, or of a console of rich's own."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="sys"), attr="__stdout__" | "__stderr__"):
+                pass
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr"), attr=attr
+            ) if attr not in OPEN_TO_ALL:
+                pass
+            case ast.Call(
+                func=ast.Name(id="open") | ast.Attribute(attr="open" | "fdopen" | "write"),
+                args=[number, *_],
+            ) if ast.unparse(number) in ("1", "2", "'/dev/tty'"):
+                pass
+            case ast.Call(func=ast.Name(id="Console") | ast.Attribute(attr="Console")):
+                pass
+            case ast.Attribute(attr="get_binary_stream" | "get_text_stream" | "beneath"):
+                pass
+            case ast.alias(name="_beneath" | "__stdout__" | "__stderr__"):
+                pass
+            case _:
+                continue
+        found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "sys.stdout.buffer.write(data)",
+        "sys.stderr.fileno()",
+        "print(text, file=sys.__stderr__)",
+        "from sys import __stdout__",
+        "os.write(1, data)",
+        "open(2, 'w')",
+        "open('/dev/tty', 'w')",
+        "rich.console.Console(stderr=True)",
+        "click.get_binary_stream('stdout')",
+        "sys.stdout.beneath.write(text)",
+    ],
+)
+def test_a_way_past_the_edge_is_noticed(source: str) -> None:
+    assert past_the_edge(source)
+
+
+def test_only_the_edge_reaches_the_streams_beneath() -> None:
+    rooms = ("cli", "reporting", "scheduling", "config", "rendering", "runs", "data")
+    files = [path for room in rooms for path in (ROOT / "fsdpkit" / room).rglob("*.py")]
+    edge = ROOT / "fsdpkit" / "cli" / "terminal.py"
+    files.remove(edge)
+    assert {str(p): found for p in files if (found := past_the_edge(p.read_text("utf-8")))} == {}
