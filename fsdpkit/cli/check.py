@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -122,7 +123,8 @@ def _wait(run: Run, plan: Plan) -> str:
     try:
         return run.wait().describe()
     except KeyboardInterrupt:
-        click.echo(f"fsdpkit: the job goes on; end it with fsdpkit cancel {run.dir}", err=True)
+        where = shlex.quote(str(run.dir))
+        click.echo(f"fsdpkit: the job goes on; end it with fsdpkit cancel {where}", err=True)
         raise
 
 
@@ -131,6 +133,7 @@ def _failed_before(run: Run) -> list[Verdict]:
     ended because of them, which says nothing of those."""
     from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
     from fsdpkit.runs.node_report import Verdict
+    from fsdpkit.runs.reading import read_text
 
     try:
         files = sorted(run.newest_attempt().failures.glob("*"))
@@ -139,7 +142,7 @@ def _failed_before(run: Run) -> list[Verdict]:
     refused = {str(kind.exit_code) for kind in (NodeError, BrokenNodeError)}
     found: dict[str, Verdict] = {}
     for file in files:
-        status, _, line = file.read_text(errors="replace").strip().partition(" ")
+        status, _, line = read_text(file).strip().partition(" ")
         name, colon, why = line.partition("\n")[0].partition(": ")
         if status in refused and colon and not name.startswith("rank "):
             found.setdefault(name, Verdict(name, "broken", (why,)))

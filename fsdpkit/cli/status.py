@@ -258,11 +258,12 @@ def _task_lines(tasks: list[Task]) -> list[str]:
 
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
+    from fsdpkit.reporting.error_lines import end_of
+
     failure = status.failure
     lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []
     for path in sorted(Path(status.dir).glob("slurm-*.log"))[:1]:
-        if not lines and os.access(path, os.R_OK):
-            lines += path.read_text(errors="replace").splitlines()[-3:]
+        lines += [] if lines else end_of(path, 3)
         lines.append(f"start-up log: {path}")
     return [*lines, f"why, and what to do: fsdpkit diagnose {status.run}"]
 

@@ -170,9 +170,10 @@ def outcome(run: Run) -> int:
 
 def failure_lines(run: Run) -> list[str]:
     """The first recorded failure, else what the script itself complained of, and where to look."""
+    from fsdpkit.reporting.error_lines import end_of
+
     lines = [f"first failure: {failure}"] if (failure := run.first_failure()) else []
     for path in run.batch_logs()[:1]:
-        said = path.read_text(errors="replace").splitlines()
-        lines += [] if lines else said[-3:]
+        lines += [] if lines else end_of(path, 3)
         lines.append(f"start-up log: {path}")
     return lines

@@ -1,6 +1,6 @@
 """A job: what to run. `jobs/*.toml` and the command line become one immutable `JobSpec`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -180,19 +180,21 @@ def reload_job(
     work_dir: Path,
     options: dict[str, Any] | None = None,
     sets: Sequence[str] = (),
+    read: Callable[[Path], bytes] = Path.read_bytes,
 ) -> LoadedJob:
     """The resolved job in `path` (a run's job.json) with changes; `origin` names it in messages.
 
+    read: how to get at the file's bytes; raises OSError.
     No defaults are laid beneath it: a run goes on as what it was, whatever changed since. Raises
     NotFoundError, StorageError or ConfigError.
     """
     try:
-        values = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        values = msgspec.json.decode(read(path), type=dict[str, Any])
     except FileNotFoundError as error:
         raise NotFoundError(f"{origin} has no {path.name}, so its job is not known") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error
     layered = Layered()
     layered.overlay(values, origin)

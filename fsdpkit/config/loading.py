@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,10 @@ def _merge(
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of one file. Raises ConfigError naming the file, and the line if known."""
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            raise ConfigError(f"{path}: is not a regular file")
+        if found.st_size > _MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
         with open(path, "rb") as file:
             return dict(tomllib.load(file))

@@ -23,6 +23,7 @@ from fsdpkit.reporting.history import History
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import Metrics
 from fsdpkit.runs.checkpoints import describe
+from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
 from fsdpkit.scheduling.states import JobState
@@ -47,7 +48,7 @@ class Training:
 def job_of(run: Run) -> dict[str, Any]:
     """job.json; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(run.paths.job.read_bytes())
+        found = read_json(run.paths.job)
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -165,7 +166,7 @@ def facts(
 
 def _partition(run: Run, job: Mapping[str, Any]) -> str:
     with contextlib.suppress(OSError):
-        if match := _DIRECTIVE.search(run.paths.script.read_text("utf-8", errors="replace")):
+        if match := _DIRECTIVE.search(read_text(run.paths.script)):
             return match[1]
     return _resource(job, "partition")
 

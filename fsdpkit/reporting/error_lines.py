@@ -8,7 +8,6 @@ same are told once. Why it broke is for `diagnosis`.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from fsdpkit.launching.policy import follows
 from fsdpkit.reporting.history import Attempt, Failure, Launch
 from fsdpkit.reporting.log_lines import LineReader, position_of_last, text
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes, read_json
 from fsdpkit.runs.record import RunRecord
 
 _TAIL = 20
@@ -197,7 +197,7 @@ class _Told:
 def _told(path: Path) -> _Told | None:
     """A torchelastic error file, as `record` in torch.distributed.elastic writes it."""
     try:
-        told = json.loads(path.read_bytes())["message"]
+        told = read_json(path)["message"]
         if not isinstance(told, dict):
             return _Told(str(told), (), 0.0)
         more = told.get("extraInfo") or {}
@@ -261,7 +261,8 @@ def _log_errors(
 
 def _all_lines(path: Path) -> Iterable[str]:
     with contextlib.suppress(OSError):
-        return [text(line) for line in path.read_bytes().splitlines() if line.strip()]
+        lines = read_bytes(path, MOST_BYTES_OF_LINES).splitlines()
+        return [text(line) for line in lines if line.strip()]
     return []
 
 

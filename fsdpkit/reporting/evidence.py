@@ -8,7 +8,6 @@ ranks those with a failure and some more (reporting/voices.py).
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from fsdpkit.reporting.log_ends import end_of
 from fsdpkit.reporting.pending import PendingEvidence
 from fsdpkit.reporting.voices import Voice, batch_voices, voices_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.run_states import decisive
@@ -135,7 +135,7 @@ def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> 
         slurms.parse_sacct(texts.get("sacct", "")),
         slurms.parse_scontrol(texts.get("scontrol", "")),
     )
-    record = load(directory)
+    record = load(directory, copied=True)
     states = {
         job_id: _merged([source[job_id] for source in by_source if job_id in source])
         for job in record.jobs
@@ -277,7 +277,7 @@ def _attempt(
 
 def _request(task: TaskPaths) -> str | None:
     with contextlib.suppress(OSError):
-        return task.stop_requested.read_text(encoding="utf-8", errors="replace").strip()
+        return read_text(task.stop_requested).strip()
     return None
 
 
@@ -292,6 +292,6 @@ def _memory_share(past: history.Attempt) -> dict[str, float]:
 
 def _share(line: str) -> float | None:
     with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):
-        sample: Any = json.loads(line)
+        sample: Any = parsed(line)
         return float(sample["memory_used_bytes"]) / float(sample["memory_total_bytes"])
     return None

@@ -71,7 +71,7 @@ def _samples(attempt: Attempt, most: int | None) -> list[tuple[str, Columns]]:
     found = []
     for file in attempt.dir.glob("node-*.samples.jsonl"):
         text = file.name.split(".")[0].removeprefix("node-")
-        story = stories.get(int(text)) if text.isdigit() else None
+        story = stories.get(int(text)) if text.isdecimal() else None
         columns = read_samples(file, most)
         if story is not None:
             columns["time_s"] = columns["time_s"] + shift_s(attempt, story)

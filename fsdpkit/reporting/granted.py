@@ -3,13 +3,13 @@ changed a job after it was rendered, and Slurm rounds and chooses."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
 import msgspec
 
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import read_json, read_text
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +29,14 @@ def said(details: Mapping[str, str], name: str) -> str | None:
 def asked_for(paths: RunPaths) -> dict[str, str]:
     """What sbatch was asked for, by Slurm's names for what it shows; empty if it cannot be read."""
     try:
-        resources = json.loads(paths.job.read_bytes())["resources"]
+        resources = read_json(paths.job)["resources"]
         nodes = resources["nodes"] + resources.get("spare", 0)
         asked = {"NumNodes": str(nodes), "gres/gpu": str(nodes * resources["gpus"])}
         asked["TimeLimit"] = str(resources["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     try:
-        script = paths.script.read_text(encoding="utf-8", errors="replace")
+        script = read_text(paths.script)
     except OSError:
         script = ""
     for key, name in (("partition", "Partition"), ("account", "Account"), ("qos", "QOS")):

@@ -8,7 +8,6 @@ is None or empty here, never an error: histories are read of runs that died.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from fsdpkit.launching.policy import Cause, Ending, Trouble
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord
 
 Kind = TypeVar("Kind")
@@ -234,7 +234,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
     found = []
     for file in _matching(paths.dir, "node-*.events.jsonl"):
         number = file.name.split(".")[0].removeprefix("node-")
-        if not number.isdigit():
+        if not number.isdecimal():
             continue
         events = {event.event: (event, raw) for event, raw in _events(file, _NodeEvent)}
         ready, raw = events.get("node-ready", (None, {}))
@@ -259,7 +259,7 @@ def _failures(paths: AttemptPaths) -> list[Failure]:
         time_ns, _, rest = file.name.partition("-node-")
         node, _, rank = rest.partition("-rank-")
         with contextlib.suppress(OSError, ValueError):
-            status, _, message = file.read_text(errors="replace").strip().partition(" ")
+            status, _, message = read_text(file).strip().partition(" ")
             found.append(
                 Failure(
                     time_s=int(time_ns) / 1e9,
@@ -298,6 +298,6 @@ def _checkpoints(task: TaskPaths) -> list[Checkpoint]:
 
 def _decoded(path: Path, kind: type[Kind]) -> Kind | None:
     try:
-        return msgspec.convert(json.loads(path.read_bytes()), kind)
+        return msgspec.convert(read_json(path), kind)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors, too
         return None

@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from fsdpkit.runs.reading import open_regular
+
 _MOST_COUNTED = 32 << 20
 """Bytes in front of the end whose lines are counted; beyond, a line's number is not told."""
 _BLOCK = 1 << 20
@@ -33,7 +35,7 @@ class Text(msgspec.Struct, frozen=True):
 def end_of(file: Path, most_bytes: int) -> Text | None:
     """The last whole lines of a file; None if it cannot be read or is empty."""
     try:
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             skipped = max(0, size - most_bytes)
             line: int | None = 1

@@ -18,6 +18,7 @@ from typing import Literal
 
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import open_regular
 from fsdpkit.runs.record import RunRecord
 
 Stream = Literal["out", "err"]
@@ -208,7 +209,7 @@ class LineReader:
 def _read_at(path: Path, position: int) -> tuple[bytes, int]:
     """Some bytes from there on, perhaps fewer than there are, and the file's size."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(position)
             return file.read(_CHUNK), os.fstat(file.fileno()).st_size
     except FileNotFoundError:
@@ -221,7 +222,7 @@ def text(line: bytes) -> str:
 
 def position_of_last(path: Path, count: int) -> int:
     """Where the last `count` lines of a file begin, in bytes; an unfinished last line counts."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         size = place = file.seek(0, os.SEEK_END)
         if count <= 0 or not size:
             return size

@@ -8,7 +8,6 @@ a thread of its own, so that one that stalls holds up nothing.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from fsdpkit.reporting.watching import (
     load_of,
     view_of,
 )
+from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import Standing, decisive, standings
@@ -249,14 +249,14 @@ def _mark(path: Path) -> tuple[int, int] | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return _decoded(path.read_text(encoding="utf-8", errors="replace"))
+        return _decoded(read_text(path))
     except OSError:
         return {}
 
 
 def _decoded(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = parsed(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,7 +6,6 @@ prints. What could not be read is None, and named in `unread`; an unknown state 
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from msgspec.structs import asdict
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.granted import Difference, asked_for, differences, said
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import open_regular, read_json
 from fsdpkit.runs.record import JobRecord, RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
@@ -132,9 +132,18 @@ def _statuses(directories: Sequence[Path]) -> list[Status]:
     known = [(RunPaths(d), r) for d, r in records.items() if isinstance(r, RunRecord)]
     standing = dict(zip((paths.dir for paths, _ in known), standings(known), strict=True))
     return [
-        Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _brief(d, standing[d])
+        Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _shown(d, standing[d])
         for d, r in records.items()
     ]
+
+
+def _shown(directory: Path, standing: Standing) -> Status:
+    """Whatever lies in a run's directory, the other runs are shown, too."""
+    try:
+        return _brief(directory, standing)
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError, FsdpkitError) as error:
+        words = f"its files cannot be understood ({type(error).__name__}: {error})"
+        return Status(run=directory.name, dir=str(directory), error=words)
 
 
 def _brief(directory: Path, standing: Standing) -> Status:
@@ -285,7 +294,7 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
             account=said(details, "Account"),
             qos=said(details, "QOS"),
             time_limit=said(details, "TimeLimit"),
-            restarts=int(text) if (text := details.get("Restarts", "")).isdigit() else None,
+            restarts=int(text) if (text := details.get("Restarts", "")).isdecimal() else None,
         )
     )
     return Waiting(
@@ -325,7 +334,7 @@ def _task(
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
     try:
-        job = json.loads(paths.job.read_bytes())
+        job = read_json(paths.job)
     except (OSError, ValueError):
         job = {}
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
@@ -363,7 +372,7 @@ def _why_unreadable(path: Path) -> str | None:
         if path.is_dir():
             os.listdir(path)
         else:
-            os.close(os.open(path, os.O_RDONLY))
+            open_regular(path).close()
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,7 +6,6 @@ last lines are read. What a trainer of another make does not write is None.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.reporting.history import History
+from fsdpkit.runs.reading import open_regular, parsed
 
 _TAIL_BYTES = 1 << 16
 _MOST_BYTES = 1 << 24
@@ -74,7 +74,7 @@ def _newest_lines(metrics: Path) -> list[Line]:
     """Lines about training steps at the end of the file, oldest first; at least one if there is
     any within the last 16 MiB. A file that cannot be read has none."""
     try:
-        with open(metrics, "rb") as file:
+        with open_regular(metrics) as file:
             size = os.fstat(file.fileno()).st_size
             wanted = _TAIL_BYTES
             while True:
@@ -93,7 +93,7 @@ def _step_lines(tail: bytes, *, whole: bool) -> list[Line]:
     found = []
     for text in lines if whole else lines[1:]:  # the first is torn where the file was cut
         try:
-            line = json.loads(text)
+            line = parsed(text)
         except ValueError:
             continue
         if isinstance(line, dict) and _is_step(line):

@@ -17,6 +17,8 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
+from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, open_regular, read_bytes
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, Floats]
@@ -196,11 +198,11 @@ Line = TypeVar("Line", bound=msgspec.Struct)
 def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
     decode = msgspec.json.Decoder(kind).decode
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 try:
                     yield decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     continue
     except OSError:
         return
@@ -209,11 +211,11 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
 def _every_line(path: Path, kind: type[Line], most: int | None) -> list[Line]:
     """As `_lines`, faster for a file of some megabytes whose lines are all whole."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MOST_BYTES_OF_LINES)
         if most is not None and (every := -(-data.count(b"\n") // most)) > 1:
             data = b"\n".join(data.splitlines()[::every])
         return msgspec.json.Decoder(kind).decode_lines(data)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return list(_lines(path, kind))
 
 

@@ -9,7 +9,6 @@ life: the newest line of metrics, samples, orders or failures.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from fsdpkit.reporting.history import Attempt, History, NodeStory
 from fsdpkit.reporting.series import Metrics
+from fsdpkit.runs.reading import open_regular, parsed
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
@@ -149,7 +149,7 @@ def last_sign_s(
     for file in attempt.dir.glob("node-*.samples.jsonl"):
         number = file.name.split(".")[0].removeprefix("node-")
         if (sampled_s := last_time_s(file)) is not None:
-            node = nodes.get(int(number)) if number.isdigit() else None
+            node = nodes.get(int(number)) if number.isdecimal() else None
             known.append(sampled_s + (shift_s(attempt, node) if node else 0.0))
     if metrics is not None:
         times = metrics.steps["time_s"]
@@ -161,14 +161,14 @@ def last_sign_s(
 def last_time_s(path: Path) -> float | None:
     """`time_s` of a file's last whole line; reads only the file's end."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().splitlines()
     except OSError:
         return None
     for line in reversed(lines):
         try:
-            return float(json.loads(line)["time_s"])
+            return float(parsed(line)["time_s"])
         except (ValueError, KeyError, TypeError):
             continue
     return None

@@ -6,7 +6,6 @@ attempt with several launches it reads the last: what came before was got over.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from fsdpkit.reporting.history import Attempt, Failure
 from fsdpkit.reporting.log_ends import Text, end_of, newest_part, without
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import parsed
 
 _ALL_BYTES = 4 << 20
 """Shared by the ranks' logs of an attempt."""
@@ -160,13 +160,13 @@ def _with_error_file(voice: Voice, file: Path | None) -> Voice:
     if read is None:
         return voice
     try:
-        told: Any = json.loads(read.text)["message"]
+        told: Any = parsed(read.text)["message"]
         message, extra = str(told["message"]), told.get("extraInfo", {})
     except (ValueError, KeyError, TypeError, AttributeError):
         return voice
     # Whole seconds; of two on one node the one that the agent put on record came first.
     seconds = str(extra.get("timestamp", ""))
-    time_s = float(seconds) + 1.0 if seconds.isdigit() else None
+    time_s = float(seconds) + 1.0 if seconds.isdecimal() else None
     return msgspec.structs.replace(
         voice,
         status=1 if voice.status is None else voice.status,
@@ -182,7 +182,7 @@ def _of_nodes(run: RunPaths, job_id: str, names: Mapping[int, str]) -> list[Voic
     files = sorted(run.submitit.glob(f"{job_id}_*_log.err"), key=lambda file: file.name)
     for file in files[:_MOST_NODES]:
         number = file.name.removeprefix(f"{job_id}_").removesuffix("_log.err")
-        if not number.isdigit():
+        if not number.isdecimal():
             continue
         ends = (end_of(path, _LOG_BYTES) for path in (file, file.with_suffix(".out")))
         logs = [_newest(without(end, "rank 0: ")) for end in ends if end is not None]

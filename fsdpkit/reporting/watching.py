@@ -86,7 +86,7 @@ class Curves:
         """One line of the file; a torn or a strange one is passed over."""
         try:
             line = _decode(text)
-        except (msgspec.DecodeError, UnicodeError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint

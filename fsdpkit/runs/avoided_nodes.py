@@ -16,6 +16,7 @@ import msgspec
 
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import now_s
 
 _DIRECTORY = "avoided-nodes"
@@ -61,8 +62,8 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
     for path in sorted((runs / _DIRECTORY).glob("[!.]*.json")):
         node = path.name.removesuffix(".json")
         try:
-            note = msgspec.json.decode(path.read_bytes(), type=_Note)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            note = msgspec.json.decode(read_bytes(path), type=_Note)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if _NODE.fullmatch(node) and note.until_s > now_s:
             found.append(AvoidedNode(node, note.why, note.run_id, note.since_s, note.until_s))

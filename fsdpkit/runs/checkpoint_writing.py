@@ -31,6 +31,7 @@ from fsdpkit.runs.checkpoints import (
     step_of,
 )
 from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import read_json
 
 CLAIM = "writer.json"
 
@@ -57,7 +58,7 @@ class Claim:
         """Raise StorageError when another process has claimed the directory since."""
         file = self.directory / CLAIM
         try:
-            found = json.loads(file.read_text("utf-8"))
+            found = read_json(file)
             writer, who = found["writer"], f"{found['who']} since {found['since']}"
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"{file} cannot be read any more: {error}.") from None

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.errors import ConfigError, DamagedError, StorageError
+from fsdpkit.runs.reading import open_regular, read_bytes, read_json
 
 FORMAT = 1
 DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
@@ -91,7 +92,7 @@ def describe(path: Path) -> Description:
     """
     file = path / DESCRIPTION
     try:
-        table = json.loads(file.read_bytes())
+        table = read_json(file)
         if (form := table["format"]) != FORMAT:
             writer = table.get("versions", {}).get("fsdpkit", "?")
             raise ConfigError(
@@ -115,7 +116,7 @@ def checksums(path: Path) -> dict[str, str]:
     """
     file = path / CHECKSUMS
     try:
-        *lines, last = file.read_bytes().decode("ascii").split("\n")
+        *lines, last = read_bytes(file).decode("ascii").split("\n")
     except FileNotFoundError:
         raise DamagedError(f"{file} is missing: not a whole checkpoint of fsdpkit.") from None
     except OSError as error:
@@ -174,7 +175,7 @@ def problems_of(path: Path, report: Report | None = None) -> list[str]:
 def sha256_of(file: Path, report: Report | None = None) -> str:
     """Of the file's bytes, in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()
-    with file.open("rb", buffering=0) as stream:
+    with open_regular(file) as stream:
         while chunk := stream.read(_READ_BYTES):
             digest.update(chunk)
             if report:

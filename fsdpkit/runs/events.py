@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, parsed, read_bytes
+
 
 class JsonLines:
     """Appends records to one file. `time_s` (Unix time, seconds) is added to each.
@@ -45,12 +47,12 @@ class JsonLines:
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole records of `path` in order; a missing file has none, a torn line is skipped."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MOST_BYTES_OF_LINES)
     except FileNotFoundError:
         return
     for line in data.splitlines():
         try:
-            record = json.loads(line)
+            record = parsed(line)
         except ValueError:
             continue
         if isinstance(record, dict):

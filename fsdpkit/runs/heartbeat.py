@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fsdpkit.runs.reading import read_bytes
+
 Phase = Literal["starting", "training", "evaluating", "saving", "ending"]
 _PHASES: tuple[Phase, ...] = ("starting", "training", "evaluating", "saving", "ending")
 _LAYOUT = struct.Struct("<qqq")
@@ -73,8 +75,8 @@ class HeartbeatFile:
 def read_heartbeat(path: Path) -> Beat | None:
     """The last beat in the file; None if there is none yet."""
     try:
-        count, step, phase = _LAYOUT.unpack(path.read_bytes())
-    except (FileNotFoundError, struct.error):
+        count, step, phase = _LAYOUT.unpack(read_bytes(path, _LAYOUT.size))
+    except (OSError, struct.error):
         return None
     if not count or not 0 <= phase < len(_PHASES):  # a beat is being written
         return None

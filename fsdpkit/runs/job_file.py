@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import read_bytes
 
 Table = TypeVar("Table")
 
@@ -20,7 +21,7 @@ def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
     """
     path = RunPaths(run).job
     try:
-        job = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        job = msgspec.json.decode(read_bytes(path), type=dict[str, msgspec.Raw])
         return msgspec.json.decode(job.get(name, b"{}"), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error

@@ -96,7 +96,7 @@ class TaskPaths:
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have started, in order."""
         names = (p.name.removeprefix("attempt-") for p in self.dir.glob("attempt-*"))
-        return sorted(int(n) for n in names if n.isdigit())
+        return sorted(int(n) for n in names if n.isdecimal())
 
     @property
     def metrics(self) -> Path:
@@ -151,7 +151,7 @@ class RunPaths:
     def array_tasks(self) -> list[int]:
         """Array tasks that have started, in order."""
         names = (p.name.removeprefix("task-") for p in self.dir.glob("task-*"))
-        return sorted(int(n) for n in names if n.isdigit())
+        return sorted(int(n) for n in names if n.isdecimal())
 
 
 SUBMISSION_PICKLE = "submission.pkl"

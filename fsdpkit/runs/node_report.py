@@ -17,6 +17,7 @@ import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import read_bytes
 
 FILE = "check.json"
 SLOW = 0.7
@@ -131,10 +132,10 @@ def load(attempt_dir: Path) -> NodeReport:
     """Raises NotFoundError if the job wrote none, StorageError if it cannot be read."""
     path = attempt_dir / FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=NodeReport)
+        return msgspec.json.decode(read_bytes(path), type=NodeReport)
     except FileNotFoundError as error:
         raise NotFoundError(f"the job ended before it wrote {path}") from error
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 

@@ -10,36 +10,50 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.reading import read_bytes, read_json
 
 SCHEMA = "fsdpkit.run/1"
+
+# What becomes a word of a command, a directory's name or a number of things is checked when a
+# record is decoded: whoever can write to the directory of runs can write a record.
+RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")]
+JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
+TaskId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}(_[0-9]{1,9})?\Z")]
+Clusters = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,-]{0,255}\Z")]
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Time = Annotated[float, Meta(ge=0, le=1e11)]
+Ended = dict[TaskId, dict[str, Any]]
 _LOOK_S = 0.1
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One Slurm job of a run."""
 
-    job_id: str | None = None
+    job_id: JobId | None = None
     """None: whether Slurm took it is not known."""
-    nodes: int
-    ranks_per_node: int
-    array: list[int] | None = None
+    nodes: Count
+    ranks_per_node: Count
+    array: list[Number] | None = None
     """Tasks of the array; after a resume only those that had not reached their goal."""
-    first_attempt: int = 0
-    after: list[str] = []
+    first_attempt: Number = 0
+    after: list[JobId] = []
     """Jobs of the run that must have ended short of the goal before this one starts."""
-    submitted_s: float | None = None
+    submitted_s: Time | None = None
     """Unix time."""
-    ended: dict[str, dict[str, Any]] | None = None
+    ended: Ended | None = None
     """States by job id once they are settled, then not asked for again."""
 
     @property
@@ -54,26 +68,26 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run's own account of itself. Unknown keys are ignored, so newer records stay readable."""
 
     schema: str = SCHEMA
-    id: str
+    id: RunId
     state: Literal["submitting", "submitted"]
     """`submitting` while sbatch is called; it stays so if nobody heard sbatch's answer."""
-    created_s: float
+    created_s: Time
     """Unix time."""
     name: str
     site: str
     site_file: str | None = None
     """The profile's file, where the site was named by one."""
     kind: Literal["slurm", "local"]
-    cluster: str | None = None
+    cluster: Clusters | None = None
     """Slurm's cluster name, where sbatch was called with -M."""
-    job_id: str | None = None
-    nodes: int
-    ranks_per_node: int
-    array: list[int] | None = None
-    first_attempt: int = 0
-    after: list[str] = []
-    submitted_s: float | None = None
-    ended: dict[str, dict[str, Any]] | None = None
+    job_id: JobId | None = None
+    nodes: Count
+    ranks_per_node: Count
+    array: list[Number] | None = None
+    first_attempt: Number = 0
+    after: list[JobId] = []
+    submitted_s: Time | None = None
+    ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""
     earlier: list[JobRecord] = []
     """Jobs before this one, oldest first."""
@@ -127,20 +141,27 @@ def save(paths: RunPaths, record: RunRecord) -> None:
         raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
 
 
-def load(directory: Path) -> RunRecord:
-    """The record of the run in `directory`. Raises NotFoundError, or StorageError if corrupt."""
+def load(directory: Path, *, copied: bool = False) -> RunRecord:
+    """The record of the run in `directory`, which has the run's id for its name unless it was
+    `copied` to be looked at. Raises NotFoundError, or StorageError for one not to be believed."""
     path = RunPaths(directory).record
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
+        record = msgspec.json.decode(read_bytes(path), type=RunRecord)
     except FileNotFoundError as error:
         raise NotFoundError(f"{directory} is not a run: it has no run.json") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(
             f"{path} is corrupt ({error}); the job itself, if it was submitted, is not affected: "
             f"look for its comment 'fsdpkit:{directory.name}' with squeue -o '%i %k'"
         ) from error
+    if not copied and record.id not in (directory.name, directory.resolve().name):
+        raise StorageError(
+            f"{path} is the record of {record.id}: a run's directory has the run's id for its "
+            "name; give it back that name"
+        )
+    return record
 
 
 class BusyError(StorageError):
@@ -200,8 +221,8 @@ def _clear_if_dead(lock: Path) -> bool:
 
 def _holder(lock: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(lock.read_bytes()))
-    except (OSError, ValueError):
+        return dict(read_json(lock))
+    except (OSError, ValueError, TypeError):
         return {}
 
 
@@ -222,7 +243,7 @@ def _who_holds(lock: Path) -> str:
     who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
     return (
         f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
-        f"is no more, remove {lock}"
+        f"is no more, remove {shlex.quote(str(lock))}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ import msgspec
 from fsdpkit.config.assets import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import read_bytes
 
 
 def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
@@ -66,10 +68,10 @@ def runs_by_end(top: Path) -> list[tuple[str, bool]]:
 
     def look(name: str) -> bool | None:
         try:
-            return decoder.decode(_read(f"{top}/{name}/run.json")).for_good
+            return decoder.decode(read_bytes(f"{top}/{name}/run.json")).for_good
         except (FileNotFoundError, NotADirectoryError):
             return None  # not a run
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
 
     answers = zip(names, _map(look, names), strict=True)
@@ -97,20 +99,17 @@ def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[b
         yield from map(look, rest)
 
 
-_CHUNK = 1 << 15
-"""More than most records have, and little enough to be had without asking the kernel for memory."""
-
-
-def _read(path: str) -> bytes:
-    """The whole file; a Python file object would cost more than the reading."""
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _is_there(path: Path) -> bool:
+    """Whatever it is. Raises OSError where one may not look."""
     try:
-        data = os.read(number, _CHUNK)
-        if len(data) == _CHUNK:
-            data += b"".join(iter(lambda: os.read(number, _CHUNK), b""))
-        return data
-    finally:
-        os.close(number)
+        os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+            return False
+        raise
+    except ValueError:  # a NUL
+        return False
+    return True
 
 
 def find_run(run: str | os.PathLike[str], top: Path) -> Path:
@@ -119,7 +118,7 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     Raises NotFoundError with the nearest id and where it looked.
     """
     direct = Path(run).expanduser()
-    if RunPaths(direct).record.is_file():
+    if _is_there(RunPaths(direct).record):
         return direct.absolute()
     names = {p.name: p for p in all_runs(top)}
     text = str(run)

@@ -8,6 +8,7 @@ and an id: `results()`, `exception()`, `stdout()`, `cancel()`.
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, name_submission, write_atomically
+from fsdpkit.runs.reading import open_own
 from fsdpkit.scheduling.slurm import SlurmClient, Submitted
 from fsdpkit.scheduling.states import JobState
 
@@ -90,6 +92,25 @@ class FsdpkitJob(SlurmJob[Any]):
         if state is None or state.phase == "unknown":
             return bool(has_result)
         return state.phase == "ended"
+
+    def submission(self) -> utils.DelayedSubmission:
+        """Unpickled only if it is this user's own. Raises StorageError."""
+        with open_own(self.paths.folder / SUBMISSION_PICKLE) as file:
+            return pickle.load(file)  # type: ignore[no-any-return]
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        """As submitit's, which waits for the file and says why there is none; a file that is there
+        is unpickled only if it is this user's own. Raises StorageError."""
+        deadline = time.monotonic() + self._results_timeout_s
+        while True:
+            try:
+                with open_own(self.paths.result_pickle) as file:
+                    return pickle.load(file)  # type: ignore[no-any-return]
+            except FileNotFoundError:
+                if time.monotonic() > deadline:
+                    self._results_timeout_s = 0
+                    return super()._get_outcome_and_result()
+            time.sleep(1)
 
     def cancel(self, check: bool = True) -> None:
         self.watcher.client.cancel(self.job_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageErr
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
@@ -111,7 +113,14 @@ def _reload(run: Run, changes: Changes) -> LoadedJob:
     kept = _kept(run.paths.job, run.record)
     path = kept if run.record.resuming is not None and kept.exists() else run.paths.job
     work_dir = Path(run.record.work_dir)
-    return reload_job(path, f"run {run.id}", work_dir=work_dir, options=options, sets=changes.sets)
+    return reload_job(
+        path,
+        f"run {run.id}",
+        work_dir=work_dir,
+        options=options,
+        sets=changes.sets,
+        read=read_bytes,
+    )
 
 
 def _site_of(record: RunRecord) -> LoadedSite:
@@ -203,7 +212,7 @@ def _array(run: Run, states: States, *, again: bool) -> str | None:
         if state is not None and state.succeeded
     }
     left = tasks if again else [task for task in tasks if task not in done]
-    asked = dict(read_directives(run.paths.script.read_text(encoding="utf-8"))).get("array") or ""
+    asked = dict(read_directives(read_text(run.paths.script))).get("array") or ""
     _, percent, at_once = asked.partition("%")
     return ",".join(map(str, left)) + percent + at_once
 
@@ -241,8 +250,8 @@ def submit_resume(run: Run, plan: Plan) -> Run:
             job_id, cluster = call_scheduler(plan, run.paths, script)
         except SubmissionUnconfirmed as error:
             raise SubmissionUnconfirmed(
-                f"{error}; whether the job was accepted is not known: fsdpkit status {run.dir} "
-                "looks for it in Slurm"
+                f"{error}; whether the job was accepted is not known: fsdpkit status "
+                f"{shlex.quote(str(run.dir))} looks for it in Slurm"
             ) from error
         except (SchedulerError, StorageError):
             _put_back(run.paths, old)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
+from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.run_states import (
@@ -255,7 +254,7 @@ class Run:
                 return told
             recorded = sorted(attempt.failures.glob("*"))
             if recorded:
-                return recorded[0].read_text(errors="replace").partition(" ")[2].strip()
+                return read_text(recorded[0]).partition(" ")[2].strip()
         return None
 
     def batch_logs(self) -> list[Path]:
@@ -266,16 +265,17 @@ class Run:
 def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
     restarts = [0]
     for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
-        restarts.append(int(path.name.split(".")[1].removeprefix("restart-")))
+        number = path.name.split(".")[1].removeprefix("restart-")
+        restarts += [int(number)] if number.isdecimal() else []
     return attempt.rank_file(rank, stream, max(restarts))
 
 
 def _verdict(attempt: AttemptPaths) -> str | None:
     """The trouble that the head node's agent took for the cause of all others."""
     try:
-        told = msgspec.json.decode(attempt.verdict.read_bytes())["trouble"]
+        told = read_json(attempt.verdict)["trouble"]
         return str(told["message"]) if told else None
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

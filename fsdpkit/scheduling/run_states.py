@@ -164,9 +164,12 @@ def _of_job(job: JobRecord, known: Mapping[str, JobState]) -> States:
 _FIELDS = frozenset(field.name for field in fields(JobState))
 
 
-def _recorded(state: Mapping[str, Any]) -> JobState:
-    """A state from the record; keys that a later version wrote are passed over."""
-    return JobState(**{name: value for name, value in state.items() if name in _FIELDS})
+def _recorded(state: Mapping[str, Any]) -> JobState | None:
+    """A state from the record, None if it is none; keys of a later version are passed over."""
+    try:
+        return msgspec.convert({k: v for k, v in state.items() if k in _FIELDS}, JobState)
+    except msgspec.ValidationError:
+        return None
 
 
 def settled(job: JobRecord, known: Mapping[str, JobState | None]) -> JobRecord:

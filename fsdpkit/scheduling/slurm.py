@@ -216,12 +216,16 @@ class SlurmClient:
     cluster: str | None = None
     submit_timeout_s: float = 120.0
 
+    def __post_init__(self) -> None:
+        if self.cluster is not None and not _CLUSTERS.fullmatch(self.cluster):
+            raise SchedulerError(f"{self.cluster[:80]!r} is no name of a cluster")
+
     def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
         """Hand `script` to sbatch. Raises SchedulerError with sbatch's words and the remedy.
 
         On a time-out nobody knows whether Slurm took the job: raises SubmissionUnconfirmed.
         """
-        argv = ["sbatch", "--parsable", *self._cluster_flag(), *extra, str(script)]
+        argv = ["sbatch", "--parsable", *self._cluster_flag(), *extra, os.path.abspath(script)]
         try:
             done = self._run(argv, self.submit_timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -239,7 +243,7 @@ class SlurmClient:
 
     def test(self, script: Path) -> str:
         """`sbatch --test-only`: Slurm's estimate in its own words. Raises SchedulerError."""
-        argv = ["sbatch", "--test-only", *self._cluster_flag(), str(script)]
+        argv = ["sbatch", "--test-only", *self._cluster_flag(), os.path.abspath(script)]
         try:
             done = self._run(argv, self.submit_timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -256,7 +260,7 @@ class SlurmClient:
         A job that no source knows is absent. Never raises: a source that does not answer is
         passed over (`asked` then says which), and what nobody answered for stays unknown.
         """
-        wanted = list(dict.fromkeys(job_ids))
+        wanted = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
         if not wanted:
             return {}
         asked = asked or Round()
@@ -306,7 +310,7 @@ class SlurmClient:
 
     def details(self, job_id: str, asked: Round) -> dict[str, str]:
         """What slurmctld has of a job or array task, by Slurm's names; empty if it does not say."""
-        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", job_id]
+        argv = ["scontrol", *self._cluster_flag(), "show", "job", "-o", _job(job_id)]
         lines = (self._ask(argv, asked) or "").splitlines()
         return job_fields(lines[0]) if lines else {}
 
@@ -321,7 +325,7 @@ class SlurmClient:
         wanted, found = set(comments), dict[str, str]()
         for line in (self._ask(argv, asked) or "").splitlines():
             job_id, _, comment = (part.strip() for part in line.partition("|"))
-            if comment in wanted and job_id.isdigit():
+            if comment in wanted and job_id.isdecimal():
                 found[comment] = max(job_id, found.get(comment, "0"), key=int)
         return found
 
@@ -331,7 +335,7 @@ class SlurmClient:
 
     def forgot(self, job_id: str) -> bool:
         """Whether Slurm's queue answers and knows no such job; False if it does not answer."""
-        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-j", job_id.split("_")[0]]
+        argv = ["squeue", *self._cluster_flag(), "-h", "-t", "all", "-j", _parents([job_id])]
         try:
             done = self._run(argv, _QUERY_TIMEOUT_S)
         except (SchedulerError, subprocess.TimeoutExpired):
@@ -343,7 +347,7 @@ class SlurmClient:
     def cancel(self, job_id: str) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
         try:
-            done = self._run(["scancel", *self._cluster_flag(), job_id], _QUERY_TIMEOUT_S)
+            done = self._run(["scancel", *self._cluster_flag(), _job(job_id)], _QUERY_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"scancel {job_id} has not answered") from error
         if done.returncode != 0 and "already completing or completed" not in done.stderr:
@@ -405,9 +409,21 @@ class SubmissionUnconfirmed(SchedulerError):
 _NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connect", re.IGNORECASE)
 
 
+# A word that begins with a dash would be an option to Slurm's commands.
+_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?", re.ASCII)
+_CLUSTERS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*", re.ASCII)
+
+
+def _job(job_id: str) -> str:
+    """The id as an argument. Raises SchedulerError for what is none."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise SchedulerError(f"{job_id[:80]!r} is no id of a job")
+    return job_id
+
+
 def _parents(job_ids: Iterable[str]) -> str:
     """The jobs that these are, or are tasks of."""
-    return ",".join(dict.fromkeys(job_id.split("_")[0] for job_id in job_ids))
+    return ",".join(dict.fromkeys(_job(job_id).split("_")[0] for job_id in job_ids))
 
 
 def _lacks_exit_code(state: JobState | None, *, unknown: bool) -> bool:
@@ -420,7 +436,7 @@ def _completed(state: JobState, queue: JobState | None) -> JobState:
 
     if queue is not None and queue.reason not in (None, "None"):
         state = replace(state, reason=queue.reason)
-    if state.cancelled_by is not None and state.cancelled_by.isdigit():
+    if state.cancelled_by is not None and state.cancelled_by.isdecimal():
         with contextlib.suppress(KeyError, OverflowError):
             state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)
     return state

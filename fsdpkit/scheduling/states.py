@@ -159,7 +159,7 @@ def parse_exit_code(text: str) -> tuple[int | None, int | None]:
 def parse_time(text: str) -> float | None:
     """Unix time of what Slurm prints: seconds, or local time; None for N/A, Unknown and such."""
     text = text.strip()
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdecimal():
         return float(text) or None
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
@@ -229,7 +229,7 @@ def parse_steps(text: str) -> dict[str, tuple[int, int]]:
         code, signal = parse_exit_code(exit_text)
         if code is not None and signal is not None:
             highest = found.setdefault(job_id, (0, 0))
-            found[job_id] = max(highest, (code, signal)) if step.isdigit() else highest
+            found[job_id] = max(highest, (code, signal)) if step.isdecimal() else highest
     return found
 
 
@@ -263,7 +263,7 @@ def parse_scontrol(text: str) -> dict[str, JobState]:
             derived_exit_signal=derived_signal,
             reason=fields.get("Reason"),
             node_list=fields.get("NodeList") if fields.get("NodeList") != "(null)" else None,
-            restarts=int(fields["Restarts"]) if fields.get("Restarts", "").isdigit() else None,
+            restarts=int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else None,
             submit_s=parse_time(fields.get("SubmitTime", "")),
             start_s=parse_time(fields.get("StartTime", "")),
             end_s=parse_time(fields.get("EndTime", "")),

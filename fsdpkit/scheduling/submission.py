@@ -8,6 +8,7 @@ never handed to sbatch and is removed, or it holds all that the job needs.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -234,7 +235,7 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     except SubmissionUnconfirmed as error:
         raise SubmissionUnconfirmed(
             f"{error}; whether the job was accepted is not known. The run is kept: "
-            f"fsdpkit status {directory} looks for it in Slurm"
+            f"fsdpkit status {shlex.quote(str(directory))} looks for it in Slurm"
         ) from error
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)

@@ -33,7 +33,8 @@ RECORD = RunRecord(
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    found = RunPaths(tmp_path)
+    found = RunPaths(tmp_path / RECORD.id)
+    found.dir.mkdir()
     save(found, RECORD)
     return found
 

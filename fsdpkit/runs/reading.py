@@ -1,0 +1,119 @@
+"""Reading what lies in a run directory, whoever put it there.
+
+Others may be able to write to the directory, and the run may be somebody else's: only regular files
+are opened, never a link, a pipe or a device, none is waited for, and no more is read than a file of
+its kind can hold. Whatever is wrong is an OSError with a sentence, or a ValueError.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fsdpkit.errors import StorageError
+
+MOST_BYTES = 64 << 20
+"""Of a record; that of an array of 100,000 tasks has 30 MiB."""
+MOST_BYTES_OF_LINES = 1 << 30
+"""Of a file that grows by lines and is read whole."""
+
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file, to be read. Raises OSError."""
+    return open(_descriptor(path), "rb")
+
+
+def open_own(path: Path) -> BinaryIO:
+    """The file if it is this user's (or root's) and no other user can change or replace it: what is
+    unpickled can do whatever its reader can. Raises StorageError, or OSError if it is not there."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _refuse_of_others(path.parent, os.fstat(directory))
+        number = _descriptor(path.name, directory)
+    finally:
+        os.close(directory)
+    file = open(number, "rb")  # noqa: SIM115 - the caller closes it
+    try:
+        _refuse_of_others(path, os.fstat(number))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_of_others(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise StorageError(
+            f"{path} belongs to user {found.st_uid}: it is not unpickled, which would run their "
+            "code; let them read it"
+        )
+    if found.st_mode & 0o022:
+        raise StorageError(
+            f"{path} can be written by others: it is not unpickled, which could run their code; "
+            f"if nobody changed it: chmod go-w {shlex.quote(str(path))}"
+        )
+
+
+def _descriptor(path: str | os.PathLike[str], directory: int | None = None) -> int:
+    try:
+        # A pipe that nobody writes to would be waited for at its opening.
+        number = os.open(path, _FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link", os.fspath(path)) from None
+        if error.errno == errno.ENXIO:  # a socket, or a device without a driver
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path)) from None
+        raise
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        kind = IsADirectoryError if stat.S_ISDIR(mode) else OSError
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise kind(code, "it is not a regular file", os.fspath(path))
+    return number
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+    """All of the file. Raises OSError, also for more than `most` bytes.
+
+    Ten thousand records are read in a row: a Python file object would cost more than the reading.
+    """
+    number = _descriptor(path)
+    try:
+        size = os.fstat(number).st_size
+        parts, left = [b""], most + 1
+        # One call has most records whole; a file that grows meanwhile is read to its end.
+        while size <= most and (part := os.read(number, min(left, max(size + 1, 1 << 15)))):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(number)
+    if size > most or left <= 0:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", os.fspath(path))
+    return b"".join(parts)
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES) -> str:
+    """All of the file, undecodable bytes as `\ufffd`. Raises OSError."""
+    return read_bytes(path, most).decode("utf-8", errors="replace")
+
+
+def read_json(path: Path) -> Any:
+    """What the JSON file holds. Raises OSError, or ValueError if it is none."""
+    return parsed(read_bytes(path))
+
+
+def parsed(text: str | bytes) -> Any:
+    """What a JSON text says. Raises ValueError, also for one that is nested without end."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
