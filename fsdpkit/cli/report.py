@@ -42,7 +42,7 @@ def command(run: str, runs: str | None, output: str | None, task: int | None) ->
     suffix = "" if task is None else f"-task-{task}"
     path = Path(output or f"{opened.id}{suffix}.html")
     try:
-        write_atomically(path, html)
+        write_atomically(path, html, by_umask=True)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     click.echo(path)

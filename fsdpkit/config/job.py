@@ -1,5 +1,6 @@
 """A job: what to run. `jobs/*.toml` and the command line become one immutable `JobSpec`."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,14 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"{given[1]}: {given[0]} is set as well; keep the one that has torch")
 
 
+class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may read what the run writes. Nobody but its owner ever writes to it."""
+
+    group: Annotated[
+        bool, Meta(description="The group may read the run: its logs, metrics and checkpoints.")
+    ] = False
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to run, with which arguments and resources."""
 
@@ -119,6 +128,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     notify: Annotated[Notify, Meta(description="Who hears of the end, by mail or a command.")] = (
         Notify()
     )
+    files: Annotated[
+        Files | UnsetType, Meta(description="Who may read the run; unset: its owner alone.")
+    ] = UNSET
     training: Annotated[
         TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
     ] = UNSET
@@ -135,6 +147,21 @@ class LoadedJob:
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
+
+    @property
+    def resolved(self) -> str:
+        """The text of a run's job.json: the job as it was decided, its script by the whole path."""
+        spec = msgspec.structs.replace(self.spec, entry=str(self.entry))
+        return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
+
+    @property
+    def resolved_sha256(self) -> str:
+        """Of that text; the script hands it to the nodes (runs/job_file.py)."""
+        return hashlib.sha256(self.resolved.encode()).hexdigest()
+
+    @property
+    def opens_to_group(self) -> bool:
+        return isinstance(self.spec.files, Files) and self.spec.files.group
 
     @property
     def may_requeue(self) -> bool:

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.errors import StorageError, UsageError
-from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.layout import make_directory, write_atomically
 from fsdpkit.runs.reading import read_bytes
-from fsdpkit.runs.record import now_s
+from fsdpkit.runs.record import RunId, Time, now_s
 
 _DIRECTORY = "avoided-nodes"
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -26,9 +26,9 @@ _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True):
     why: str
-    run_id: str
-    since_s: float
-    until_s: float
+    run_id: RunId
+    since_s: Time
+    until_s: Time
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,20 @@ def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> No
     path = _path(runs, node)
     note = _Note(why=why, run_id=run_id, since_s=now_s(), until_s=until_s)
     try:
-        path.parent.mkdir(exist_ok=True)
+        make_directory(path.parent)
         write_atomically(path, msgspec.json.encode(note).decode() + "\n")
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
-    """The nodes to avoid at the Unix time `now_s`, by name; what cannot be read is passed over."""
+    """The nodes to avoid at the Unix time `now_s`, by name; what cannot be read is passed over,
+    and so is what other users wrote: they shall not say where a job runs."""
     found = []
     for path in sorted((runs / _DIRECTORY).glob("[!.]*.json")):
         node = path.name.removesuffix(".json")
         try:
-            note = msgspec.json.decode(read_bytes(path), type=_Note)
+            note = msgspec.json.decode(read_bytes(path, own=True), type=_Note)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if _NODE.fullmatch(node) and note.until_s > now_s:

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import DamagedError, StorageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_bytes
 
 Table = TypeVar("Table")
+
+
+DIGEST = "FSDPKIT_JOB_SHA256"
+"""The variable by which the script, which Slurm keeps, says what job.json was when it was made."""
+
+
+def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
+    """`job.json` of the run that this process belongs to, as it was submitted.
+
+    A job behind which the run's next one was queued finds its own in `job.<job id>.json`. Raises
+    OSError, or DamagedError if what lies there is not what the script was made with.
+    """
+    path, wanted = RunPaths(run).job, environ.get(DIGEST)
+    data = read_bytes(path)
+    if wanted is None or hashlib.sha256(data).hexdigest() == wanted:
+        return data
+    job_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID", "")
+    with contextlib.suppress(OSError):
+        data = read_bytes(path.with_name(f"{path.stem}.{job_id}{path.suffix}"))
+        if hashlib.sha256(data).hexdigest() == wanted:
+            return data
+    raise DamagedError(
+        f"{path} is not what was submitted: its SHA-256 is not the one in the job's script. Who "
+        "else can write to that directory? Submit the job again"
+    )
 
 
 def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
@@ -21,7 +50,7 @@ def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
     """
     path = RunPaths(run).job
     try:
-        job = msgspec.json.decode(read_bytes(path), type=dict[str, msgspec.Raw])
+        job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, msgspec.Raw])
         return msgspec.json.decode(job.get(name, b"{}"), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error

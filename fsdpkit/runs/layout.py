@@ -165,17 +165,30 @@ def name_submission(path: Path) -> None:
         path.symlink_to(SUBMISSION_PICKLE)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, never leaving a half-written file under that name.
+def make_directory(directory: Path) -> None:
+    """Make it if it is not there, as open as the one it lies in, never to be written by others.
+    Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+        directory.chmod(0o700 | os.stat(directory.parent).st_mode & 0o2050)
 
-    Raises OSError; the old content then still stands.
+
+def write_atomically(path: Path, content: str | bytes, *, by_umask: bool = False) -> None:
+    """Replace `path` by `content`, never leaving a half-written file under that name.
+
+    It can be read by whom the directory it lies in is open to, and written by its owner alone,
+    whatever the umask, unless it is to go `by_umask`. Raises OSError; the old content then stands.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    number = os.open(temporary, flags, 0o666 if by_umask else 0o600)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(number, "wb") as file:
+            if not by_umask and (open_to := os.stat(path.parent).st_mode & 0o044):
+                os.fchmod(number, 0o600 | open_to)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(number)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

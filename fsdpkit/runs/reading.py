@@ -81,14 +81,18 @@ def _descriptor(path: str | os.PathLike[str], directory: int | None = None) -> i
     return number
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
-    """All of the file. Raises OSError, also for more than `most` bytes.
+def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES, *, own: bool = False) -> bytes:
+    """All of the file. Raises OSError, also for more than `most` bytes, and PermissionError for
+    another user's (not root's) if it must be one's `own`.
 
     Ten thousand records are read in a row: a Python file object would cost more than the reading.
     """
     number = _descriptor(path)
     try:
-        size = os.fstat(number).st_size
+        found = os.fstat(number)
+        if own and found.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, "it belongs to another user", os.fspath(path))
+        size = found.st_size
         parts, left = [b""], most + 1
         # One call has most records whole; a file that grows meanwhile is read to its end.
         while size <= most and (part := os.read(number, min(left, max(size + 1, 1 << 15)))):

@@ -191,7 +191,7 @@ def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]
 
 def _take(lock: Path) -> bool:
     try:
-        number = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        number = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         return False
     except OSError as error:

@@ -20,7 +20,7 @@ from submitit.core.core import InfoWatcher, Job
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.layout import SUBMISSION_PICKLE, name_submission, write_atomically
+from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
 from fsdpkit.scheduling.slurm import SlurmClient, Submitted
 from fsdpkit.scheduling.states import JobState
@@ -199,15 +199,11 @@ class FsdpkitExecutor(SlurmExecutor):
         """
         folder = Path(self.folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(folder)
             submission.set_timeout(0, self.max_num_timeout)
             # An earlier job of the run may be reading the pickle that this one replaces.
-            draft = folder / f".{SUBMISSION_PICKLE}.{os.getpid()}"
-            with open(draft, "wb") as file:
-                cloudpickle.dump(submission, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, folder / SUBMISSION_PICKLE)
+            write_atomically(folder / SUBMISSION_PICKLE, cloudpickle.dumps(submission))
             write_atomically(self.script_path, self._make_submission_file_text("", ""))
         except OSError as error:
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from error

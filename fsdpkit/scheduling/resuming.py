@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from fsdpkit.config.template import load_template
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
-from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.run import Run
@@ -313,9 +312,7 @@ def _keep(paths: RunPaths, record: RunRecord) -> None:
         for path in (paths.script, paths.job):
             kept = _kept(path, record)
             if not kept.exists():
-                draft = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
-                shutil.copyfile(path, draft)
-                os.replace(draft, kept)
+                write_atomically(kept, read_bytes(path))
     except OSError as error:
         raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
     named = paths.submitit / f"{record.job_id}_submission.sh"
@@ -328,4 +325,4 @@ def _put_back(paths: RunPaths, record: RunRecord) -> None:
     """Sbatch took nothing: the run's files are the newest job's again."""
     with contextlib.suppress(OSError):
         for path in (paths.script, paths.job):
-            shutil.copyfile(_kept(path, record), path)
+            write_atomically(path, read_bytes(_kept(path, record)))

@@ -7,8 +7,10 @@ never handed to sbatch and is removed, or it holds all that the job needs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from fsdpkit.config.training import problems
 from fsdpkit.errors import ConfigError, FsdpkitError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs import avoided_nodes
-from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import RunRecord, load, now_s, save
 from fsdpkit.runs.store import runs_dir
 
@@ -130,7 +132,7 @@ def fit(
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
-    warnings = [*placement.warnings]
+    warnings = [*placement.warnings, *_open_to_group(runs)]
     avoided: tuple[tuple[str, str], ...] = ()
     if profile.kind == "local":
         from fsdpkit.scheduling.local.client import check_fits
@@ -225,7 +227,7 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
 
     directory = _name_run_dir(runs_dir(runs), plan.job.spec.name)
     script = render(plan, directory)
-    _make_run_dir(directory)
+    _make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:
         record = _record(plan, directory)
@@ -250,15 +252,49 @@ def _name_run_dir(top: Path, name: str) -> Path:
     return top / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-def _make_run_dir(directory: Path) -> None:
+def _make_run_dir(directory: Path, *, group: bool) -> None:
+    """For its owner alone, whatever the umask; where the job says so its group may read it."""
+    mode = 0o2750 if group else 0o700
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir()
+        if not directory.parent.exists():
+            directory.parent.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                directory.parent.mkdir(mode=0o700)
+                directory.parent.chmod(mode)
+        _refuse_if_open(directory.parent)
+        directory.mkdir(mode=0o700)
+        directory.chmod(mode)
     except OSError as error:
         raise StorageError(
             f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
             "with --runs"
         ) from error
+
+
+def _refuse_if_open(top: Path) -> None:
+    """Where anybody may rename a run and put another in its place, a job would run as they please.
+    The sticky bit forbids that; a group's own directory is the group's affair (`fit` says so).
+    """
+    mode = top.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise StorageError(
+            f"everybody may write to {top}, and so replace a run in it: choose another place with "
+            f"--runs, or chmod o-w {shlex.quote(str(top))}"
+        )
+
+
+def _open_to_group(top: Path) -> list[str]:
+    """What to say of a directory of runs that others of its group may write to."""
+    try:
+        found = top.stat()
+    except OSError:
+        return []
+    if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_ISVTX:
+        return []
+    return [
+        f"the group of {top} may write to it, and so replace a run in it: if not all of them are "
+        f"trusted, chmod g-w {shlex.quote(str(top))}, or choose another place with --runs"
+    ]
 
 
 def _record(plan: Plan, directory: Path) -> RunRecord:
@@ -286,10 +322,8 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
 
 def write_job(paths: RunPaths, plan: Plan) -> None:
     """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
-    spec = msgspec.structs.replace(plan.job.spec, entry=str(plan.job.entry))
-    job_json = msgspec.json.format(msgspec.json.encode(spec), indent=2).decode()
     try:
-        write_atomically(paths.job, job_json + "\n")
+        write_atomically(paths.job, plan.job.resolved)
     except OSError as error:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 
@@ -330,7 +364,7 @@ def _call_without_submitit(
     client: SlurmClient | LocalClient, paths: RunPaths, script: str
 ) -> tuple[str, str | None]:
     try:
-        paths.submitit.mkdir(parents=True, exist_ok=True)  # the logs of the nodes lie there
+        make_directory(paths.submitit)  # the logs of the nodes lie there
         write_atomically(paths.script, script)
     except OSError as error:
         raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error

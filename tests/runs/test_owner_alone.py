@@ -1,0 +1,124 @@
+"""What a run writes is its owner's, whatever the umask; what others could write is not trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import DamagedError
+from fsdpkit.runs.avoided_nodes import avoid, avoided
+from fsdpkit.runs.job_file import DIGEST, bytes_of_job
+from fsdpkit.runs.layout import write_atomically
+from tests.conftest import Completed
+
+Submit = Callable[..., Completed]
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Submit:
+    """`fsdpkit submit` with this umask, to an sbatch that takes every job."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
+    (commands / "sbatch").chmod(0o755)
+
+    def run(*words: str, umask: int = 0o022) -> Completed:
+        return subprocess.run(
+            [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"},
+            umask=umask,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def modes(top: Path) -> dict[str, set[int]]:
+    """Permission bits of directories and of files, each kind once."""
+    found = [top, *(p for p in top.rglob("*") if not p.is_symlink())]
+    return {
+        "directories": {stat.S_IMODE(p.stat().st_mode) for p in found if p.is_dir()},
+        "files": {stat.S_IMODE(p.stat().st_mode) for p in found if p.is_file()},
+    }
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize(
+    ("words", "directory", "file"),
+    [((), 0o700, 0o600), (("--set", "files.group=true"), 0o2750, 0o640)],
+)
+def test_a_run_is_its_owner_s_or_open_to_be_read_by_the_group(
+    words: tuple[str, ...], directory: int, file: int, umask: int, submit: Submit, tmp_path: Path
+) -> None:
+    done = submit(*words, umask=umask)
+    assert done.returncode == 0, done.stderr
+    assert modes(tmp_path / "runs") == {"directories": {directory}, "files": {file}}
+
+
+def test_runs_are_not_kept_where_everybody_could_replace_them(
+    submit: Submit, tmp_path: Path
+) -> None:
+    top = tmp_path / "runs"
+    top.mkdir()
+    top.chmod(0o777)
+    done = submit()
+    assert done.returncode == 74
+    assert "everybody may write" in done.stderr
+    assert list(top.iterdir()) == []
+    top.chmod(0o1777)  # like /tmp
+    assert submit().returncode == 0
+
+
+def test_a_group_that_could_replace_runs_is_named(submit: Submit, tmp_path: Path) -> None:
+    top = tmp_path / "runs"
+    top.mkdir()
+    top.chmod(0o2770)  # as project directories are
+    done = submit()
+    assert done.returncode == 0, done.stderr
+    assert f"chmod g-w {top}" in done.stderr
+
+
+def test_nobody_can_make_a_record_be_written_to_another_file(tmp_path: Path) -> None:
+    """A link under the name that the draft once had."""
+    theirs, record = tmp_path / "theirs", tmp_path / "run.json"
+    theirs.write_text("as it was")
+    (tmp_path / f".run.json.{os.getpid()}.tmp").symlink_to(theirs)
+    record.symlink_to(theirs)
+    write_atomically(record, "{}")
+    assert theirs.read_text() == "as it was"
+    assert record.read_text() == "{}"
+    assert not record.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_user_does_not_say_which_nodes_to_avoid(tmp_path: Path) -> None:
+    for node in ("mine", "theirs"):
+        avoid(tmp_path, node, why="it failed", run_id="t5-1", until_s=2e9)
+    os.chown(tmp_path / "avoided-nodes" / "theirs.json", 12345, 12345)
+    assert [note.node for note in avoided(tmp_path, 1e9)] == ["mine"]
+
+
+def test_a_node_believes_the_job_that_the_script_was_made_with_alone(tmp_path: Path) -> None:
+    job, data = tmp_path / "job.json", b'{"name": "t5"}'
+    environ = {DIGEST: hashlib.sha256(data).hexdigest(), "SLURM_JOB_ID": "12"}
+    job.write_bytes(data)
+    assert bytes_of_job(tmp_path, environ) == data
+    job.write_bytes(b'{"name": "changed"}')
+    with pytest.raises(DamagedError, match="is not what was submitted"):
+        bytes_of_job(tmp_path, environ)
+    (tmp_path / "job.12.json").write_bytes(data)  # as `resume --chained` leaves it
+    assert bytes_of_job(tmp_path, environ) == data
+    (tmp_path / "job.12.json").write_bytes(b"{}")
+    with pytest.raises(DamagedError):
+        bytes_of_job(tmp_path, environ)
