@@ -113,7 +113,7 @@ def test_another_place_to_resume_from_changes_nothing(
     assert done.returncode == 0, done.stderr
     script = run.paths.script.read_text()
     assert f"#SBATCH --chdir={tmp_path}\n" in script
-    assert f"exec python3 -S {tmp_path}/train.py" in script
+    assert f"entry={tmp_path}/train.py\n" in script
     assert "#SBATCH --gpus-per-node=4\n" in script
     assert "#SBATCH --time=02:00:00\n" in script
     assert f"#   nodes = 2 (run {run.id})\n#   gpus = 4 (command line)" in script
