@@ -128,6 +128,7 @@ def fit(
             wrong = input_problems(job.spec.training, resources.ranks, work_dir)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    _check_passed(job)
     _check_torch(job)
     if job.spec.launch.warm == "on":
         _check_forking(job)
@@ -151,6 +152,16 @@ def fit(
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def _check_passed(job: LoadedJob) -> None:
+    """sbatch hands its environment on, so it must be set here. Raises ConfigError."""
+    missing = [name for name in job.spec.environment.passed if not os.environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so there "
+            "is nothing to hand on; export it where you submit"
+        )
 
 
 def _check_torch(job: LoadedJob) -> None:

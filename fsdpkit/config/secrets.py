@@ -1,0 +1,163 @@
+"""What looks like a secret, and so has no place in a job: files, `--set` and arguments of a job are
+copied into its script, its records and Slurm's database, where others read them.
+
+A value looks like one if it has the form of a known kind of credential, wherever it stands. A
+setting looks like one if its name *ends* in a word for a credential and its value could be one:
+
+- `PASSWORD`, `PASSPHRASE`, `SECRET`, `CREDENTIALS` and the like, in any spelling;
+- `TOKEN`, unless the word before says which piece of text is meant (`eos_token`, `mask-token`);
+- `KEY`, in a name all in capitals (`WANDB_API_KEY`), or behind a word that makes it a credential
+  (`api_key`, `accessKey`); `key`, `sort_key` and `image-key` are none.
+
+A number, a truth value, a marker such as `</s>` and a path named by `…_FILE` are no secrets:
+`tokenizer=…`, `--max-tokens=512` and `key=value` pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_FORMS = {
+    "a token of Hugging Face": r"hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})",
+    "an API key": r"sk-(?:[A-Za-z0-9]+-)*(?=[A-Za-z_]*[0-9])(?=[0-9_]*[A-Za-z])\w{16,}"
+    r"|sk_(?:live|test)_\w{16,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}",
+    "a token of GitHub": r"gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}",
+    "a token of GitLab": r"gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[\w-]{16,}",
+    "a token of Slack": r"xox[a-z]-[A-Za-z0-9-]{10,}",
+    "an access key of AWS": r"A(?:KIA|SIA)[A-Z0-9]{16}",
+    "a web token (JWT)": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}",
+    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    "a URL with a password": r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@?#]*:[^/\s@]+@",
+    "the URL of a web hook": r"hooks\.slack\.com/services/\w|/api/webhooks/\d+/\w",
+    "a credential in a header": r"(?i:bearer|basic)\s+(?=\S*[0-9A-Z])[\w.~+/=-]{12,}",
+}
+_FORM = re.compile(
+    "|".join(f"(?<![A-Za-z0-9])(?P<form_{n}>{form})" for n, form in enumerate(_FORMS.values()))
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ASSIGNED = re.compile(
+    r"(?P<name>[A-Za-z][\w.-]*)[\"']?\s*(?:=|:(?!//))\s*(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&}\"']*)"
+)
+_ALWAYS = (
+    *("password", "passwd", "passphrase", "passcode", "secret", "secrets", "credential"),
+    *("credentials", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "apitoken"),
+    *("accesstoken", "secrettoken", "hftoken"),
+)
+_OF_TEXT = frozenset(
+    [
+        *("audio", "begin", "bos", "class", "cls", "decoder", "end", "eod", "eos", "extra", "fim"),
+        *("first", "image", "last", "mask", "new", "next", "pad", "per", "prompt", "sentinel"),
+        *("sep", "special", "start", "stop", "text", "think", "unk", "video", "prefix", "suffix"),
+    ]
+)
+_MAKES_A_KEY_ONE = frozenset(
+    [
+        *("access", "account", "api", "auth", "deploy", "encryption", "license", "master"),
+        *("private", "secret", "service", "shared", "signing", "ssh", "subscription"),
+    ]
+)
+_KEY_OF_DATA = frozenset(["primary", "public", "sort", "foreign", "partition", "image", "text"])
+_SAME = frozenset(["value", "string", "text", "base"])
+_NO_SECRET = re.compile(
+    r"[+-]?[0-9][0-9_.eE+-]*|(?i:true|false|none|null|auto|yes|no|on|off)|<.*>|\[.*\]|\{.*|\$.*|"
+)
+
+
+def form_of(value: str) -> str | None:
+    """The kind of credential that stands somewhere in `value`; None: none that is known."""
+    match = _FORM.search(value)
+    if match is None:
+        return None
+    return next(k for n, k in enumerate(_FORMS) if match[f"form_{n}"] is not None)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of this name holds a credential."""
+    name = name.rpartition(".")[2]
+    words = [word.lower() for word in _WORD.findall(name)]
+    while len(words) > 1 and words[-1] in _SAME:
+        words.pop()
+    if not words:
+        return False
+    *before, last = words
+    ahead = before[-1] if before else ""
+    if last == "token":
+        return ahead not in _OF_TEXT
+    if last == "key":
+        capitals = name.isupper() and bool(before)
+        return ahead in _MAKES_A_KEY_ONE or (capitals and ahead not in _KEY_OF_DATA)
+    if last in ("pwd", "pat"):
+        return bool(before) and ahead not in ("old", "file", "name")
+    return bool(last.endswith(_ALWAYS))
+
+
+def why_secret(name: str, value: str) -> str | None:
+    """What `value`, set under `name`, looks like; None if it may stand in a job."""
+    if kind := form_of(value):
+        return kind
+    if is_secret_name(name) and not _NO_SECRET.fullmatch(value.strip()):
+        return "a secret, by its name"
+    return next((why for inner, text in _assigned(value) if (why := why_secret(inner, text))), None)
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str]]:
+    """What a text assigns: `name=value`, `"name": value`, several in a URL or a table."""
+    for match in _ASSIGNED.finditer(text):
+        yield match["name"], match["value"].strip("\"'")
+
+
+def secrets_in(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The dotted key of each value that looks like a secret, and what it looks like."""
+    yield from _in("", "", values)
+
+
+def _in(key: str, name: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for inner, below in value.items():
+            yield from _in(f"{key}.{inner}" if key else str(inner), str(inner), below)
+    elif isinstance(value, str):
+        if why := why_secret(name, value):
+            yield key, why
+    elif isinstance(value, Sequence):
+        words = [word if isinstance(word, str) else "" for word in value]
+        for place, (word, option) in enumerate(zip(words, ["", *words], strict=False)):
+            # `--api-key VALUE`: of a command line the word before may be the name.
+            named = option if option.startswith("-") and "=" not in option else name
+            if why := why_secret("" if word.startswith("-") else named, word):
+                yield f"{key}[{place}]", why
+            elif not isinstance(value[place], str):
+                yield from _in(f"{key}[{place}]", name, value[place])
+
+
+# What a job can be handed on by its name: not what changes how a shell, the loader, Python or
+# torchrun start, not what a login sets anew on each machine, not ours and not Slurm's.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_STARTS_PROGRAMS = re.compile(
+    r"(?:LD|DYLD|BASH|MALLOC|GLIBC|CONDA|MAMBA|MODULES|LMOD|_LMFILES|_|JAVA|_JAVA|NODE|GIT)_.*"
+    r"|(?:PYTHON|PERL5|PERLLIB|RUBY).*|LUA_(?:C?PATH|INIT).*"
+    r"|ENV|BASH\w*|SHELLOPTS|IFS|PS[0-4]|PROMPT_COMMAND|CDPATH|GLOBIGNORE|FPATH|ZDOTDIR"
+    r"|PATH|HOME|SHELL|USER|LOGNAME|PWD|OLDPWD|TMPDIR|UID|EUID|PPID|MODULEPATH|LOADEDMODULES"
+    r"|VIRTUAL_ENV|GCONV_PATH|LOCPATH|NLSPATH|POSIXLY_CORRECT|TZDIR|HOSTALIASES|RES_OPTIONS"
+)
+_RESERVED = re.compile(
+    r"(?:FSDPKIT|SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT|RDZV|TORCHELASTIC|PMI|PMIX|OMPI)_.*"
+    r"|(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)|CUDA_VISIBLE_DEVICES"
+)
+
+
+def may_pass(name: str) -> bool:
+    """Whether `environment.pass` may name this variable."""
+    return not why_not_passed(name)
+
+
+def why_not_passed(name: str) -> str:
+    """Why it may not; empty if it may. What is no name is not repeated: it may be the secret."""
+    if not _NAME.fullmatch(name):
+        return "takes names of variables, such as HF_TOKEN; their values stay in your environment"
+    if _RESERVED.fullmatch(name):
+        return f"{name} is set by fsdpkit, Slurm or torchrun for each job"
+    if _STARTS_PROGRAMS.fullmatch(name):
+        return f"{name} changes how programs start: set it in environment.variables if you must"
+    return ""
