@@ -5,12 +5,13 @@ A value looks like one if it has the form of a known kind of credential, whereve
 setting looks like one if its name *ends* in a word for a credential and its value could be one:
 
 - `PASSWORD`, `PASSPHRASE`, `SECRET`, `CREDENTIALS` and the like, in any spelling;
-- `TOKEN`, unless the word before says which piece of text is meant (`eos_token`, `mask-token`);
-- `KEY`, in a name all in capitals (`WANDB_API_KEY`), or behind a word that makes it a credential
-  (`api_key`, `accessKey`); `key`, `sort_key` and `image-key` are none.
+- `TOKEN` and `KEY`, in a name all in capitals, as variables have (`MY_TOKEN`, `KAGGLE_KEY`), unless
+  the word before says that data are meant (`EOS_TOKEN`, `SORT_KEY`);
+- `token` and `key` otherwise, only behind a word that makes them a credential (`api_key`,
+  `hf-token`, `accessKey`); `token` also alone. So `lang_token`, `key` and `image-key` are none.
 
-A number, a truth value, a marker such as `</s>` and a path named by `…_FILE` are no secrets:
-`tokenizer=…`, `--max-tokens=512` and `key=value` pass.
+A truth value, a marker such as `</s>` and a path named by `…_FILE` are no secrets, nor is a number
+but as a password: `tokenizer=…`, `--max-tokens=512` and `key=value` pass.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 
 _FORMS = {
     "a token of Hugging Face": r"hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})",
-    "an API key": r"sk-(?:[A-Za-z0-9]+-)*(?=[A-Za-z_]*[0-9])(?=[0-9_]*[A-Za-z])\w{16,}"
+    "an API key": r"(?<!-)sk-(?:[A-Za-z0-9]+-)*"
+    r"(?:(?=[A-Za-z_]*[0-9])(?=[0-9_]*[A-Za-z])\w{16,}|\w{40,})"
     r"|sk_(?:live|test)_\w{16,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}",
     "a token of GitHub": r"gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}",
     "a token of GitLab": r"gl(?:pat|dt|rt|cbt|ptt|ft|soat)-[\w-]{16,}",
-    "a token of Slack": r"xox[a-z]-[A-Za-z0-9-]{10,}",
+    "a token of Slack": r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}",
     "an access key of AWS": r"A(?:KIA|SIA)[A-Z0-9]{16}",
     "a web token (JWT)": r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}",
     "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY",
@@ -43,26 +45,34 @@ _ASSIGNED = re.compile(
 _ALWAYS = (
     *("password", "passwd", "passphrase", "passcode", "secret", "secrets", "credential"),
     *("credentials", "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "apitoken"),
-    *("accesstoken", "secrettoken", "hftoken"),
+    *("accesstoken", "secrettoken", "bearer"),
 )
-_OF_TEXT = frozenset(
+_CREDENTIAL = frozenset(
+    [
+        *("access", "account", "api", "app", "auth", "bot", "client", "deploy", "encryption"),
+        *("license", "login", "master", "oauth", "personal", "private", "refresh", "registry"),
+        *("sas", "secret", "security", "service", "session", "shared", "signing", "ssh"),
+        *("storage", "subscription", "user"),
+        *("anthropic", "aws", "azure", "cohere", "comet", "gcp", "git", "github", "gitlab"),
+        *("google", "groq", "hf", "hub", "huggingface", "kaggle", "mistral", "mlflow"),
+        *("neptune", "openai", "pypi", "replicate", "slack", "wandb"),
+    ]
+)
+"""Before `token` and `key`: what they are for."""
+_DATA = frozenset(
     [
         *("audio", "begin", "bos", "class", "cls", "decoder", "end", "eod", "eos", "extra", "fim"),
-        *("first", "image", "last", "mask", "new", "next", "pad", "per", "prompt", "sentinel"),
-        *("sep", "special", "start", "stop", "text", "think", "unk", "video", "prefix", "suffix"),
+        *("first", "image", "lang", "language", "last", "mask", "max", "min", "new", "next", "num"),
+        *("pad", "per", "prefix", "prompt", "sentinel", "sep", "separator", "special", "start"),
+        *("stop", "suffix", "target", "text", "think", "trigger", "unk", "video", "vocab"),
+        *("batch", "cache", "column", "dict", "foreign", "group", "hash", "index", "label"),
+        *("partition", "primary", "public", "sort"),
     ]
 )
-_MAKES_A_KEY_ONE = frozenset(
-    [
-        *("access", "account", "api", "auth", "deploy", "encryption", "license", "master"),
-        *("private", "secret", "service", "shared", "signing", "ssh", "subscription"),
-    ]
-)
-_KEY_OF_DATA = frozenset(["primary", "public", "sort", "foreign", "partition", "image", "text"])
-_SAME = frozenset(["value", "string", "text", "base"])
-_NO_SECRET = re.compile(
-    r"[+-]?[0-9][0-9_.eE+-]*|(?i:true|false|none|null|auto|yes|no|on|off)|<.*>|\[.*\]|\{.*|\$.*|"
-)
+"""Before them, where they are a piece of text or a column."""
+_SAME = frozenset(["value", "string", "text", "base", "json"])
+_NOTHING = re.compile(r"(?i:true|false|none|null|auto|yes|no|on|off)|<.*>|\[.*\]|\{.*|\$.*|")
+_NUMBER = re.compile(r"[+-]?[0-9][0-9_.eE+-]*")
 
 
 def form_of(value: str) -> str | None:
@@ -73,31 +83,31 @@ def form_of(value: str) -> str | None:
     return next(k for n, k in enumerate(_FORMS) if match[f"form_{n}"] is not None)
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a setting of this name holds a credential."""
+def is_secret(name: str, value: str) -> bool:
+    """Whether a setting of this name and value holds a credential, by its name."""
     name = name.rpartition(".")[2]
     words = [word.lower() for word in _WORD.findall(name)]
     while len(words) > 1 and words[-1] in _SAME:
         words.pop()
-    if not words:
+    if not words or _NOTHING.fullmatch(value):
         return False
     *before, last = words
     ahead = before[-1] if before else ""
-    if last == "token":
-        return ahead not in _OF_TEXT
-    if last == "key":
-        capitals = name.isupper() and bool(before)
-        return ahead in _MAKES_A_KEY_ONE or (capitals and ahead not in _KEY_OF_DATA)
-    if last in ("pwd", "pat"):
-        return bool(before) and ahead not in ("old", "file", "name")
-    return bool(last.endswith(_ALWAYS))
+    if last.endswith(_ALWAYS) or (last in ("pwd", "pat") and ahead not in ("", "old", "file")):
+        return True
+    if _NUMBER.fullmatch(value):
+        return False
+    if name.isupper() and last.endswith(("token", "key")):
+        alone = not before and last in ("key", "monkey", "turkey", "whiskey", "hockey", "jockey")
+        return ahead not in _DATA and not alone
+    return (last in ("token", "key") and ahead in _CREDENTIAL) or (last == "token" and not before)
 
 
 def why_secret(name: str, value: str) -> str | None:
     """What `value`, set under `name`, looks like; None if it may stand in a job."""
     if kind := form_of(value):
         return kind
-    if is_secret_name(name) and not _NO_SECRET.fullmatch(value.strip()):
+    if is_secret(name, value.strip()):
         return "a secret, by its name"
     return next((why for inner, text in _assigned(value) if (why := why_secret(inner, text))), None)
 
