@@ -33,7 +33,7 @@ from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
-from fsdpkit.scheduling.submission import call_scheduler, fit, write_job
+from fsdpkit.scheduling.submission import call_scheduler, check_array, fit, write_job
 
 _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
@@ -76,6 +76,8 @@ def plan_resume(run: Run, changes: Changes) -> Plan:
         _check_chain(run, otherwise)
     else:
         _check_not_over(run, states, ahead, otherwise)
+    array = _array(run, states, again=otherwise)
+    check_array(job, array)
     work_dir = Path(record.work_dir)
     placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
     return Plan(
@@ -84,7 +86,7 @@ def plan_resume(run: Run, changes: Changes) -> Plan:
         load_template(job.spec.template),
         placement,
         work_dir,
-        _array(run, states, again=otherwise),
+        array,
         chained=tuple(ahead),
         avoided=avoided,
         first_attempt=_first_attempt(run, site, ahead),

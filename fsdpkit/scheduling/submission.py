@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import stat
 import sys
@@ -97,6 +98,7 @@ def plan(request: Request) -> tuple[Plan, str]:
         after = (first.id, first.record.job_id)
     from fsdpkit.scheduling.slurm_release import wants_expediting
 
+    check_array(job, request.array)
     template = load_template(job.spec.template)
     decided = Plan(
         job,
@@ -128,6 +130,7 @@ def fit(
             wrong = input_problems(job.spec.training, resources.ranks, work_dir)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    _check_runs_dir(runs)
     _check_passed(job)
     _check_torch(job)
     if job.spec.launch.warm == "on":
@@ -152,6 +155,25 @@ def fit(
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def check_array(job: LoadedJob, array: str | None) -> None:
+    """Raises UsageError for arguments that stand for an array task where there is none."""
+    if array is None and any("{array_task}" in word for word in job.spec.args):
+        raise UsageError(
+            f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
+            "and this is no array: add --array, such as --array 0-15"
+        )
+
+
+def _check_runs_dir(runs: Path) -> None:
+    """Slurm replaces such patterns in the paths of logs, and so do other programs that read the
+    script. Raises UsageError."""
+    if found := re.search(r"%[0-9]*[A-Za-z%]", str(runs)):
+        raise UsageError(
+            f"the directory of runs {runs} holds {found[0]!r}, for which Slurm puts something else "
+            "in the names of logs; choose another with --runs"
+        )
 
 
 def _check_passed(job: LoadedJob) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Completed
+from tests.reporting.log_runs import make_run
 
 
 @pytest.fixture
@@ -151,3 +152,41 @@ def test_files_that_cannot_be_trained_on_are_named_before_anything_is_queued(
     assert done.returncode in (65, 66), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["%j", "a%x", "%4t", "%A_%a", "%%"])
+def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
+    name: str, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    words = ["submit", "--cluster", "generic", "--dry-run", "--runs"]
+    done = fsdpkit(*words, str(tmp_path / name / "runs"))
+    assert done.returncode == 2
+    assert "puts something else" in done.stderr
+    assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
+
+
+def test_an_array_task_s_number_needs_an_array(
+    fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = ["submit", "train.py", "--cluster", "generic", "--dry-run"]
+    done = fsdpkit(*words, "--", "--seed={array_task}")
+    assert done.returncode == 2
+    assert "add --array" in done.stderr
+    assert fsdpkit(*words, "--array", "0-1", "--", "--seed={array_task}").returncode == 0
+
+
+def test_a_home_that_cannot_be_looked_into_stops_no_status(
+    fsdpkit: Callable[..., Completed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As somebody else's, or one on a file server that is down: any access is an error. The run
+    went to the local cluster, whose records lie there."""
+    monkeypatch.delenv("FSDPKIT_STATE_DIR")
+    monkeypatch.delenv("FSDPKIT_CONFIG_DIR")
+    make_run(tmp_path / "runs" / "t-1", kind="local")
+    home = f"/{'x' * 300}"  # longer than a name can be, for root may look everywhere
+    for words in (["status"], ["status", "t-1"], ["logs", "t-1"], ["diagnose", "t-1"]):
+        done = fsdpkit(*words, env={"HOME": home})
+        assert "Traceback" not in done.stderr
+        assert home not in done.stderr
+    assert "t-1" in fsdpkit("status", env={"HOME": home}).stdout

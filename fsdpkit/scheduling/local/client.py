@@ -85,7 +85,8 @@ class LocalClient:
 
     def find_by_comment(self, comment: str) -> str | None:
         """The newest job with this comment."""
-        for directory in sorted(store.top().glob("[0-9]*"), key=lambda p: -int(p.name)):
+        jobs = (path for path in store.top().glob("[0-9]*") if path.name.isdecimal())
+        for directory in sorted(jobs, key=lambda path: -int(path.name)):
             try:
                 if store.LocalJob(directory).description["options"].get("comment") == comment:
                     return directory.name

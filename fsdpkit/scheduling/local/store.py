@@ -19,7 +19,7 @@ from fsdpkit.scheduling.states import JobState
 def top() -> Path:
     if explicit := os.environ.get("FSDPKIT_STATE_DIR"):
         return Path(explicit) / "local"
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "fsdpkit" / "local"
 
 
@@ -103,5 +103,9 @@ def create() -> LocalJob:
 
 
 def find(job_id: str) -> LocalJob | None:
+    """The job of this number; None also where one may not look, such as in another's home."""
     directory = top() / job_id
-    return LocalJob(directory) if job_id.isdigit() and directory.is_dir() else None
+    try:
+        return LocalJob(directory) if job_id.isdecimal() and directory.is_dir() else None
+    except OSError:
+        return None
