@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import complete, hanging, runs_option, table
+from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -35,6 +36,7 @@ _AVOID_S = 7 * 86400
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job.")
 @click.option("--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes a week.")
 @runs_option
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
     cluster: str | None,
@@ -46,6 +48,7 @@ def command(
     sets: tuple[str, ...],
     avoid: bool,
     runs: str | None,
+    trust: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Check this login node, or measure nodes by a short job.
@@ -64,7 +67,7 @@ def command(
         if avoid:
             raise click.UsageError("--avoid needs measured nodes: add --nodes.")
         return _check_login(request, runs, as_json)
-    return _check_nodes(request, runs, avoid, as_json)
+    return _check_nodes(request, runs, trust, avoid, as_json)
 
 
 def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
@@ -88,13 +91,16 @@ def _print(finding: Finding) -> None:
     click.echo("\n".join(lines))
 
 
-def _check_nodes(request: Request, runs: str | None, avoid: bool, as_json: bool) -> int:
+def _check_nodes(
+    request: Request, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
+) -> int:
     from fsdpkit.cli.submit import failure_lines
     from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import node_report
     from fsdpkit.scheduling import submission
 
     plan, _ = submission.plan(request)
+    require_trust(plan, trust, submits=True)
     run = submission.submit_plan(plan, runs)
     state = _wait(run, plan)
     refused = _failed_before(run)

@@ -7,6 +7,7 @@ import sys
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.trusting import require_trust, trust_option
 
 
 @click.command("resume")
@@ -22,6 +23,7 @@ from fsdpkit.cli.options import complete_run, runs_option
     "--chained", is_flag=True, help="While RUN goes on: start if it ends short of its goal."
 )
 @runs_option
+@trust_option
 @click.option("--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's own status.")
 @click.option("--follow", is_flag=True, help="Print rank 0's output until the end; implies --wait.")
@@ -37,6 +39,7 @@ def command(
     sets: tuple[str, ...],
     chained: bool,
     runs: str | None,
+    trust: tuple[str, ...],
     dry_run: bool,
     wait: bool,
     follow: bool,
@@ -68,6 +71,7 @@ def command(
     changes = Changes(nodes, gpus, time, partition, account, spare, sets, chained)
     plan = plan_resume(opened, changes)
     say_where(plan)
+    require_trust(plan, trust, submits=not dry_run)
     if dry_run:
         sys.stdout.write(render(plan, opened.dir))
         return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import complete, complete_run, runs_option
+from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
@@ -42,6 +43,7 @@ class _WithTrainerArgs(click.Command):
     "--after", metavar="RUN", help="Start when RUN succeeded.", shell_complete=complete_run
 )
 @runs_option
+@trust_option
 @click.option("--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
 @click.option("--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's own status.")
@@ -61,6 +63,7 @@ def command(
     array: str | None,
     after: str | None,
     runs: str | None,
+    trust: tuple[str, ...],
     dry_run: bool,
     check: bool,
     wait: bool,
@@ -85,6 +88,7 @@ def command(
     )
     plan, why = submission.plan(request)
     say_where(plan, why)
+    require_trust(plan, trust, submits=not (dry_run or check))
     if dry_run:
         script = submission.script_of(plan, runs)
         sys.stdout.write(script)

@@ -43,15 +43,28 @@ U+0085, U+2028 and U+2029 are one to many tools; a lone surrogate (a file name t
 cannot be written."""
 
 
+class FileTables(dict[str, Any]):
+    """The tables of one TOML file, with its path and the bytes that were read."""
+
+    def __init__(self, tables: Mapping[str, Any], path: Path, content: bytes) -> None:
+        super().__init__(tables)
+        self.path = path
+        self.content = content
+
+
 @dataclass
 class Layered:
     """A nested dictionary and, for each dotted key in it, where the value came from."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    files: dict[Path, bytes] = field(default_factory=dict)
+    """What was read of each file, so that trust in it is trust in just that."""
 
     def overlay(self, values: Mapping[str, Any], origin: str) -> None:
         """Lay `values` over what is there: tables merge key by key, all else is replaced."""
+        if isinstance(values, FileTables):
+            self.files[values.path] = values.content
         _merge(self.values, values, origin, "", self.origins)
 
     def origin(self, key: str) -> str:
@@ -89,7 +102,7 @@ def _merge(
             origins[dotted] = origin
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> FileTables:
     """The tables of one file. Raises ConfigError naming the file, and the line if known."""
     try:
         found = path.stat()
@@ -98,7 +111,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         if found.st_size > _MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
         with open(path, "rb") as file:
-            return dict(tomllib.load(file))
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
+        return FileTables(tomllib.loads(content.decode()), path, content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

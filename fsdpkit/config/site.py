@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdpkit.config import assets
@@ -23,6 +24,8 @@ class LoadedSite:
     id: str
     profile: SiteProfile
     files: tuple[Path, ...]
+    read: Mapping[Path, bytes] = field(default_factory=dict)
+    """What was read of each."""
 
 
 def load_site(name: str) -> LoadedSite:
@@ -40,7 +43,9 @@ def load_site(name: str) -> LoadedSite:
         for layer, path in found:
             layered.overlay(read_toml(path), f"{layer.name} {path.name}")
         files = [path for _, path in found]
-    return LoadedSite(name, build(SiteProfile, layered, f"site {name}"), tuple(files))
+    return LoadedSite(
+        name, build(SiteProfile, layered, f"site {name}"), tuple(files), layered.files
+    )
 
 
 def choose_site(name: str | None) -> tuple[LoadedSite, str]:

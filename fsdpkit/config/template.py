@@ -76,6 +76,7 @@ class Template:
     layer: str
     parts: Mapping[str, bytes]
     """Its `.j2` files, by their path in the folder."""
+    manifest_file: bytes = b""
 
     @property
     def sha256(self) -> str:
@@ -93,13 +94,14 @@ def load_template(name: str) -> Template:
     Raises NotFoundError or ConfigError.
     """
     if "/" in name:
-        layer_name, directory = "path", Path(name).resolve()
+        layer_name, directory = "path", Path(os.path.abspath(name))
     else:
         layer, directory = assets.find("template", name)[-1]
         layer_name = layer.name
     layered = Layered()
     path = directory / "template.toml"
-    layered.overlay(read_toml(path), str(path))
+    tables = read_toml(path)
+    layered.overlay(tables, str(path))
     manifest = build(TemplateManifest, layered, f"template {name}")
     if manifest.name != directory.name:
         raise ConfigError(
@@ -108,7 +110,7 @@ def load_template(name: str) -> Template:
     for key, parameter in manifest.parameters.items():
         if parameter.default is not None:
             _check(key, parameter.default, parameter, f"{path}: default")
-    return Template(manifest, directory, layer_name, _read_parts(directory))
+    return Template(manifest, directory, layer_name, _read_parts(directory), tables.content)
 
 
 def parameter_values(

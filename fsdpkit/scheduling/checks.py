@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from fsdpkit.config.site import choose_site
+from fsdpkit.config.trust import forbidden, items_of, strangers
 from fsdpkit.errors import FsdpkitError, SchedulerError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
@@ -281,6 +282,10 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
             "unknown" if there or "://" in image else "failed",
             f"container {image}: " + ("not started here" if there else "there is no such file"),
         )
+    items = list(items_of(plan.job, plan.site, plan.template))
+    if unknown := strangers(items) or [item for item, _ in filter(None, [forbidden(items)])]:
+        told = f"{unknown[0].kind} {unknown[0].name} is not trusted: its lines are not run here"
+        return Finding("environment", "unknown", told, "submit it once, which asks about it")
     activation = activation_of(submission.script_of(plan, runs))
     if activation is None:
         told = f"template {plan.template.manifest.name} has no section '# ---- Environment'"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpkit.launching import ending
@@ -95,7 +96,8 @@ CHAIN = (("6",), ("7", "6"), ("8", "7"), ("9", "7", "8"), ("10",))
 
 
 def chained(run: Path, *jobs: tuple[str, ...], array: list[int] | None = None) -> None:
-    save(RunPaths(run), run_of(*(job(*ids, array=array) for ids in jobs)))
+    record = run_of(*(job(*ids, array=array) for ids in jobs))
+    save(RunPaths(run), msgspec.structs.replace(record, id=run.name))
 
 
 def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shell) -> None:

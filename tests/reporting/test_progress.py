@@ -111,13 +111,13 @@ def test_only_the_end_of_a_long_file_is_read(
     long = step(30, 3.0, rank_compute_s=[0.1] * 200)
     history = written(["x" * 100_000, step(10, 1.0), step(20, 2.0), long])
     assert progress_of(history, JOB).step == 30
-    read, loads = 0, json.loads
+    read, parsed = 0, progress.parsed
 
     def counted(line: bytes) -> Any:
         nonlocal read
         read += len(line)
-        return loads(line)
+        return parsed(line)
 
-    monkeypatch.setattr(progress.json, "loads", counted)
+    monkeypatch.setattr(progress, "parsed", counted)
     progress_of(history, JOB)
     assert read < 50_000

@@ -1,0 +1,138 @@
+"""The question whether a job, site or template of somebody else's is trusted, and `--trust`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fsdpkit.config.trust import Item
+    from fsdpkit.rendering.script import Plan
+
+_MAX_LINES = 2000  # of a file that is compared; comparing takes up to their square
+_MAX_SHOWN = 400
+
+
+def _digests(ctx: click.Context, option: click.Parameter, given: Sequence[str]) -> Sequence[str]:
+    for digest in given:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise click.BadParameter(f"{digest[:80]!r} is no sha256 of 64 digits", ctx, option)
+    return given
+
+
+def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--trust",
+        multiple=True,
+        metavar="DIGEST",
+        callback=_digests,
+        help="Trust what has this sha256 though somebody else can write it.",
+    )(function)
+
+
+def require_trust(plan: Plan, trusted: Sequence[str], *, submits: bool) -> None:
+    """Ask about what is neither provided nor the user's own; once, for it is remembered.
+
+    trusted: checksums that need no question. submits: False if nothing is submitted; then what is
+    not trusted is only named. Raises ConfigError where the answer is no, where nobody can be asked,
+    and where the centre does not allow it.
+    """
+    from fsdpkit.config.trust import forbidden, items_of, strangers
+
+    items = list(items_of(plan.job, plan.site, plan.template))
+    if found := forbidden(items):
+        item, message = found
+        raise ConfigError(
+            f"{_named(item)} (sha256 {item.digest}) is not among those that the centre allows: "
+            f"{message}"
+        )
+    accepted = []
+    for item in strangers(items):
+        if not submits:
+            if item.digest not in trusted:
+                click.echo(f"fsdpkit: not trusted so far: {_named(item)}", err=True)
+        elif item.digest in trusted or _agreed(item):
+            accepted.append(item)
+        else:
+            raise ConfigError(f"{_named(item)} is not trusted, so nothing was submitted")
+    if accepted:
+        _remember(accepted)
+
+
+def _named(item: Item) -> str:
+    return _printable(f"{item.kind} {item.name} ({item.path})")
+
+
+def _agreed(item: Item) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(
+            f"{_named(item)} is not trusted: others than you can write to it, or to a directory "
+            "above it. Look at it, then submit from a terminal, which asks, or add "
+            f"--trust {item.digest}"
+        )
+    click.echo(f"fsdpkit: others than you can write to the {_named(item)}.", err=True)
+    click.echo(f"sha256 {item.digest}", err=True)
+    shown = list(_difference(item))
+    for line in shown[:_MAX_SHOWN]:
+        click.echo(_printable(line), err=True)
+    if len(shown) > _MAX_SHOWN:
+        click.echo(f"… {len(shown) - _MAX_SHOWN} more lines", err=True)
+    return click.confirm("Trust it, in just this form, from now on?", default=False, err=True)
+
+
+def _difference(item: Item) -> Iterator[str]:
+    """How it differs from the packaged one of this name, as `diff -u` says it."""
+    import difflib  # only to show it to a person
+
+    packaged = _packaged(item)
+    if packaged is None:
+        yield f"No {item.kind} of this name comes with fsdpkit."
+        return
+    for name in sorted({*item.files, *packaged}):
+        theirs, ours = item.files.get(name), packaged.get(name)
+        before, after = _lines(ours), _lines(theirs)
+        if max(len(before), len(after)) > _MAX_LINES:
+            yield f"{name}: {len(after)} lines, packaged {len(before)}: too long to compare"
+            continue
+        labels = f"packaged {name}", f"{item.kind} {item.name} {name}"
+        yield from difflib.unified_diff(before, after, *labels, lineterm="")
+
+
+def _lines(content: bytes | None) -> list[str]:
+    return (content or b"").decode(errors="replace").split("\n")
+
+
+def _packaged(item: Item) -> dict[str, bytes] | None:
+    """The files of the packaged one of the same name."""
+    from fsdpkit.config import assets
+
+    found = assets.available(item.kind).get(item.name, [])
+    place = next((path for layer, path in found if layer.name == "packaged"), None)
+    if place is None:
+        return None
+    if item.kind != "template":
+        return {next(iter(item.files)): place.read_bytes()}
+    parts = [place / "template.toml", *place.rglob("*.j2")]
+    return {str(part.relative_to(place)): part.read_bytes() for part in parts}
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey: the file is a stranger's."""
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _remember(items: Sequence[Item]) -> None:
+    from fsdpkit.config.trust import remember
+
+    try:
+        remember(items)
+    except OSError as error:
+        where = f" ({Path(error.filename)})" if isinstance(error.filename, str) else ""
+        click.echo(f"fsdpkit: cannot remember what is trusted{where}: {error.strerror}", err=True)

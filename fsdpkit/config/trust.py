@@ -1,0 +1,211 @@
+"""Whose word a job, a site profile and a template are, and what a person or a centre trusts.
+
+The package's files are trusted, the centre's (`FSDPKIT_SITE_PATH`), and a person's own: those that
+nobody else can write to, nor exchange in a directory above them. Anything else is named by the
+checksum of what was read, and trusted once somebody has said so; `trusted` in the user's directory
+remembers it. A centre may say in `trust.toml` which checksums are allowed at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config import assets
+from fsdpkit.config.fields import Text
+from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.template import Template
+
+Kind = Literal["job", "site", "template"]
+_MAX_LINKS = 40
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that was read: a job's or a site's file, or a template with all its parts."""
+
+    kind: Kind
+    name: str
+    path: Path
+    digest: str
+    files: Mapping[str, bytes]
+    """What was read, by name."""
+    limited: bool = True
+    """Whether a centre's list applies; to a person's own defaults it does not."""
+
+
+class AllowedKinds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`trust.toml` of a centre. A kind that it does not name is not limited."""
+
+    schema: Annotated[Literal["fsdpkit.trust/1"], Meta(description="Format of this file.")]
+    message: Annotated[Text, Meta(description="The centre's words to whoever is refused.")]
+    job: Annotated[list[Digest] | None, Meta(description="Jobs allowed, by checksum.")] = None
+    site: Annotated[list[Digest] | None, Meta(description="Profiles allowed.")] = None
+    template: Annotated[list[Digest] | None, Meta(description="Templates allowed.")] = None
+
+
+def items_of(job: LoadedJob, site: LoadedSite, template: Template) -> Iterator[Item]:
+    """Everything that a submission is made of, besides its command line."""
+    defaults = {path for _, path in assets.defaults_files()}
+    for path, content in job.layered.files.items():
+        limited = path not in defaults
+        yield Item("job", path.stem, path, _sha256(content), {path.name: content}, limited)
+    for path, content in site.read.items():
+        yield Item("site", site.id, path, _sha256(content), {path.name: content})
+    files = {"template.toml": template.manifest_file, **template.parts}
+    yield Item("template", template.manifest.name, template.dir, template.sha256, files)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def strangers(items: Iterable[Item]) -> list[Item]:
+    """Those that are neither the package's nor the centre's, nor the user's own, nor trusted
+    before."""
+    unknown = [item for item in items if not _is_provided(item.path) and not _is_own(item)]
+    known = remembered() if unknown else set()
+    return [item for item in unknown if item.digest not in known]
+
+
+def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
+    """The first item that a centre does not allow, with its words. Raises ConfigError if the
+    centre's file is wrong."""
+    rules = [rule for layer in assets.layers()[1:-1] if (rule := _rule(layer.dir))]
+    for item in items if rules else ():
+        if not item.limited or _is_provided(item.path):
+            continue
+        for rule in rules:
+            allowed: list[str] | None = getattr(rule, item.kind)
+            if allowed is not None and item.digest not in allowed:
+                return item, rule.message
+    return None
+
+
+def _rule(directory: Path) -> AllowedKinds | None:
+    path = directory / "trust.toml"
+    if not os.path.lexists(path):
+        return None
+    layered = Layered()
+    layered.overlay(read_toml(path), str(path))
+    return build(AllowedKinds, layered, f"the centre's {path}")
+
+
+# ---- Whose is it?
+
+
+def _is_provided(path: Path) -> bool:
+    """Whether it lies in what comes with the package, or in a centre's directory."""
+    packaged = assets.packaged_dir()
+    tops = [packaged / name for name in ("templates", "jobs", "site")]
+    tops += [layer.dir for layer in assets.layers()[1:-1]]
+    if ".." in path.parts:
+        return False  # behind a link it leads elsewhere
+    return any(Path(os.path.abspath(path)).is_relative_to(os.path.abspath(top)) for top in tops)
+
+
+def _is_own(item: Item) -> bool:
+    if item.kind != "template":
+        return _only_owner_writes(item.path)
+    return all(_only_owner_writes(item.path / name) for name in item.files)
+
+
+def _only_owner_writes(path: Path) -> bool:
+    """Whether nobody but the user and root can change the file, or put another in its place."""
+    try:
+        return all(_is_safe(place) for place in _places_on_the_way(Path.cwd() / path))
+    except OSError:  # it is gone, or its links go round in circles
+        return False
+
+
+def _places_on_the_way(path: Path) -> Iterator[Path]:
+    """Every directory, link and file that the kernel passes on the way to `path`, itself last."""
+    left, links = list(reversed(path.parts)), 0
+    at = Path(left[-1])
+    while left:
+        part = left.pop()
+        at = at.parent if part == ".." else at / part
+        yield at
+        if at.is_symlink():
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(at))
+            left += reversed(Path(os.readlink(at)).parts)
+            at = at.parent
+
+
+def _is_safe(path: Path) -> bool:
+    found = path.lstat()
+    if found.st_uid not in (0, os.geteuid()):
+        return False
+    if stat.S_ISLNK(found.st_mode):
+        return True  # its directory says who can change it
+    others = stat.S_IWOTH | (0 if _is_private(found.st_gid) else stat.S_IWGRP)
+    # In a directory like /tmp only a file's owner can rename or remove it.
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    return bool(sticky) or not found.st_mode & others
+
+
+def _is_private(group: int) -> bool:
+    """Whether the group is the user's alone, as many systems give everybody one."""
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    alone = set(found.gr_mem) <= {user.pw_name}
+    return alone and found.gr_name == user.pw_name and user.pw_gid == group
+
+
+# ---- What was trusted before
+
+
+def _memory() -> Path:
+    return assets.user_dir() / "trusted"
+
+
+def remembered() -> set[str]:
+    """The checksums that the user has trusted; none if somebody else could have written them."""
+    path = _memory()
+    try:
+        if not path.is_file() or not _only_owner_writes(path):
+            return set()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {line.split()[0] for line in lines if line.strip()}
+
+
+def remember(items: Iterable[Item]) -> None:
+    """Trust these from now on. Raises OSError."""
+    import tempfile
+
+    path = _memory()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    known = remembered()
+    before = path.read_text(encoding="utf-8", errors="replace") if known else ""
+    added = [f"{i.digest} {i.kind} {str(i.path)!r}\n" for i in items if i.digest not in known]
+    handle, temporary = tempfile.mkstemp(prefix=".trusted.", dir=path.parent)  # 0600, a new file
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(before + "".join(added))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
