@@ -44,44 +44,33 @@ def require_trust(plan: Plan, trusted: Sequence[str], *, submits: bool) -> None:
     not trusted is only named. Raises ConfigError where the answer is no, where nobody can be asked,
     and where the centre does not allow it.
     """
-    from fsdpkit.config.trust import forbidden, items_of, strangers
+    from fsdpkit.config.trust import items_of, refuse_forbidden, strangers
 
     items = list(items_of(plan.job, plan.site, plan.template))
-    if found := forbidden(items):
-        item, message = found
-        raise ConfigError(
-            f"{_named(item)} (sha256 {item.digest}) is not among those that the centre allows: "
-            f"{message}"
-        )
+    refuse_forbidden(items)
     accepted = []
     for item in strangers(items):
         if not submits:
             if item.digest not in trusted:
-                click.echo(f"fsdpkit: not trusted so far: {_named(item)}", err=True)
+                click.echo(f"fsdpkit: not trusted so far: {item}", err=True)
         elif item.digest in trusted or _agreed(item):
             accepted.append(item)
         else:
-            raise ConfigError(f"{_named(item)} is not trusted, so nothing was submitted")
+            raise ConfigError(f"{item} is not trusted, so nothing was submitted")
     if accepted:
         _remember(accepted)
 
 
-def _named(item: Item) -> str:
-    return _printable(f"{item.kind} {item.name} ({item.path})")
-
-
 def _agreed(item: Item) -> bool:
+    from fsdpkit.config.trust import not_trusted, printable
+
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError(
-            f"{_named(item)} is not trusted: others than you can write to it, or to a directory "
-            "above it. Look at it, then submit from a terminal, which asks, or add "
-            f"--trust {item.digest}"
-        )
-    click.echo(f"fsdpkit: others than you can write to the {_named(item)}.", err=True)
+        raise not_trusted(item)
+    click.echo(f"fsdpkit: others than you can write to the {item}.", err=True)
     click.echo(f"sha256 {item.digest}", err=True)
     shown = list(_difference(item))
     for line in shown[:_MAX_SHOWN]:
-        click.echo(_printable(line), err=True)
+        click.echo(printable(line), err=True)
     if len(shown) > _MAX_SHOWN:
         click.echo(f"… {len(shown) - _MAX_SHOWN} more lines", err=True)
     return click.confirm("Trust it, in just this form, from now on?", default=False, err=True)
@@ -121,11 +110,6 @@ def _packaged(item: Item) -> dict[str, bytes] | None:
         return {next(iter(item.files)): place.read_bytes()}
     parts = [place / "template.toml", *place.rglob("*.j2")]
     return {str(part.relative_to(place)): part.read_bytes() for part in parts}
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey: the file is a stranger's."""
-    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _remember(items: Sequence[Item]) -> None:

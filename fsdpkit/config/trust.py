@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,6 +26,7 @@ from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
+from fsdpkit.errors import ConfigError
 
 Kind = Literal["job", "site", "template"]
 _MAX_LINKS = 40
@@ -44,6 +45,9 @@ class Item:
     """What was read, by name."""
     limited: bool = True
     """Whether a centre's list applies; to a person's own defaults it does not."""
+
+    def __str__(self) -> str:
+        return printable(f"{self.kind} {self.name} ({self.path})")
 
 
 class AllowedKinds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,6 +96,35 @@ def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
             if allowed is not None and item.digest not in allowed:
                 return item, rule.message
     return None
+
+
+def refuse_forbidden(items: Iterable[Item]) -> None:
+    """Raises ConfigError, with the centre's words, for what a centre does not allow."""
+    if found := forbidden(items):
+        item, message = found
+        raise ConfigError(
+            f"{item} (sha256 {item.digest}) is not among those that the centre allows: {message}"
+        )
+
+
+def refuse_strangers(items: Sequence[Item]) -> None:
+    """Raises ConfigError for what is not trusted, where nobody can be asked."""
+    refuse_forbidden(items)
+    for item in strangers(items):
+        raise not_trusted(item)
+
+
+def not_trusted(item: Item) -> ConfigError:
+    """The refusal, with the flag to add."""
+    return ConfigError(
+        f"{item} is not trusted: others than you can write to it, or to a directory above it. "
+        f"Look at it, then submit from a terminal, which asks, or add --trust {item.digest}"
+    )
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would obey: the text is a stranger's."""
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _rule(directory: Path) -> AllowedKinds | None:

@@ -27,6 +27,7 @@ from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import problems
+from fsdpkit.config.trust import items_of, refuse_strangers
 from fsdpkit.errors import ConfigError, FsdpkitError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs import avoided_nodes
@@ -436,4 +437,6 @@ def submit(
     request = Request(
         job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args
     )
-    return submit_plan(plan(request)[0], runs)
+    decided, _ = plan(request)
+    refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
+    return submit_plan(decided, runs)

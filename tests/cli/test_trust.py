@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+import fsdpkit as package
 from fsdpkit.config import assets
 from fsdpkit.config.template import load_template
+from fsdpkit.errors import ConfigError
 from tests.conftest import Completed
 
 Fsdpkit = Callable[..., Completed]
@@ -294,6 +296,15 @@ def test_check_does_not_run_a_strangers_lines(shared: Shared, tmp_path: Path) ->
     done = shared.run("check", "--cluster", str(site), env={"BASH_FUNC_module%%": code})
     assert "site site is not trusted: its lines are not run here" in done.stdout
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_that_submits_is_refused_as_well(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shared.dir)
+    with pytest.raises(ConfigError, match="is not trusted: others than you"):
+        package.submit(shared.job(), cluster="generic")
+    assert shared.submissions == 0
 
 
 # ---- On a terminal
