@@ -7,11 +7,8 @@ never handed to sbatch and is removed, or it holds all that the job needs.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shlex
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +31,7 @@ from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import RunRecord, load, now_s, save
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
@@ -131,13 +129,13 @@ def fit(
             wrong = input_problems(job.spec.training, resources.ranks, work_dir)
         if wrong:
             raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
-    _check_runs_dir(runs)
+    check_path(runs)
     _check_passed(job)
     _check_torch(job)
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
-    warnings = [*placement.warnings, *_open_to_group(runs)]
+    warnings = [*placement.warnings, *what_to_know_of(runs)]
     avoided: tuple[tuple[str, str], ...] = ()
     if profile.kind == "local":
         from fsdpkit.scheduling.local.client import check_fits
@@ -164,16 +162,6 @@ def check_array(job: LoadedJob, array: str | None) -> None:
         raise UsageError(
             f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
             "and this is no array: add --array, such as --array 0-15"
-        )
-
-
-def _check_runs_dir(runs: Path) -> None:
-    """Slurm replaces such patterns in the paths of logs, and so do other programs that read the
-    script. Raises UsageError."""
-    if found := re.search(r"%[0-9]*[A-Za-z%]", str(runs)):
-        raise UsageError(
-            f"the directory of runs {runs} holds {found[0]!r}, for which Slurm puts something else "
-            "in the names of logs; choose another with --runs"
         )
 
 
@@ -259,9 +247,9 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 
-    directory = _name_run_dir(runs_dir(runs), plan.job.spec.name)
+    directory = name_run_dir(runs_dir(runs), plan.job.spec.name)
     script = render(plan, directory)
-    _make_run_dir(directory, group=plan.job.opens_to_group)
+    make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:
         record = _record(plan, directory)
@@ -279,56 +267,6 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
     save(paths, record)
     return Run(directory, record)
-
-
-def _name_run_dir(top: Path, name: str) -> Path:
-    """A name for this run alone: job, time, and a tail in case two are made that second."""
-    return top / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-
-
-def _make_run_dir(directory: Path, *, group: bool) -> None:
-    """For its owner alone, whatever the umask; where the job says so its group may read it."""
-    mode = 0o2750 if group else 0o700
-    try:
-        if not directory.parent.exists():
-            directory.parent.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                directory.parent.mkdir(mode=0o700)
-                directory.parent.chmod(mode)
-        _refuse_if_open(directory.parent)
-        directory.mkdir(mode=0o700)
-        directory.chmod(mode)
-    except OSError as error:
-        raise StorageError(
-            f"the run directory {directory} cannot be made: {error.strerror}; choose another place "
-            "with --runs"
-        ) from error
-
-
-def _refuse_if_open(top: Path) -> None:
-    """Where anybody may rename a run and put another in its place, a job would run as they please.
-    The sticky bit forbids that; a group's own directory is the group's affair (`fit` says so).
-    """
-    mode = top.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise StorageError(
-            f"everybody may write to {top}, and so replace a run in it: choose another place with "
-            f"--runs, or chmod o-w {shlex.quote(str(top))}"
-        )
-
-
-def _open_to_group(top: Path) -> list[str]:
-    """What to say of a directory of runs that others of its group may write to."""
-    try:
-        found = top.stat()
-    except OSError:
-        return []
-    if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_ISVTX:
-        return []
-    return [
-        f"the group of {top} may write to it, and so replace a run in it: if not all of them are "
-        f"trusted, chmod g-w {shlex.quote(str(top))}, or choose another place with --runs"
-    ]
 
 
 def _record(plan: Plan, directory: Path) -> RunRecord:
