@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint slurm \
-    slurm-down bench pins
+    slurm-down bench pins lock
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -185,3 +185,18 @@ pins:
 	        | sed 's/$$/ ; python_version >= "3.11"/' | sort -f
 	} >"$$fresh/constraints.txt"
 	cp "$$fresh/constraints.txt" constraints.txt
+
+# locked.txt: the same versions with digests, for what runs need beside torch.
+lock:
+	$(find_python)
+	fresh=$$(mktemp -d)
+	trap 'rm -rf "$$fresh"' EXIT
+	"$$base" -m venv "$$fresh"
+	"$$fresh/bin/pip" install --quiet uv
+	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",.*/\1/p' pyproject.toml | grep -v '^torch' >"$$fresh/wanted.in"
+	{
+	    sed -n '1,/^$$/p' locked.txt
+	    "$$fresh/bin/uv" pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+	        --no-header --no-annotate -c constraints.txt "$$fresh/wanted.in"
+	} >"$$fresh/locked.txt"
+	cp "$$fresh/locked.txt" locked.txt

@@ -1,0 +1,53 @@
+"""locked.txt: what a run needs beside torch, at the tested versions, each file by its digest."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from tests.packaging.installation import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REQUIREMENT = re.compile(
+    r"^([A-Za-z0-9._-]+)==([^\s;]+)(.*?)(?=^[A-Za-z]|\Z)", re.MULTILINE | re.DOTALL
+)
+
+
+def name_of(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found
+    return found[0].lower().replace("_", "-")
+
+
+@pytest.fixture(scope="module")
+def locked() -> list[tuple[str, str, str]]:
+    """Name, version and the rest of each requirement."""
+    text = (ROOT / "locked.txt").read_text()
+    return [(name_of(name), version, rest) for name, version, rest in REQUIREMENT.findall(text)]
+
+
+def test_every_runtime_dependency_but_torch_is_locked(locked: list[tuple[str, str, str]]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {name_of(text) for text in project["dependencies"]}
+    assert wanted - {name for name, _, _ in locked} == {"torch"}
+
+
+def test_each_has_digests(locked: list[tuple[str, str, str]]) -> None:
+    assert locked
+    assert [name for name, _, rest in locked if "--hash=sha256:" not in rest] == []
+
+
+def test_the_versions_are_those_that_the_tests_ran_with(locked: list[tuple[str, str, str]]) -> None:
+    pinned = {
+        name_of(line): line.partition("==")[2].split()[0]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    newest = {name: version for name, version, rest in locked if "< '3.11'" not in rest}
+    assert {name: pinned[name] for name in newest} == newest
