@@ -35,12 +35,17 @@ def run_agent() -> int:
     try:
         try:
             from submitit.core.submission import process_job
+            from submitit.core.utils import DelayedSubmission
         except ImportError:  # submitted without it, too: nobody asks for results
             LaunchNode()()
         else:
             from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
 
-            # What it says, we say with the cause.
+            # What lies in the run's directory is not unpickled, which would run whatever somebody
+            # had put there; it says no more than this.
+            own = staticmethod(lambda _: DelayedSubmission(LaunchNode()))
+            setattr(DelayedSubmission, "load", own)  # noqa: B010
+            # What submitit says, we say with the cause.
             logging.getLogger("submitit").setLevel(logging.CRITICAL)
             FsdpkitJobEnvironment().prepare_results()
             process_job(os.environ["SUBMITIT_FOLDER"])

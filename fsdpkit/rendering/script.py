@@ -161,6 +161,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         "environment": _environment(plan),
         "container": _container(plan, run_dir),
         "device": _device(plan),
+        "job_sha256": plan.job.resolved_sha256,
         "parameters": parameters,
     }
 

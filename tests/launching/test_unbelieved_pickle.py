@@ -1,0 +1,51 @@
+"""The submission's pickle lies in the run's directory, and no node opens it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+from fsdpkit.runs.layout import SUBMISSION_PICKLE
+
+
+class Planted:
+    """Makes a directory where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = str(marker)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.marker,)
+
+
+def test_code_that_was_planted_in_it_does_not_run(tmp_path: Path) -> None:
+    folder, marker = tmp_path / "submitit", tmp_path / "marker"
+    folder.mkdir()
+    planted = pickle.dumps(Planted(marker))
+    for name in (SUBMISSION_PICKLE, "77_submitted.pkl", "77_0_submitted.pkl"):
+        (folder / name).write_bytes(planted)
+    program = "import sys; from fsdpkit.launching.agent import run_agent; sys.exit(run_agent())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "what", "it", "is", "called", "with"],
+        env={
+            **os.environ,
+            "SUBMITIT_EXECUTOR": "fsdpkit",
+            "SUBMITIT_FOLDER": str(folder),
+            "SLURM_JOB_ID": "77",
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+            "SLURM_NTASKS": "1",
+            "SLURM_JOB_NUM_NODES": "1",
+            "SLURM_NODEID": "0",
+            "SLURM_JOB_NODELIST": "node1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "the agent is called as" in done.stderr  # it came as far as its own function
+    assert not marker.exists()
