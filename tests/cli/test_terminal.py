@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +18,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
+from fsdpkit.cli.terminal import console, redraw
 from fsdpkit.reporting.printable import printable
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
@@ -152,6 +156,22 @@ def test_our_own_colours_stay() -> None:
     shown = on_terminal("sites")
     assert "\x1b[1m" in shown
     assert obeyed(re.sub(r"\x1b\[[0-9;]*m", "", shown)) == set()
+
+
+def test_what_is_drawn_on_a_terminal_is_ours_around_printable_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """rich's console, as for tables and the live screen, and the screen of `status --watch`."""
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(os, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    console().print(Text(POISON, "bold"), f"[link=https://example.org]{POISON}[/link]")
+    redraw(POISON)
+    ours = re.findall(r"\x1b\[(?:1|0)m|\x1b\[[HKJ]", out.getvalue())
+    assert {"\x1b[1m", "\x1b[H"} <= set(ours)
+    assert obeyed(re.sub(r"\x1b\[(?:1|0)m|\x1b\[[HKJ]", "", out.getvalue())) == set()
 
 
 def test_bytes_a_warning_and_a_traceback_pass_the_edge(tmp_path: Path) -> None:
