@@ -162,6 +162,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
         "container": _container(plan, run_dir),
         "device": _device(plan),
         "job_sha256": plan.job.resolved_sha256,
+        "umask": 27 if plan.job.opens_to_group else 77,
         "parameters": parameters,
     }
 
@@ -261,6 +262,7 @@ def _environment(plan: Plan) -> dict[str, Any]:
         "python": asdict(python),
         "variables": {**site.variables, **plan.site.profile.network.env, **job.variables},
         "unset": site.unset,
+        "passed": job.passed,
     }
 
 

@@ -164,7 +164,7 @@ def test_what_is_drawn_on_a_terminal_is_ours_around_printable_text(
     """rich's console, as for tables and the live screen, and the screen of `status --watch`."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(os, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((40, 24)))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     console().print(Text(POISON, "bold"), f"[link=https://example.org]{POISON}[/link]")

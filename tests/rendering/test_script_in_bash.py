@@ -34,6 +34,30 @@ def test_the_whole_script_ends_with_status_0_and_starts_torchrun_on_each_node(
         assert "--rdzv-backend=c10d" in words
 
 
+def test_a_variable_that_is_to_be_handed_on_and_did_not_arrive_ends_the_job(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    options = {"environment.pass": ["HF_TOKEN", "OTHER"]}
+    shell.environment.update(HF_TOKEN="", OTHER="x")
+    script = render_script(python=shell.python, options=options)
+    assert shell.run(script).returncode == 0
+    del shell.environment["HF_TOKEN"]
+    done = shell.run(script)
+    assert (done.returncode, "$HF_TOKEN of environment.pass did not reach" in done.stderr) == (
+        78,
+        True,
+    )
+
+
+@pytest.mark.parametrize(("group", "mode"), [(False, 0o600), (True, 0o640)])
+def test_what_the_script_makes_is_its_owners(
+    group: bool, mode: int, shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    shell.stubs["srun"] = 'echo >"$FSDPKIT_ATTEMPT_DIR/made"'
+    shell.run(render_script(python=shell.python, options={"files.group": group}))
+    assert (tmp_path / "run/attempt-0/made").stat().st_mode & 0o777 == mode
+
+
 # ---- The job's status
 
 
