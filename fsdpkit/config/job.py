@@ -315,11 +315,14 @@ def _for_script(path: Path) -> dict[str, Any]:
 
 
 def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:
-    """The script as an absolute path: beside the job file, in the current directory, packaged."""
+    """The script as an absolute path: beside the job file, in the current directory, packaged; that
+    of a packaged job in the package alone."""
     origin = layered.origin("entry")
     bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
     if origin not in ("command line", "--set"):
         bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
+    if origin.startswith("packaged "):  # whatever has the same name where this is typed
+        bases = bases[-1:]
     for base in bases:
         candidate = (base / entry).resolve()
         if candidate.is_file():

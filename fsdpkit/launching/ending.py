@@ -10,9 +10,9 @@ torch: the job's last seconds may be short.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -37,6 +37,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
+from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import load
 
 _LONGEST_S = 120
@@ -84,7 +85,7 @@ def _answer(status: int) -> int:
             jobs = " and ".join(behind)
             say(f"chained behind it, and cancelled, for it would end the same: {jobs}", sys.stderr)
         if ending.status and not facts.job.requeued:
-            say(f"to go on: fsdpkit resume {run.dir}", sys.stderr)
+            say(f"to go on: fsdpkit resume {shlex.quote(str(run.dir))}", sys.stderr)
     print("requeued" if facts.job.requeued else "end", ending.status, ",".join(behind))
     return 0
 
@@ -130,7 +131,7 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         trouble = msgspec.structs.replace(trouble, lost=_names(trouble.lost))
     request = None
     with contextlib.suppress(OSError):
-        request = task.stop_requested.read_text(encoding="utf-8").strip()
+        request = read_text(task.stop_requested).strip()
     return Attempt(
         status=status,
         job=job,
@@ -154,7 +155,7 @@ def _came_back(verdict: dict[str, Any]) -> bool:
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
     found = []
     for path in sorted(attempt.failures.glob("*")):
-        first, _, message = path.read_text(errors="replace").strip().partition(" ")
+        first, _, message = read_text(path).strip().partition(" ")
         if first.isdigit() and 0 < int(first) < 256:
             cause = cause_of(int(first), message)
             found.append(Trouble(cause=cause, status=int(first), message=message))
@@ -178,7 +179,7 @@ def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
         return None
     log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
     with contextlib.suppress(OSError):
-        told = re.findall(rf"srun: error: ({_REFUSED}.*)", log.read_text(errors="replace"))
+        told = re.findall(rf"srun: error: ({_REFUSED}.*)", read_text(log))
         if told:
             status = NodeLostError.exit_code
             return Trouble(cause="node-failure", status=status, message=f"srun: {told[-1]}")
@@ -235,7 +236,7 @@ def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

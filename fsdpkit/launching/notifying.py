@@ -23,7 +23,9 @@ from fsdpkit.config.notify import Event, Notify
 from fsdpkit.launching.ending import this_job
 from fsdpkit.launching.policy import Ending
 from fsdpkit.launching.saying import say
+from fsdpkit.runs.job_file import bytes_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.reading import parsed, read_json, read_text
 
 _LONGEST_VARIABLE = 4096
 """Characters of a variable's value; the JSON has the whole text."""
@@ -56,7 +58,7 @@ def main() -> int:
     run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     try:
-        job = json.loads(run.job.read_bytes())
+        job = parsed(bytes_of_job(run.dir, os.environ))
         notify = msgspec.convert(job.get("notify", {}), Notify)
         told = facts(what, status, run, attempt, str(job.get("name", "")))
     except (OSError, ValueError) as error:
@@ -137,13 +139,13 @@ def _complain(what: str) -> None:
 
 def _ending(attempt: AttemptPaths) -> Ending | None:
     with contextlib.suppress(OSError, ValueError):
-        return msgspec.convert(json.loads(attempt.ending.read_bytes()), Ending)
+        return msgspec.convert(read_json(attempt.ending), Ending)
     return None
 
 
 def _last_complaint(log: Path) -> str | None:
     """Why a script ended before any rank began: the last thing it said itself."""
     with contextlib.suppress(OSError):
-        said = re.findall(r"^fsdpkit: (.*)$", log.read_text(errors="replace"), re.MULTILINE)
+        said = re.findall(r"^fsdpkit: (.*)$", read_text(log), re.MULTILINE)
         return said[-1] if said else None
     return None

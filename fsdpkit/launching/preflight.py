@@ -30,6 +30,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.node_report import GpuState
+from fsdpkit.runs.reading import read_json
 
 Check = Callable[[Mapping[str, str]], Any]
 
@@ -347,7 +348,7 @@ def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping
         if not attempt.software.exists():
             os.replace(own, attempt.software)
     own.unlink(missing_ok=True)
-    first = json.loads(attempt.software.read_text())
+    first = read_json(attempt.software)
     for key, version in software.items():
         if first.get(key) != version:
             raise NodeError(

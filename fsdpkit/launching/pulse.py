@@ -16,6 +16,7 @@ import psutil
 
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.reading import read_text
 
 _SLOW_FACTOR = 10
 """How much more patient to be outside of training steps: loading, compiling, saving."""
@@ -128,7 +129,7 @@ class Pulse:
                 if state in _DEAF:
                     return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
-                stacks = attempt.rank_file(rank.rank, "stacks", launch).read_text()
+                stacks = read_text(attempt.rank_file(rank.rank, "stacks", launch))
                 if place := _outside_collectives(stacks):
                     found[rank.rank] = place
         # All of them outside: then nobody stands out.

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fsdpkit.config import assets
 from fsdpkit.config.job import LoadedJob, load_job, parse_array, reload_job
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 
@@ -153,3 +154,19 @@ def test_an_array_is_read_as_sbatch_does(text: str, wanted: tuple[list[int], int
 def test_what_is_no_array_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--array"):
         parse_array(text)
+
+
+def test_a_packaged_jobs_script_is_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that lies at the same place below the current directory; a job of one's own may
+    have it."""
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "examples" / "T5-fsdp" / "fsdp_t5.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("")
+    assert load_job("t5").entry == assets.packaged_dir() / "examples/T5-fsdp/fsdp_t5.py"
+    assert load_job("t5", options={"resources.nodes": 2}).entry != own
+    assert load_job("t5", sets=["entry=examples/T5-fsdp/fsdp_t5.py"]).entry == own
+    (tmp_path / "mine.toml").write_text('entry = "examples/T5-fsdp/fsdp_t5.py"\n')
+    assert load_job("mine.toml").entry == own
