@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -314,11 +315,12 @@ def on_terminal(answer: str, *words: str) -> tuple[int, str]:
     """Exit status and everything that `fsdpkit submit` writes, to a person who answers so."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic", *words]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    said = b"".join(_answering(master, answer))
-    os.close(master)
-    return process.wait(), said.decode().replace("\r\n", "\n")
+    with tempfile.TemporaryDirectory() as cwd:
+        process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=cwd)
+        os.close(slave)
+        said = b"".join(_answering(master, answer))
+        os.close(master)
+        return process.wait(), said.decode().replace("\r\n", "\n")
 
 
 def _answering(master: int, answer: str) -> Iterator[bytes]:

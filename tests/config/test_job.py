@@ -168,5 +168,7 @@ def test_a_packaged_jobs_script_is_the_packaged_one(
     assert load_job("t5").entry == assets.packaged_dir() / "examples/T5-fsdp/fsdp_t5.py"
     assert load_job("t5", options={"resources.nodes": 2}).entry != own
     assert load_job("t5", sets=["entry=examples/T5-fsdp/fsdp_t5.py"]).entry == own
-    (tmp_path / "mine.toml").write_text('entry = "examples/T5-fsdp/fsdp_t5.py"\n')
-    assert load_job("mine.toml").entry == own
+    mine = tmp_path / "mine.toml"
+    packaged = (assets.packaged_dir() / "jobs" / "t5.toml").read_text()
+    mine.write_text(packaged)
+    assert load_job(str(mine)).entry == own
