@@ -322,7 +322,7 @@ def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) 
     if origin not in ("command line", "--set"):
         bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
     if origin.startswith("packaged "):  # whatever has the same name where this is typed
-        bases = bases[-1:]
+        bases = [base for base in bases[:-2] if base.is_relative_to(bases[-1])] + bases[-1:]
     for base in bases:
         candidate = (base / entry).resolve()
         if candidate.is_file():
