@@ -72,10 +72,11 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
         version = torch.__version__
     # AttributeError: an empty directory, what some file systems show of a package that is gone.
     except (ImportError, OSError, AttributeError) as error:
-        # Another node may have the shared library that this one lacks. A module that is missing, or
-        # not the one it should be, says nothing against a node.
+        # Another node may have the shared library that this one lacks, or see the files of which
+        # this one sees only the directories. A module that is missing, or not the one it should be,
+        # says nothing against a node.
         library = isinstance(error, OSError) or ".so" in str(error)
-        kind = BrokenNodeError if library else NodeError
+        kind = BrokenNodeError if library or _is_hollow("torch") else NodeError
         remedy = "does every node see the environment that the job activates?"
         if path := _in_place_of_pythons():
             kind, remedy = NodeError, f"{path} has the name of a module of Python's own: rename it"
@@ -87,6 +88,15 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
     if note := untested(version):
         _warn(note)
     return _versions(version)
+
+
+def _is_hollow(name: str) -> bool:
+    """Whether the module was found in this environment as a directory without its files."""
+    module = sys.modules.get(name)
+    directories = [str(path) for path in getattr(module, "__path__", ())]
+    places = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    hollow = bool(directories) and getattr(module, "__file__", None) is None
+    return hollow and all(path.startswith(places) for path in directories)
 
 
 def _in_place_of_pythons() -> str | None:

