@@ -235,15 +235,10 @@ def reaches(host: str, port: int) -> bool:
     return False
 
 
-def listens(host: str, port: int) -> int:
-    """How many ports of this host take a connection, `port` among them."""
-    return sum(reaches(host, number) for number in (port, *range(*EPHEMERAL)))
-
-
 ATTACKS: dict[str, Callable[..., Any]] = {
     attack.__name__: attack
     for attack in (
-        *(forge, echo, speak_torch, noise, slow, idle, let_go, reaches, listens),
+        *(forge, echo, speak_torch, noise, slow, idle, let_go, reaches),
         *(find_stores, plant_pickle, delete, overwrite, flood),
     )
 }
