@@ -12,7 +12,7 @@ import click
 from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.diagnosis import Diagnosis
+    from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 
 _WIDTH = 80
 _LABEL = 11
@@ -42,8 +42,8 @@ def command(
     array it tells of the first task that failed. Exit status: 0 whenever there is an answer, also
     if the run failed or nobody knows why; 66 no such run, task or attempt.
     """
-    from fsdpkit.reporting.diagnosis import diagnose
-    from fsdpkit.reporting.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.diagnose import diagnose
+    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(run, runs=runs)

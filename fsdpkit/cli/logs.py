@@ -12,8 +12,8 @@ import click
 from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.error_lines import Broken, Errors
-    from fsdpkit.reporting.log_lines import Batch, Choice, Source
+    from fsdpkit.reporting.logs.errors import Broken, Errors
+    from fsdpkit.reporting.logs.lines import Batch, Choice, Source
     from fsdpkit.scheduling.run import Run
 
 _NEWEST, _ALL = "newest", "all"
@@ -68,9 +68,9 @@ def command(
     begin with, a line without one after the line before it; with --follow as they are found, twice
     a second, which is no exact order. --follow goes over restarts, requeues and resumes.
     """
-    from fsdpkit.reporting.following import follow as following
-    from fsdpkit.reporting.log_lines import Choice, in_order, sources_of
-    from fsdpkit.reporting.log_lines import by_time as merged
+    from fsdpkit.reporting.logs.following import follow as following
+    from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
+    from fsdpkit.reporting.logs.lines import by_time as merged
     from fsdpkit.scheduling.run import Run
 
     _refuse_what_does_not_fit(ctx)
@@ -146,7 +146,7 @@ def _attempts(run: Run, task: int | None, attempt: str, follow: bool) -> tuple[i
 
 def _ranks(run: Run, ranks: str | None, all_ranks: bool, batch: bool) -> frozenset[int] | None:
     from fsdpkit.errors import NotFoundError
-    from fsdpkit.reporting.log_lines import parse_ranks
+    from fsdpkit.reporting.logs.lines import parse_ranks
 
     if all_ranks:
         return None
@@ -189,7 +189,7 @@ def fronts(run: Run, choice: Choice) -> Callable[[Source], str]:
 def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, live: bool) -> None:
     """Print lines, `live` at once. Where another attempt or launch begins than the run's first,
     standard error says so: standard output is the ranks' alone."""
-    from fsdpkit.reporting.log_lines import last_written, written
+    from fsdpkit.reporting.logs.lines import last_written, written
 
     at, out = (0, 0), sys.stdout
     shown = last_written if out.isatty() else written
@@ -212,7 +212,7 @@ def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
     from dataclasses import replace
 
     from fsdpkit.errors import NotFoundError
-    from fsdpkit.reporting.log_lines import in_order, sources_of
+    from fsdpkit.reporting.logs.lines import in_order, sources_of
 
     logs = sources_of(
         run.paths, run.record, replace(choice, ranks=frozenset(), batch=True, first_attempt=0)
@@ -228,9 +228,9 @@ def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
 
 
 def _print_errors(run: Run, task: int | None, attempt: str) -> int:
-    from fsdpkit.reporting.error_lines import errors_in
-    from fsdpkit.reporting.history import history_of
-    from fsdpkit.reporting.log_lines import Choice
+    from fsdpkit.reporting.logs.errors import errors_in
+    from fsdpkit.reporting.logs.lines import Choice
+    from fsdpkit.runs.history import history_of
 
     history = history_of(run.paths, run.record, task)
     first, last = _attempts(run, task, attempt, follow=False)

@@ -30,7 +30,7 @@ def command(run: str, runs: str | None, output: str | None, task: int | None) ->
     timeline; what the GPU-hours went on. Of a run that goes on: as of now.
     """
     from fsdpkit.errors import StorageError
-    from fsdpkit.reporting.page import page
+    from fsdpkit.reporting.report.page import page
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.scheduling.run import Run
 

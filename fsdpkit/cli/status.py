@@ -15,7 +15,7 @@ from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.overview import Status, Task
+    from fsdpkit.reporting.status.overview import Status, Task
 
 NEWEST = 20
 """Runs that have ended and are shown without --all."""
@@ -60,7 +60,7 @@ def command(
     Of runs that have ended only the newest are shown. --watch looks again every 10 seconds, or
     as often as you say, until Ctrl-C, which ends it with status 0.
     """
-    from fsdpkit.reporting.overview import all_statuses, one_status
+    from fsdpkit.reporting.status.overview import all_statuses, one_status
     from fsdpkit.runs.store import find_run, runs_dir
 
     top = runs_dir(runs)
@@ -258,7 +258,7 @@ def _task_lines(tasks: list[Task]) -> list[str]:
 
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
-    from fsdpkit.reporting.error_lines import end_of
+    from fsdpkit.reporting.logs.errors import end_of
 
     failure = status.failure
     lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []

@@ -154,8 +154,8 @@ def report(run: Run, as_json: bool) -> None:
 def print_output(run: Run, first_attempt: int = 0) -> None:
     """Rank 0's output until the run ends, of an array that of the first task."""
     from fsdpkit.cli.logs import print_lines
-    from fsdpkit.reporting.following import follow
-    from fsdpkit.reporting.log_lines import Choice
+    from fsdpkit.reporting.logs.following import follow
+    from fsdpkit.reporting.logs.lines import Choice
 
     task = run.record.array[0] if run.record.array else None
     choice = Choice(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
@@ -174,7 +174,7 @@ def outcome(run: Run) -> int:
 
 def failure_lines(run: Run) -> list[str]:
     """The first recorded failure, else what the script itself complained of, and where to look."""
-    from fsdpkit.reporting.error_lines import end_of
+    from fsdpkit.reporting.logs.errors import end_of
 
     lines = [f"first failure: {failure}"] if (failure := run.first_failure()) else []
     for path in run.batch_logs()[:1]:

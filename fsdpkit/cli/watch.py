@@ -16,8 +16,8 @@ import click
 from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.looking import Watcher
-    from fsdpkit.reporting.watching import View
+    from fsdpkit.reporting.status.looking import Watcher
+    from fsdpkit.reporting.status.watching import View
 
 
 @click.command("watch")
@@ -42,7 +42,7 @@ def command(run: str, runs: str | None, task: int | None, every: float) -> int:
     """
     from fsdpkit.cli.watch_frame import summary
     from fsdpkit.errors import NotFoundError
-    from fsdpkit.reporting.looking import Watcher, diagnosis_of
+    from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(run, runs=runs)
@@ -68,7 +68,7 @@ def _can_draw() -> bool:
 
 def _pause_s(view: View, every_s: float) -> float:
     """Until the scheduler has said its first word, nobody waits for long."""
-    from fsdpkit.reporting.watching import ASKING
+    from fsdpkit.reporting.status.watching import ASKING
 
     return min(every_s, 0.5) if view.state == ASKING else every_s
 
@@ -76,7 +76,7 @@ def _pause_s(view: View, every_s: float) -> float:
 def _printed(watcher: Watcher, every_s: float) -> View:
     """A line a change, for a pipe, a file or a terminal that cannot draw."""
     from fsdpkit.cli.watch_frame import line_of
-    from fsdpkit.reporting.watching import changes
+    from fsdpkit.reporting.status.watching import changes
 
     before: View | None = None
     while True:

@@ -12,7 +12,7 @@ from datetime import datetime
 from rich.text import Text
 
 from fsdpkit.reporting.scales import duration, number
-from fsdpkit.reporting.watching import Happening, NodeLoad, View, progress_line
+from fsdpkit.reporting.status.watching import Happening, NodeLoad, View, progress_line
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _QUIET_S = 60.0

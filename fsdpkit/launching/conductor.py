@@ -12,22 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
 from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.policy import (
-    WARNING,
     End,
     Report,
     Restart,
-    Trouble,
     after_launch,
     first_trouble,
 )
 from fsdpkit.launching.saying import say
-from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
+from fsdpkit.runs import outcomes
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.outcomes import WARNING, Trouble, Verdict
 
 _SETTLE_S = 3.0
 """How long other reports of the same trouble are waited for, so that the first is known."""
@@ -208,17 +206,15 @@ class Conductor:
     def _end(self, trouble: Trouble | None, why: str) -> None:
         self.over = True
         status = trouble.status if trouble else 0
-        verdict = {
-            "trouble": msgspec.to_builtins(trouble) if trouble else None,
-            "why": why,
-            "warned": self._stopping,
-            "restarts": max(0, self._launch),
-            "earlier": msgspec.to_builtins(self._troubles),
-        }
+        verdict = Verdict(
+            trouble=trouble,
+            why=why,
+            warned=self._stopping,
+            restarts=max(0, self._launch),
+            earlier=tuple(self._troubles),
+        )
         with contextlib.suppress(OSError):  # a full disk; the failures on record are left
-            write_atomically(
-                self.attempt.verdict, msgspec.json.format(msgspec.json.encode(verdict)).decode()
-            )
+            outcomes.write(self.attempt.verdict, verdict)
         self.board.order(
             Order(
                 do="end",

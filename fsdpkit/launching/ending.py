@@ -27,16 +27,16 @@ from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.policy import (
     CHECK_FAILED,
     Attempt,
-    Ending,
     Job,
-    Trouble,
     after_attempt,
+    came_back,
     cause_of,
 )
 from fsdpkit.launching.saying import say
-from fsdpkit.runs import avoided_nodes
+from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
-from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths, write_atomically
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
+from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import load
 
@@ -120,9 +120,8 @@ def job_of(text: str) -> Job:
 
 def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Attempt:
     """The facts of the attempt from what lies in its directory."""
-    verdict = _json(attempt.verdict)
-    told = verdict.get("trouble")
-    trouble = msgspec.convert(told, Trouble) if told else None
+    verdict = outcomes.read(attempt.verdict, Verdict)
+    trouble = verdict.trouble if verdict else None
     if verdict and trouble is None:
         status = 0  # whatever srun says, which had to be ended for a node that is gone
     elif status and trouble is None:
@@ -137,19 +136,18 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         job=job,
         trouble=trouble,
         nodes=int(os.environ.get("FSDPKIT_NODES", "1")),
-        lost=_names(node for one in verdict.get("earlier", []) for node in one.get("lost", [])),
-        decided=bool(verdict),
-        warned=bool(verdict.get("warned")),
-        why=verdict.get("why", ""),
-        came_back=_came_back(verdict),
+        lost=_names(node for one in verdict.earlier for node in one.lost) if verdict else (),
+        decided=verdict is not None,
+        warned=verdict is not None and verdict.warned,
+        why=verdict.why if verdict else "",
+        came_back=verdict is not None and _came_back(verdict),
         request=request,
         fruitless=_fruitless(attempt, task, trouble.message if trouble else ""),
     )
 
 
-def _came_back(verdict: dict[str, Any]) -> bool:
-    troubles = msgspec.convert(verdict.get("earlier", [])[-2:], list[Trouble])
-    return len(troubles) == 2 and troubles[1].again(troubles[0])
+def _came_back(verdict: Verdict) -> bool:
+    return len(verdict.earlier) > 1 and came_back(verdict.earlier[-1], verdict.earlier[-2])
 
 
 def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
@@ -223,9 +221,7 @@ def _fruitless(attempt: AttemptPaths, task: TaskPaths, told: str) -> int:
 
 def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) -> None:
     """The decision for people and programs. Raises OSError."""
-    write_atomically(
-        attempt.ending, msgspec.json.format(msgspec.json.encode(ending)).decode() + "\n"
-    )
+    outcomes.write(attempt.ending, ending)
     until_s = time.time() + 3600 * retry.avoid_node_h
     for node in ending.avoid:
         with contextlib.suppress(OSError, FsdpkitError):

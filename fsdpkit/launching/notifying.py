@@ -21,10 +21,10 @@ import msgspec
 
 from fsdpkit.config.notify import Event, Notify
 from fsdpkit.launching.ending import this_job
-from fsdpkit.launching.policy import Ending
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.job_file import bytes_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import parsed, read_json, read_text
 
 _LONGEST_VARIABLE = 4096

@@ -24,48 +24,25 @@ from fsdpkit.errors import (
     StorageError,
     UsageError,
 )
+from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
 
-Cause = Literal[
-    "done",
-    "stopped",
-    "crash",
-    "hang",
-    "out-of-memory",
-    "node-failure",
-    "storage",
-    "settings",
-    "preflight",
-]
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
 _LONGEST_BACKOFF_S = 300.0
 _YOUNG_S = 300.0
 """A launch that lasted no longer has hardly begun: the same words again are the same trouble."""
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a launch ended without being done: the first of its failures."""
+def came_back(trouble: Trouble, before: Trouble) -> bool:
+    """Whether the same thing happened as in the launch before, which restarting did not cure.
 
-    cause: Cause
-    status: int
-    message: str
-    """Who and what: `rank 3 on node2: RuntimeError: …`."""
-    step: int | None = None
-    """Steps done by then, where ranks tell; -1 before the first was tried."""
-    lasted_s: float = 0.0
-    lost: tuple[str, ...] = ()
-    """Names of nodes that fell silent, or whose GPU is broken."""
-
-    def again(self, before: Trouble) -> bool:
-        """Whether the same thing happened as in the launch before, which restarting did not cure.
-
-        Somebody who kills ranks, or a node that dies, does so at any step; what comes back at the
-        same step is in the program or its data.
-        """
-        if self.cause not in _IN_THE_PROGRAM or self.cause != before.cause:
-            return False
-        if self.step is not None:
-            return self.step == before.step
-        return self.message == before.message and self.lasted_s < _YOUNG_S
+    Somebody who kills ranks, or a node that dies, does so at any step; what comes back at the same
+    step is in the program or its data.
+    """
+    if trouble.cause not in _IN_THE_PROGRAM or trouble.cause != before.cause:
+        return False
+    if trouble.step is not None:
+        return trouble.step == before.step
+    return trouble.message == before.message and trouble.lasted_s < _YOUNG_S
 
 
 def cause_of(status: int, message: str) -> Cause:
@@ -120,7 +97,7 @@ def after_launch(
         }[trouble.cause]
         if action != "restart":
             return End("")
-        if earlier and trouble.again(earlier[-1]):
+        if earlier and came_back(trouble, earlier[-1]):
             return End(f"it came back {_where(trouble.step)}, so starting again does not help")
     if len(earlier) >= most:
         return End(f"{most} restarts are used up (retry.restarts)" if most else "")
@@ -171,25 +148,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Content of `stop-requested`; None: nobody asked."""
     fruitless: int = 0
     """Attempts in a row, this one included, that left no newer checkpoint."""
-
-
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch shell does: `ending.json`."""
-
-    action: Literal["end", "requeue"]
-    status: int
-    cause: str
-    why: str
-    avoid: tuple[str, ...] = ()
-    for_good: bool = False
-    """Whether a job that is chained behind this one would only meet the same, and is not to start.
-    """
-    step: int | None = None
-    """Of the newest whole checkpoint; set by whoever looks at the disk."""
-
-
-WARNING = "warning"
-"""What agents and the batch shell write into `stop-requested` when the scheduler warned them."""
 
 
 def after_attempt(attempt: Attempt, retry: Retry) -> Ending:

@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from fsdpkit.reporting.history import Attempt, History, NodeStory
 from fsdpkit.reporting.series import Metrics
+from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.reading import open_regular, parsed
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.cli.status import command, duration
-from fsdpkit.reporting.overview import Status
+from fsdpkit.reporting.status.overview import Status
 from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
@@ -198,4 +198,4 @@ def test_status_without_a_question_imports_nothing_heavy(runs: list[Path]) -> No
     assert done.stdout.count("COMPLETED") == 20
     heavy = {"torch", "rich", "submitit", "numpy", "jinja2", "subprocess", "psutil", "tomli"}
     assert not loaded & heavy
-    assert "fsdpkit.reporting.history" not in loaded
+    assert "fsdpkit.runs.history" not in loaded

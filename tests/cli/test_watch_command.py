@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fsdpkit.cli.watch_frame import frame, plot, summary
-from fsdpkit.reporting.progress import Progress
-from fsdpkit.reporting.watching import Happening, NodeLoad, View
+from fsdpkit.reporting.status.progress import Progress
+from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
 from tests.reporting.watched_run import RUN_ID, WatchedRun
 
 FULL = View(
@@ -145,7 +145,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedRun:
 IMPATIENT = """
 import sys
 from fsdpkit.cli.main import main
-from fsdpkit.reporting.looking import Watcher
+from fsdpkit.reporting.status.looking import Watcher
 Watcher.__init__.__kwdefaults__["ask_s"] = 0.3
 main()
 """

@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.policy import (
     WAITING,
-    WARNING,
     Attempt,
     End,
     Job,
     Report,
     Restart,
-    Trouble,
     after_attempt,
     after_launch,
     cause_of,
     first_trouble,
 )
+from fsdpkit.runs.outcomes import WARNING, Trouble
 
 
 def trouble(cause: Any = "crash", **fields: Any) -> Trouble:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.reporting.diagnosis import Diagnosis, diagnose
-from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
-from fsdpkit.reporting.log_ends import Text
-from fsdpkit.reporting.voices import Voice
+from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
+from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.log_ends import Text
 from fsdpkit.scheduling.states import JobState
 
 FAILED = JobState("FAILED", "sacct", exit_code=1, exit_signal=0)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from fsdpkit.reporting.log_ends import Text
-from fsdpkit.reporting.voices import Voice
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.log_ends import Text
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import RESET, agent, batch, found, rank
 

@@ -14,14 +14,14 @@ from fsdpkit.config.job import Resources
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import NotFoundError
-from fsdpkit.launching.policy import Ending, Trouble, follows
-from fsdpkit.reporting.causes import CAUSES
-from fsdpkit.reporting.diagnosis import diagnose
-from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
-from fsdpkit.reporting.history import Verdict
-from fsdpkit.reporting.log_ends import Text
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.launching.policy import follows
+from fsdpkit.reporting.diagnosis.diagnose import diagnose
+from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.pending import PendingEvidence
-from fsdpkit.reporting.voices import Voice
+from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import FAILED, RESET, agent, attempt, batch, found, of, rank
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.efficiency import FORMULAS, Efficiency, efficiency_of
-from fsdpkit.reporting.history import history_of
+from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
 from fsdpkit.reporting.series import read_metrics
+from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdpkit.reporting.error_lines import Errors, errors_in
-from fsdpkit.reporting.history import history_of
+from fsdpkit.reporting.logs.errors import Errors, errors_in
+from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.log_runs import (
     T0_S,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.reporting import log_ends
-from fsdpkit.reporting.diagnosis import Diagnosis, diagnose
-from fsdpkit.reporting.evidence import Evidence, Wanted, gather, gather_from
-from fsdpkit.reporting.log_ends import end_of
-from fsdpkit.reporting.voices import Voice
+from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
+from fsdpkit.reporting.diagnosis.evidence import Evidence, Wanted, gather, gather_from
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs import log_ends
 from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.log_ends import end_of
 from tests.reporting.made_run import JOB, T0, launches, made_run, starts, write_lines
 
 SACCT = f"{JOB}|FAILED|1:0|1:0|None|node[1-2]\n"
@@ -144,7 +144,7 @@ def test_of_a_thousand_ranks_those_with_a_failure_are_read_and_not_all(
     read: list[int] = []
     whole = log_ends.end_of
     monkeypatch.setattr(
-        "fsdpkit.reporting.voices.end_of",
+        "fsdpkit.reporting.diagnosis.sources.end_of",
         lambda file, most: (read.append(most), whole(file, most))[1],
     )
     diagnosis = diagnosed(task)

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.reporting import following, log_lines
-from fsdpkit.reporting.following import follow
-from fsdpkit.reporting.log_lines import Choice, in_order, sources_of
+from fsdpkit.reporting.logs import following
+from fsdpkit.reporting.logs import lines as log_lines
+from fsdpkit.reporting.logs.following import follow
+from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.log_runs import append, make_run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.history import attempt_of, history_of
+from fsdpkit.runs.history import attempt_of, history_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.errors import UsageError
-from fsdpkit.reporting import log_lines
-from fsdpkit.reporting.log_lines import (
+from fsdpkit.reporting.logs import lines as log_lines
+from fsdpkit.reporting.logs.lines import (
     Choice,
     LineReader,
     Source,

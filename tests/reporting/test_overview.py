@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.reporting.granted import differences
-from fsdpkit.reporting.overview import Status, all_statuses, one_status, phase_of
+from fsdpkit.reporting.status.granted import differences
+from fsdpkit.reporting.status.overview import Status, all_statuses, one_status, phase_of
 from fsdpkit.runs import record, store
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fsdpkit.errors import NotFoundError, UsageError
-from fsdpkit.reporting import about
-from fsdpkit.reporting.page import page
+from fsdpkit.reporting.report import about
+from fsdpkit.reporting.report.page import page
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (

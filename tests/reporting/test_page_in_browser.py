@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.operate_parts.report import synthetic
-from fsdpkit.reporting.page import page
+from fsdpkit.reporting.report.page import page
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import (
     T0,

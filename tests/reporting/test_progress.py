@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.launching.policy import Ending
-from fsdpkit.reporting import progress
-from fsdpkit.reporting.history import Attempt, Checkpoint, History, Launch
-from fsdpkit.reporting.progress import Progress, progress_of
+from fsdpkit.reporting.status import progress
+from fsdpkit.reporting.status.progress import Progress, progress_of
+from fsdpkit.runs.history import Attempt, Checkpoint, History, Launch
+from fsdpkit.runs.outcomes import Ending
 
 JOB = {"training": {"steps": 1000}}
 Write = Callable[..., History]

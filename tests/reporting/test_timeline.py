@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.reporting.history import history_of
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
+from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (

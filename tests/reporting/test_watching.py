@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpkit.reporting import looking
-from fsdpkit.reporting.history import Attempt, History
-from fsdpkit.reporting.looking import Watcher
-from fsdpkit.reporting.progress import Progress
-from fsdpkit.reporting.timeline import Span
-from fsdpkit.reporting.watching import (
+from fsdpkit.reporting.status import looking
+from fsdpkit.reporting.status.looking import Watcher
+from fsdpkit.reporting.status.progress import Progress
+from fsdpkit.reporting.status.watching import (
     Curves,
     Happening,
     View,
@@ -28,6 +26,8 @@ from fsdpkit.reporting.watching import (
     progress_line,
     view_of,
 )
+from fsdpkit.reporting.timeline import Span
+from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.record import save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState

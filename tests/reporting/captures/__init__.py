@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fsdpkit.config.loading import read_toml
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.diagnosis import Diagnosis
+    from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 
 HERE = Path(__file__).resolve().parent
 
@@ -70,8 +70,8 @@ def all_captures() -> tuple[Capture, ...]:
 @functools.cache
 def diagnosis_of(capture: Capture) -> Diagnosis:
     """What fsdpkit says of it."""
-    from fsdpkit.reporting.diagnosis import diagnose
-    from fsdpkit.reporting.evidence import gather_from
+    from fsdpkit.reporting.diagnosis.diagnose import diagnose
+    from fsdpkit.reporting.diagnosis.evidence import gather_from
 
     return diagnose(gather_from(capture.dir, capture.scheduler))
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.reporting.granted import Difference, asked_for, differences, said
+from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import open_regular, read_json
 from fsdpkit.runs.record import JobRecord, RunRecord, load
@@ -25,7 +25,7 @@ from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.history import Attempt
+    from fsdpkit.runs.history import Attempt
 
 Phase = Literal["pending", "running", "succeeded", "failed", "unknown"]
 
@@ -325,8 +325,8 @@ def _details(standing: Standing, status: Status) -> tuple[dict[str, str], list[s
 def _task(
     paths: RunPaths, record: RunRecord, number: int | None, job_id: str | None, state: str
 ) -> Task:
-    from fsdpkit.reporting.history import History, history_of
-    from fsdpkit.reporting.progress import progress_of
+    from fsdpkit.reporting.status.progress import progress_of
+    from fsdpkit.runs.history import History, history_of
 
     try:
         history = history_of(paths, record, number)

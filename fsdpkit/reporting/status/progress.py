@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.reporting.history import History
+from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import open_regular, parsed
 
 _TAIL_BYTES = 1 << 16

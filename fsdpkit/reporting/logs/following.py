@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from fsdpkit.reporting.log_lines import (
+from fsdpkit.reporting.logs.lines import (
     Batch,
     Choice,
     LineReader,

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.patterns import Level, Sign, Speaker
 from fsdpkit.launching.policy import follows
-from fsdpkit.reporting.causes import CAUSES
-from fsdpkit.reporting.evidence import Attempt
-from fsdpkit.reporting.log_ends import Text
-from fsdpkit.reporting.signs import Level, Sign, Speaker
-from fsdpkit.reporting.voices import WHO, Voice
+from fsdpkit.reporting.diagnosis.checks import CHECKS
+from fsdpkit.reporting.diagnosis.evidence import Attempt
+from fsdpkit.reporting.diagnosis.sources import WHO, Voice
+from fsdpkit.runs.log_ends import Text
 
 _MOST_WORDS = 160
 _SHORT = 4096
@@ -101,11 +102,11 @@ def _by_ending(attempt: Attempt) -> Iterator[Finding]:
 
 
 def _by_facts(attempt: Attempt) -> Iterator[Finding]:
-    for cause in CAUSES.values():
-        for fact in cause.facts(attempt) if cause.facts is not None else ():
+    for cause, check in CHECKS.items():
+        for fact in check(attempt):
             seen = fact.seen_in
             yield Finding(
-                cause=cause.name,
+                cause=cause,
                 level=fact.level,
                 words=fact.words,
                 quote=Quote(seen.file, seen.line, _printable(seen.text.split("\n")[0]))

@@ -20,19 +20,19 @@ from markupsafe import Markup
 
 from fsdpkit import __version__
 from fsdpkit.errors import NotFoundError, UsageError
-from fsdpkit.reporting import about, figures, figures_by_node, figures_by_rank
-from fsdpkit.reporting.about import Training
-from fsdpkit.reporting.efficiency import FORMULAS, Efficiency, efficiency_of
-from fsdpkit.reporting.history import history_of
-from fsdpkit.reporting.plots import Block, lanes, shares, sparkline
+from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
+from fsdpkit.reporting.report.about import Training
+from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
+from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import read_metrics, thin
 from fsdpkit.reporting.timeline import Span, bounds_of, timeline_of
+from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.diagnosis import Diagnosis
+    from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 
 _HERE = Path(__file__).parent
 _SPARK_POINTS = 60
@@ -97,8 +97,8 @@ def _diagnosis(
     run: Run, task: int | None, trainings: Sequence[Training]
 ) -> tuple[Diagnosis, list[tuple[str, str]]] | None:
     """Why it failed, or waits, with its evidence (place, text); None for a run that is well."""
-    from fsdpkit.reporting.diagnosis import diagnose
-    from fsdpkit.reporting.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.diagnose import diagnose
+    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
 
     if all(one.state is not None and one.state.succeeded for one in trainings):
         return None

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from fsdpkit.reporting.history import Attempt, Failure
-from fsdpkit.reporting.log_ends import Text, end_of, newest_part, without
+from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.log_ends import Text, end_of, newest_part, without
 from fsdpkit.runs.reading import parsed
 
 _ALL_BYTES = 4 << 20

@@ -2,7 +2,7 @@
 
 An entry has the sentence that a person reads, what to do, and how the cause is recognised: by a
 line that somebody wrote (`signs`), by an exit status, by Slurm's state of the job, by how the batch
-shell summed it up (`endings`), or by a function over all that is known of an attempt (`facts`).
+shell summed it up (`endings`).
 Where one line fits several entries the first counts, so what is more particular stands further up.
 Sources of the words are the programs named in each sign's `why`; those of Slurm 22.05, torch 2.13
 and NCCL 2.2x were read in real logs.
@@ -10,14 +10,10 @@ and NCCL 2.2x were read in real logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
-from fsdpkit.reporting import facts
-from fsdpkit.reporting.evidence import Attempt
-from fsdpkit.reporting.facts import Fact
-from fsdpkit.reporting.signs import Level, Sign, sign
+from fsdpkit.failures.patterns import Level, Sign, sign
 
 
 @dataclass(frozen=True)
@@ -37,12 +33,14 @@ class Cause:
     """Slurm's words for the job's state; they are of level OUTSIDE."""
     endings: frozenset[str] = frozenset()
     """Words of `ending.json`; of level OUTSIDE if Slurm was asked, else SUMMED_UP."""
-    facts: Callable[[Attempt], Iterator[Fact]] | None = None
     waited: str | None = None
     """The sentence, if nobody more than a process that waited for another tells of it."""
     of_job: bool = False
     """Whether it concerns the whole job, so that no rank and no node is named."""
 
+
+HEAD_SILENT = "the head node's agent does not answer any more"
+"""What an agent says that hears nothing of the head's."""
 
 RESUME = "To go on: fsdpkit resume {run}"
 _LOOK_AT_ALL = (
@@ -61,7 +59,6 @@ CAUSES: dict[str, Cause] = {
             "Ask for more (--set resources.memory=…), or use less: fewer loader workers "
             "(training.data.workers), a smaller batch. " + RESUME,
             states=frozenset({"OUT_OF_MEMORY"}),
-            facts=facts.killed_for_memory,
             signs=(
                 sign(
                     ("oom_kill event", "oom-kill event"),
@@ -142,7 +139,6 @@ CAUSES: dict[str, Cause] = {
             "Start again, which leaves out a node that was lost: fsdpkit resume {run}; a run with "
             "spare nodes (resources.spare) outlives this.",
             states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
-            facts=facts.silent_node,
             signs=(
                 sign(
                     "Node failure on ",
@@ -188,7 +184,6 @@ CAUSES: dict[str, Cause] = {
             "{who} could not find the head node by its address: {words}",
             "Correct the name service, or in the site profile rendezvous.address, .prefix, .suffix "
             "or .interface.",
-            facts=facts.different_head_addresses,
             signs=(
                 sign(
                     "the head node", "our check", line=r"'[^']*' (?:does not resolve|resolves to)"
@@ -258,7 +253,6 @@ CAUSES: dict[str, Cause] = {
             "script-not-visible",
             "{who} cannot see a file that the job needs: {words}",
             "Put the script and the runs (--runs) on a file system that all nodes share.",
-            facts=facts.log_not_opened,
             signs=(
                 sign("can't open file '", "Python, of the script that it is to run"),
                 sign("can't find '__main__' module in ", "Python, of a directory that is empty"),
@@ -376,7 +370,6 @@ CAUSES: dict[str, Cause] = {
             "The ranks called different collectives, or with different shapes: {words}",
             "Look for what only some ranks do: a branch on the rank, batches of different length, "
             "an early return. TORCH_DISTRIBUTED_DEBUG=DETAIL names the calls.",
-            facts=facts.different_collectives,
             signs=(
                 sign(
                     "Detected mismatch between collectives on ranks",
@@ -397,7 +390,6 @@ CAUSES: dict[str, Cause] = {
             "Its stacks are in rank-*.stacks of the attempt's directory; with NCCL, torchfrtrace "
             "reads the flight recorder's dumps in debug/. " + RESUME,
             statuses=frozenset({124}),
-            facts=facts.hung,
             waited="{who} waited in vain for another rank, and nobody says for which: {words}",
             signs=(
                 sign(
@@ -469,7 +461,7 @@ CAUSES: dict[str, Cause] = {
                     Level.LOST_PEER,
                 ),
                 sign(
-                    facts.HEAD_SILENT,
+                    HEAD_SILENT,
                     "our agents on the other nodes; the head may have failed for its own reason",
                     Level.LOST_PEER,
                 ),

@@ -2,7 +2,7 @@
 
 `gather` asks Slurm and reads the run's directory; `gather_from` takes what Slurm's commands printed
 instead. Every field that is None was not read. Reading is bounded: of a log only its end, of many
-ranks those with a failure and some more (reporting/voices.py).
+ranks those with a failure and some more (reporting/diagnosis/sources.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.launching.policy import Ending
-from fsdpkit.reporting import history
-from fsdpkit.reporting.history import Verdict
-from fsdpkit.reporting.log_ends import end_of
+from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence
-from fsdpkit.reporting.voices import Voice, batch_voices, voices_of
+from fsdpkit.runs import history
 from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.log_ends import end_of
+from fsdpkit.runs.outcomes import Ending, Verdict
 from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling import states as slurms

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpkit.reporting.figures import Figure, thinned
-from fsdpkit.reporting.history import Attempt, History
-from fsdpkit.reporting.plots import TONES, Band, Chart, Line, draw
+from fsdpkit.reporting.report.figures import Figure, thinned
+from fsdpkit.reporting.report.plots import TONES, Band, Chart, Line, draw
 from fsdpkit.reporting.scales import Axis, clock, linear, number
 from fsdpkit.reporting.series import Columns, Floats, on_grid, read_samples
 from fsdpkit.reporting.timeline import Bounds, shift_s
+from fsdpkit.runs.history import Attempt, History
 
 FEW_NODES = 4
 _MOST_SAMPLES, _MOST_COLUMNS = 1000, 120

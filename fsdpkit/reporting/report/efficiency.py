@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from fsdpkit.reporting.history import Attempt, History
 from fsdpkit.reporting.series import Flags, Metrics
 from fsdpkit.reporting.timeline import bounds_of
+from fsdpkit.runs.history import Attempt, History
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 

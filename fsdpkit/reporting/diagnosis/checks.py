@@ -1,19 +1,20 @@
 """Findings that no single line says: comparisons of ranks, of nodes, of a signal with the memory.
 
-Each function takes all that is known of an attempt and yields what it finds; causes.py says which
+Each function takes all that is known of an attempt and yields what it finds; `CHECKS` says which
 cause that is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fsdpkit.reporting.evidence import Attempt
-from fsdpkit.reporting.log_ends import Text
-from fsdpkit.reporting.signs import Level
-from fsdpkit.reporting.voices import Voice
+from fsdpkit.failures.causes import HEAD_SILENT
+from fsdpkit.failures.patterns import Level
+from fsdpkit.reporting.diagnosis.evidence import Attempt
+from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.log_ends import Text
 
 
 class Fact(NamedTuple):
@@ -50,9 +51,6 @@ def silent_node(attempt: Attempt) -> Iterator[Fact]:
                 words = "its agent was killed, and nobody says by whom"
                 place = log.part(*first.span())
                 yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
-
-
-HEAD_SILENT = "the head node's agent does not answer any more"
 
 
 def different_head_addresses(attempt: Attempt) -> Iterator[Fact]:
@@ -163,3 +161,14 @@ def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
     state = attempt.job.state if attempt.job else None
     if state is not None and state.exit_signal == 53:
         yield Fact("Slurm could not open the job's log on the node (signal 53)")
+
+
+CHECKS: dict[str, Callable[[Attempt], Iterator[Fact]]] = {
+    "host-out-of-memory": killed_for_memory,
+    "node-failure": silent_node,
+    "head-address": different_head_addresses,
+    "script-not-visible": log_not_opened,
+    "collective-mismatch": different_collectives,
+    "hang": hung,
+}
+"""By cause."""

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from markupsafe import Markup
 
-from fsdpkit.reporting.history import History, Launch
-from fsdpkit.reporting.plots import Band, Chart, Line, Mark, draw
+from fsdpkit.reporting.report.plots import Band, Chart, Line, Mark, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
 from fsdpkit.reporting.series import Floats, Metrics, middle, thin
+from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
 _MIDDLES = 120

@@ -17,8 +17,8 @@ from msgspec import structs
 
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.launching.policy import follows
-from fsdpkit.reporting.history import Attempt, Failure, Launch
-from fsdpkit.reporting.log_lines import LineReader, position_of_last, text
+from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
+from fsdpkit.runs.history import Attempt, Failure, Launch
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes, read_json
 from fsdpkit.runs.record import RunRecord

@@ -1,7 +1,7 @@
 """Why a run ended as it did: the root cause, who came first, and what to do. Pure.
 
 Each process of an attempt that says something of its end gets the causes that its words show
-(reporting/causes.py). Those of the highest level count, among them the first by the clock, so that
+(failures/causes.py). Those of the highest level count, among them the first by the clock, so that
 a rank that only lost its peer is never the cause while anybody has one. What nobody explains is
 `unknown`, with what was looked at.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.errors import NotFoundError
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
-from fsdpkit.reporting.causes import CAUSES
-from fsdpkit.reporting.evidence import Attempt, Evidence, Job, Task
-from fsdpkit.reporting.findings import Finding, Quote, findings_of
-from fsdpkit.reporting.signs import Level
+from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 
 _MOST_FOLLOW_ON = 20
 

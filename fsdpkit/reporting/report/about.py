@@ -19,10 +19,10 @@ import msgspec
 from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.reporting.history import History
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import Metrics
 from fsdpkit.runs.checkpoints import describe
+from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States

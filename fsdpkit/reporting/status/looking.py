@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
-from fsdpkit.reporting.history import history_of
-from fsdpkit.reporting.log_lines import LineReader, last_written, position_of_last
+from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
-from fsdpkit.reporting.progress import Progress, progress_of
-from fsdpkit.reporting.timeline import Span, timeline_of
-from fsdpkit.reporting.watching import (
+from fsdpkit.reporting.status.progress import Progress, progress_of
+from fsdpkit.reporting.status.watching import (
     Curves,
     NodeLoad,
     View,
@@ -30,6 +28,8 @@ from fsdpkit.reporting.watching import (
     load_of,
     view_of,
 )
+from fsdpkit.reporting.timeline import Span, timeline_of
+from fsdpkit.runs.history import history_of
 from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling.run import Run
@@ -230,8 +230,8 @@ class _Scheduler:
 
 def diagnosis_of(run: Run, array_task: int | None = None) -> str:
     """In one sentence why it ended as it did."""
-    from fsdpkit.reporting.diagnosis import diagnose
-    from fsdpkit.reporting.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.diagnose import diagnose
+    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
 
     try:
         return diagnose(gather(Run.open(run.dir), Wanted(array_task))).sentence

@@ -1,6 +1,6 @@
 """What a person sees of a run while it goes on: a `View`, and how it is put together. Pure.
 
-`fsdpkit.reporting.looking` reads what a view is made of; `fsdpkit.cli.watch` draws it.
+`fsdpkit.reporting.status.looking` reads what a view is made of; `fsdpkit.cli.watch` draws it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.reporting.history import History
 from fsdpkit.reporting.pending import PendingEvidence, why
-from fsdpkit.reporting.progress import Progress
 from fsdpkit.reporting.scales import duration, number
+from fsdpkit.reporting.status.progress import Progress
 from fsdpkit.reporting.timeline import Span
+from fsdpkit.runs.history import History
 from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
 

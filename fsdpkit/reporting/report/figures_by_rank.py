@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fsdpkit.reporting.figures import COLUMNS, Figure, Steps, over_steps, thinned
-from fsdpkit.reporting.history import Attempt, History
-from fsdpkit.reporting.plots import TONES, Band, Line, heat
+from fsdpkit.reporting.report.figures import COLUMNS, Figure, Steps, over_steps, thinned
+from fsdpkit.reporting.report.plots import TONES, Band, Line, heat
 from fsdpkit.reporting.scales import Axis, linear
 from fsdpkit.reporting.series import Floats, Metrics
+from fsdpkit.runs.history import Attempt, History
 
 FEW_RANKS, _RANK_ROWS = 8, 64
 _SLOW = 1.2

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from fsdpkit.errors import StorageError
-from fsdpkit.launching.policy import Cause, Ending, Trouble
+from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.outcomes import Cause, Ending, Verdict
+from fsdpkit.runs.reading import read_text
 from fsdpkit.runs.record import JobRecord, RunRecord
 
 Kind = TypeVar("Kind")
@@ -62,16 +63,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """With who it was in front: `rank 3 on node2: …`."""
     file: Path
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict.json`: how the head node's agent ended the attempt. trouble None: all is done."""
-
-    trouble: Trouble | None = None
-    why: str = ""
-    warned: bool = False
-    restarts: int = 0
-    earlier: tuple[Trouble, ...] = ()
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +144,7 @@ def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) 
 
 def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
     orders = [order for order, _ in _events(paths.dir / "orders.jsonl", _Order)]
-    ending, ended_s = _decoded(paths.ending, Ending), None
+    ending, ended_s = outcomes.read(paths.ending, Ending), None
     if ending is not None:
         with contextlib.suppress(OSError):
             ended_s = paths.ending.stat().st_mtime
@@ -166,7 +157,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         failures=tuple(_failures(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
-        verdict=_decoded(paths.verdict, Verdict),
+        verdict=outcomes.read(paths.verdict, Verdict),
         ending=ending,
         ended_s=ended_s,
     )
@@ -294,10 +285,3 @@ def _checkpoints(task: TaskPaths) -> list[Checkpoint]:
                 time_s = directory.stat().st_mtime
                 found.append(Checkpoint(step=step, time_s=time_s, dir=directory))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
-
-
-def _decoded(path: Path, kind: type[Kind]) -> Kind | None:
-    try:
-        return msgspec.convert(read_json(path), kind)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors, too
-        return None

@@ -1,0 +1,1 @@
+"""The report: one run as one HTML page."""

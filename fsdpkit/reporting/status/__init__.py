@@ -1,0 +1,1 @@
+"""How runs stand, now and while one watches: `status` and `watch`."""

@@ -1,0 +1,89 @@
+"""How launches and attempts ended, on record: `verdict.json` and `ending.json`.
+
+The head node's agent writes the verdict (launching/conductor.py), the batch shell the ending
+(launching/ending.py); everybody reads both here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import read_json
+
+Cause = Literal[
+    "done",
+    "stopped",
+    "crash",
+    "hang",
+    "out-of-memory",
+    "node-failure",
+    "storage",
+    "settings",
+    "preflight",
+]
+"""As far as `[retry]` tells them apart."""
+
+WARNING = "warning"
+"""What agents and the batch shell write into `stop-requested` when the scheduler warned them."""
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a launch ended without being done: the first of its failures."""
+
+    cause: Cause
+    status: int
+    message: str
+    """Who and what: `rank 3 on node2: RuntimeError: …`."""
+    step: int | None = None
+    """Steps done by then, where ranks tell; -1 before the first was tried."""
+    lasted_s: float = 0.0
+    lost: tuple[str, ...] = ()
+    """Names of nodes that fell silent, or whose GPU is broken."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How the head node's agent ended the attempt. trouble None: all is done."""
+
+    trouble: Trouble | None = None
+    why: str = ""
+    """What a person should know beyond the trouble itself."""
+    warned: bool = False
+    """Whether the ranks had been asked to stop before the trouble came."""
+    restarts: int = 0
+    earlier: tuple[Trouble, ...] = ()
+    """What ended each launch, the last included if it was not done."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch shell did with the job."""
+
+    action: Literal["end", "requeue"]
+    status: int
+    cause: str
+    why: str
+    avoid: tuple[str, ...] = ()
+    for_good: bool = False
+    """Whether a job that is chained behind this one would only meet the same, and is not to start.
+    """
+    step: int | None = None
+    """Of the newest whole checkpoint; set by whoever looks at the disk."""
+
+
+Record = TypeVar("Record", Verdict, Ending)
+
+
+def read(path: Path, kind: type[Record]) -> Record | None:
+    """The record; None where it is not there or is none."""
+    try:
+        return msgspec.convert(read_json(path), kind)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors, too
+        return None
+
+
+def write(path: Path, record: Verdict | Ending) -> None:
+    """Raises OSError."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
