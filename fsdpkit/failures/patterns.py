@@ -1,10 +1,15 @@
-"""A line in a log that shows a cause: how it is found, fast, in the ends of many long logs."""
+"""A line that shows a cause: how it is found, fast, in the ends of many long logs."""
 
 from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from fsdpkit.failures.tracebacks import Raised
 
 
 class Level(IntEnum):
@@ -29,14 +34,15 @@ EVERYBODY: tuple[Speaker, ...] = ("rank", "agent", "batch")
 
 
 class Place(NamedTuple):
-    """Where in a text a sign stands: the whole line, or lines, from `begin` to `end`."""
+    """Where in a text a pattern stands: the whole line, or lines, from `begin` to `end`."""
 
     begin: int
     end: int
     node: str | None = None
+    rank: int | None = None
 
 
-class Sign(NamedTuple):
+class Pattern(NamedTuple):
     """Words that show a cause, and who writes them."""
 
     words: tuple[str, ...]
@@ -47,10 +53,12 @@ class Sign(NamedTuple):
     level: Level = Level.OWN
     by: tuple[Speaker, ...] = EVERYBODY
     line: re.Pattern[str] | None = None
-    """What the line must look like besides, where the words alone say too little. A named group
-    `node` in it says which node it is about."""
+    """What the line must look like besides, where the words alone say too little. Named groups
+    `node` and `rank` in it say whom it is about."""
     action: str | None = None
     """What to do, where it is something else than for the cause in general."""
+    quoted: bool = False
+    """Whether the words may stand in quotation marks, which else hold data."""
 
     def found_in(self, text: str) -> Place | None:
         """The first line of the text that shows it."""
@@ -66,12 +74,14 @@ class Sign(NamedTuple):
             if self.line is None:
                 return Place(begin, end)
             if match := self.line.search(text[begin:end]):
-                return Place(begin, end, match.groupdict().get("node"))
+                about = match.groupdict()
+                rank = about.get("rank")
+                return Place(begin, end, about.get("node"), int(rank) if rank else None)
             at = text.find(words, end)
         return None
 
 
-def sign(
+def pattern(
     words: str | tuple[str, ...],
     why: str,
     level: Level = Level.OWN,
@@ -79,7 +89,32 @@ def sign(
     by: tuple[Speaker, ...] = EVERYBODY,
     line: str | None = None,
     action: str | None = None,
-) -> Sign:
-    """A sign; `line` is a regular expression."""
+    quoted: bool = False,
+) -> Pattern:
+    """A pattern; `line` is a regular expression."""
     several = (words,) if isinstance(words, str) else words
-    return Sign(several, why, level, by, re.compile(line) if line else None, action)
+    return Pattern(several, why, level, by, re.compile(line) if line else None, action, quoted)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A place in a text that shows a cause."""
+
+    cause: str
+    pattern: Pattern
+    begin: int
+    end: int
+    node: str | None = None
+    rank: int | None = None
+    words: str | None = None
+    """What to quote, where it is not the line itself."""
+    raised: Raised | None = None
+    """The exception that shows it."""
+    sure: bool = True
+    """Whether it is known to be how the process ended; else it is only what was said last."""
+
+    @property
+    def level(self) -> Level:
+        return self.pattern.level
+
+    def moved(self, by: int) -> Shown:
+        return msgspec.structs.replace(self, begin=self.begin + by, end=self.end + by)

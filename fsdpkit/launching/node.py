@@ -24,13 +24,15 @@ import psutil
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
+from fsdpkit.failures.ends import End, explain, told
+from fsdpkit.failures.patterns import Level
 from fsdpkit.launching import warm
 from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import Connection, HeadLine
 from fsdpkit.launching.link import HeadLostError, Link
-from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report, follows
+from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
 from fsdpkit.launching.sampling import sampling
@@ -39,6 +41,7 @@ from fsdpkit.launching.signing import keys_of
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.log_ends import end_of
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -300,7 +303,7 @@ def _run_ranks(
             started=started,
         )
     except ChildFailedError as error:
-        return report(first_failure(error), "failed")
+        return report(first_failure(error, node.attempt, order.launch), "failed")
     except InterruptedLaunch as error:
         if hang:
             return report(hang[0], "hung")
@@ -362,34 +365,45 @@ def _in_words(findings: Mapping[str, Any]) -> str:
 _MONITOR_NS = 100_000_000  # torchrun looks after its ranks every tenth of a second
 
 
-def first_failure(error: ChildFailedError) -> Failure:
-    """The failure that came first among this node's ranks.
+_LAST_BYTES = 64 << 10
+"""How much of a rank's standard error its agent reads."""
+
+
+def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> Failure:
+    """The failure that explains the others among this node's ranks, of several the first.
 
     torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
     a file did so at most one look before now.
     """
     now_ns = time.time_ns()
-
-    def at_ns(failure: ProcessFailure) -> int:
-        try:
-            return os.stat(failure.error_file).st_mtime_ns
-        except OSError:
-            return now_ns - _MONITOR_NS
-
-    def order(failure: ProcessFailure) -> tuple[bool, int]:
-        return follows(_told_by_rank(failure) or ""), at_ns(failure)
-
-    rank, first = min(error.failures.items(), key=lambda item: order(item[1]))
-    status = 128 - first.exitcode if first.exitcode < 0 else first.exitcode
-    if status == STOPPED_EARLY:
+    found = []
+    for rank, failure in error.failures.items():
+        end = _end_of_rank(failure, attempt.rank_file(rank, "err", launch))
+        shown = explain(end)
+        level = shown.shown.level if shown else Level.LOST_PEER
+        found.append((-level, _ended_ns(failure, now_ns), rank, end))
+    _, time_ns, rank, end = min(found, key=lambda one: one[:3])
+    message = told(end)
+    if end.status == STOPPED_EARLY:
         message = "stopped early as asked, after saving a checkpoint"
-    elif told := _told_by_rank(first):
-        message = told
-    elif first.exitcode < 0:
-        message = f"ended by signal {-first.exitcode} ({first.signal_name()})"
-    else:
-        message = f"exit status {first.exitcode}"
-    return Failure(status or 1, message, at_ns(first), rank)
+    return Failure(end.status or 1, message, time_ns, rank)
+
+
+def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> End:
+    text = end_of(standard_error, _LAST_BYTES)
+    code = failure.exitcode
+    return End(
+        status=128 - code if code < 0 else code,
+        record=_told_by_rank(failure) or "",
+        err=text.text if text else "",
+    )
+
+
+def _ended_ns(failure: ProcessFailure, now_ns: int) -> int:
+    try:
+        return os.stat(failure.error_file).st_mtime_ns
+    except OSError:
+        return now_ns - _MONITOR_NS
 
 
 def _told_by_rank(failure: ProcessFailure) -> str | None:

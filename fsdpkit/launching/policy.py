@@ -24,6 +24,9 @@ from fsdpkit.errors import (
     StorageError,
     UsageError,
 )
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.ends import explain_record
+from fsdpkit.failures.patterns import Level
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
@@ -46,20 +49,23 @@ def came_back(trouble: Trouble, before: Trouble) -> bool:
 
 
 def cause_of(status: int, message: str) -> Cause:
-    """What a rank's end was due to, by its exit status (128 + signal) and last words."""
+    """What an end was due to, by its exit status (128 + signal) and the words on record, as far as
+    `[retry]` tells causes apart."""
     if status == STOPPED_EARLY:
         return "stopped"
-    # A checkpoint cannot be written either when another rank is gone: no fault of the storage.
-    if _NO_ROOM.search(message) or (status == StorageError.exit_code and not follows(message)):
-        return "storage"
     if status == NodeLostError.exit_code:
         return "node-failure"
-    settings = (UsageError, ConfigError, NotFoundError, NodeError)
-    if status in {error.exit_code for error in settings}:
+    shown = explain_record(status, message)
+    # A checkpoint cannot be written either when another rank is gone: no fault of the storage.
+    if status == StorageError.exit_code and not (shown and shown.level <= Level.WAITED):
+        return "storage"
+    if status in _SETTINGS and (status != UsageError.exit_code or _OWN_ERROR.match(message)):
         return "settings"
-    if "OutOfMemoryError" in message or "out of memory" in message.lower():
-        return "out-of-memory"
-    return "crash"
+    return CAUSES[shown.cause].retry if shown else "crash"
+
+
+_SETTINGS = {error.exit_code for error in (UsageError, ConfigError, NotFoundError, NodeError)}
+_OWN_ERROR = re.compile(r"(?:fsdpkit\.errors\.)?(?:Usage|Config|NotFound|Node)Error: ")
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -238,29 +244,6 @@ CHECK_FAILED = "check before training failed"
 WAITING = "waiting for other ranks"
 """What a hung rank is said to be doing that is not to blame."""
 
-_FOLLOWS = re.compile(
-    r"Connection (reset|closed|refused)|closed by peer|Broken pipe|Socket Timeout|ncclRemoteError"
-    r"|gloo/transport/\w+/\w+\.cc:\d+\] (Read|Writev?) error"
-    r"|remote process exited|DistNetworkError|NCCL communicator was aborted|" + WAITING,
-    re.IGNORECASE,
-)
-"""What ranks say whose peer has gone: it came first by the clock perhaps, but it is no cause."""
-
-
-def follows(message: str) -> bool:
-    """Whether these are the words of a rank that only lost its peer."""
-    return bool(_FOLLOWS.search(message))
-
-
-_BROKEN_GPU = re.compile(
-    r"uncorrectable ECC|fallen off the bus|CUDA error: (hardware|ECC|unknown)|NVLink error|Xid",
-    re.IGNORECASE,
-)
-"""What CUDA says when it is the machine, not the program: the node is left out."""
-
-_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Errno (28|122)\b")
-"""ENOSPC and EDQUOT, in whatever a rank or torchrun was writing: starting again helps nobody."""
-
 Outcome = Literal["done", "failed", "hung", "interrupted"]
 
 
@@ -295,7 +278,7 @@ def first_trouble(
         )
     bad = sorted(
         (r for r in reports if r.outcome in ("failed", "hung")),
-        key=lambda r: (follows(r.message), r.time_ns),
+        key=lambda r: (-_level(r), r.time_ns),
     )
     if not bad:
         return None
@@ -303,7 +286,8 @@ def first_trouble(
     real = [r for r in bad if r not in stopped]
     first = (real or stopped)[0]
     who = first.name if first.rank is None else f"rank {first.rank} on {first.name}"
-    broken = bool(_BROKEN_GPU.search(first.message))
+    shown = explain_record(first.status, first.message)
+    broken = first.rank is not None and shown is not None and shown.cause == "bad-gpu"
     cause = "hang" if first.outcome == "hung" else cause_of(first.status, first.message)
     return Trouble(
         cause="node-failure" if broken else cause,
@@ -313,3 +297,9 @@ def first_trouble(
         lasted_s=lasted_s,
         lost=(first.name,) if broken else (),
     )
+
+
+def _level(report: Report) -> Level:
+    """How much a report explains, so that whoever only lost its peer comes behind its peer."""
+    shown = explain_record(report.status, report.message)
+    return shown.level if shown else Level.OWN

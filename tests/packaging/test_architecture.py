@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "publishing": {"rendering", "config", "runs"},
     "planning": {"training", "runs", "rendering", "config"},
-    "reporting": {"scheduling", "launching.policy", "failures", "runs", "config"},
+    "reporting": {"scheduling", "failures", "runs", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config"},
     "rendering": {"config"},
     "failures": {"runs"},

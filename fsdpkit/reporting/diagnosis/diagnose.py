@@ -289,7 +289,8 @@ def _who(finding: Finding) -> str:
 def _told(finding: Finding) -> str:
     cause = CAUSES[finding.cause]
     waited = cause.waited if finding.level == Level.WAITED else None
-    return _sentence(waited or cause.sentence, _who(finding), finding.words)
+    told = _sentence(waited or cause.sentence, _who(finding), finding.words)
+    return told if finding.sure else f"Perhaps: {told[0].lower()}{told[1:]}"
 
 
 def _sentence(text: str, who: str, words: str) -> str:

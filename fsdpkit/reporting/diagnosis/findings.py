@@ -1,7 +1,7 @@
 """Which causes each process of an attempt shows by what it said of its end. Pure.
 
-A process is listened to in this order: the exception that ended it, with its traceback; the end of
-its log, where it left no words of its own; its exit status.
+A rank is judged by the rule in failures/ends.py, by which its agent decided as well; agents, the
+batch shell and Slurm's daemons by the lines that they are known to write.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.patterns import Level, Sign, Speaker
-from fsdpkit.launching.policy import follows
+from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, End, Where, explain
+from fsdpkit.failures.patterns import Level, Shown, Speaker
+from fsdpkit.failures.tracebacks import ended_by
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
@@ -44,6 +46,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     time_s: float | None = None
     action: str | None = None
+    sure: bool = True
+    """Whether it is known to be how the process ended, and not only what it said last."""
 
 
 def findings_of(attempt: Attempt) -> list[Finding]:
@@ -118,64 +122,59 @@ def _by_facts(attempt: Attempt) -> Iterator[Finding]:
 
 
 def _by_voice(voice: Voice) -> Iterator[Finding]:
-    """Its last words count; without words of its own, what its log shows; else its status."""
-    if voice.status == 75 or voice.status == 143:
-        return  # stopped as it was asked, or ended with the others
-    for text in filter(None, (voice.message, voice.traceback)):
-        if shown := shown_by(_unindented(text.text), voice.kind):
-            yield _finding(shown[0], text, voice)
-            return
-    message = voice.message
-    says_nothing = message is None or _VAGUE.match(message.text) is not None
-    if says_nothing and (voice.kind != "rank" or voice.status is not None or _raised(voice)):
-        found = [(shown, log) for log in voice.logs for shown in _in_log(log, voice)]
-        yield from (_finding(shown, log, voice) for shown, log in found)
-        if found:
-            return
-    if voice.status is None and message is None:
+    if voice.kind == "rank":
+        yield from _by_rank(voice)
         return
-    yield from _by_status(voice)
+    if voice.status in (STOPPED, TERM):
+        return  # stopped as it was asked, or ended with the others
+    message = voice.message
+    if message is not None and (found := shown_by(message.text, voice.kind)):
+        yield _finding(found[0], message, voice)
+        return
+    if message is None or VAGUE.match(message.text):
+        in_logs = [(one, log) for log in voice.logs for one in _in_log(log, voice.kind)]
+        yield from (_finding(one, log, voice) for one, log in in_logs)
+        if in_logs:
+            return
+    if message is not None:
+        yield from _by_status(voice, message)
 
 
-_VAGUE = re.compile(r"exit status \d+$|ended by signal \d+|ended by SIG")
-"""What an agent says of a rank that left no exception."""
-_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$")
-_RAISED = Sign((), "Python, as the last line of a traceback")
+def _in_log(log: Text, speaker: Speaker) -> Iterator[Shown]:
+    found = shown_by(log.text, speaker)
+    yield from found
+    if not found and (raised := ended_by(log.text)) is not None:
+        yield exceptions.shown(raised)
 
 
-def _raised(voice: Voice) -> bool:
-    """Whether a rank of which nobody says how it ended has an exception as its last words."""
-    return any(_last_exception(log) is not None for log in voice.logs)
-
-
-def _last_exception(log: Text) -> tuple[int, int] | None:
-    """Where the last line of the last traceback is, if hardly anything comes behind it."""
-    lines = log.text.rstrip().split("\n")
-    begin = len(log.text.rstrip())
-    for line in reversed(lines[-20:]):
-        begin -= len(line)
-        if _EXCEPTION.match(line):
-            return begin, begin + len(line)
-        begin -= 1
-    return None
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """A place in a text that shows a cause."""
-
-    cause: str
-    sign: Sign
-    begin: int
-    end: int
-    node: str | None = None
-
-    def moved(self, by: int) -> Shown:
-        return msgspec.structs.replace(self, begin=self.begin + by, end=self.end + by)
+def _by_rank(voice: Voice) -> Iterator[Finding]:
+    """By the rule that its agent decided by (failures/ends.py)."""
+    told = voice.message
+    recorded = told is not None and not VAGUE.match(told.text)
+    texts: dict[Where, Text | None] = {
+        "record": told if recorded else None,
+        "callstack": voice.traceback,
+        "err": voice.log("err"),
+        "out": voice.log("out"),
+        "status": told,
+    }
+    words = {name: text.text for name, text in texts.items() if text is not None}
+    end = End(
+        status=voice.status,
+        record=words.get("record", ""),
+        callstack=words.get("callstack", ""),
+        err=words.get("err", ""),
+        out=words.get("out", ""),
+    )
+    found = explain(end)
+    if found is not None:
+        yield _finding(found.shown, texts[found.where], voice)
 
 
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:
-    """The causes that a text shows, the more particular first: for each the first place."""
-    # The same few words come from a thousand ranks; the ends of logs all differ, and are large.
+    """The causes that a text of the agents, the shell or Slurm shows, the more particular first:
+    for each the first place."""
+    # The same few words come from a thousand nodes; the ends of logs all differ, and are large.
     return _known(text, speaker) if len(text) <= _SHORT else tuple(_search(text, speaker))
 
 
@@ -186,62 +185,36 @@ def _known(text: str, speaker: Speaker) -> tuple[Shown, ...]:
 
 def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
     for cause in CAUSES.values():
-        for sign in cause.signs:
-            if speaker in sign.by and (place := sign.found_in(text)):
-                yield Shown(cause.name, sign, *place)
+        for pattern in cause.patterns:
+            if speaker in pattern.by and (place := pattern.found_in(text)):
+                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
                 break
 
 
-def _in_log(log: Text, voice: Voice) -> Iterator[Shown]:
-    """What a log shows: of a process that raised, what the exception shows; of a rank nothing else,
-    for ranks also write of what they got over."""
-    place = _last_exception(log)
-    if place is None or voice.kind != "rank":
-        yield from shown_by(log.text, voice.kind)
-    if place is not None:
-        begin, end = place
-        chain = _unindented(log.text[_first_of_chain(log.text, begin) :])
-        start = len(log.text) - len(chain)
-        last, all_of_them = shown_by(log.text[begin:], voice.kind), shown_by(chain, voice.kind)
-        if last:
-            yield last[0].moved(begin)
-        elif all_of_them:
-            yield all_of_them[0].moved(start)
-        else:
-            yield Shown("exception", _RAISED, begin, end)
-
-
-_CHAINED = ("During handling of the above exception", "the direct cause of the following exception")
-
-
-def _first_of_chain(text: str, last: int) -> int:
-    """Where the first traceback begins of those that led to the exception at `last`."""
-    begin = text.rfind("Traceback (most recent", 0, last)
-    while any(words in text[max(0, begin - 200) : begin] for words in _CHAINED):
-        begin = text.rfind("Traceback (most recent", 0, begin)
-    return max(begin, 0)
-
-
-def _unindented(text: str) -> str:
-    """A traceback without its frames, whose source lines quote any words; as long as before."""
-    return _FRAMES.sub(lambda match: " " * len(match[0]), text)
-
-
-_FRAMES = re.compile(r"^(?:\[rank\d+\]: )?[ \t]{2,}.*$", re.MULTILINE)
-
-
-def _finding(shown: Shown, text: Text, voice: Voice) -> Finding:
-    line = text.text[shown.begin : shown.end]
+def _finding(shown: Shown, text: Text | None, voice: Voice) -> Finding:
+    """shown: at a place in `text`, which is None for what only a status tells."""
+    line = text.text[shown.begin : shown.end] if text and shown.end else ""
+    words = shown.words or (str(shown.raised) if shown.raised else line) or line
+    if shown.raised is not None and (frame := shown.raised.own_frame) is not None:
+        words = f"{_shortened(in_words(words), 110)} (at {_base(frame.file)}:{frame.line})"
+    quoted = line or (text.text.strip().split("\n")[0] if text else words)
+    at = _line(text, shown.begin) if text else None
+    other = shown.rank is not None and shown.rank != voice.rank
     return Finding(
         cause=shown.cause,
-        level=shown.sign.level,
-        words=in_words(line),
-        quote=Quote(text.file, _line(text, shown.begin), _printable(line)),
-        rank=voice.rank,
-        node=shown.node or voice.node,
+        level=shown.level,
+        words=in_words(words),
+        quote=Quote(text.file, at, _printable(quoted)) if text else None,
+        rank=shown.rank if other else voice.rank,
+        node=None if other else shown.node or voice.node,
         time_s=voice.time_s,
-        action=shown.sign.action,
+        action=shown.pattern.action,
+        sure=shown.sure,
     )
+
+
+def _base(file: str) -> str:
+    return file.rpartition("/")[2]
 
 
 def _line(text: Text, position: int) -> int | None:
@@ -251,12 +224,10 @@ def _line(text: Text, position: int) -> int | None:
     return text.line_at(position)
 
 
-def _by_status(voice: Voice) -> Iterator[Finding]:
-    message = voice.message or Text(f"exit status {voice.status}", None, None)
+def _by_status(voice: Voice, message: Text) -> Iterator[Finding]:
+    """Of an agent whose words nobody knows."""
     cause, level = "exception", Level.OWN
-    if follows(message.text):
-        cause, level = "connection-reset", Level.LOST_PEER
-    if voice.status == 137 and _VAGUE.match(message.text):
+    if voice.status == 137 and VAGUE.match(message.text):
         cause, level = "unknown", Level.KILLED
     for one in CAUSES.values():
         if voice.status in one.statuses:
@@ -277,7 +248,11 @@ def in_words(line: str) -> str:
     """A line of a log without what says who or which line of C++ wrote it, and not too long."""
     text = _WHO_WROTE_IT.sub("", _printable(line))
     text = _IN_CPP.sub("", text.removeprefix("check before training failed: ")).strip()
-    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1].rstrip() + "…"
+    return _shortened(text, _MOST_WORDS)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 _WHO_WROTE_IT = re.compile(r"^(?:\[rank\d+\]:|rank \d+:|fsdpkit: [\w.-]+:|what\(\):)\s*")

@@ -44,6 +44,11 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     stacks: Text | None = None
     """Where its threads were when it made no step any more."""
 
+    def log(self, kind: Literal["err", "out"]) -> Text | None:
+        """Its standard error or output, as far as it was read."""
+        of_kind = (log for log in self.logs if log.file is None or log.file.suffix == f".{kind}")
+        return next(of_kind, None)
+
 
 def voices_of(
     attempt: Attempt, run: RunPaths, ranks_per_node: int, *, newest: bool = True

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fsdpkit.errors import STOPPED_EARLY
-from fsdpkit.launching.policy import follows
+from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.logs.lines import LineReader, position_of_last, text
 from fsdpkit.runs.history import Attempt, Failure, Launch
 from fsdpkit.runs.layout import RunPaths

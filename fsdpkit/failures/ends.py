@@ -1,0 +1,324 @@
+"""How one process ended, and what that shows: the rule by which the agents decide and `diagnose`
+tells.
+
+In this order: the exception that nobody caught; for a process that aborted, the last words of
+whoever aborted it; a usage message; then, told as `perhaps`, the last lines that it wrote. What a
+process printed before that is no evidence, whatever words it has.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from fsdpkit.failures import exceptions, nccl
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.patterns import Level, Pattern, Shown
+from fsdpkit.failures.tracebacks import Line, Raised, ended_by, lines_of
+
+SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
+STOPPED = 75
+_CRASHED = (SEGV, BUS, ILL, FPE)
+_LAST_LINES = 8
+_ABORT_LINES = 120
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the end of a rank's process."""
+
+    status: int | None = None
+    """Exit status, 128 + signal; None: nobody says how it ended, or whether."""
+    record: str = ""
+    """The exception in torchelastic's error file."""
+    callstack: str = ""
+    """Its traceback there."""
+    err: str = ""
+    """The end of its standard error."""
+    out: str = ""
+
+
+Where = Literal["record", "callstack", "err", "out", "status"]
+
+
+class Explanation(NamedTuple):
+    """What explains an end, and in which of its texts that stands."""
+
+    shown: Shown
+    where: Where
+
+
+def explain(end: End) -> Explanation | None:
+    """What ended a rank's process; None where it ended well, as it was asked to, or where nothing
+    tells that it ended by itself."""
+    if end.status in (0, STOPPED):
+        return None
+    by_exception = _by_exception(end)
+    if end.status == TERM and by_exception is None:
+        return None
+    if end.status in _CRASHED:
+        if by_exception is not None and _is_marked(end):
+            return by_exception
+        return _crash(end)
+    if (
+        by_exception is not None
+        and by_exception.shown.sure
+        and by_exception.shown.level == Level.OWN
+    ):
+        return by_exception
+    if end.status == KILL:
+        return Explanation(_status(end.status, "unknown", Level.KILLED), "status")
+    by_abort = _abort(end) if end.status in (ABRT, None) else None
+    if by_abort is not None and (
+        by_exception is None or by_abort.shown.level > by_exception.shown.level
+    ):
+        return by_abort
+    if by_exception is not None:
+        return by_exception
+    if end.status is None:
+        return None
+    return _usage(end) or _last_words(end) or Explanation(_status(end.status), "status")
+
+
+def _by_exception(end: End) -> Explanation | None:
+    if end.record and (end.callstack or not _says_the_same(end)):
+        raised = _of_record(end.record)
+        if (traced := ended_by(end.callstack)) is not None:
+            raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
+        first = end.record.partition("\n")[0]
+        shown = exceptions.shown(msgspec.structs.replace(raised, begin=0, end=len(first)))
+        return Explanation(_with_warning(shown, end), "record")
+    uncaught = ended_by(end.err)
+    if uncaught is None or (end.status is None and not uncaught.sure):
+        return None
+    shown = _with_warning(exceptions.shown(uncaught), end)
+    return Explanation(msgspec.structs.replace(shown, sure=uncaught.sure), "err")
+
+
+def _says_the_same(end: End) -> bool:
+    """Whether the traceback in its standard error is of the exception that was put on record."""
+    raised = ended_by(end.err)
+    return raised is not None and str(raised) == end.record.partition("\n")[0].strip()
+
+
+_RECORD = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
+
+
+def _of_record(text: str) -> Raised:
+    """`RuntimeError: words` as torchelastic writes it down."""
+    match = _RECORD.match(text.strip())
+    if match is None:
+        return Raised(type="", message=text.strip())
+    return Raised(type=match["type"], message=(match["message"] or "").strip())
+
+
+def _is_marked(end: End) -> bool:
+    return bool(end.record) or any(line.marked for line in lines_of(end.err))
+
+
+def _with_warning(shown: Shown, end: End) -> Shown:
+    """NCCL's own last warning, where the exception only says that something failed in NCCL."""
+    raised = shown.raised
+    if raised is None or "NCCL error" not in raised.message or shown.words is not None:
+        return shown
+    warned = nccl.explained(
+        "\n".join(re.findall(r"^.*NCCL WARN .*$", end.err + "\n" + end.out, re.M))
+    )
+    if warned is None or warned.cause == "exception":
+        return shown
+    return msgspec.structs.replace(warned, begin=shown.begin, end=shown.end, raised=raised)
+
+
+# Crashes and aborts
+
+
+_FATAL = re.compile(r"^Fatal Python error: (.+)")
+_INNERMOST = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
+_SIGNALS = {
+    SEGV: "ended by signal 11 (SIGSEGV)",
+    BUS: "ended by signal 7 (SIGBUS)",
+    ILL: "ended by signal 4 (SIGILL)",
+    FPE: "ended by signal 8 (SIGFPE)",
+    ABRT: "ended by signal 6 (SIGABRT)",
+    KILL: "ended by signal 9 (SIGKILL)",
+}
+_BY_SIGNAL = Pattern((), "the kernel")
+
+
+def _crash(end: End) -> Explanation:
+    """A crash in native code: at which line of Python, where faulthandler says so."""
+    words = in_words_of(end.status)
+    lines = lines_of(end.err)
+    for place, line in reversed(list(enumerate(lines))):
+        if _FATAL.match(line.text):
+            frames = (_INNERMOST.match(later.text) for later in _current_thread(lines[place:]))
+            frame = next(filter(None, frames), None)
+            at = f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""
+            shown = Shown("exception", _BY_SIGNAL, line.begin, line.end, words=words + at)
+            return Explanation(shown, "err")
+    return Explanation(_status(end.status), "status")
+
+
+def _current_thread(lines: list[Line]) -> list[Line]:
+    starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
+    return lines[starts[0] :] if starts else lines
+
+
+_WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
+_THROWN = re.compile(r"^terminate called after throwing an instance of '([^']+)'")
+_ABORTED = re.compile(
+    r"free\(\): |double free|malloc\(\): |malloc_consolidate|corrupted |realloc\(\): |"
+    r"munmap_chunk\(\)|stack smashing detected|buffer overflow detected|Assertion [`'].*failed|"
+    r"Assertion failed|^Fatal Python error: (?!Aborted)|LLVM ERROR|Check failed: |"
+    r"terminate called without an active exception|pure virtual method called"
+)
+_WATCHED = re.compile(
+    r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"
+    r"Exception \(either an error or timeout\) detected|heartbeat|watchdog (?:got )?stuck|"
+    r"watchdog hang"
+)
+
+
+def _abort(end: End) -> Explanation | None:
+    """The last words before abort(3): of a C++ exception, of glibc, of a watchdog."""
+    lines = lines_of(end.err)[-_ABORT_LINES:]
+    candidates: list[Shown] = []
+    for place, line in enumerate(lines):
+        if match := _WHAT.match(line.text):
+            more = "\n".join(later.text for later in lines[place + 1 : place + 12])
+            thrown = next(
+                (
+                    t[1]
+                    for before in lines[max(0, place - 2) : place]
+                    if (t := _THROWN.match(before.text))
+                ),
+                "",
+            )
+            candidates.append(_of_cpp(thrown, f"{match[1]}\n{more}", line))
+        elif _WATCHED.search(line.text):
+            for found in exceptions.said(line.text):
+                candidates.append(found.moved(line.begin))
+                break
+            else:
+                thread = line.text.partition("terminated with exception: ")[2]
+                if thread:
+                    candidates.append(_of_cpp("", thread, line))
+        elif end.status == ABRT and _ABORTED.search(line.text):
+            candidates.append(Shown("exception", _BY_SIGNAL, line.begin, line.end))
+    if end.status is None:
+        candidates = [one for one in candidates if one.cause == "hang"]
+    if not candidates:
+        return None
+    particular = [one for one in candidates if one.cause != "exception"] or candidates
+    highest = max(one.level for one in particular)
+    return Explanation(next(one for one in particular if one.level == highest), "err")
+
+
+def _of_cpp(thrown: str, text: str, line: Line) -> Shown:
+    kind = "MemoryError" if "bad_alloc" in thrown + text else "RuntimeError"
+    raised = Raised(type=kind, message=text, begin=line.begin, end=line.end)
+    found = exceptions.shown(raised)
+    return msgspec.structs.replace(found, raised=None, begin=line.begin, end=line.end)
+
+
+# Processes that left in order, and those of which only a number is known
+
+
+_USAGE = re.compile(r"^(?:usage: |Usage: )")
+_REFUSED = re.compile(r"^(?:\S+: error: |Error: |[│|] *(?:No such|Missing|Invalid|Got unexpected))")
+_USAGE_PATTERN = Pattern((), "argparse, click and their like")
+
+
+def _usage(end: End) -> Explanation | None:
+    """The program did not understand its arguments: argparse's line, and click's."""
+    if end.status != 2:
+        return None
+    lines = [line for line in lines_of(end.err) if line.text.strip()]
+    if any(_USAGE.match(line.text) for line in lines):
+        for line in reversed(lines):
+            if _REFUSED.match(line.text):
+                shown = Shown("settings", _USAGE_PATTERN, line.begin, line.end)
+                return Explanation(shown, "err")
+    return None
+
+
+_NOISE = re.compile(
+    r"Warning\b|^\[W\d|^W\d{4} |resource_tracker|^wandb: |NCCL INFO|^\s*$|^  warnings\.warn|\d+%\||"
+    r"destroy_process_group|^Exception ignored|leaked semaphore|^\s{2,}\S|^\[I\d|^I\d{4} "
+)
+
+
+def _last_words(end: End) -> Explanation | None:
+    """The last lines of a process that left by a status of its own: perhaps they say why."""
+    for where, text in (("err", end.err), ("out", end.out)):
+        lines = [line for line in lines_of(text) if not _NOISE.search(line.text)][-_LAST_LINES:]
+        for line in reversed(lines):
+            raised = Raised(type="", message=line.text, begin=line.begin, end=line.end)
+            found = exceptions.shown(raised)
+            if found.cause not in ("exception", "hang", "connection-reset"):
+                found = msgspec.structs.replace(found, raised=None, sure=False)
+                return Explanation(found, where)  # type: ignore[arg-type]
+        if (lines and _LOOKS_LIKE_AN_ERROR.search(lines[-1].text)) or (lines and where == "err"):
+            last = lines[-1]
+            shown = Shown("exception", _BY_SIGNAL, last.begin, last.end, sure=False)
+            return Explanation(shown, where)  # type: ignore[arg-type]
+    return None
+
+
+_LOOKS_LIKE_AN_ERROR = re.compile(
+    r"(?i)error|fail|fatal|abort|exception|cannot|could not|invalid|denied"
+)
+
+
+def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:
+    for one in CAUSES.values():
+        if status in one.statuses:
+            cause = one.name
+    return Shown(cause, Pattern((), "its exit status", level), 0, 0, words=in_words_of(status))
+
+
+def in_words_of(status: int | None) -> str:
+    """How a process ended, by its exit status."""
+    if status is None:
+        return "nobody says how it ended"
+    if status > 128:
+        return _SIGNALS.get(status, f"ended by signal {status - 128}")
+    return f"exit status {status}"
+
+
+VAGUE = re.compile(r"exit status \d+$|ended by signal \d+|ended by SIG|stopped early as asked")
+"""How an agent tells of an end that left no words; see `in_words_of`."""
+
+
+@lru_cache(maxsize=4096)
+def explain_record(status: int, message: str) -> Shown | None:
+    """What ended a rank, by what its agent put on record."""
+    found = explain(End(status=status, record="" if VAGUE.match(message) else message))
+    return found.shown if found else None
+
+
+def follows(message: str) -> bool:
+    """Whether these are the words of a rank that only lost its peer, or waited for one in vain."""
+    shown = explain_record(1, message)
+    return shown is not None and shown.level <= Level.WAITED
+
+
+def told(end: End) -> str:
+    """What an agent puts on record of an end: the words that explain it for certain, else only how
+    the process ended. `explain_record` finds the same in it again."""
+    found = explain(end)
+    if end.record:
+        return end.record
+    if found is None or not found.shown.sure or found.where not in ("err", "out"):
+        return in_words_of(end.status)
+    shown = found.shown
+    if shown.raised is not None:
+        raised = shown.raised
+        return f"{raised.type}: {raised.message}".strip() if raised.type else raised.message
+    line = (end.err if found.where == "err" else end.out)[shown.begin : shown.end]
+    return shown.words or _COLOURS_AND_MARKS.sub("", line).strip()
+
+
+_COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")

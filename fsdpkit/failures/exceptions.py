@@ -1,0 +1,198 @@
+"""Which cause an exception shows: by its type, by what it says in its own words, by where it arose.
+
+What a message quotes is data, and so is the whole message of a type such as KeyError: words in it
+prove nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.nccl import explained as by_nccl
+from fsdpkit.failures.patterns import Level, Pattern, Shown
+from fsdpkit.failures.tracebacks import Raised, inner
+
+_ABOUT_DATA = frozenset(
+    {
+        *("KeyError", "IndexError", "LookupError", "TypeError", "AttributeError", "NameError"),
+        *("UnboundLocalError", "ZeroDivisionError", "UnicodeDecodeError", "UnicodeEncodeError"),
+        *("SyntaxError", "IndentationError", "TabError", "JSONDecodeError", "StopIteration"),
+        *("RecursionError", "NotImplementedError", "ValidationError", "ParserError"),
+        *("KeyboardInterrupt", "CalledProcessError", "ArrowInvalid", "ParsingError"),
+    }
+)
+"""Types whose messages hold what the program worked on."""
+_ALSO_OF_NUMBERS = frozenset({"ValueError", "AssertionError"})
+"""Types that say something of data, or that numbers overflowed, or that a hub is out of reach."""
+_BY_TYPE = {
+    "OutOfMemoryError": "gpu-out-of-memory",
+    "MemoryError": "host-out-of-memory",
+    "_ArrayMemoryError": "host-out-of-memory",
+    "ArrowMemoryError": "host-out-of-memory",
+    "ModuleNotFoundError": "import-error",
+    "ImportError": "import-error",
+    "FloatingPointError": "nan-loss",
+    "SafetensorError": "checkpoint-unreadable",
+    "CheckpointException": "checkpoint-unreadable",
+    "BadZipFile": "checkpoint-unreadable",
+    "RendezvousTimeoutError": "rendezvous-timeout",
+    "RendezvousConnectionError": "rendezvous-timeout",
+    "ConfigError": "settings",
+    "UsageError": "settings",
+}
+_BY_ERRNO = {
+    5: "storage",  # EIO
+    12: "host-out-of-memory",  # ENOMEM
+    28: "disk-full",  # ENOSPC
+    30: "storage",  # EROFS
+    98: "port-taken",  # EADDRINUSE
+    107: "storage",  # ENOTCONN, of a file system whose server is gone
+    108: "storage",  # ESHUTDOWN, Lustre's of a client that was evicted
+    116: "storage",  # ESTALE
+    122: "disk-full",  # EDQUOT
+}
+_ERRNO = re.compile(r"\[Errno (\d+)\]|^\(?(\d+), ")
+_QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
+
+
+def shown(raised: Raised) -> Shown:
+    """The cause that an exception and those that led to it show; `exception` where none does."""
+    links = list(raised.chain())
+    answers = [_of_one(link) for link in links]
+    newest = answers[0]
+    if newest.cause != "exception" and newest.level >= Level.OWN:
+        return newest
+    wrapper = newest.cause != "exception" or inner(raised).name not in _ABOUT_DATA
+    for place, answer in enumerate(answers[1:], start=1):
+        led_to_it = all(link.meant for link in links[:place])
+        particular = answer.cause != "exception" or newest.level < Level.OWN
+        if particular and answer.level >= newest.level and (led_to_it or wrapper):
+            return answer
+    return newest
+
+
+def _of_one(outer: Raised) -> Shown:
+    raised = inner(outer)
+    name = raised.name
+    plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
+    if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
+        return plain
+    if (cause := _BY_TYPE.get(name)) is not None:
+        return _with_action(msgspec.structs.replace(plain, cause=cause), raised)
+    if _no_internet(raised):
+        return msgspec.structs.replace(plain, cause="no-internet")
+    if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
+        found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
+        return _with_action(found, raised)
+    if (answer := by_nccl(raised.message)) is not None:
+        return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
+    for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
+        if name in _ALSO_OF_NUMBERS and found.cause not in ("nan-loss", "no-internet"):
+            continue
+        return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
+    return plain
+
+
+_RAISED = Pattern((), "Python, as the last line of a traceback")
+
+
+def said(text: str) -> Iterator[Shown]:
+    """The causes that a process's own last words show, the more particular first."""
+    masked = _QUOTED.sub(lambda match: match[1] + "·" * (len(match[0]) - 2) + match[1], text)
+    for cause in CAUSES.values():
+        for pattern in cause.patterns:
+            if "rank" in pattern.by and (
+                place := pattern.found_in(text if pattern.quoted else masked)
+            ):
+                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
+                break
+
+
+def _errno(raised: Raised) -> int | None:
+    match = _ERRNO.search(raised.message.partition("\n")[0])
+    return int(match[1] or match[2]) if match else None
+
+
+# Files that are not there
+
+
+_PATH = re.compile(r"'([^'\n]+)'")
+_OF_A_TOOL = re.compile(
+    r"triton|torchinductor|inductor|torch_extensions|/__pycache__/|\.lock$|/proc/"
+)
+
+
+def _of_data(raised: Raised) -> bool:
+    """Whether the file is one that a person would have put there: a name without a directory is a
+    program that was to be run, two are a rename that another process was faster with, and the
+    caches of compilers belong to nobody."""
+    paths = _PATH.findall(raised.message)
+    if " -> " in raised.message or any(_OF_A_TOOL.search(path) for path in paths):
+        return False
+    return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
+
+
+# Out of reach
+
+
+_CLIENTS = (
+    "requests|urllib3|httpx|httpcore|aiohttp|botocore|boto3|aiobotocore|s3fs|gcsfs|fsspec|"
+    "huggingface_hub|wandb|mlflow|comet_ml|neptune|google|azure|swanlab|clearml"
+)
+_BY_CLIENT = re.compile(rf"^(?:{_CLIENTS})\.")
+_IN_CLIENT = re.compile(rf"-packages/(?:{_CLIENTS})/|/urllib/request\.py|/http/client\.py")
+_OUT_OF_REACH = re.compile(
+    r"(?i)connect|resol(?:ve|ution)|name or service not known|unreachable|timed?[ -]?out|"
+    r"max retries|offline|no route|network"
+)
+_ELSEWHERE = re.compile(
+    r"https?://(?!localhost|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|\[?::1)[\w.-]+|"
+    r"host='(?!localhost|127\.|10\.)[\w.-]+'|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|co|io|ai|net):\d+"
+)
+_REFUSED_BY_SERVER = re.compile(
+    r"\b(?:40[0-9]|429|5\d\d)\b[^\n]*(?:Error|Forbidden|Unauthorized|for url)"
+)
+
+
+def _no_internet(raised: Raised) -> bool:
+    """Whether a program tried to reach a service outside, and could not."""
+    first = "\n".join(raised.message.split("\n")[:4])
+    if not _OUT_OF_REACH.search(f"{raised.name} {first}") or _REFUSED_BY_SERVER.search(first):
+        return False
+    if re.search(r"TCPStore|c10d|gloo/|NCCL|nccl", first):
+        return False
+    by_client = bool(_BY_CLIENT.match(raised.type))
+    through_client = any(_IN_CLIENT.search(frame.file) for frame in raised.frames)
+    local = re.search(r"localhost|127\.0\.0\.1", first)
+    return bool(_ELSEWHERE.search(first) or ((by_client or through_client) and not local))
+
+
+# What to do
+
+
+_PLACES = (
+    (
+        re.compile(r"/dev/shm|shared memory|shm"),
+        "/dev/shm of the node is full: fewer or smaller batches in flight "
+        "(training.data.workers), a larger /dev/shm for the container, or remove what other jobs "
+        "left there.",
+    ),
+    (
+        re.compile(r"['\" ]/tmp\b|TMPDIR|/var/tmp|/local"),
+        "The node's own disk is full: set TMPDIR to a place with room, or leave the node out "
+        "(--set resources.exclude={node}).",
+    ),
+)
+
+
+def _with_action(found: Shown, raised: Raised) -> Shown:
+    """With what to do at the place that the message names."""
+    if found.cause == "disk-full":
+        for words, action in _PLACES:
+            if words.search(raised.message):
+                return msgspec.structs.replace(found, pattern=found.pattern._replace(action=action))
+    return found

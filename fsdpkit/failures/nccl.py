@@ -1,0 +1,123 @@
+"""What NCCL says of a failure. `unhandled system error` is no cause: its `Last error:` line is, or
+the last warning that it printed.
+
+Source: NCCL 2.18 to 2.27, the texts of WARN() and of ncclGetLastError() under src/; torch 2.13,
+NCCLUtils.hpp, for what torch puts around them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fsdpkit.failures.patterns import Level, Pattern, Shown, pattern
+
+_LAST = re.compile(r"Last error:\s*\n?\s*(.+)")
+_WARNING = re.compile(r"^.*NCCL WARN (.+)$", re.MULTILINE)
+_OWN_WORDS = re.compile(
+    r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument|InProgress)\b|NCCL error|\bNCCL WARN "
+)
+
+_CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
+    # (cause, regular expression, level, what to do)
+    (
+        "disk-full",
+        r"(?i)(?:/dev/shm|shared memory|shm|posix_fallocate|fallocate).*|No space left on device",
+        Level.OWN,
+        "/dev/shm of the node is too small for NCCL: a larger one for the container "
+        "(apptainer: --bind, docker: --shm-size), or remove what other jobs left there.",
+    ),
+    (
+        "gpu-out-of-memory",
+        r"(?i)cuda failure (?:\d+ )?'?out of memory|cudaErrorMemoryAllocation|"
+        r"failed to cuda (?:host )?(?:calloc|malloc)|cuMem(?:Create|Alloc)\w*.*out of memory",
+        Level.OWN,
+        "Leave NCCL some memory: a smaller batch, or "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (environment.variables).",
+    ),
+    (
+        "bad-gpu",
+        r"(?i)uncorrectable|fallen off the bus|GPU is lost|NVLink error|hardware error|"
+        r"system not yet initialized|Nvlink SHARP .*fatal",
+        Level.OWN,
+        None,
+    ),
+    (
+        "version-mismatch",
+        r"(?i)version mismatch|mismatched? .*version|versions? .*(?:differ|do not match)|"
+        r"incompatible .*version|driver version is insufficient",
+        Level.OWN,
+        None,
+    ),
+    (
+        "collective-mismatch",
+        r"(?i)collective mismatch|mismatched collective|message truncated|"
+        r"(?:sizes?|types?|counts?) (?:mismatch|differ)",
+        Level.OWN,
+        None,
+    ),
+    (
+        "network-setup",
+        r"(?i)duplicate GPU",
+        Level.OWN,
+        "Each rank must choose its own GPU before it joins: "
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])).',
+    ),
+    (
+        "network-setup",
+        r"(?i)ibv_\w+.*(?:cannot allocate|memory)|memlock|max locked memory|memory lock|"
+        r"ibv_(?:reg_mr|create_cq|create_qp|alloc_pd)\w* ",
+        Level.OWN,
+        "The node lets a process lock too little memory for InfiniBand (ulimit -l): it is the "
+        "centre's to raise for Slurm's daemons (PropagateResourceLimitsExcept=MEMLOCK).",
+    ),
+    (
+        "network-setup",
+        r"(?i)no (?:\w+ )?(?:socket )?interface|no IP interface|no usable .*interface|"
+        r"interface .* (?:not found|does not exist)|peer access|no device found|No such device|"
+        r"NET/\w+ .*(?:failed|unable) to (?:init|load|open)|unsupported .*transport|"
+        r"cannot find .*(?:HCA|network)|Failed to (?:initialize|find) any NET|"
+        r"No route to host|Network is unreachable|libfabric|ncclNet\w*",
+        Level.OWN,
+        None,
+    ),
+    (
+        "connection-reset",
+        r"(?i)closed by|connection reset|reset by peer|broken pipe|remote process|"
+        r"peer .*(?:exit|gone|closed)|connection refused|socketProgress|recv(?:ed)? 0 bytes|"
+        r"Got completion |proxy ?call|ncclProxy|abort",
+        Level.LOST_PEER,
+        None,
+    ),
+    (
+        "network-setup",
+        r"(?i)connect(?:ion)? (?:to .* )?(?:failed|timed out)|timed out",
+        Level.WAITED,
+        None,
+    ),
+)
+_COMPILED = tuple(
+    (cause, re.compile(words), Pattern((), "NCCL", level, action=action))
+    for cause, words, level, action in _CAUSES
+)
+_GENERAL: tuple[tuple[str, str, Pattern], ...] = (
+    ("connection-reset", "ncclRemoteError", pattern("ncclRemoteError", "NCCL", Level.LOST_PEER)),
+    ("connection-reset", "ncclSystemError", pattern("ncclSystemError", "NCCL", Level.LOST_PEER)),
+    ("exception", "nccl", pattern("nccl", "NCCL, of itself")),
+)
+
+
+def explained(message: str) -> Shown | None:
+    """The cause that a message of NCCL's shows; None where it is none of NCCL's."""
+    if _OWN_WORDS.search(message) is None:
+        return None
+    warnings = _WARNING.findall(message)
+    last = _LAST.search(message)
+    for words in (*([last[1]] if last else []), *reversed(warnings[-3:])):
+        for cause, told, found in _COMPILED:
+            if told.search(words):
+                return Shown(cause, found, 0, 0, words=words.strip())
+    words = last[1].strip() if last else None
+    for cause, sign, found in _GENERAL:
+        if sign in message:
+            return Shown(cause, found, 0, 0, words=words)
+    return None

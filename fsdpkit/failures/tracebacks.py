@@ -1,0 +1,268 @@
+"""Tracebacks of Python in what a process wrote: which exception ended it, which ones it got over.
+
+An exception that nobody caught is the last thing that a script does, so nothing that it would have
+gone on to say stands behind it; torch marks such a traceback besides, on every line, with the rank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+_MOST_MESSAGE_LINES = 60
+_MOST_BEHIND = 6
+_MOST_BEHIND_A_LOGGED = 2
+"""Lines that may follow the first line of its last exception: the rest of the message, or words
+such as `training failed`; where more do, the program went on."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line without the marks in front of it. begin, end: its place in the whole text."""
+
+    text: str
+    begin: int
+    end: int
+    marked: bool = False
+    """Whether torch wrote the rank in front, as it does when nobody catches an exception."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One call of a traceback."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception as it was printed."""
+
+    type: str
+    """As printed, e.g. `torch.OutOfMemoryError`; empty where it is not known."""
+    message: str
+    """Without the type; several lines at most."""
+    begin: int = 0
+    end: int = 0
+    """Place of its first line in the text."""
+    frames: tuple[Frame, ...] = ()
+    """The innermost last."""
+    before: Raised | None = None
+    """The exception that led to it."""
+    meant: bool = False
+    """Whether the program says that `before` caused it (`raise … from`)."""
+    sure: bool = True
+    """Whether it ended the process for certain; else it is only the last that was printed."""
+
+    @property
+    def name(self) -> str:
+        """The type without its module."""
+        return self.type.rpartition(".")[2]
+
+    def __str__(self) -> str:
+        first = self.message.partition("\n")[0]
+        return f"{self.type}: {first}" if self.type and first else self.type or first
+
+    def chain(self) -> Iterator[Raised]:
+        """It, and those that led to it, the newest first."""
+        raised: Raised | None = self
+        while raised is not None:
+            yield raised
+            raised = raised.before
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost call that is the user's own and no library's."""
+        own = [f for f in self.frames if not _OF_A_LIBRARY.search(f.file)]
+        return own[-1] if own else None
+
+
+_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RANK_MARK = re.compile(r"\[rank\d+\]: ?")
+
+
+def lines_of(text: str) -> list[Line]:
+    """The lines of a text, without colours, torch's marks, and what a carriage return erased."""
+    found, begin = [], 0
+    for raw in text.split("\n"):
+        end = begin + len(raw)
+        shown = _COLOURS.sub("", raw.rstrip("\r").rpartition("\r")[2])
+        mark = _RANK_MARK.match(shown)
+        found.append(Line(shown[mark.end() :] if mark else shown, begin, end, mark is not None))
+        begin = end + 1
+    return found
+
+
+_HEADER = re.compile(r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$")
+_FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_EXCEPTION = re.compile(
+    r"^(?:[| ]*\| )?(?P<type>[A-Za-z_][\w.]*?(?:<locals>\.)?\w*)(?:: (?P<message>.*)|:?\s*)$"
+)
+_IMPLICIT = "During handling of the above exception, another exception occurred:"
+_EXPLICIT = "The above exception was the direct cause of the following exception:"
+_NOT_ITS_OWN = re.compile(
+    r"^Exception ignored in|^Exception in thread |^Process \S+:$|^Error in atexit|"
+    r"^--- Logging error ---|^Original Traceback|exception was never retrieved|"
+    r"^Exception in callback|^Unhandled exception in|^Error in sys\.(?:excepthook|unraisablehook)"
+)
+"""What stands in front of the traceback of something that did not end the process."""
+_LOGGED = re.compile(
+    r"^\[?\d{2,4}[-/:.]\d\d.*|.*\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b.*|"
+    r".*(?i:caught|retry|ignor|skipp|fall(?:ing)? back|recover).*"
+)
+"""A line of a log in front of a traceback: the program wrote it down and went on."""
+
+
+def ended_by(text: str) -> Raised | None:
+    """The exception that ended the process which wrote the text, with those that led to it."""
+    lines = lines_of(text)
+    found = _all(lines)
+    marked = [raised for raised, is_marked, *_ in found if is_marked]
+    if marked:
+        return marked[-1]
+    for raised, _, own, logged in reversed(found):
+        if not own:
+            continue
+        behind = (line.text for line in lines if line.begin > raised.end)
+        ordinary = [text for text in behind if text.strip() and not _AFTERMATH.search(text)]
+        if len(ordinary) > (_MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND):
+            return None
+        return msgspec.structs.replace(raised, sure=not logged)
+    return _without_traceback(lines)
+
+
+def last_printed(text: str) -> Raised | None:
+    """The last exception that a text shows, whoever raised it."""
+    found = _all(lines_of(text))
+    return found[-1][0] if found else None
+
+
+_AFTERMATH = re.compile(
+    r"^\s|^Exception ignored|^Traceback|Warning\b|^wandb:|^\[[WEI]\d*|resource_tracker|"
+    r"^terminate called|^frame #|^\*\*\*|^Aborted|^Segmentation fault|NCCL (?:INFO|WARN)|"
+    r"^Set the environment variable HYDRA|destroy_process_group|^srun:|^slurmstepd|"
+    r"ProcessGroupNCCL|^[EWIF]\d{4} |^For debugging consider|^Compile with|^CUDA kernel errors|"
+    r"^Python runtime state|^(?:Current thread|Thread) 0x|^Extension modules|^Fatal Python error|"
+    r"leaked semaphore|(?i:at[ _]?exit|shutting down|cleaning up|exiting|aborting|terminating)|"
+    r"^\W*$|^\w*Error\b.*ignored|\d+%\||^what\(\)|^Current exception|^https?://|"
+    r"TORCH_(?:USE_CUDA_DSA|SHOW_CPP_STACKTRACES|NCCL)|^Original Traceback|^[A-Za-z_.]*Error:"
+)
+"""What appears behind the last words of a process that is on its way out."""
+
+
+_Found = tuple[Raised, bool, bool, bool]
+"""Exception, whether marked, whether the process's own, whether it was logged."""
+
+
+def _all(lines: Sequence[Line]) -> list[_Found]:
+    """All tracebacks in order; of a chain the last link, which leads to the others."""
+    found: list[_Found] = []
+    place = 0
+    while place < len(lines):
+        if not _HEADER.match(lines[place].text):
+            place += 1
+            continue
+        header, in_front = place, _in_front(lines, place)
+        raised, place = _one(lines, place)
+        if raised is None:
+            continue
+        own, logged = True, False
+        if in_front in (_IMPLICIT, _EXPLICIT) and found:
+            before, _, own, logged = found.pop()
+            raised = msgspec.structs.replace(raised, before=before, meant=in_front == _EXPLICIT)
+        elif _NOT_ITS_OWN.search(in_front):
+            own = False
+        elif in_front and not lines[header].marked:
+            logged = bool(_LOGGED.match(in_front))
+        found.append((raised, lines[header].marked, own, logged))
+    return found
+
+
+def _in_front(lines: Sequence[Line], place: int) -> str:
+    for line in reversed(lines[max(0, place - 3) : place]):
+        if line.text.strip():
+            return line.text.strip()
+    return ""
+
+
+def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
+    """The traceback that begins at `place`, and the place behind it."""
+    marked, frames = lines[place].marked, []
+    place += 1
+    while place < len(lines) and (
+        lines[place].text[:1] in (" ", "\t", "|") or _FRAME.match(lines[place].text)
+    ):
+        if match := _FRAME.match(lines[place].text):
+            frames.append(Frame(match[1], int(match[2]), match[3] or "<module>"))
+        elif re.match(r"^[| ]*\| \w", lines[place].text) and _EXCEPTION.match(lines[place].text):
+            break  # the exception line of a group is indented as its frames are
+        place += 1
+    if place >= len(lines) or (match := _EXCEPTION.match(lines[place].text)) is None:
+        return None, place
+    first = lines[place]
+    message, place = [match["message"] or ""], place + 1
+    while place < len(lines) and len(message) < _MOST_MESSAGE_LINES:
+        line = lines[place]
+        if marked != line.marked or _ANEW.match(line.text) or _HEADER.match(line.text):
+            break
+        if line.text.strip() in (_IMPLICIT, _EXPLICIT):
+            break
+        message.append(line.text)
+        place += 1
+    while message and not message[-1].strip():
+        message.pop()
+    raised = Raised(
+        type=match["type"],
+        message="\n".join(message),
+        begin=first.begin,
+        end=first.end,
+        frames=tuple(frames),
+    )
+    return raised, place
+
+
+_ANEW = re.compile(
+    r"^Exception ignored in|^Exception in thread|^Process \S+:$|^terminate called|^wandb:|"
+    r"^\[[WEI]\d{3,4} |^[EWIF]\d{4} \d\d:|^srun:|^slurmstepd|^Fatal Python error|^Error in atexit|"
+    r"^Set the environment variable HYDRA|^\d{4}-\d\d-\d\d[ T]\d\d:|^\S+:\d+:\d+ \[\d+\] NCCL|"
+    r"^.*resource_tracker: |^[^ ]+\.py:\d+: \w*Warning|^\*\*\* Process"
+)
+"""A line that begins something else than one more line of an exception's message."""
+
+
+_BARE = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Unsupported))"
+    r"(?:: (?P<message>.*)|:?)$"
+)
+
+
+def _without_traceback(lines: Sequence[Line]) -> Raised | None:
+    """A last line that only names an exception, as of a syntax error or a cut log."""
+    for line in reversed([line for line in lines if line.text.strip()][-3:]):
+        if match := _BARE.match(line.text):
+            return Raised(
+                type=match["type"],
+                message=match["message"] or "",
+                begin=line.begin,
+                end=line.end,
+                sure=False,
+            )
+    return None
+
+
+def inner(raised: Raised) -> Raised:
+    """The exception itself, where another process's was caught and raised again with its traceback
+    in the message, as torch does with those of loader workers."""
+    if "Traceback (most recent call last):" not in raised.message:
+        return raised
+    within = last_printed(raised.message.replace("Original Traceback", "Traceback"))
+    if within is None:
+        return raised
+    return msgspec.structs.replace(
+        within, begin=raised.begin, end=raised.end, frames=(*raised.frames, *within.frames)
+    )
