@@ -416,8 +416,8 @@ CAUSES: dict[str, Cause] = {
                     ("CUDA error: ", "CUDA failure", "Cuda failure"),
                     "CUDA",
                     quoted=True,
-                    line=r"(?i)CUDA (?:error|failure).{0,12}(?:hardware|ECC|unknown error|contained|"
-                    r"Invalid access of peer GPU memory over nvlink|external)",
+                    line=r"(?i)CUDA (?:error|failure).{0,12}(?:hardware|ECC|unknown error|external|"
+                    r"Invalid access of peer GPU memory over nvlink|contained)",
                 ),
                 pattern("CUDA-capable device(s) is/are busy or unavailable", "CUDA"),
                 pattern(
