@@ -1,4 +1,4 @@
-"""Which releases of torch the tests ran on (benchmarks/README.md), and what is said of others.
+"""Which releases of torch the tests ran on (CONTRIBUTING.md), and what is said of others.
 
 Reads torch's own note of its version and never imports it: `fsdpkit submit` asks, too.
 """
@@ -9,7 +9,7 @@ import re
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-OLDEST, NEWEST = (2, 13), (2, 13)
+OLDEST, NEWEST = (2, 13), (2, 15)
 _VERSION = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 

@@ -141,7 +141,9 @@ def dump_flight_recorder(paths: TaskPaths, ranks: Ranks) -> None:
     both."""
     from torch._C import _distributed_c10d as c10d
 
-    dump = getattr(c10d, "_dump_nccl_trace", None) or getattr(c10d, "_dump_fr_trace", None)
+    # A build for GPUs has both: NCCL's own recorder, and the one that gloo writes into.
+    of_nccl = getattr(c10d, "_dump_nccl_trace", None) if ranks.device.type == "cuda" else None
+    dump = of_nccl or getattr(c10d, "_dump_fr_trace", None)
     if dump is None:
         return
     folder = debug_folder(paths)
