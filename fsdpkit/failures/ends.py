@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fsdpkit.failures import exceptions, nccl
-from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import Line, Raised, ended_by, lines_of
 
@@ -273,9 +272,6 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:
-    for one in CAUSES.values():
-        if status in one.statuses:
-            cause = one.name
     return Shown(cause, Pattern((), "its exit status", level), 0, 0, words=in_words_of(status))
 
 

@@ -18,6 +18,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import (
     STOPPED_EARLY,
     ConfigError,
+    FsdpkitError,
     NodeError,
     NodeLostError,
     NotFoundError,
@@ -162,6 +163,9 @@ def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     avoid = tuple(dict.fromkeys([*attempt.lost, *(trouble.lost if trouble else ())]))
     if len(avoid) > max(1, attempt.nodes // 10):
         avoid = ()  # that many do not break at once: the network did, or the node that looks
+    if trouble is None and attempt.status == 0 and not attempt.decided:
+        why = "srun ended with status 0, but the agents left no verdict: nobody knows what was done"
+        return Ending(action="end", status=FsdpkitError.exit_code, cause="unknown", why=why)
     if trouble is None and attempt.status == 0:
         why = "all ranks are done" + (f", without {', '.join(avoid)}" if avoid else "")
         return Ending(action="end", status=0, cause="done", why=why, avoid=avoid)

@@ -184,7 +184,8 @@ def test_no_trouble_is_none() -> None:
         (71, "the head node's agent does not answer any more", "node-failure"),
         (78, "", "settings"),
         (65, "", "settings"),
-        (2, "", "settings"),
+        (2, "UsageError: no such thing", "settings"),
+        (2, "exit status 2", "crash"),
         (1, "torch.OutOfMemoryError: CUDA out of memory. Tried …", "out-of-memory"),
         (137, "ended by signal 9", "crash"),
         (1, "ValueError", "crash"),
@@ -218,8 +219,13 @@ def test_a_rank_that_has_no_room_to_write_ends_with_74_whatever_it_wrote(words: 
 
 
 def test_what_is_done_ends_with_0() -> None:
-    ending = after_attempt(attempt(status=0), Retry())
+    ending = after_attempt(attempt(status=0, decided=True), Retry())
     assert (ending.action, ending.status, ending.cause) == ("end", 0, "done")
+
+
+def test_status_0_without_a_verdict_is_no_success() -> None:
+    ending = after_attempt(attempt(status=0, decided=False), Retry())
+    assert (ending.action, ending.status, ending.cause) == ("end", 70, "unknown")
 
 
 STOPPED = trouble("stopped", status=75)
@@ -315,7 +321,7 @@ def test_a_lost_node_is_left_out_next_time() -> None:
 
 
 def test_a_node_that_was_replaced_is_avoided_though_all_went_well() -> None:
-    ending = after_attempt(attempt(status=0, lost=("node2",)), Retry())
+    ending = after_attempt(attempt(status=0, decided=True, lost=("node2",)), Retry())
     assert (ending.action, ending.status, ending.avoid) == ("end", 0, ("node2",))
 
 
@@ -371,7 +377,8 @@ def test_whatever_the_facts_a_failure_is_no_success_and_stop_means_stop(facts: A
     stop |= {"on_hang": "stop", "on_out_of_memory": "stop"}
     for retry in (Retry(), Retry(**stop)):
         ending = after_attempt(facts, retry)
-        assert (ending.status == 0) == (facts.trouble is None and facts.status == 0)
+        well = facts.trouble is None and facts.status == 0 and facts.decided
+        assert (ending.status == 0) == well
         assert ending.why
         if facts.request in ("cancel", ""):
             assert ending.action == "end"

@@ -43,6 +43,10 @@ if [[ "$*" == "-c "*" fsdpkit.launching.ending "* ]]; then
 fi
 { printf "%s\n" "$@"; } >"$RECORD/args.$SLURM_NODEID"
 env >"$RECORD/env.$SLURM_NODEID"
+# The head's agent says that all is done.
+if [[ $SLURM_NODEID == 0 && ${SRUN_STATUS:-0} == 0 ]]; then
+    echo "{}" >"$FSDPKIT_ATTEMPT_DIR/verdict.json"
+fi
 """
 GETENT = 'case $2 in node2) echo "10.0.0.2 STREAM node2";; esac'
 IP = r"""
