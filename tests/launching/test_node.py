@@ -11,6 +11,7 @@ import pytest
 
 from fsdpkit.errors import STOPPED_EARLY, NodeError
 from fsdpkit.launching.node import Failure, _record_failure, first_failure, torchrun_arguments
+from fsdpkit.launching.policy import cause_of
 from fsdpkit.runs.layout import AttemptPaths
 
 pytestmark = pytest.mark.torch
@@ -30,10 +31,11 @@ def failed(local_rank: int, exitcode: int, error_file: Path | None, age_s: float
     return ProcessFailure(local_rank, 1234, exitcode, str(error_file or "<N/A>"))
 
 
-def first(*failures: tuple[int, object]) -> Failure:
+def first(*failures: tuple[int, object], attempt: Path = Path("/nowhere")) -> Failure:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    return first_failure(ChildFailedError("train.py", dict(failures)))
+    error = ChildFailedError("train.py", dict(failures))
+    return first_failure(error, AttemptPaths(attempt), launch=0)
 
 
 def test_the_older_error_file_is_the_cause_not_the_lower_rank(tmp_path: Path) -> None:
@@ -64,6 +66,40 @@ def test_stopping_early_is_told_apart_from_failing() -> None:
     failure = first((0, failed(0, STOPPED_EARLY, None)))
     assert failure.status == STOPPED_EARLY
     assert "stopped early as asked" in failure.message
+
+
+RAISED = """step 3 loss 2.1
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/home/ada/train.py", line 9, in <module>
+[rank{0}]:     loss.backward()
+[rank{0}]: {1}
+"""
+
+
+def test_a_script_that_records_nothing_is_judged_by_what_ended_it(tmp_path: Path) -> None:
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    (tmp_path / "rank-3.err").write_text(RAISED.format(3, memory))
+    found = first((3, failed(3, 1, None)), attempt=tmp_path)
+    assert (found.message, cause_of(found.status, found.message)) == (memory, "out-of-memory")
+    hint = "if you see CUDA out of memory, take a smaller batch\n"
+    (tmp_path / "rank-3.err").write_text(hint + RAISED.format(3, "KeyError: 'oxide Xid 79'"))
+    found = first((3, failed(3, 1, None)), attempt=tmp_path)
+    assert (found.message, cause_of(found.status, found.message)) == (
+        "KeyError: 'oxide Xid 79'",
+        "crash",
+    )
+
+
+def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> None:
+    nccl = (
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:94, unhandled system "
+        "error\n[rank0]: ncclSystemError: System call failed.\n[rank0]: Last error:\n"
+        "[rank0]: socketProgress: Connection closed by remote peer node1<41234>"
+    )
+    (tmp_path / "rank-0.err").write_text(RAISED.format(0, nccl))
+    (tmp_path / "rank-1.err").write_text(RAISED.format(1, "ValueError: a bad sample"))
+    found = first((0, failed(0, 1, None)), (1, failed(1, 1, None)), attempt=tmp_path)
+    assert (found.rank, found.message) == (1, "ValueError: a bad sample")
 
 
 def test_the_first_failure_s_file_sorts_first(tmp_path: Path) -> None:

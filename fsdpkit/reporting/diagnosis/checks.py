@@ -46,11 +46,22 @@ def silent_node(attempt: Attempt) -> Iterator[Fact]:
         if voice.message is not None and HEAD_SILENT in voice.message.text:
             words = f"the head's agent does not answer {voice.node} any more"
             yield Fact(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
-        for log in voice.logs if voice.kind == "batch" else ():
+        for log in voice.logs if voice.kind == "batch" and not _shell_was_killed(attempt) else ():
             if (first := _SRUN.search(log.text)) and first[2] == "Killed":
                 words = "its agent was killed, and nobody says by whom"
                 place = log.part(*first.span())
                 yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
+
+
+def _shell_was_killed(attempt: Attempt) -> bool:
+    state = attempt.job.state if attempt.job else None
+    return attempt.ending is None and state is not None and state.exit_signal == 9
+
+
+def killed_shell(attempt: Attempt) -> Iterator[Fact]:
+    """The batch shell itself was killed, and all that it had started with it."""
+    if _shell_was_killed(attempt):
+        yield Fact("the job's own shell was ended by SIGKILL", Level.KILLED)
 
 
 def different_head_addresses(attempt: Attempt) -> Iterator[Fact]:
@@ -140,20 +151,52 @@ _WATCHDOG = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
 )
+_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued NCCL work: (\d+)")
+
+
+def _watchdog_texts(attempt: Attempt) -> Iterator[str]:
+    for voice in attempt.voices:
+        if voice.kind == "rank":
+            yield from (text.text for text in (voice.message, *voice.logs) if text is not None)
 
 
 def _watchdogs_differ(attempt: Attempt) -> Iterator[Fact]:
     """NCCL's watchdogs gave up on different collectives with the same number."""
     seen: dict[str, dict[tuple[str, str], int]] = {}
-    for voice in attempt.voices:
-        for text in (voice.message, *voice.logs):
-            for rank, number, kind, size in _WATCHDOG.findall(text.text if text else ""):
-                seen.setdefault(number, {}).setdefault((kind, size), int(rank))
+    for text in _watchdog_texts(attempt):
+        for rank, number, kind, size in _WATCHDOG.findall(text):
+            seen.setdefault(number, {}).setdefault((kind, size), int(rank))
     for number, kinds in seen.items():
         if len({kind for kind, _ in kinds}) > 1:
             told = (f"rank {rank} {kind}" for (kind, _), rank in sorted(kinds.items()))
             yield Fact(f"collective {number} is not the same everywhere: {', '.join(told)}")
             return
+
+
+def left_behind(attempt: Attempt) -> Iterator[Fact]:
+    """The rank, or few, that had not come to the collective in which NCCL's watchdogs of the others
+    gave up: it had enqueued less than they."""
+    waited: dict[int, int] = {}
+    enqueued: dict[int, int] = {}
+    for text in _watchdog_texts(attempt):
+        for rank, number, *_ in _WATCHDOG.findall(text):
+            waited.setdefault(int(rank), int(number))
+        for rank, number in _ENQUEUED.findall(text):
+            enqueued[int(rank)] = int(number)
+    if len(enqueued) < 2:
+        return
+    furthest = max(enqueued.values())
+    wanted = max(waited.values(), default=furthest)
+    behind = sorted(rank for rank, number in enqueued.items() if number < min(wanted, furthest))
+    if behind and 2 * len(behind) < len(enqueued):
+        first, more = behind[0], len(behind) - 1
+        words = f"its last collective was {enqueued[first]}, the others waited in {wanted}"
+        words += f" (as of {more} other ranks)" if more else ""
+        yield Fact(words, Level.OWN, first, _node_of(first, attempt))
+
+
+def _node_of(rank: int, attempt: Attempt) -> str | None:
+    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
 def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
@@ -163,12 +206,18 @@ def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
         yield Fact("Slurm could not open the job's log on the node (signal 53)")
 
 
+def _hung_or_behind(attempt: Attempt) -> Iterator[Fact]:
+    yield from hung(attempt)
+    yield from left_behind(attempt)
+
+
 CHECKS: dict[str, Callable[[Attempt], Iterator[Fact]]] = {
     "host-out-of-memory": killed_for_memory,
     "node-failure": silent_node,
     "head-address": different_head_addresses,
     "script-not-visible": log_not_opened,
     "collective-mismatch": different_collectives,
-    "hang": hung,
+    "hang": _hung_or_behind,
+    "unknown": killed_shell,
 }
 """By cause."""

@@ -42,6 +42,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Of an array: how many tasks that may have failed were not looked at."""
     evidence: tuple[Quote, ...] = ()
     action: str | None = None
+    again: str | None = None
+    """Whether another start would help, and why, as far as that is known."""
     follow_on: tuple[str, ...] = ()
     """Failures that only followed from it, a line each."""
     earlier: tuple[str, ...] = ()
@@ -178,10 +180,21 @@ def _of_failure(attempt: Attempt, task: Task, evidence: Evidence) -> Diagnosis:
         task=task.number,
         evidence=tuple(_quotes(first, findings)),
         action=_filled(action, evidence.run, first.node),
+        again=_again(first, attempt),
         follow_on=tuple(_follow_on(first, findings)),
         earlier=(*_earlier(before, evidence.run), *_restarts([attempt])),
         looked_at=_looked_at(attempt, evidence) if first.cause == "unknown" else evidence.unread,
     )
+
+
+def _again(first: Finding, attempt: Attempt) -> str | None:
+    """What the agents and the batch shell decided by (launching/policy.py), for a person."""
+    ending, verdict = attempt.ending, attempt.verdict
+    if ending is not None and ending.action == "requeue":
+        return "the job was queued again"
+    if verdict is not None and "came back" in verdict.why:
+        return f"hardly: {verdict.why.partition(',')[0]}"
+    return CAUSES[first.cause].again
 
 
 def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
@@ -210,6 +223,10 @@ def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
         # What the scheduler says of the job then is how it was cleared away.
         inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
         findings = inside or findings
+    if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
+        # Of a node that is gone its neighbours say the same: they lost it.
+        others = [f for f in findings if f.cause == "node-failure" and f.node not in trouble.lost]
+        findings = [f for f in findings if f not in others] or findings
     if not findings:
         return None
     highest = max(finding.level for finding in findings)
@@ -219,17 +236,32 @@ def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
 
 
 def _waited_for(first: Finding, findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
-    """Of a hang that only ranks which waited tell of: the one rank that is left, if all others
-    waited for one in vain and it has said nothing."""
+    """Of a hang that only ranks which waited tell of: those few that are left, if all others waited
+    in vain and they have said nothing; of several on one node the node."""
     ranks = set(range(attempt.ranks))
-    silent = ranks - {finding.rank for finding in findings}
+    silent = sorted(ranks - {finding.rank for finding in findings})
     waited = {f.rank for f in findings if (f.cause, f.level) == ("hang", Level.WAITED)}
-    if first.cause != "hang" or len(silent) != 1 or not waited >= ranks - silent:
+    if first.cause != "hang" or not silent or 2 * len(silent) > len(ranks):
         return None
-    (rank,) = silent
-    node = next((voice.node for voice in attempt.voices if voice.rank == rank), None)
+    if not waited >= ranks - set(silent):
+        return None
+    nodes = {rank: _node_of(rank, attempt) for rank in silent}
+    node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
+    one = len(silent) == 1
     words = "it said nothing, and all other ranks waited in vain for one"
+    if not one:
+        words = f"ranks {_listed(silent)} said nothing, and all others waited in vain for them"
+    rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+
+
+def _node_of(rank: int, attempt: Attempt) -> str | None:
+    return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
 _BREAKS = ("host-out-of-memory", "node-failure")
@@ -265,6 +297,8 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: Attempt) ->
     if CAUSES[first.cause].of_job:
         return msgspec.structs.replace(first, rank=None, node=None)
     rank, node = first.rank, first.node
+    if node is None and rank is not None:
+        node = _node_of(rank, attempt)
     if node is None and first.level == Level.OUTSIDE:
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=_order).node if same else None
