@@ -36,9 +36,9 @@ class Want:
     causes: frozenset[str]
     """Accepted names of causes."""
     best: str
-    rank: int | None | Literal["any"] = None
+    rank: int | Literal["any"] | None = None
     """None: none may be named. "any": not judged."""
-    node: str | None | Literal["any"] = None
+    node: str | Literal["any"] | None = None
     forbid: str = ""
     """Regular expression (ignoring case) that neither sentence nor action may match."""
     retry: Literal[

@@ -1,0 +1,38 @@
+"""The cases of failures that nobody here has seen are sound, and always make the same directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.failures.causes import CAUSES
+from tests.reporting.unseen.build import build
+from tests.reporting.unseen.case import Case
+from tests.reporting.unseen.score import HERE, cases_in
+
+ALL = cases_in(HERE)
+each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+
+
+@each
+def test_a_case_speaks_of_its_own_ranks_and_nodes_and_of_causes_that_there_are(case: Case) -> None:
+    want = case.want
+    assert want.best in want.causes
+    assert want.causes <= set(CAUSES)
+    assert all(rank < case.size for rank in (*case.ranks, *case.stacks, *case.hung))
+    assert all(node < case.nodes for node in (*case.lost, *case.node_logs, *case.memory_share))
+    if isinstance(want.rank, int):
+        assert want.node in ("any", case.node_name(want.rank // case.gpus))
+
+
+def test_the_same_case_makes_the_same_files(tmp_path: Path) -> None:
+    for case in ALL[:: max(1, len(ALL) // 8)]:
+        runs = [build(case, tmp_path / place) for place in ("once", "again")]
+        (one, texts), (other, same_texts) = runs
+        assert texts == same_texts
+        assert _content(one) == _content(other), case.name
+
+
+def _content(run: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}
