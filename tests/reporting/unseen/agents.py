@@ -167,7 +167,7 @@ def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> agent.Failure:
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
     now_ns = int((first_s + LOOK_S) * 1e9) + min(ended)
     with patch.object(agent.time, "time_ns", return_value=now_ns):
-        return agent.first_failure(cast(Any, SimpleNamespace(failures=found)))
+        return agent.first_failure(cast(Any, SimpleNamespace(failures=found)), scene.attempt, 0)
 
 
 def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
