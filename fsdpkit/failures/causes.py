@@ -80,14 +80,16 @@ CAUSES: dict[str, Cause] = {
                     Level.OUTSIDE,
                     line=r"srun: error: (?P<node>\S+): tasks? ",
                 ),
-                pattern("Out of memory: Kill", "the kernel's log, when the whole node is full"),
+                pattern(
+                    ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
+                    "the kernel's log, of a job's share or of the whole node",
+                    Level.OUTSIDE,
+                    by=("agent", "batch"),
+                ),
                 pattern(
                     "is killed by signal: ",
-                    "torch's loader, of a worker: killed for memory, or no room in /dev/shm",
-                    line=r"DataLoader worker .*(?:Killed|Bus error)",
-                    action="Fewer loader workers (training.data.workers), smaller batches, more "
-                    "memory (--set resources.memory=…), or, after a bus error, a larger /dev/shm. "
-                    + RESUME,
+                    "torch's loader, of a worker",
+                    line=r"DataLoader worker .*Killed",
                 ),
                 pattern(
                     "DefaultCPUAllocator: ",
@@ -230,6 +232,7 @@ CAUSES: dict[str, Cause] = {
                     (
                         *("river version is insufficient", "river/library version mismatch"),
                         *("no kernel image is available", "driver on your system is too old"),
+                        *("does not match the version torch was compiled with",),
                         *(
                             "forward compatibility was attempted",
                             "PTX was compiled with an unsupported",
@@ -303,6 +306,25 @@ CAUSES: dict[str, Cause] = {
             patterns=(
                 pattern(("cannot load the module ", "there is no 'module' command"), "our shell"),
                 pattern(("there is no 'conda' here", "info --base' failed"), "our shell"),
+                pattern(
+                    ("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"
+                ),
+                pattern(
+                    "execve(): ",
+                    "slurmstepd, of a program that is not there or may not be run",
+                    by=("agent", "batch"),
+                ),
+                pattern(
+                    "FATAL: ",
+                    "apptainer, of a container that it cannot make",
+                    by=("agent", "batch"),
+                    line=r"FATAL:\s+(?:container creation failed|could not open image|while )",
+                ),
+                pattern(
+                    ("bad interpreter", "required file not found"),
+                    "the shell, of a script whose Python has moved",
+                    by=("agent", "batch"),
+                ),
                 pattern("there is no etc/profile.d/conda.sh in ", "our shell"),
                 pattern("cannot activate the conda environment ", "our shell"),
                 pattern("there is no Python in ", "our shell, of a virtual environment"),
@@ -345,6 +367,8 @@ CAUSES: dict[str, Cause] = {
                 pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
                 pattern("No module named ", "python -m, and whoever quotes Python"),
                 pattern("error while loading shared libraries: ", "the dynamic linker"),
+                pattern("cannot open shared object file", "dlopen(3)"),
+                pattern("Failed to import ", "transformers, of one of its own modules"),
             ),
         ),
         Cause(
@@ -360,8 +384,19 @@ CAUSES: dict[str, Cause] = {
                     "gloo, of GLOO_SOCKET_IFNAME",
                 ),
                 pattern(
-                    ("no usable transports", "UCX ERROR", "UCX  ERROR", "fi_getinfo", "OFI fi_"),
+                    "connectFullMesh failed",
+                    "gloo, which listened where others cannot reach it",
+                    line=r"\[?(?:127\.|::1)",
+                    action="A node's own name means its loopback address there: name the interface "
+                    "by GLOO_SOCKET_IFNAME, or in the site profile rendezvous.interface.",
+                ),
+                pattern(
+                    (
+                        *("no usable transports", "UCX ERROR", "UCX  ERROR", "UCX  WARN"),
+                        *("fi_getinfo", "OFI fi_", "Error: ucp_ep_create"),
+                    ),
                     "UCX and libfabric",
+                    line=r"ERROR|Error|not available|no usable|fi_",
                 ),
                 pattern("Duplicate GPU detected", "NCCL"),
             ),
@@ -377,12 +412,9 @@ CAUSES: dict[str, Cause] = {
             patterns=(
                 pattern(("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"), "torch"),
                 pattern(
-                    (
-                        "CUDA error: out of memory",
-                        "cudaErrorMemoryAllocation",
-                        "RESOURCE_EXHAUSTED",
-                    ),
-                    "CUDA",
+                    ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
+                    "CUDA, HIP, XLA",
+                    line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of memory|cudaErrorM|RESOURCE_E",
                 ),
                 pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
                 pattern(
@@ -420,6 +452,7 @@ CAUSES: dict[str, Cause] = {
                     r"Invalid access of peer GPU memory over nvlink|contained)",
                 ),
                 pattern("CUDA-capable device(s) is/are busy or unavailable", "CUDA"),
+                pattern(("CUDA unknown error", "Found no NVIDIA driver"), "torch, of a driver"),
                 pattern(
                     "system not yet initialized", "CUDA 802: the node's fabric manager is down"
                 ),
@@ -430,14 +463,19 @@ CAUSES: dict[str, Cause] = {
         ),
         Cause(
             "disk-full",
-            "No room was left on the disk, or the quota was used up: {who}: {words}",
-            "Make room (du, quota -s, lfs quota), keep fewer checkpoints "
-            "(training.checkpoint.keep_last), or choose another place with --runs. " + RESUME,
+            "No room was left to write: {who}: {words}",
+            "Make room (df -h, du), or choose another place with --runs. " + RESUME,
             retry="storage",
             again="not before there is room",
             patterns=(
                 pattern("No space left on device", "the kernel's ENOSPC, in anybody's words"),
                 pattern("Disk quota exceeded", "the kernel's EDQUOT"),
+                pattern(
+                    "is killed by signal: ",
+                    "torch's loader, of a worker that found no room in /dev/shm",
+                    line=r"DataLoader worker .*Bus error",
+                ),
+                pattern("No usable temporary directory found", "Python's tempfile"),
                 pattern("GB are free in ", "our check before training", line=r"only [\d.]+ GB"),
                 pattern("the file system or your quota is full", "our check before training"),
             ),
@@ -447,15 +485,16 @@ CAUSES: dict[str, Cause] = {
             "A file system failed {who}: {words}",
             "Look whether the path can be read on that node now, and tell the centre if not. "
             + RESUME,
+            retry="storage",
             again="perhaps, once the file system is well",
             patterns=(
                 pattern(
                     (
                         *("Stale file handle", "Input/output error", "Read-only file system"),
                         *("Remote I/O error", "Transport endpoint is not connected"),
-                        "Cannot send after transport endpoint shutdown",
+                        *("Cannot send after transport endpoint shutdown", "disk I/O error"),
                     ),
-                    "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN",
+                    "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN; SQLite",
                 ),
             ),
         ),
@@ -482,17 +521,21 @@ CAUSES: dict[str, Cause] = {
                         ),
                         *("Max retries exceeded with url", "Failed to establish a new connection"),
                         *("Could not reach", "annot connect to host", "Couldn't reach"),
+                        *("onnect to the license server", "icense server", "connection broken by"),
                     ),
-                    "Hugging Face's libraries, urllib3, aiohttp, wandb",
+                    "Hugging Face's libraries, urllib3, aiohttp, wandb, licence managers, pip",
                     quoted=True,
                     line=r"(?i)huggingface|https?://(?!localhost|127\.)|host=|hub|dataset|wandb|"
-                    r"connection error|network error|cannot connect to host [\w-]+\.[\w.-]+:443",
+                    r"connection error|network error|cannot connect to host [\w-]+\.[\w.-]+:443|"
+                    r"(?:connect|reach|communicate|contact).{0,60}licen[sc]e (?:server|manager)|"
+                    r"licen[sc]e (?:server|manager).{0,60}(?:connect|reach|down|respond|timed out)|"
+                    r"NewConnectionError|ConnectTimeoutError|NameResolutionError",
                 ),
             ),
         ),
         Cause(
             "checkpoint-unreadable",
-            "{who} could not read the checkpoint to go on from: {words}",
+            "{who} met a checkpoint, or another saved file, that cannot be read: {words}",
             "See what is whole: fsdpkit checkpoint verify {run}; resume from an older one, or "
             "start from its weights: training.checkpoint.start",
             patterns=(
@@ -535,11 +578,16 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     ("nan", "NaN", "inf", "Inf", "finite"),
                     "what trainers, torch and its anomaly detection say",
+                    quoted=True,
                     line=r"(?i)\b(?:loss(?:es)?|grad\w*|norm|weights?|activations?|logits?|outputs?|"
                     r"probability tensor|invalid values|result|params?|parameters?|backward\w*)\b"
                     r".{0,80}?(?<![\w.])(?:nans?|infs?|infinit\w+|non-?finite|not finite)\b"
                     r"|\b(?:nan|inf|non-?finite)s? (?:\w+ ){0,3}"
                     r"(?:in|loss|grad\w*|found|detected|encountered)\b",
+                ),
+                pattern(
+                    "but found invalid values",
+                    "torch.distributions, of parameters that are no numbers",
                 ),
                 pattern(
                     ("loss scale", "Loss scale"),
@@ -590,7 +638,7 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     "monitoredBarrier",
                     "gloo's monitored barrier, which knows who did not come",
-                    line=r"(?i)rank(?:\(?s\)?)? (?P<rank>\d+) failed to (?:pass|reach) monitoredB",
+                    line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) mon",
                 ),
                 pattern(
                     (

@@ -21,7 +21,7 @@ from fsdpkit.failures.tracebacks import Line, Raised, ended_by, lines_of
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
 STOPPED = 75
 _CRASHED = (SEGV, BUS, ILL, FPE)
-_LAST_LINES = 8
+_LAST_LINES = 15
 _ABORT_LINES = 120
 
 
@@ -55,7 +55,7 @@ def explain(end: End) -> Explanation | None:
     if end.status in (0, STOPPED):
         return None
     by_exception = _by_exception(end)
-    if end.status == TERM and by_exception is None:
+    if end.status == TERM and (by_exception is None or not by_exception.shown.sure):
         return None
     if end.status in _CRASHED:
         if by_exception is not None and _is_marked(end):
@@ -82,24 +82,30 @@ def explain(end: End) -> Explanation | None:
 
 
 def _by_exception(end: End) -> Explanation | None:
-    if end.record and (end.callstack or not _says_the_same(end)):
-        raised = _of_record(end.record)
-        if (traced := ended_by(end.callstack)) is not None:
+    printed = ended_by(end.err)
+    told = _of_record(end.record) if end.record else None
+    if told is not None and (printed is None or not _same(printed, told)):
+        printed = None
+    if told is not None and (end.callstack or printed is None):
+        raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
+        if (traced := ended_by(end.callstack) or printed) is not None:
             raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
-        first = end.record.partition("\n")[0]
-        shown = exceptions.shown(msgspec.structs.replace(raised, begin=0, end=len(first)))
-        return Explanation(_with_warning(shown, end), "record")
-    uncaught = ended_by(end.err)
-    if uncaught is None or (end.status is None and not uncaught.sure):
+        if printed is not None:
+            raised = msgspec.structs.replace(raised, in_front=printed.in_front)
+        return Explanation(_with_warning(exceptions.shown(raised), end), "record")
+    if printed is None or (end.status is None and not printed.sure):
         return None
-    shown = _with_warning(exceptions.shown(uncaught), end)
-    return Explanation(msgspec.structs.replace(shown, sure=uncaught.sure), "err")
+    shown = _with_name_service(_with_warning(exceptions.shown(printed), end), end)
+    return Explanation(msgspec.structs.replace(shown, sure=printed.sure and shown.sure), "err")
 
 
-def _says_the_same(end: End) -> bool:
-    """Whether the traceback in its standard error is of the exception that was put on record."""
-    raised = ended_by(end.err)
-    return raised is not None and str(raised) == end.record.partition("\n")[0].strip()
+def _same(one: Raised, other: Raised) -> bool:
+    """Whether they are one exception, which a record names without its module."""
+    return (one.name, _first(one)) == (other.name, _first(other))
+
+
+def _first(raised: Raised) -> str:
+    return raised.message.partition("\n")[0].strip()
 
 
 _RECORD = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
@@ -128,6 +134,23 @@ def _with_warning(shown: Shown, end: End) -> Shown:
     if warned is None or warned.cause == "exception":
         return shown
     return msgspec.structs.replace(warned, begin=shown.begin, end=shown.end, raised=raised)
+
+
+_NO_ADDRESS = re.compile(
+    r"The IPv\d network addresses of \((.+?), \d+\) cannot be retrieved \(gai error: .*"
+)
+
+
+def _with_name_service(shown: Shown, end: End) -> Shown:
+    """TCPStore's own warning, where the exception only says that it waited for the head in vain."""
+    if shown.cause not in ("rendezvous-timeout", "connection-reset"):
+        return shown
+    if (warned := _NO_ADDRESS.search(end.err)) is None:
+        return shown
+    place = Pattern((), "torch's TCPStore, of a name that does not resolve")
+    return msgspec.structs.replace(
+        shown, cause="head-address", pattern=place, words=warned[0].rstrip(".")
+    )
 
 
 # Crashes and aborts
@@ -196,14 +219,21 @@ def _abort(end: End) -> Explanation | None:
                 "",
             )
             candidates.append(_of_cpp(thrown, f"{match[1]}\n{more}", line))
+        elif (match := _THROWN.match(line.text)) and not any(
+            _WHAT.match(later.text) for later in lines[place + 1 : place + 3]
+        ):
+            if "c10::Dist" in match[1]:
+                warned = "\n".join(re.findall(r"^.*NCCL WARN .*$", end.err, re.MULTILINE))
+                candidates.append(_of_cpp(match[1], warned or "ncclRemoteError", line))
         elif _WATCHED.search(line.text):
-            for found in exceptions.said(line.text):
+            for found in exceptions.said(line.text) if "NCCL error" not in line.text else ():
                 candidates.append(found.moved(line.begin))
                 break
             else:
                 thread = line.text.partition("terminated with exception: ")[2]
                 if thread:
-                    candidates.append(_of_cpp("", thread, line))
+                    more = "\n".join(later.text for later in lines[place + 1 : place + 12])
+                    candidates.append(_of_cpp("", f"{thread}\n{more}", line))
         elif end.status == ABRT and _ABORTED.search(line.text):
             candidates.append(Shown("exception", _BY_SIGNAL, line.begin, line.end))
     if end.status is None:
@@ -314,7 +344,10 @@ def told(end: End) -> str:
         raised = shown.raised
         return f"{raised.type}: {raised.message}".strip() if raised.type else raised.message
     line = (end.err if found.where == "err" else end.out)[shown.begin : shown.end]
-    return shown.words or _COLOURS_AND_MARKS.sub("", line).strip()
+    words = shown.words or _COLOURS_AND_MARKS.sub("", line).strip()
+    again = explain_record(end.status or 1, words)
+    same = again is not None and (again.cause, again.level) == (shown.cause, shown.level)
+    return words if same else in_words_of(end.status)
 
 
 _COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.causes import CAUSES, RESUME
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import Raised, inner
@@ -28,8 +28,9 @@ _ABOUT_DATA = frozenset(
 """Types whose messages hold what the program worked on."""
 _ALSO_OF_NUMBERS = frozenset({"ValueError", "AssertionError"})
 """Types that say something of data, or that numbers overflowed, or that a hub is out of reach."""
+_OF_A_CHILD = ("no-internet", "disk-full", "host-out-of-memory", "gpu-out-of-memory")
+"""What the words of a program that it had called may show."""
 _BY_TYPE = {
-    "OutOfMemoryError": "gpu-out-of-memory",
     "MemoryError": "host-out-of-memory",
     "_ArrayMemoryError": "host-out-of-memory",
     "ArrowMemoryError": "host-out-of-memory",
@@ -37,7 +38,6 @@ _BY_TYPE = {
     "ImportError": "import-error",
     "FloatingPointError": "nan-loss",
     "SafetensorError": "checkpoint-unreadable",
-    "CheckpointException": "checkpoint-unreadable",
     "BadZipFile": "checkpoint-unreadable",
     "RendezvousTimeoutError": "rendezvous-timeout",
     "RendezvousConnectionError": "rendezvous-timeout",
@@ -55,7 +55,8 @@ _BY_ERRNO = {
     116: "storage",  # ESTALE
     122: "disk-full",  # EDQUOT
 }
-_ERRNO = re.compile(r"\[Errno (\d+)\]|^\(?(\d+), ")
+_ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)")
+_OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
 
 
@@ -79,12 +80,26 @@ def _of_one(outer: Raised) -> Shown:
     raised = inner(outer)
     name = raised.name
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
+    if name == "CalledProcessError":
+        for found in said(raised.in_front):
+            if found.cause in _OF_A_CHILD:
+                return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, sure=False)
     if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
         return plain
+    if name == "OutOfMemoryError":
+        of_gpu = raised.type.startswith("torch") or re.search(r"CUDA|HIP|GPU|XPU", raised.message)
+        gpu = of_gpu or not raised.message
+        return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
+    if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
+        return plain
     if (cause := _BY_TYPE.get(name)) is not None:
-        return _with_action(msgspec.structs.replace(plain, cause=cause), raised)
+        return msgspec.structs.replace(plain, cause=cause)
+    if name == "EOFError" and "Ran out of input" in raised.message:  # pickle, of a file cut short
+        return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
     if _no_internet(raised):
         return msgspec.structs.replace(plain, cause="no-internet")
+    if _OF_HDF5.search(raised.message):
+        return msgspec.structs.replace(plain, cause="data-missing")
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
         found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
         return _with_action(found, raised)
@@ -93,7 +108,8 @@ def _of_one(outer: Raised) -> Shown:
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
         if name in _ALSO_OF_NUMBERS and found.cause not in ("nan-loss", "no-internet"):
             continue
-        return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
+        found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
+        return _with_action(found, raised)
     return plain
 
 
@@ -143,7 +159,10 @@ _CLIENTS = (
     "requests|urllib3|httpx|httpcore|aiohttp|botocore|boto3|aiobotocore|s3fs|gcsfs|fsspec|"
     "huggingface_hub|wandb|mlflow|comet_ml|neptune|google|azure|swanlab|clearml"
 )
-_BY_CLIENT = re.compile(rf"^(?:{_CLIENTS})\.")
+_BY_CLIENT = re.compile(
+    rf"^(?:{_CLIENTS})\.|(?:^|\.)(?:URLError|EndpointConnectionError|NewConnectionError|MaxRetryError|"
+    r"ConnectTimeout|ClientConnectorError|ProxyError|CommError|LocalEntryNotFoundError)$"
+)
 _IN_CLIENT = re.compile(rf"-packages/(?:{_CLIENTS})/|/urllib/request\.py|/http/client\.py")
 _OUT_OF_REACH = re.compile(
     r"(?i)connect|resol(?:ve|ution)|name or service not known|unreachable|timed?[ -]?out|"
@@ -176,15 +195,25 @@ def _no_internet(raised: Raised) -> bool:
 
 _PLACES = (
     (
-        re.compile(r"/dev/shm|shared memory|shm"),
+        re.compile(r"/dev/shm|shared memory|\bshm\b|Bus error"),
         "/dev/shm of the node is full: fewer or smaller batches in flight "
         "(training.data.workers), a larger /dev/shm for the container, or remove what other jobs "
         "left there.",
     ),
     (
-        re.compile(r"['\" ]/tmp\b|TMPDIR|/var/tmp|/local"),
+        re.compile(r"['\" ]/tmp\b|TMPDIR|/var/tmp|temporary directory"),
         "The node's own disk is full: set TMPDIR to a place with room, or leave the node out "
         "(--set resources.exclude={node}).",
+    ),
+    (
+        re.compile(r"quota", re.IGNORECASE),
+        "See what uses it (quota -s, lfs quota, du), remove what is not needed, or choose another "
+        "place: --runs, HF_HOME, XDG_CACHE_HOME.",
+    ),
+    (
+        re.compile(r"checkpoint", re.IGNORECASE),
+        "Make room (df -h, du), keep fewer checkpoints (training.checkpoint.keep_last), or choose "
+        "another place with --runs. " + RESUME,
     ),
 )
 

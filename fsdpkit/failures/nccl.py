@@ -11,10 +11,10 @@ import re
 
 from fsdpkit.failures.patterns import Level, Pattern, Shown, pattern
 
-_LAST = re.compile(r"Last error:\s*\n?\s*(.+)")
+_LAST = re.compile(r"(?:Last error:\s*\n?\s*|^NCCL: )(.+)")
 _WARNING = re.compile(r"^.*NCCL WARN (.+)$", re.MULTILINE)
 _OWN_WORDS = re.compile(
-    r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument|InProgress)\b|NCCL error|\bNCCL WARN "
+    r"\bnccl(?:\w+Error|InvalidUsage|InvalidArgument)\b|NCCL [Ee]rror|\bNCCL WARN |^NCCL: "
 )
 
 _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
@@ -74,7 +74,7 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
         "network-setup",
         r"(?i)no (?:\w+ )?(?:socket )?interface|no IP interface|no usable .*interface|"
         r"interface .* (?:not found|does not exist)|peer access|no device found|No such device|"
-        r"NET/\w+ .*(?:failed|unable) to (?:init|load|open)|unsupported .*transport|"
+        r"NET/\w+ .*(?:failed|unable|couldn't|could not|cannot)|unsupported .*transport|"
         r"cannot find .*(?:HCA|network)|Failed to (?:initialize|find) any NET|"
         r"No route to host|Network is unreachable|libfabric|ncclNet\w*",
         Level.OWN,
@@ -102,6 +102,11 @@ _COMPILED = tuple(
 _GENERAL: tuple[tuple[str, str, Pattern], ...] = (
     ("connection-reset", "ncclRemoteError", pattern("ncclRemoteError", "NCCL", Level.LOST_PEER)),
     ("connection-reset", "ncclSystemError", pattern("ncclSystemError", "NCCL", Level.LOST_PEER)),
+    (
+        "connection-reset",
+        "unhandled system error",
+        pattern("unhandled system error", "NCCL, in torch's words", Level.LOST_PEER),
+    ),
     ("exception", "nccl", pattern("nccl", "NCCL, of itself")),
 )
 
@@ -115,8 +120,8 @@ def explained(message: str) -> Shown | None:
     for words in (*([last[1]] if last else []), *reversed(warnings[-3:])):
         for cause, told, found in _COMPILED:
             if told.search(words):
-                return Shown(cause, found, 0, 0, words=words.strip())
-    words = last[1].strip() if last else None
+                return Shown(cause, found, 0, 0, words=f"NCCL: {words.strip()}")
+    words = f"NCCL: {last[1].strip()}" if last else None
     for cause, sign, found in _GENERAL:
         if sign in message:
             return Shown(cause, found, 0, 0, words=words)

@@ -57,6 +57,8 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the program says that `before` caused it (`raise … from`)."""
     sure: bool = True
     """Whether it ended the process for certain; else it is only the last that was printed."""
+    in_front: str = ""
+    """The last lines before the traceback, which a child process may have written."""
 
     @property
     def name(self) -> str:
@@ -133,7 +135,7 @@ def ended_by(text: str) -> Raised | None:
         if len(ordinary) > (_MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND):
             return None
         return msgspec.structs.replace(raised, sure=not logged)
-    return _without_traceback(lines)
+    return None if found else _without_traceback(lines)
 
 
 def last_printed(text: str) -> Raised | None:
@@ -173,14 +175,23 @@ def _all(lines: Sequence[Line]) -> list[_Found]:
             continue
         own, logged = True, False
         if in_front in (_IMPLICIT, _EXPLICIT) and found:
-            before, _, own, logged = found.pop()
-            raised = msgspec.structs.replace(raised, before=before, meant=in_front == _EXPLICIT)
-        elif _NOT_ITS_OWN.search(in_front):
+            link, _, own, logged = found.pop()
+            raised = msgspec.structs.replace(raised, before=link, meant=in_front == _EXPLICIT)
+        elif _NOT_ITS_OWN.search(in_front) or _is_of_a_child(raised):
             own = False
         elif in_front and not lines[header].marked:
             logged = bool(_LOGGED.match(in_front))
+        before = "\n".join(line.text for line in lines[max(0, header - 12) : header])
+        raised = msgspec.structs.replace(raised, in_front=before)
         found.append((raised, lines[header].marked, own, logged))
     return found
+
+
+def _is_of_a_child(raised: Raised) -> bool:
+    """Whether another process raised it, begun by multiprocessing, that shares standard error."""
+    frames = raised.frames
+    begun = bool(frames) and frames[0].file == "<string>"
+    return begun and any("/multiprocess" in frame.file for frame in frames)
 
 
 def _in_front(lines: Sequence[Line], place: int) -> str:
@@ -244,7 +255,7 @@ _BARE = re.compile(
 def _without_traceback(lines: Sequence[Line]) -> Raised | None:
     """A last line that only names an exception, as of a syntax error or a cut log."""
     for line in reversed([line for line in lines if line.text.strip()][-3:]):
-        if match := _BARE.match(line.text):
+        if (match := _BARE.match(line.text)) and match["type"] != "SystemExit":
             return Raised(
                 type=match["type"],
                 message=match["message"] or "",

@@ -166,7 +166,11 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         err=words.get("err", ""),
         out=words.get("out", ""),
     )
-    found = explain(end)
+    found = None
+    if recorded and voice.traceback is None:  # its agent's reading of what is still there to read
+        found = explain(msgspec.structs.replace(end, record=""))
+    if found is None or not found.shown.sure or found.where == "status":
+        found = explain(end)
     if found is not None:
         yield _finding(found.shown, texts[found.where], voice)
 

@@ -36,6 +36,7 @@ class Answer:
     case: Case
     diagnosis: Diagnosis
     taken_for: str | None
+    run: str
 
     @property
     def mark(self) -> Literal["right", "unknown", "wrong"]:
@@ -49,6 +50,7 @@ class Answer:
     def forbidden(self) -> str | None:
         """What it says and may not."""
         told = f"{self.diagnosis.sentence}\n{self.diagnosis.action or ''}"
+        told = told.replace(self.run, "RUN")  # the case's own name is in it
         found = re.search(self.case.want.forbid, told, re.I) if self.case.want.forbid else None
         return found[0] if found else None
 
@@ -73,7 +75,7 @@ def answer(case: Case, directory: Path) -> Answer:
     run, scheduler = build(case, directory)
     verdict = outcomes.read(run / "attempt-0" / "verdict.json", Verdict)
     taken_for = verdict.trouble.cause if verdict and verdict.trouble else None
-    return Answer(case, diagnose(gather_from(run, scheduler)), taken_for)
+    return Answer(case, diagnose(gather_from(run, scheduler)), taken_for, run.name)
 
 
 def cases_in(directory: Path) -> list[Case]:
