@@ -414,7 +414,7 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
                     "CUDA, HIP, XLA",
-                    line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of memory|cudaErrorM|RESOURCE_E",
+                    line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|cudaErrorM|RESOURCE_E",
                 ),
                 pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
                 pattern(
@@ -638,7 +638,7 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     "monitoredBarrier",
                     "gloo's monitored barrier, which knows who did not come",
-                    line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) mon",
+                    line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) m",
                 ),
                 pattern(
                     (
