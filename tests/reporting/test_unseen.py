@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.failures.causes import CAUSES
 from tests.reporting.unseen.build import build
-from tests.reporting.unseen.case import Case
+from tests.reporting.unseen.case import CAUSES, Case
 from tests.reporting.unseen.score import HERE, cases_in
 
 ALL = cases_in(HERE)
@@ -19,7 +18,7 @@ each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_a_case_speaks_of_its_own_ranks_and_nodes_and_of_causes_that_there_are(case: Case) -> None:
     want = case.want
     assert want.best in want.causes
-    assert want.causes <= set(CAUSES)
+    assert want.causes <= CAUSES
     assert all(rank < case.size for rank in (*case.ranks, *case.stacks, *case.hung))
     assert all(node < case.nodes for node in (*case.lost, *case.node_logs, *case.memory_share))
     if isinstance(want.rank, int):

@@ -6,6 +6,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+CAUSES = frozenset(
+    [
+        "bad-gpu",
+        "cancelled",
+        "checkpoint-unreadable",
+        "collective-mismatch",
+        "connection-reset",
+        "data-missing",
+        "disk-full",
+        "done",
+        "environment-missing",
+        "exception",
+        "gpu-out-of-memory",
+        "hang",
+        "head-address",
+        "host-out-of-memory",
+        "import-error",
+        "nan-loss",
+        "network-setup",
+        "no-internet",
+        "node-failure",
+        "pending",
+        "pending-forever",
+        "port-taken",
+        "preemption",
+        "refused",
+        "rendezvous-timeout",
+        "running",
+        "script-not-visible",
+        "settings",
+        "storage",
+        "time-limit",
+        "unknown",
+        "version-mismatch",
+    ]
+)
+"""The names that an expert has for a cause."""
+TakenFor = Literal[
+    "crash", "hang", "out-of-memory", "node-failure", "storage", "settings", "preflight", "any"
+]
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -41,16 +82,7 @@ class Want:
     node: str | Literal["any"] | None = None
     forbid: str = ""
     """Regular expression (ignoring case) that neither sentence nor action may match."""
-    retry: Literal[
-        "crash",
-        "hang",
-        "out-of-memory",
-        "node-failure",
-        "storage",
-        "settings",
-        "preflight",
-        "any",
-    ] = "any"
+    retry: TakenFor = "any"
     """What the agents should take it for. "any": not judged."""
 
 
@@ -99,3 +131,15 @@ class Case:
 
     def node_name(self, node: int) -> str:
         return f"node{node + 1}"
+
+
+def wanted(
+    best: str,
+    *others: str,
+    rank: int | Literal["any"] | None = None,
+    node: str | Literal["any"] | None = None,
+    forbid: str = "",
+    retry: TakenFor = "any",
+) -> Want:
+    """The cause that is best, and others that would do."""
+    return Want(frozenset((best, *others)), best, rank, node, forbid, retry)
