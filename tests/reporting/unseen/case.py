@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CAUSES = frozenset(
-    [
+    {
         "bad-gpu",
         "cancelled",
         "checkpoint-unreadable",
@@ -40,7 +40,7 @@ CAUSES = frozenset(
         "time-limit",
         "unknown",
         "version-mismatch",
-    ]
+    }
 )
 """The names that an expert has for a cause."""
 TakenFor = Literal[
