@@ -213,6 +213,46 @@ CAUSES: dict[str, Cause] = {
                 ),
             ),
         ),
+        Cause(
+            "no-internet",
+            "{who} could not reach a service outside the cluster: {words}",
+            "Compute nodes often have no way out: fetch it on the login node first (for Hugging "
+            "Face into HF_HOME on a shared file system, then HF_HUB_OFFLINE=1; for Weights & "
+            "Biases WANDB_MODE=offline), or set the proxy that the centre names.",
+            again="no, while the nodes have no way out",
+            patterns=(
+                pattern(
+                    ("Could not resolve host: ", "curl: (7)", "curl: (28)"),
+                    "curl, of what a container or a prelude fetches",
+                    by=("agent", "batch"),
+                ),
+                pattern(
+                    (
+                        *(
+                            "couldn't connect to",
+                            "Can't load the configuration of",
+                            "LocalEntryNotFound",
+                        ),
+                        *("offline mode is enabled", "outgoing traffic has been disabled"),
+                        *("Cannot reach https", "we cannot find the requested files in the"),
+                        *(
+                            "cannot find the requested files in the disk cache",
+                            "Network error (Con",
+                        ),
+                        *("Max retries exceeded with url", "Failed to establish a new connection"),
+                        *("Could not reach", "annot connect to host", "Couldn't reach"),
+                        *("onnect to the license server", "icense server", "connection broken by"),
+                    ),
+                    "Hugging Face's libraries, urllib3, aiohttp, wandb, licence managers, pip",
+                    quoted=True,
+                    line=r"(?i)huggingface|https?://(?!localhost|127\.)|host=|hub|dataset|wandb|"
+                    r"connection error|network error|cannot connect to host [\w-]+\.[\w.-]+:443|"
+                    r"(?:connect|reach|communicate|contact).{0,60}licen[sc]e (?:server|manager)|"
+                    r"licen[sc]e (?:server|manager).{0,60}(?:connect|reach|down|respond|timed out)|"
+                    r"NewConnectionError|ConnectTimeoutError|NameResolutionError",
+                ),
+            ),
+        ),
         # ---- Before training ---------------------------------------------------------------------
         Cause(
             "version-mismatch",
@@ -224,6 +264,11 @@ CAUSES: dict[str, Cause] = {
                     "all nodes must see the same environment",
                     "our check before training, which compares each node with the first",
                     line=r"\w+ is \S+ on (?P<node>\S+) but ",
+                ),
+                pattern(
+                    ("ersion incompatib", "ersion mismatch", "as compiled"),
+                    "cuDNN, NVML and others, of a library of another release",
+                    line=r"(?i)version (?:incompatib|mismatch)|compiled +(?:with|against) .+ but ",
                 ),
                 pattern(
                     "The ranks differ in their software", "our trainer, which compares as well"
@@ -327,6 +372,13 @@ CAUSES: dict[str, Cause] = {
                 ),
                 pattern("there is no etc/profile.d/conda.sh in ", "our shell"),
                 pattern("cannot activate the conda environment ", "our shell"),
+                pattern(
+                    ": No such file or directory",
+                    "the shell, of a file that the job's prelude reads",
+                    by=("agent", "batch"),
+                    line=r"slurm_script: line \d+: ",
+                ),
+                pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
                 pattern("there is no Python in ", "our shell, of a virtual environment"),
                 pattern("there is no torchrun on PATH", "our shell"),
                 pattern("The following module(s) are unknown", "Lmod"),
@@ -439,10 +491,15 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     "Xid",
                     "the driver; only those numbers that NVIDIA's Xid Errors lays to the hardware",
+                    Level.OUTSIDE,
+                    by=("agent", "batch"),
                     line=r"(?:NVRM: |\b)Xid (?:\([^)]*\): |error |code )"
                     r"(?:48|62|64|74|79|92|94|95|110|119|120|122|136|140|143|144|145|149)\b",
                 ),
-                pattern(("fallen off the bus", "GPU is lost"), "the driver, Xid 79; NVML"),
+                pattern(
+                    "fallen off the bus", "the driver, Xid 79", Level.OUTSIDE, by=("agent", "batch")
+                ),
+                pattern(("fallen off the bus", "GPU is lost"), "NVML, NCCL", by=("rank",)),
                 pattern(("NVLink error", "nvlink error"), "the driver"),
                 pattern(
                     ("CUDA error: ", "CUDA failure", "Cuda failure"),
@@ -493,43 +550,9 @@ CAUSES: dict[str, Cause] = {
                         *("Stale file handle", "Input/output error", "Read-only file system"),
                         *("Remote I/O error", "Transport endpoint is not connected"),
                         *("Cannot send after transport endpoint shutdown", "disk I/O error"),
+                        *("No locks available", "PytorchStreamWriter failed writing"),
                     ),
                     "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN; SQLite",
-                ),
-            ),
-        ),
-        Cause(
-            "no-internet",
-            "{who} could not reach a service outside the cluster: {words}",
-            "Compute nodes often have no way out: fetch it on the login node first (for Hugging "
-            "Face into HF_HOME on a shared file system, then HF_HUB_OFFLINE=1; for Weights & "
-            "Biases WANDB_MODE=offline), or set the proxy that the centre names.",
-            again="no, while the nodes have no way out",
-            patterns=(
-                pattern(
-                    (
-                        *(
-                            "couldn't connect to",
-                            "Can't load the configuration of",
-                            "LocalEntryNotFound",
-                        ),
-                        *("offline mode is enabled", "outgoing traffic has been disabled"),
-                        *("Cannot reach https", "we cannot find the requested files in the"),
-                        *(
-                            "cannot find the requested files in the disk cache",
-                            "Network error (Con",
-                        ),
-                        *("Max retries exceeded with url", "Failed to establish a new connection"),
-                        *("Could not reach", "annot connect to host", "Couldn't reach"),
-                        *("onnect to the license server", "icense server", "connection broken by"),
-                    ),
-                    "Hugging Face's libraries, urllib3, aiohttp, wandb, licence managers, pip",
-                    quoted=True,
-                    line=r"(?i)huggingface|https?://(?!localhost|127\.)|host=|hub|dataset|wandb|"
-                    r"connection error|network error|cannot connect to host [\w-]+\.[\w.-]+:443|"
-                    r"(?:connect|reach|communicate|contact).{0,60}licen[sc]e (?:server|manager)|"
-                    r"licen[sc]e (?:server|manager).{0,60}(?:connect|reach|down|respond|timed out)|"
-                    r"NewConnectionError|ConnectTimeoutError|NameResolutionError",
                 ),
             ),
         ),

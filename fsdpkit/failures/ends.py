@@ -55,8 +55,6 @@ def explain(end: End) -> Explanation | None:
     if end.status in (0, STOPPED):
         return None
     by_exception = _by_exception(end)
-    if end.status == TERM and (by_exception is None or not by_exception.shown.sure):
-        return None
     if end.status in _CRASHED:
         if by_exception is not None and _is_marked(end):
             return by_exception
@@ -67,7 +65,7 @@ def explain(end: End) -> Explanation | None:
         and by_exception.shown.level == Level.OWN
     ):
         return by_exception
-    if end.status == KILL:
+    if end.status in (KILL, TERM):
         return Explanation(_status(end.status, "unknown", Level.KILLED), "status")
     by_abort = _abort(end) if end.status in (ABRT, None) else None
     if by_abort is not None and (
@@ -165,6 +163,7 @@ _SIGNALS = {
     FPE: "ended by signal 8 (SIGFPE)",
     ABRT: "ended by signal 6 (SIGABRT)",
     KILL: "ended by signal 9 (SIGKILL)",
+    TERM: "ended by signal 15 (SIGTERM)",
 }
 _BY_SIGNAL = Pattern((), "the kernel")
 

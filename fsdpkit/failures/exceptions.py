@@ -37,6 +37,8 @@ _BY_TYPE = {
     "ModuleNotFoundError": "import-error",
     "ImportError": "import-error",
     "FloatingPointError": "nan-loss",
+    "LocalEntryNotFoundError": "no-internet",
+    "OfflineModeIsEnabled": "no-internet",
     "SafetensorError": "checkpoint-unreadable",
     "BadZipFile": "checkpoint-unreadable",
     "RendezvousTimeoutError": "rendezvous-timeout",
@@ -49,13 +51,16 @@ _BY_ERRNO = {
     12: "host-out-of-memory",  # ENOMEM
     28: "disk-full",  # ENOSPC
     30: "storage",  # EROFS
+    37: "storage",  # ENOLCK
     98: "port-taken",  # EADDRINUSE
     107: "storage",  # ENOTCONN, of a file system whose server is gone
     108: "storage",  # ESHUTDOWN, Lustre's of a client that was evicted
     116: "storage",  # ESTALE
+    121: "storage",  # EREMOTEIO
     122: "disk-full",  # EDQUOT
 }
 _ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)")
+_TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
 _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
 
@@ -98,6 +103,10 @@ def _of_one(outer: Raised) -> Shown:
         return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
     if _no_internet(raised):
         return msgspec.structs.replace(plain, cause="no-internet")
+    if _TIMED_OUT_ON_A_FILE.search(raised.message):
+        return msgspec.structs.replace(plain, cause="storage")
+    if raised.type.partition(".")[0] in ("ucp", "ucxx", "mpi4py"):
+        return msgspec.structs.replace(plain, cause="network-setup")
     if _OF_HDF5.search(raised.message):
         return msgspec.structs.replace(plain, cause="data-missing")
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
@@ -129,7 +138,7 @@ def said(text: str) -> Iterator[Shown]:
 
 
 def _errno(raised: Raised) -> int | None:
-    match = _ERRNO.search(raised.message.partition("\n")[0])
+    match = _ERRNO.search(raised.message)
     return int(match[1] or match[2]) if match else None
 
 

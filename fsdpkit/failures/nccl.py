@@ -72,7 +72,8 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
     ),
     (
         "network-setup",
-        r"(?i)no (?:\w+ )?(?:socket )?interface|no IP interface|no usable .*interface|"
+        r"(?i)neither AF_INET|no IP interface|no usable .*interface|"
+        r"no (?:\w+ )?(?:socket )?interface|"
         r"interface .* (?:not found|does not exist)|peer access|no device found|No such device|"
         r"NET/\w+ .*(?:failed|unable|couldn't|could not|cannot)|unsupported .*transport|"
         r"cannot find .*(?:HCA|network)|Failed to (?:initialize|find) any NET|"
@@ -83,8 +84,8 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
     (
         "connection-reset",
         r"(?i)closed by|connection reset|reset by peer|broken pipe|remote process|"
-        r"peer .*(?:exit|gone|closed)|connection refused|socketProgress|recv(?:ed)? 0 bytes|"
-        r"Got completion |proxy ?call|ncclProxy|abort",
+        r"peer .*(?:exit|gone|closed)|connection refused|socketProgress|"
+        r"socket (?:recv|send|poll)|recv(?:ed)? 0 bytes|Got completion |proxy ?call|abort",
         Level.LOST_PEER,
         None,
     ),

@@ -134,7 +134,7 @@ def ended_by(text: str) -> Raised | None:
         ordinary = [text for text in behind if text.strip() and not _AFTERMATH.search(text)]
         if len(ordinary) > (_MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND):
             return None
-        return msgspec.structs.replace(raised, sure=not logged)
+        return msgspec.structs.replace(raised, sure=not (logged and ordinary))
     return None if found else _without_traceback(lines)
 
 

@@ -151,7 +151,7 @@ _WATCHDOG = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
 )
-_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued NCCL work: (\d+)")
+_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
 
 
 def _watchdog_texts(attempt: Attempt) -> Iterator[str]:
@@ -183,6 +183,8 @@ def left_behind(attempt: Attempt) -> Iterator[Fact]:
             waited.setdefault(int(rank), int(number))
         for rank, number in _ENQUEUED.findall(text):
             enqueued[int(rank)] = int(number)
+    for rank, number in waited.items():
+        enqueued.setdefault(rank, number)
     if len(enqueued) < 2:
         return
     furthest = max(enqueued.values())

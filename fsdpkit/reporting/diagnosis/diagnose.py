@@ -222,7 +222,8 @@ def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
     if _decided_by_itself(attempt):
         # What the scheduler says of the job then is how it was cleared away.
         inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
-        findings = inside or findings
+        if any(f.level >= Level.OWN for f in inside):
+            findings = inside
     if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
         # Of a node that is gone its neighbours say the same: they lost it.
         others = [f for f in findings if f.cause == "node-failure" and f.node not in trouble.lost]
@@ -264,7 +265,7 @@ def _node_of(rank: int, attempt: Attempt) -> str | None:
     return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
-_BREAKS = ("host-out-of-memory", "node-failure")
+_BREAKS = ("host-out-of-memory", "node-failure", "bad-gpu")
 """Of what comes from outside, that which the agents notice as a failure."""
 _PLACES = {name: place for place, name in enumerate(CAUSES)}
 
