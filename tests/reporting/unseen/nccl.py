@@ -18,7 +18,6 @@ from tests.reporting.unseen.words import (
     aborted,
     by,
     closed,
-    lost_peer,
     raised,
     remote_error,
     watchdog,
@@ -425,7 +424,7 @@ RuntimeError: Rank 6 failed to pass monitoredBarrier in 300000 ms
     ),
     Case(
         name="nccl-versions-differ",
-        source="https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc",
+        source="https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
         nodes=2,
         gpus=2,
         ranks={
@@ -454,7 +453,7 @@ RuntimeError: Rank 6 failed to pass monitoredBarrier in 300000 ms
                 _BARRIER
                 + _dist_error(
                     *_SYSTEM,
-                    'Error: NCCL_NET="AWS Libfabric" was requested, but it could not be initialised',
+                    "Error: network AWS Libfabric not found.",
                 ),
                 before=ADDRESS
                 + f"[2026-11-22 00:16:08] gpu{rank // 8 + 1:02}:{4100 + rank % 8}:4390 [{rank % 8}] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available\n",
@@ -530,7 +529,6 @@ RuntimeError: Rank 6 failed to pass monitoredBarrier in 300000 ms
     raise ValueError(f"vocabulary size {size} is not a multiple of {align}")
 ValueError: vocabulary size 32103 is not a multiple of 64
 """,
-                after=lost_peer(0).replace(ADDRESS, "") if False else "",
             ),
             **{
                 rank: raised(
@@ -603,7 +601,7 @@ ValueError: vocabulary size 32103 is not a multiple of 64
                 ),
                 status=134,
             ),
-            0: aborted(0).__class__(err=remote_error(0), status=134, after_s=1.0),
+            0: aborted(0),
         },
         others=QUIET,
         want=wanted("exception", rank=3, node="node2", retry="crash"),
