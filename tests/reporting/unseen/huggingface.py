@@ -1,6 +1,6 @@
 """Hugging Face's libraries, Lightning, DeepSpeed, Megatron and those who track experiments."""
 
-# ruff: noqa: E501 - lines of logs stand as they were printed
+# ruff: noqa: E501, W291, W293 - lines of logs stand as they were printed
 
 from __future__ import annotations
 
