@@ -100,8 +100,11 @@ CAUSES: dict[str, Cause] = {
                     "MemoryError", "Python and numpy", line=r"^(?:\S+\.)?\w*MemoryError\b(?!\w)"
                 ),
                 pattern(
-                    ("Cannot allocate memory", "annot allocate memory", "std::bad_alloc"),
+                    ("annot allocate memory", "std::bad_alloc"),
                     "the kernel's ENOMEM, of fork(2) or mmap(2); C++",
+                ),
+                pattern(
+                    "memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"
                 ),
                 pattern(
                     "MB of memory are free, ",
@@ -187,6 +190,7 @@ CAUSES: dict[str, Cause] = {
             "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
             retry="node-failure",
             patterns=(
+                pattern("srun: fatal: ", "srun", by=("agent", "batch")),
                 pattern(
                     "Unable to create step",
                     "srun; a node that hangs on to the attempt before is the usual reason",
@@ -266,9 +270,10 @@ CAUSES: dict[str, Cause] = {
                     line=r"\w+ is \S+ on (?P<node>\S+) but ",
                 ),
                 pattern(
-                    ("ersion incompatib", "ersion mismatch", "as compiled"),
+                    ("ersion incompatib", "ersion mismatch", "as compiled", "binary incompatib"),
                     "cuDNN, NVML and others, of a library of another release",
-                    line=r"(?i)version (?:incompatib|mismatch)|compiled +(?:with|against) .+ but ",
+                    line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
+                    r"compiled +(?:with|against) .+ but ",
                 ),
                 pattern(
                     "The ranks differ in their software", "our trainer, which compares as well"
@@ -583,6 +588,7 @@ CAUSES: dict[str, Cause] = {
             again="not before the file is there",
             patterns=(
                 pattern(": no such file", "our readers of data and tokenizers"),
+                pattern("Please use the NLTK Downloader", "NLTK"),
                 pattern(
                     "FileNotFoundError: ",
                     "Python; a name without a directory is a program that was to be run",

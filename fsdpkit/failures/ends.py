@@ -84,6 +84,9 @@ def _by_exception(end: End) -> Explanation | None:
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
+    if end.status == 2 and _REFUSED.match(end.record):
+        shown = Shown("settings", _USAGE_PATTERN, 0, len(end.record))
+        return Explanation(shown, "record")
     if told is not None and (end.callstack or printed is None):
         raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
         if (traced := ended_by(end.callstack) or printed) is not None:
@@ -193,7 +196,8 @@ _ABORTED = re.compile(
     r"free\(\): |double free|malloc\(\): |malloc_consolidate|corrupted |realloc\(\): |"
     r"munmap_chunk\(\)|stack smashing detected|buffer overflow detected|Assertion [`'].*failed|"
     r"Assertion failed|^Fatal Python error: (?!Aborted)|LLVM ERROR|Check failed: |"
-    r"terminate called without an active exception|pure virtual method called"
+    r"terminate called without an active exception|pure virtual method called|"
+    r"memory allocation of \d+ bytes failed"
 )
 _WATCHED = re.compile(
     r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"
@@ -234,14 +238,16 @@ def _abort(end: End) -> Explanation | None:
                     more = "\n".join(later.text for later in lines[place + 1 : place + 12])
                     candidates.append(_of_cpp("", f"{thread}\n{more}", line))
         elif end.status == ABRT and _ABORTED.search(line.text):
-            candidates.append(Shown("exception", _BY_SIGNAL, line.begin, line.end))
+            particular = next(exceptions.said(line.text), None)
+            plain = Shown("exception", _BY_SIGNAL, line.begin, line.end)
+            candidates.append(particular.moved(line.begin) if particular else plain)
     if end.status is None:
         candidates = [one for one in candidates if one.cause == "hang"]
     if not candidates:
         return None
-    particular = [one for one in candidates if one.cause != "exception"] or candidates
-    highest = max(one.level for one in particular)
-    return Explanation(next(one for one in particular if one.level == highest), "err")
+    candidates = [one for one in candidates if one.cause != "exception"] or candidates
+    highest = max(one.level for one in candidates)
+    return Explanation(next(one for one in candidates if one.level == highest), "err")
 
 
 def _of_cpp(thrown: str, text: str, line: Line) -> Shown:
@@ -334,19 +340,21 @@ def told(end: End) -> str:
     """What an agent puts on record of an end: the words that explain it for certain, else only how
     the process ended. `explain_record` finds the same in it again."""
     found = explain(end)
-    if end.record:
-        return end.record
-    if found is None or not found.shown.sure or found.where not in ("err", "out"):
-        return in_words_of(end.status)
-    shown = found.shown
-    if shown.raised is not None:
-        raised = shown.raised
-        return f"{raised.type}: {raised.message}".strip() if raised.type else raised.message
-    line = (end.err if found.where == "err" else end.out)[shown.begin : shown.end]
-    words = shown.words or _COLOURS_AND_MARKS.sub("", line).strip()
-    again = explain_record(end.status or 1, words)
-    same = again is not None and (again.cause, again.level) == (shown.cause, shown.level)
-    return words if same else in_words_of(end.status)
+    if found is None or not found.shown.sure:
+        return end.record or in_words_of(end.status)
+    candidates = [end.record] if end.record else []
+    if (raised := found.shown.raised) is not None:
+        candidates.append(f"{raised.type}: {raised.message}" if raised.type else raised.message)
+    if found.where in ("err", "out"):
+        text = end.err if found.where == "err" else end.out
+        line = text[found.shown.begin : found.shown.end]
+        candidates.append(found.shown.words or _COLOURS_AND_MARKS.sub("", line).strip())
+    shows = (found.shown.cause, found.shown.level)
+    for words in candidates:
+        again = explain_record(end.status or 1, words)
+        if again is not None and (again.cause, again.level) == shows:
+            return words
+    return end.record or in_words_of(end.status)
 
 
 _COLOURS_AND_MARKS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[rank\d+\]: ?")

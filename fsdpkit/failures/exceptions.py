@@ -18,7 +18,7 @@ from fsdpkit.failures.tracebacks import Raised, inner
 
 _ABOUT_DATA = frozenset(
     {
-        *("KeyError", "IndexError", "LookupError", "TypeError", "AttributeError", "NameError"),
+        *("KeyError", "IndexError", "TypeError", "AttributeError", "NameError"),
         *("UnboundLocalError", "ZeroDivisionError", "UnicodeDecodeError", "UnicodeEncodeError"),
         *("SyntaxError", "IndentationError", "TabError", "JSONDecodeError", "StopIteration"),
         *("RecursionError", "NotImplementedError", "ValidationError", "ParserError"),
@@ -28,6 +28,7 @@ _ABOUT_DATA = frozenset(
 """Types whose messages hold what the program worked on."""
 _ALSO_OF_NUMBERS = frozenset({"ValueError", "AssertionError"})
 """Types that say something of data, or that numbers overflowed, or that a hub is out of reach."""
+_IN_ANY_TYPE = ("nan-loss", "no-internet", "version-mismatch")
 _OF_A_CHILD = ("no-internet", "disk-full", "host-out-of-memory", "gpu-out-of-memory")
 """What the words of a program that it had called may show."""
 _BY_TYPE = {
@@ -115,7 +116,7 @@ def _of_one(outer: Raised) -> Shown:
     if (answer := by_nccl(raised.message)) is not None:
         return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
-        if name in _ALSO_OF_NUMBERS and found.cause not in ("nan-loss", "no-internet"):
+        if name in _ALSO_OF_NUMBERS and found.cause not in _IN_ANY_TYPE:
             continue
         found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
         return _with_action(found, raised)

@@ -304,6 +304,11 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: Attempt) ->
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=_order).node if same else None
     if first.cause == "host-out-of-memory" and rank is None:
+        told = [f for f in others if f.cause == first.cause and f.rank is not None]
+        told = [f for f in told if node in (None, f.node)]
+        if told:
+            victim_told = min(told, key=_order)
+            return msgspec.structs.replace(first, rank=victim_told.rank, node=victim_told.node)
         killed = [v for v in attempt.voices if v.kind == "rank" and v.status == 137]
         killed = [v for v in killed if node in (None, v.node)]
         if killed:
