@@ -1,4 +1,9 @@
-"""The cases of failures that nobody here has seen are sound, and always make the same directory."""
+"""Failures that the rules' writers had not seen are named right; that each case is sound; that a
+case changed in what means nothing is named as before.
+
+Of the first set 142 of 147 were named right before its misses were looked at, of the second 177 of
+219; before the rules judged an end by its shape it was 129 of the 219.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,13 @@ import pytest
 
 from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
-from tests.reporting.unseen.score import HERE, cases_in
+from tests.reporting.unseen.score import HERE, answer, cases_in
 
-ALL = cases_in(HERE)
+ALL = [*cases_in(HERE), *cases_in(HERE / "second")]
+MISSED = {
+    "network-file-system-times-out": "only the kernel says that it was the file system, and such a "
+    "line may be of a pause that was got over",
+}
 each = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 
 
@@ -23,6 +32,12 @@ def test_a_case_speaks_of_its_own_ranks_and_nodes_and_of_causes_that_there_are(c
     assert all(node < case.nodes for node in (*case.lost, *case.node_logs, *case.memory_share))
     if isinstance(want.rank, int):
         assert want.node in ("any", case.node_name(want.rank // case.gpus))
+
+
+@each
+def test_a_case_is_named_as_an_expert_would(case: Case, tmp_path: Path) -> None:
+    found = answer(case, tmp_path)
+    assert (found.mark == "right") == (case.name not in MISSED), found.diagnosis.sentence
 
 
 def test_the_same_case_makes_the_same_files(tmp_path: Path) -> None:
