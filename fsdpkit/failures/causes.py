@@ -124,7 +124,12 @@ CAUSES: dict[str, Cause] = {
             of_job=True,
             again="yes, as soon as Slurm gives the nodes",
             patterns=(
-                pattern("DUE TO PREEMPTION", "slurmstepd, at the end of the grace", Level.OUTSIDE),
+                pattern(
+                    "DUE TO PREEMPTION",
+                    "slurmstepd, at the end of the grace",
+                    Level.OUTSIDE,
+                    by=("agent", "batch"),
+                ),
             ),
         ),
         Cause(
@@ -137,7 +142,12 @@ CAUSES: dict[str, Cause] = {
             of_job=True,
             again="yes, from the newest checkpoint",
             patterns=(
-                pattern("DUE TO TIME LIMIT", "slurmstepd, of the job and each step", Level.OUTSIDE),
+                pattern(
+                    "DUE TO TIME LIMIT",
+                    "slurmstepd, of the job and each step",
+                    Level.OUTSIDE,
+                    by=("agent", "batch"),
+                ),
             ),
         ),
         Cause(

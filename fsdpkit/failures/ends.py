@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.failures import exceptions, nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
-from fsdpkit.failures.tracebacks import Line, Raised, ended_by, lines_of
+from fsdpkit.failures.tracebacks import Line, Raised, behind_tracebacks, ended_by, lines_of
 
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
 STOPPED = 75
@@ -285,22 +285,35 @@ _NOISE = re.compile(
 
 
 def _last_words(end: End) -> Explanation | None:
-    """The last lines of a process that left by a status of its own: perhaps they say why."""
-    for where, text in (("err", end.err), ("out", end.out)):
-        lines = [line for line in lines_of(text) if not _NOISE.search(line.text)][-_LAST_LINES:]
-        for line in reversed(lines):
+    """The last lines of a process that left by a status of its own: perhaps they say why. Of those
+    before the very last only lines that speak of an error do."""
+    texts: tuple[tuple[Where, str], ...] = (("err", end.err), ("out", end.out))
+    for where, text in texts:
+        later = behind_tracebacks(text)
+        lines = [line for line in lines_of(later) if not _NOISE.search(line.text)][-_LAST_LINES:]
+        offset = len(text) - len(later)
+        for place, line in enumerate(reversed(lines)):
+            if _WENT_ON.search(line.text) or (
+                place >= _VERY_LAST and not _LOOKS_LIKE_AN_ERROR.search(line.text)
+            ):
+                continue
             raised = Raised(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
             if found.cause not in ("exception", "hang", "connection-reset"):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
-                return Explanation(found, where)  # type: ignore[arg-type]
-        if (lines and _LOOKS_LIKE_AN_ERROR.search(lines[-1].text)) or (lines and where == "err"):
+                return Explanation(found.moved(offset), where)
+        if lines and (_LOOKS_LIKE_AN_ERROR.search(lines[-1].text) or where == "err"):
             last = lines[-1]
             shown = Shown("exception", _BY_SIGNAL, last.begin, last.end, sure=False)
-            return Explanation(shown, where)  # type: ignore[arg-type]
+            return Explanation(shown.moved(offset), where)
     return None
 
 
+_VERY_LAST = 2
+_WENT_ON = re.compile(
+    r"(?i)\b(?:info|debug|warn(?:ing)?|hint|notice)\b|\bif you\b|retr(?:y|ied)|"
+    r"falling back|using the cached|skipp"
+)
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"(?i)error|fail|fatal|abort|exception|cannot|could not|invalid|denied"
 )

@@ -103,8 +103,13 @@ def lines_of(text: str) -> list[Line]:
 _HEADER = re.compile(r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _EXCEPTION = re.compile(
-    r"^(?:[| ]*\| )?(?P<type>[A-Za-z_][\w.]*?(?:<locals>\.)?\w*)(?:: (?P<message>.*)|:?\s*)$"
+    r"^(?:[| ]*\| )?(?P<type>(?:[A-Za-z_]\w*\.|<locals>\.)*"
+    r"(?!(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
+    r"(?:[A-Z_]\w*|error|timeout|gaierror|herror))(?:: (?P<message>.*)|:?\s*)$"
 )
+"""A class's name has a capital, but for a few of the standard library's."""
+_MOST_BETWEEN = 3
+"""Lines of another process that may stand between two lines of a traceback."""
 _IMPLICIT = "During handling of the above exception, another exception occurred:"
 _EXPLICIT = "The above exception was the direct cause of the following exception:"
 _NOT_ITS_OWN = re.compile(
@@ -136,6 +141,13 @@ def ended_by(text: str) -> Raised | None:
             return None
         return msgspec.structs.replace(raised, sure=not (logged and ordinary))
     return None if found else _without_traceback(lines)
+
+
+def behind_tracebacks(text: str) -> str:
+    """What stands behind the first line of the last exception that was printed: if it did not end
+    the process, what it said later may tell what did."""
+    found = _all(lines_of(text))
+    return text[found[-1][0].end :] if found else text
 
 
 def last_printed(text: str) -> Raised | None:
@@ -195,25 +207,32 @@ def _is_of_a_child(raised: Raised) -> bool:
 
 
 def _in_front(lines: Sequence[Line], place: int) -> str:
-    for line in reversed(lines[max(0, place - 3) : place]):
-        if line.text.strip():
-            return line.text.strip()
-    return ""
+    """What stands in front of a traceback and says whose it is; else the last line."""
+    near = [line.text.strip() for line in lines[max(0, place - 4) : place] if line.text.strip()]
+    for text in reversed(near):
+        if text in (_IMPLICIT, _EXPLICIT) or _NOT_ITS_OWN.search(text):
+            return text
+    return near[-1] if near else ""
 
 
 def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
     """The traceback that begins at `place`, and the place behind it."""
-    marked, frames = lines[place].marked, []
+    marked, frames, between = lines[place].marked, [], 0
     place += 1
-    while place < len(lines) and (
-        lines[place].text[:1] in (" ", "\t", "|") or _FRAME.match(lines[place].text)
-    ):
-        if match := _FRAME.match(lines[place].text):
-            frames.append(Frame(match[1], int(match[2]), match[3] or "<module>"))
-        elif re.match(r"^[| ]*\| \w", lines[place].text) and _EXCEPTION.match(lines[place].text):
-            break  # the exception line of a group is indented as its frames are
+    match = None
+    while place < len(lines) and between <= _MOST_BETWEEN:
+        text = lines[place].text
+        if frame := _FRAME.match(text):
+            frames.append(Frame(frame[1], int(frame[2]), frame[3] or "<module>"))
+            between = 0
+        elif text[:1] not in (" ", "\t", "|") or _IN_A_GROUP.match(text):
+            if match := _EXCEPTION.match(text):
+                break
+            if _HEADER.match(text):
+                return None, place
+            between += 1
         place += 1
-    if place >= len(lines) or (match := _EXCEPTION.match(lines[place].text)) is None:
+    if match is None:
         return None, place
     first = lines[place]
     message, place = [match["message"] or ""], place + 1
@@ -237,6 +256,8 @@ def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
     return raised, place
 
 
+_IN_A_GROUP = re.compile(r"^[| ]*\| \w")
+"""The exception line of a group is indented as its frames are."""
 _ANEW = re.compile(
     r"^Exception ignored in|^Exception in thread|^Process \S+:$|^terminate called|^wandb:|"
     r"^\[[WEI]\d{3,4} |^[EWIF]\d{4} \d\d:|^srun:|^slurmstepd|^Fatal Python error|^Error in atexit|"
