@@ -166,7 +166,7 @@ def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> agent.Failure:
     found = {rank: _process_failure(scene, rank, one) for rank, one in ended.items()}
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
     now_ns = int((first_s + LOOK_S) * 1e9) + min(ended)
-    with patch.object(agent.time, "time_ns", return_value=now_ns):
+    with patch("time.time_ns", return_value=now_ns):
         return agent.first_failure(cast(Any, SimpleNamespace(failures=found)), scene.attempt, 0)
 
 
@@ -190,7 +190,7 @@ def _hang(scene: Scene, node: int, hung: list[int]) -> agent.Failure:
     pulse = Pulse.__new__(Pulse)
     pulse._beats = dict(_beats(case, node))
     found = f"rank {hung[0]} made no step for {RETRY.hang_s} s (after step {case.step or 0})"
-    with patch.object(agent.time, "time_ns", return_value=int(scene.first_end_s * 1e9) + node):
+    with patch("time.time_ns", return_value=int(scene.first_end_s * 1e9) + node):
         return agent._hang(found, pulse, _place(scene, node), 0)
 
 

@@ -25,6 +25,8 @@ from tests.reporting.unseen import agents
 from tests.reporting.unseen.agents import LASTED_S, RETRY, Scene
 from tests.reporting.unseen.case import Case, Rank
 
+RUN = "train-20261122-003000-4b1a"
+"""Of every case alike: a name must not help to name the cause."""
 JOB = "4711"
 SUBMITTED_S = 1_795_307_000.0
 BEGAN_S = SUBMITTED_S + 5.0
@@ -46,7 +48,7 @@ _REASONS = {
 
 def build(case: Case, directory: Path) -> tuple[Path, dict[str, str]]:
     """Make the case's run directory below `directory`; it, and what Slurm's commands print."""
-    run = directory / f"{case.name}-20261122-003000-0001"
+    run = directory / case.name / RUN
     run.mkdir(parents=True)
     _write_run(case, run)
     state = case.slurm.split("|")[0].split()[0]
@@ -63,7 +65,7 @@ def _write_run(case: Case, run: Path) -> None:
         id=run.name,
         state="submitted",
         created_s=SUBMITTED_S,
-        name=case.name,
+        name="train",
         site="testbed",
         site_file="/home/ada/centre/site/profiles/testbed.toml",
         kind="slurm",
@@ -72,7 +74,7 @@ def _write_run(case: Case, run: Path) -> None:
         ranks_per_node=case.gpus,
         submitted_s=SUBMITTED_S,
         work_dir="/home/ada",
-        command=("fsdpkit", "submit", "/home/ada/t5/train.py"),
+        command=["fsdpkit", "submit", "/home/ada/t5/train.py"],
         version="0.1.0",
         template="torchrun 2.1.0",
         digests={},
@@ -80,7 +82,7 @@ def _write_run(case: Case, run: Path) -> None:
     save(RunPaths(run), record)
     job = {
         "schema": "fsdpkit.job/1",
-        "name": case.name,
+        "name": "train",
         "entry": "/home/ada/t5/train.py",
         "resources": {"nodes": case.nodes, "gpus": case.gpus, "time": "60", "account": "pas1234"},
         "retry": msgspec.to_builtins(RETRY),
@@ -239,10 +241,9 @@ def _write_events(scene: Scene, node: int, reports: Sequence[Report]) -> None:
 
 def _ended_event(report: Report) -> dict[str, Any]:
     at_s = report.time_ns / 1e9 + 0.4 if report.time_ns else FIRST_END_S + 4.0
-    event = {"event": f"ranks-{report.outcome}", "launch": 0, "step": report.step}
+    event: dict[str, Any] = {"event": f"ranks-{report.outcome}", "launch": 0, "step": report.step}
     if report.message:
-        told = {"rank": report.rank, "status": report.status, "message": report.message}
-        event.update(told)
+        event |= {"rank": report.rank, "status": report.status, "message": report.message}
     return {"time_s": round(at_s, 3), **event}
 
 
@@ -278,8 +279,8 @@ def _write_orders(scene: Scene, verdict: Verdict | None, *, stopping: bool) -> N
     if stopping:
         orders.append({"time_s": FIRST_END_S + 1.0, "event": "stop-requested"})
     if verdict is not None and (trouble := verdict.trouble):
-        told = {"cause": trouble.cause, "message": trouble.message, "step": trouble.step}
-        orders.append({"time_s": FIRST_END_S + 3.5, "event": "trouble", **told})
+        why = {"cause": trouble.cause, "message": trouble.message, "step": trouble.step}
+        orders.append({"time_s": FIRST_END_S + 3.5, "event": "trouble", **why})
     lines = (json.dumps(order, separators=(",", ":")) for order in orders)
     _put(scene.attempt.dir / "orders.jsonl", "".join(f"{line}\n" for line in lines))
 
@@ -360,10 +361,10 @@ def _scheduler(case: Case, run: Path, state: str, status: int) -> dict[str, str]
     shown = "" if state == "PENDING" else nodes
     times = f"{submitted}|{'N/A' if started == 'Unknown' else started}"
     scontrol = (
-        f"JobId={JOB} JobName={case.name} UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A "
+        f"JobId={JOB} JobName=train UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A "
         f"Priority=4294901747 Nice=0 Account=pas1234 QOS=normal JobState={state} Reason={reason} "
         f"Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 "
-        f"ExitCode={status or exit_code.partition(':')[0]}:{exit_code.partition(':')[2]} "
+        f"ExitCode={f'{status}:0' if state == 'FAILED' else exit_code} "
         f"RunTime=00:16:00 TimeLimit=01:00:00 TimeMin=N/A SubmitTime={submitted} "
         f"EligibleTime={submitted} AccrueTime={submitted} StartTime={started} EndTime={ended} "
         f"Deadline=N/A PreemptTime=None Partition=gpu NodeList={shown or '(null)'} "

@@ -21,6 +21,7 @@ from tests.reporting.unseen.words import (
     aborted,
     by,
     lost_peer,
+    on_record,
     raised,
 )
 
@@ -33,6 +34,7 @@ _OOM = (
     "documentation for Memory Management  "
     "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
+_ON_GPU_1 = _OOM.replace("GPU 5", "GPU 1")
 _BACKWARD = (
     TOP
     + """  File "/home/ada/t5/train.py", line 97, in train_step
@@ -78,7 +80,7 @@ CASES = [
         nodes=2,
         gpus=4,
         ranks={
-            5: raised(5, _BACKWARD + _OOM, record=_OOM.partition(".")[2]),
+            5: raised(5, _BACKWARD + _ON_GPU_1, record=_ON_GPU_1.partition(".")[2]),
             **{rank: aborted(rank) for rank in range(4)},
         },
         others=QUIET,
@@ -635,3 +637,13 @@ SaIcEEE
         want=wanted("exception", rank=6, node="node2", forbid="memory|batch", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "oom-handled-then-shape-error",
+    "device-side-assert",
+    "fell-off-the-bus-xid-in-node-log",
+    "cudnn-version-incompatibility",
+    "inductor-finds-no-python-header",
+    "oom-inside-nccl",
+)

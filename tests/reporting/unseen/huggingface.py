@@ -16,6 +16,7 @@ from tests.reporting.unseen.words import (
     TOP,
     WANDB_END,
     aborted,
+    on_record,
     raised,
 )
 
@@ -532,3 +533,11 @@ NotImplementedError: Cannot copy out of meta tensor; no data! Please use torch.n
         want=wanted("exception", rank=2, node="node1", forbid="out of memory", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "safetensors-header-cut-off",
+    "wandb-run-initialisation-timed-out",
+    "evaluation-hub-retried-then-real-error",
+    "megatron-checkpoint-not-found",
+)

@@ -16,6 +16,7 @@ from tests.reporting.unseen.words import (
     WANDB_END,
     aborted,
     closed,
+    on_record,
     raised,
     watchdog,
 )
@@ -216,7 +217,9 @@ KeyboardInterrupt
         others=Rank(
             err="No module named 'transformer_engine'; falling back to torch\n" + FUTURE + ADDRESS
         ),
-        want=wanted("exception", rank=61, node="node8", forbid="module|import", retry="crash"),
+        want=wanted(
+            "exception", rank=61, node="node8", forbid="module|import|can only join", retry="crash"
+        ),
     ),
     Case(
         name="handled-connection-reset-of-download",
@@ -237,3 +240,11 @@ KeyboardInterrupt
         want=wanted("exception", rank=1, node="node1", forbid="reset|peer|internet", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "training-on-logs-of-clusters",
+    "checkpoint-fallback-then-type-error",
+    "caught-oom-everywhere-then-one-assertion",
+    "old-watchdog-words-in-a-resumed-log",
+)

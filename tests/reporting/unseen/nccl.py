@@ -18,6 +18,7 @@ from tests.reporting.unseen.words import (
     aborted,
     by,
     closed,
+    on_record,
     raised,
     remote_error,
     watchdog,
@@ -607,3 +608,16 @@ ValueError: vocabulary size 32103 is not a multiple of 64
         want=wanted("exception", rank=3, node="node2", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "shm-segment-full",
+    "duplicate-gpu",
+    "interface-missing-family-59936",
+    "collective-shapes-differ",
+    "exception-on-37-of-64-others-remote-error",
+    "monitored-barrier-names-the-rank",
+    "nccl-versions-differ",
+    "watchdog-because-rank-5-raised-late",
+    "tcpstore-noise-after-others-left",
+)

@@ -14,6 +14,7 @@ from tests.reporting.unseen.words import (
     TOP,
     by,
     closed,
+    on_record,
     raised,
 )
 
@@ -339,3 +340,9 @@ subprocess.CalledProcessError: Command '['/opt/venv/bin/python', '-m', 'pip', 'i
         want=wanted("exception", rank=1, node="node1", forbid="memory", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "gloo-interface-not-there",
+    "only-gloo-peers-lost",
+)

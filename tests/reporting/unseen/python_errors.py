@@ -21,6 +21,7 @@ from tests.reporting.unseen.words import (
     WORKER,
     aborted,
     closed,
+    on_record,
     raised,
 )
 
@@ -42,7 +43,7 @@ CASES = [
             ),
         },
         others=QUIET,
-        want=wanted("exception", rank=2, node="node1", retry="crash"),
+        want=wanted("exception", rank=2, node="node1", forbid="can only join", retry="crash"),
     ),
     Case(
         name="loader-worker-file-not-found",
@@ -274,7 +275,7 @@ The above exception was the direct cause of the following exception:
             )
         },
         others=QUIET,
-        want=wanted("exception", rank=1, node="node1", retry="crash"),
+        want=wanted("exception", rank=1, node="node1", forbid="can only join", retry="crash"),
     ),
     Case(
         name="pthread-create-failed-of-openblas",
@@ -581,3 +582,13 @@ ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expec
         want=wanted("exception", rank=0, node="node1", retry="crash"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "loader-worker-key-error",
+    "multi-line-message-of-state-dict",
+    "nan-loss-raised",
+    "ddp-unused-parameters",
+    "json-decode-error-in-a-sample",
+    "decisive-line-forty-lines-above-noise",
+)

@@ -18,6 +18,7 @@ from tests.reporting.unseen.words import (
     WANDB_END,
     WORKER,
     aborted,
+    on_record,
     raised,
 )
 
@@ -280,3 +281,12 @@ FileNotFoundError: Directory /scratch/ada/c4-tokenised not found
         want=wanted("exception", "storage", rank=1, node="node1"),
     ),
 ]
+
+CASES = on_record(
+    CASES,
+    "torch-save-unexpected-pos",
+    "lustre-eviction",
+    "hdf5-lock",
+    "s3-endpoint-unreachable",
+    "no-space-handled-then-other-error",
+)

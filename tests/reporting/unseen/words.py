@@ -8,7 +8,11 @@ gloo/transport/tcp/pair.cc, nccl/src/misc/socket.cc, multiprocessing/resource_tr
 
 from __future__ import annotations
 
-from tests.reporting.unseen.case import Rank
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from tests.reporting.unseen.case import Case, Rank
 
 ADDRESS = (
     "[W1122 00:15:11.664368917 socket.cpp:207] [c10d] The hostname of the client socket cannot be "
@@ -263,3 +267,31 @@ stacktrace below might be incorrect.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
+
+
+def on_record(cases: Iterable[Case], *names: str) -> list[Case]:
+    """The same cases, those named as of a script that uses torchelastic's `record`."""
+    found = list(cases)
+    unknown = set(names) - {case.name for case in found}
+    assert not unknown, unknown
+    return [_recording(case) if case.name in names else case for case in found]
+
+
+def _recording(case: Case) -> Case:
+    ranks = {rank: _recorded(rank, one) for rank, one in case.ranks.items()}
+    return dataclasses.replace(case, ranks=ranks)
+
+
+def _recorded(rank: int, one: Rank) -> Rank:
+    """What torch's excepthook printed stands in the error file, too."""
+    mark = f"[rank{rank}]: "
+    lines = [line.removeprefix(mark) for line in one.err.split("\n") if line.startswith(mark)]
+    if one.status != 1 or not lines:
+        return one
+    last = max(i for i, line in enumerate(lines) if line.startswith("Traceback ("))
+    after = lines[last + 1 :]
+    first = next(i for i, line in enumerate(after) if not line.startswith(" "))
+    kind, colon, message = "\n".join(after[first:]).partition(":")
+    named = re.sub(r"^[\w.]*\.", "", kind)
+    stack = "\n".join(lines) + "\n"
+    return dataclasses.replace(one, record=f"{named}{colon}{message}", callstack=stack)
