@@ -116,7 +116,7 @@ CASES = [
     ),
     Case(
         name="oom-of-cublas-handle",
-        source="https://github.com/pytorch/pytorch/issues?q=CUBLAS_STATUS_ALLOC_FAILED",
+        source="https://docs.nvidia.com/cuda/cublas/index.html#cublasstatus-t",
         nodes=1,
         gpus=8,
         ranks={
@@ -169,7 +169,7 @@ Set JAX_TRACEBACK_FILTERING=off to include these.
     ),
     Case(
         name="oom-inside-nccl",
-        source="https://github.com/NVIDIA/nccl/issues/962",
+        source="https://github.com/NVIDIA/nccl/issues/1235",
         nodes=4,
         gpus=2,
         ranks={
@@ -588,7 +588,7 @@ GPU device may be out of range, do you have enough GPUs?
     ),
     Case(
         name="fused-kernel-undefined-symbol",
-        source="https://github.com/Dao-AILab/flash-attention/issues/931",
+        source="https://github.com/Dao-AILab/flash-attention/issues/940",
         nodes=4,
         gpus=2,
         ranks={

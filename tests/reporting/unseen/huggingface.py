@@ -81,7 +81,7 @@ Check your internet connection or see how to run the library in offline mode at 
     ),
     Case(
         name="hub-name-resolution-on-record",
-        source="https://github.com/huggingface/huggingface_hub/issues/2069",
+        source="https://github.com/huggingface/huggingface_hub/blob/main/src/huggingface_hub/_snapshot_download.py",
         nodes=1,
         gpus=8,
         ranks={
@@ -245,7 +245,7 @@ RuntimeError: PytorchStreamReader failed reading zip archive: failed finding cen
     ),
     Case(
         name="tokenizers-made-by-newer-release",
-        source="https://github.com/huggingface/tokenizers/issues/1562",
+        source="https://github.com/kvcache-ai/ktransformers/issues/433",
         nodes=1,
         gpus=2,
         others=raised(

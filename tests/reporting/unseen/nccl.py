@@ -548,7 +548,7 @@ ValueError: vocabulary size 32103 is not a multiple of 64
     ),
     Case(
         name="tcpstore-noise-after-others-left",
-        source="https://github.com/pytorch/pytorch/issues/150852",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
         nodes=4,
         gpus=2,
         ranks={
