@@ -302,6 +302,7 @@ def _last_words(end: End) -> Explanation | None:
             if found.cause not in ("exception", "hang", "connection-reset"):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
+        lines = [line for line in lines if not _WENT_ON.search(line.text)]
         if lines and (_LOOKS_LIKE_AN_ERROR.search(lines[-1].text) or where == "err"):
             last = lines[-1]
             shown = Shown("exception", _BY_SIGNAL, last.begin, last.end, sure=False)

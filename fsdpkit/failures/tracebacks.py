@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 _MOST_MESSAGE_LINES = 60
-_MOST_BEHIND = 6
-_MOST_BEHIND_A_LOGGED = 2
-"""Lines that may follow the first line of its last exception: the rest of the message, or words
-such as `training failed`; where more do, the program went on."""
+_MOST_BEHIND = 25
+_MOST_BEHIND_A_LOGGED = 8
+_MOST_STEPS_BEHIND = 1
+"""Lines that may follow the first line of the last exception: the rest of its message, or words
+such as `training failed`; where more do, or steps are counted on, the program got over it."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -84,8 +85,8 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK_MARK = re.compile(r"\[rank\d+\]: ?")
+_UNSEEN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
+_RANK_MARK = re.compile(r" ?\[rank\d+\]: ?")
 
 
 def lines_of(text: str) -> list[Line]:
@@ -93,7 +94,7 @@ def lines_of(text: str) -> list[Line]:
     found, begin = [], 0
     for raw in text.split("\n"):
         end = begin + len(raw)
-        shown = _COLOURS.sub("", raw.rstrip("\r").rpartition("\r")[2])
+        shown = _UNSEEN.sub("", raw.rstrip("\r").rpartition("\r")[2])
         mark = _RANK_MARK.match(shown)
         found.append(Line(shown[mark.end() :] if mark else shown, begin, end, mark is not None))
         begin = end + 1
@@ -137,7 +138,9 @@ def ended_by(text: str) -> Raised | None:
             continue
         behind = (line.text for line in lines if line.begin > raised.end)
         ordinary = [text for text in behind if text.strip() and not _AFTERMATH.search(text)]
-        if len(ordinary) > (_MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND):
+        steps = sum(bool(_STEP.search(text)) for text in ordinary)
+        most = _MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND
+        if len(ordinary) > most or steps > _MOST_STEPS_BEHIND:
             return None
         return msgspec.structs.replace(raised, sure=not (logged and ordinary))
     return None if found else _without_traceback(lines)
@@ -156,6 +159,7 @@ def last_printed(text: str) -> Raised | None:
     return found[-1][0] if found else None
 
 
+_STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bINFO\b|\bloss\W{1,3}\d")
 _AFTERMATH = re.compile(
     r"^\s|^Exception ignored|^Traceback|Warning\b|^wandb:|^\[[WEI]\d*|resource_tracker|"
     r"^terminate called|^frame #|^\*\*\*|^Aborted|^Segmentation fault|NCCL (?:INFO|WARN)|"
@@ -235,15 +239,21 @@ def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
     if match is None:
         return None, place
     first = lines[place]
-    message, place = [match["message"] or ""], place + 1
-    while place < len(lines) and len(message) < _MOST_MESSAGE_LINES:
+    message, between, place = [match["message"] or ""], 0, place + 1
+    while place < len(lines) and len(message) < _MOST_MESSAGE_LINES and between <= _MOST_BETWEEN:
         line = lines[place]
+        if marked and not line.marked:
+            between += 1
+            place += 1
+            continue
         if marked != line.marked or _ANEW.match(line.text) or _HEADER.match(line.text):
             break
         if line.text.strip() in (_IMPLICIT, _EXPLICIT):
             break
         message.append(line.text)
+        between = 0
         place += 1
+    place -= between
     while message and not message[-1].strip():
         message.pop()
     raised = Raised(

@@ -18,7 +18,7 @@ from tests.reporting.unseen.case import Case, Rank
 from tests.reporting.unseen.score import HERE, answer, cases_in
 
 INNOCENT = (
-    "hint: on 'CUDA out of memory' take a smaller batch; on 'Connection reset' look at the peer",
+    "hint: on 'CUDA out of memory' take a smaller batch; on 'Connection reset' see the peer",
     "INFO store: port 29500 in use (Address already in use), retrying with 29501",
     "eval loss nan for the empty split 'held-out'",
     "columns: ['smiles', 'Xid', 'taxid', 'oxide']",
@@ -75,7 +75,7 @@ def other_lines_between(case: Case, dice: random.Random) -> Case:
 
 
 def earlier_lines_gone(case: Case, dice: random.Random) -> Case:
-    """The log begins late: what stood before the last traceback, or the last forty lines, is gone."""
+    """The log begins late: of what stood before the first traceback something is gone."""
 
     def change(rank: Rank) -> Rank:
         lines = rank.err.split("\n")
