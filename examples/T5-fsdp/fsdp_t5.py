@@ -31,11 +31,11 @@ from torch.utils.data import DataLoader
 from weights import check, fill_from, hugging_face
 
 from fsdpkit.config.training import TrainingSettings, problems
-from fsdpkit.config.training.command_line import read_settings
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget
 from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.command_line import read_settings
 from fsdpkit.training.debugging import Debugging, prepare
 from fsdpkit.training.display import Display
 from fsdpkit.training.distributed import (

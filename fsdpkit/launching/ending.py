@@ -35,6 +35,7 @@ from fsdpkit.launching.policy import (
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
+from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
 from fsdpkit.runs.reading import read_json, read_text
@@ -63,7 +64,7 @@ def _answer(status: int) -> int:
     run = RunPaths(Path(os.environ["FSDPKIT_RUN_DIR"]))
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     task = TaskPaths(attempt.dir.parent)
-    retry = msgspec.convert(_json(run.job).get("retry", {}), Retry)
+    retry = _retry(run)
     facts = gather(status, job_of(sys.stdin.read()), attempt, task)
     decision = after_attempt(facts, retry)
     ending = msgspec.structs.replace(decision, step=_newest_step(task))
@@ -228,6 +229,15 @@ def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) 
             avoided_nodes.avoid(
                 run.dir.parent, node, why=ending.why, run_id=run.dir.name, until_s=until_s
             )
+
+
+def _retry(run: RunPaths) -> Retry:
+    """The job's own; fsdpkit's defaults where its file is gone, or not what was submitted."""
+    try:
+        return table_of_job(run.dir, "retry", Retry)
+    except (OSError, StorageError) as error:
+        say(f"warning: what the job wants after this end is not known: {error}", sys.stderr)
+        return Retry()
 
 
 def _json(path: Path) -> dict[str, Any]:

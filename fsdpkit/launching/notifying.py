@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config.notify import Event, Notify
+from fsdpkit.errors import StorageError
 from fsdpkit.launching.ending import this_job
 from fsdpkit.launching.saying import say
 from fsdpkit.runs.job_file import bytes_of_job
@@ -61,7 +62,7 @@ def main() -> int:
         job = parsed(bytes_of_job(run.dir, os.environ))
         notify = msgspec.convert(job.get("notify", {}), Notify)
         told = facts(what, status, run, attempt, str(job.get("name", "")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StorageError) as error:
         _complain(f"was not called: {run.job}: {error}")
         return 0
     if notify.command and told.event in notify.on:

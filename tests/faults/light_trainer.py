@@ -31,7 +31,6 @@ from typing import Any, TypeVar
 from breakpoints import DIRECTORY, LOOK_S, RANK, break_down, hold
 
 import fsdpkit
-from fsdpkit.config.training.command_line import read_settings
 from fsdpkit.config.training.settings import TrainingSettings
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, StorageError
 from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
@@ -39,6 +38,7 @@ from fsdpkit.runs.checkpoints import Description, checkpoints_in, describe, prob
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.command_line import read_settings
 
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 LAUNCH = "-".join(

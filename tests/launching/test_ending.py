@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from fsdpkit.launching import ending
+from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import save
 from tests.scheduling.records import job, run_of
@@ -71,6 +73,16 @@ def test_a_check_that_fails_on_several_nodes_is_not_their_fault(shell: Shell) ->
     shell.fails(1, f"71 node2: {BROKEN}")
     assert shell.ask(71) == "end 78"
     assert shell.written["cause"] == "preflight"
+
+
+def test_what_the_job_wants_is_believed_as_it_was_submitted_alone(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.retry = {"on_node_failure": "stop"}
+    monkeypatch.setenv(DIGEST, hashlib.sha256(b'{"retry": {}}').hexdigest())
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2"
+    assert "job.json is not what was submitted" in shell.said
 
 
 def test_a_check_that_does_not_speak_against_the_node_ends_the_job(shell: Shell) -> None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from fsdpkit.launching import notifying
+from fsdpkit.runs.job_file import DIGEST
 
 ENDING = {"action": "end", "status": 1, "cause": "crash", "why": "rank 1 on node2: x", "step": 40}
 KEEP = "import json, os, sys; keep = {k: v for k, v in os.environ.items() if 'FSDPKIT' in k}; "
@@ -54,6 +55,14 @@ def notified(
 def told(tmp_path: Path) -> tuple[dict[str, str], dict[str, Any]]:
     variables, told_as_json = json.loads((tmp_path / "told").read_text())
     return variables, told_as_json
+
+
+def test_a_command_that_was_not_submitted_is_not_called(
+    notified: Notified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIGEST, "0" * 64)
+    assert "job.json is not what was submitted" in notified()
+    assert not (tmp_path / "told").exists()
 
 
 def test_the_command_is_told_the_same_in_variables_and_as_json(
