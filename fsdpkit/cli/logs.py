@@ -13,7 +13,7 @@ from fsdpkit.cli.options import complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.logs.errors import Broken, Errors
-    from fsdpkit.reporting.logs.lines import Batch, Choice, Source
+    from fsdpkit.reporting.logs.lines import Batch, Choice, Source, Tail
     from fsdpkit.scheduling.run import Run
 
 _NEWEST, _ALL = "newest", "all"
@@ -34,7 +34,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
 )
 @click.option("--batch", is_flag=True, help="The batch shell's log; with ranks, too.")
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Last N lines of each file.")
+@click.option("--tail", metavar="N", help="Last N lines of each file, or `all`.")
 @click.option("--by-time", is_flag=True, help="Merge ranks by the time stamps in their lines.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only what broke, the first to fail first.")
@@ -50,7 +50,7 @@ def command(
     stream: str,
     batch: bool,
     task: int | None,
-    tail: int | None,
+    tail: str | None,
     by_time: bool,
     follow: bool,
     errors: bool,
@@ -67,6 +67,8 @@ def command(
     rank, standard output before error); with --by-time in the order of the time stamps that they
     begin with, a line without one after the line before it; with --follow as they are found, twice
     a second, which is no exact order. --follow goes over restarts, requeues and resumes.
+
+    Of a file of more than 64 MiB only the end is printed, unless --tail asks for more.
     """
     from fsdpkit.reporting.logs.following import follow as following
     from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
@@ -88,13 +90,17 @@ def command(
         batch=batch,
         array_task=task,
     )
-    if follow:
-        print_lines(following(opened, choice, tail=tail), fronts(opened, choice), live=True)
+    wanted = _tail(tail)
     sources = sources_of(opened.paths, opened.record, choice)
+    if wanted is None:
+        _say_what_is_left_out(sources)
+    if follow:
+        print_lines(following(opened, choice, tail=wanted), fronts(opened, choice), live=True)
+        sources = sources_of(opened.paths, opened.record, choice)
     if not sources:
         _say_why_there_is_nothing(opened, choice)
     if not follow:
-        batches = merged(sources, tail) if by_time else in_order(sources, tail)
+        batches = merged(sources, wanted) if by_time else in_order(sources, wanted)
         print_lines(batches, fronts(opened, choice), live=False)
     return 0
 
@@ -112,6 +118,34 @@ def _refuse_what_does_not_fit(ctx: click.Context) -> None:
     if "errors" in given and (left := given - _WITH_ERRORS):
         option = next(p.opts[0] for p in ctx.command.params if p.name in left)
         raise click.UsageError(f"--errors looks at all ranks and logs: leave out {option}.")
+
+
+def _tail(tail: str | None) -> Tail:
+    from fsdpkit.errors import UsageError
+
+    if tail is None:
+        return None
+    if tail == _ALL:
+        return "all"
+    if not (tail.isascii() and tail.isdigit()):
+        raise UsageError(f"--tail {tail!r}: give a number of lines, or `all`")
+    return int(tail)
+
+
+def _say_what_is_left_out(sources: Iterable[Source]) -> None:
+    """Before a large file's end is printed without its beginning."""
+    from fsdpkit.reporting.logs.lines import MOST_BYTES
+
+    sizes = {source.path: source.path.stat().st_size for source in sources}
+    large = {path: size for path, size in sizes.items() if size > MOST_BYTES}
+    if large:
+        path, size = max(large.items(), key=lambda item: item[1])
+        others = f" and {len(large) - 1} more" if len(large) > 1 else ""
+        click.echo(
+            f"fsdpkit: of {path.name} ({size >> 20:,} MiB){others} only the last "
+            f"{MOST_BYTES >> 20} MiB are printed; all with --tail all",
+            err=True,
+        )
 
 
 def _task(run: Run, task: int | None) -> int | None:

@@ -47,6 +47,23 @@ def test_one_rank_s_lines_are_as_it_wrote_them(run: Run, fsdpkit: Fsdpkit) -> No
     assert fsdpkit("logs", str(run.dir), "--batch").stdout == "the batch shell\n"
 
 
+def test_of_a_huge_log_the_end_is_printed_and_all_of_it_where_it_is_asked_for(
+    run: Run, fsdpkit: Fsdpkit
+) -> None:
+    line = "x" * 1023 + "\n"
+    (run.dir / "attempt-0/rank-1.out").write_text(line * (65 << 10))
+    words = ["logs", str(run.dir), "--rank", "1"]
+    done = fsdpkit(*words)
+    assert (len(done.stdout), done.stdout[:1024]) == (64 << 20, line)
+    assert done.stderr == (
+        "fsdpkit: of rank-1.out (65 MiB) only the last 64 MiB are printed; all with --tail all\n"
+    )
+    followed = fsdpkit(*words, "--follow")
+    assert (len(followed.stdout), followed.stderr) == (64 << 20, done.stderr)
+    everything = fsdpkit(*words, "--tail", "all")
+    assert (len(everything.stdout), everything.stderr) == (65 << 20, "")
+
+
 def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpkit) -> None:
     words = ["--rank", "1-2", "--batch", "--tail", "1"]
     told = "batch  │ the batch shell\nrank 1 │ I am 1\nrank 2 │ I am 2\n"
@@ -71,6 +88,7 @@ def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpki
         (["--rank", "1", "--all"], 2, "leave out one"),
         (["--attempt", "1"], 66, "has no attempt 1; it has 0"),
         (["--attempt", "last"], 2, "give a number, `all` or `newest`"),
+        (["--tail", "-1"], 2, "give a number of lines, or `all`"),
         (["--task", "1"], 2, "is no array"),
         (["--follow", "--by-time"], 2, "leave out --by-time"),
         (["--errors", "--rank", "1"], 2, "leave out --rank"),

@@ -94,6 +94,25 @@ def test_the_tail_is_the_last_lines_of_the_file(
     assert tail == (everything[-count:] if count else [])
 
 
+@quick
+@given(data=LOGS, most=st.integers(1, 20))
+def test_what_is_read_of_a_large_file_are_whole_lines_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, most: int
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    source = Source(0, 0, 0, "out", path)
+    everything = [line for _, lines in lines_of(source, "all") for line in lines]
+    monkeypatch.setattr(log_lines, "MOST_BYTES", most)
+    end = [line for _, lines in lines_of(source) for line in lines]
+    start = log_lines.start_of(path, None)
+    assert start == 0 if len(data) <= most else len(data) - start <= most
+    if (b"\n" + data)[start : start + 1] == b"\n":
+        assert end == (everything[-len(end) :] if end else [])
+    else:
+        assert b"\n" not in data[start - 1 :], "it begins within a line"
+
+
 def test_broken_characters_are_replaced_and_whole_ones_never_torn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,9 @@ from fsdpkit.reporting.logs.lines import (
     Choice,
     LineReader,
     Source,
-    position_of_last,
+    Tail,
     sources_of,
+    start_of,
 )
 from fsdpkit.runs.record import load
 from fsdpkit.scheduling.run import Run
@@ -40,13 +41,13 @@ def follow(
     run: Run,
     choice: Choice,
     *,
-    tail: int | None = None,
+    tail: Tail = None,
     ended: Callable[[], bool] | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[Batch]:
     """Lines in the order in which they are found, each once; returns when the run has ended.
 
-    tail: of files that are there already only the last so many lines. ended: asked before each
+    tail: how much of files that are there already. ended: asked before each
     look whether this is the last; by default the scheduler says so. Raises SchedulerError if nobody
     knows the job, StorageError, OSError.
     """
@@ -92,7 +93,7 @@ class _Logs:
         attempts = self._run.paths.task(self._choice.array_task).attempts()
         return last is not None and bool(attempts) and attempts[-1] > last
 
-    def find(self, tail: int | None = None) -> None:
+    def find(self, tail: Tail = "all") -> None:
         """Take up files that have appeared."""
         record = load(self._run.dir) if self._choice.batch else self._run.record
         new = [
@@ -101,8 +102,7 @@ class _Logs:
             if source not in self._readers and source not in self._done
         ]
         for source in new:
-            start = 0 if tail is None else position_of_last(source.path, tail)
-            self._readers[source] = LineReader(source.path, start)
+            self._readers[source] = LineReader(source.path, start_of(source.path, tail))
         if new:
             self._readers = dict(sorted(self._readers.items(), key=lambda item: item[0].place))
             self._turns = cycle(list(self._readers))

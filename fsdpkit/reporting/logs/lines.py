@@ -26,6 +26,8 @@ Stream = Literal["out", "err"]
 _CHUNK = 1 << 18
 _LONG = 4096
 _LONGEST = 1 << 20
+MOST_BYTES = 64 << 20
+"""Of a file's end, where neither all of it nor a number of lines was asked for."""
 
 
 @dataclass(frozen=True)
@@ -242,25 +244,47 @@ def position_of_last(path: Path, count: int) -> int:
     return 0
 
 
+def position_within(path: Path) -> int:
+    """Where the first whole line of the last MOST_BYTES begins; 0 in a file of no more."""
+    with open_regular(path) as file:
+        start = file.seek(0, os.SEEK_END) - MOST_BYTES
+        if start <= 0:
+            return 0
+        file.seek(start - 1)  # the byte before may end a line
+        at = file.read(_LONGEST).find(b"\n")
+        return start if at < 0 else start + at
+
+
+Tail = int | Literal["all"] | None
+"""How much of a file to read: so many last lines, all of it, or at most its last MOST_BYTES."""
+
+
+def start_of(path: Path, tail: Tail) -> int:
+    """Where to begin to read, in bytes. Raises OSError."""
+    if tail == "all":
+        return 0
+    return position_within(path) if tail is None else position_of_last(path, tail)
+
+
 # Lines of files that nobody follows
 
 
-def lines_of(source: Source, tail: int | None = None) -> Iterator[Batch]:
-    """All lines of one file, or its last `tail`. Raises OSError."""
-    reader = LineReader(source.path, position_of_last(source.path, tail) if tail is not None else 0)
+def lines_of(source: Source, tail: Tail = None) -> Iterator[Batch]:
+    """The lines of one file. Raises OSError."""
+    reader = LineReader(source.path, start_of(source.path, tail))
     reader.more = True
     while reader.more:
         yield source, reader.read()
     yield source, reader.rest()
 
 
-def in_order(sources: Iterable[Source], tail: int | None = None) -> Iterator[Batch]:
+def in_order(sources: Iterable[Source], tail: Tail = None) -> Iterator[Batch]:
     """File after file."""
     for source in sources:
         yield from lines_of(source, tail)
 
 
-def by_time(sources: Iterable[Source], tail: int | None = None) -> Iterator[Batch]:
+def by_time(sources: Iterable[Source], tail: Tail = None) -> Iterator[Batch]:
     """Launch after launch, within each by the time stamps in the lines (`time_in`).
 
     A line without one stays behind the line before it in its file; what precedes the first stamp
@@ -275,7 +299,7 @@ def by_time(sources: Iterable[Source], tail: int | None = None) -> Iterator[Batc
             yield source, [line]
 
 
-def _stamped(source: Source, tail: int | None) -> Iterator[tuple[float, Source, str]]:
+def _stamped(source: Source, tail: Tail) -> Iterator[tuple[float, Source, str]]:
     written_s = source.path.stat().st_mtime
     time_s = float("-inf")
     for _, lines in lines_of(source, tail):
