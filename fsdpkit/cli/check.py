@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import complete, hanging, runs_option, table
+from fsdpkit.cli.options import complete, hanging, runs_option, say_what_is_not_read, table
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def command(
     """
     from fsdpkit.scheduling.submission import Request
 
+    say_what_is_not_read()
     request = Request(JOB, nodes, gpus, cluster, account, partition, limit, sets, runs=runs)
     if nodes is None and gpus is None:
         if avoid:

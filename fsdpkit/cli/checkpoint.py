@@ -145,7 +145,7 @@ def export(
     from fsdpkit.errors import UsageError
 
     checkpoint = _whole_checkpoint(run, find_checkpoints(run, runs, task), step)
-    target = Path(os.path.abspath(destination.expanduser()))
+    target = Path(os.path.abspath(os.path.expanduser(destination)))
     if not target.name:
         raise UsageError(f"DEST: {target} cannot be made.")
 

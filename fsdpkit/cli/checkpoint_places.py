@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Place
     from fsdpkit.runs.layout import RunPaths
     from fsdpkit.runs.store import find_run, runs_dir
 
-    path = Path(run).expanduser()
+    path = Path(os.path.expanduser(run))
     if path.is_dir() and not RunPaths(path).record.is_file() and (found := _checkpoints_at(path)):
         if task is not None:
             raise UsageError(f"--task chooses from an array's run, and {run} is no run.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fsdpkit.cli.options import complete, table
+from fsdpkit.cli.options import complete, say_what_is_not_read, table
 
 
 @click.command("jobs")
@@ -19,6 +19,7 @@ def command(name: str | None) -> int:
     from fsdpkit.config import assets
     from fsdpkit.config.job import load_job
 
+    say_what_is_not_read()
     if name is not None:
         _show(name)
         return 0

@@ -21,6 +21,12 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
     return names
 
 
+def say_what_is_not_read() -> None:
+    """Where the person's own directory cannot be read: a job of that name may be another."""
+    if (why := assets.why_not_read()) is not None:
+        click.echo(f"fsdpkit: {why}", err=True)
+
+
 def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from fsdpkit.runs.store import all_runs, runs_dir
 

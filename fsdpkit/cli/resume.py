@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import complete_run, runs_option, say_what_is_not_read
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 
@@ -67,6 +67,7 @@ def command(
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
 
+    say_what_is_not_read()
     opened = Run.open(run, runs=runs)
     changes = Changes(nodes, gpus, time, partition, account, spare, sets, chained)
     plan = plan_resume(opened, changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fsdpkit.cli.options import complete, table
+from fsdpkit.cli.options import complete, say_what_is_not_read, table
 
 
 @click.command("sites")
@@ -19,6 +19,7 @@ def command(name: str | None) -> int:
     from fsdpkit.config import assets
     from fsdpkit.config.site import load_site
 
+    say_what_is_not_read()
     if name is not None:
         for layer, path in assets.find("site", name):
             click.echo(f"# {layer.name}: {path}")

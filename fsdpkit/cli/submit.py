@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete, complete_run, runs_option
+from fsdpkit.cli.options import complete, complete_run, runs_option, say_what_is_not_read
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def command(
     """
     from fsdpkit.scheduling import submission
 
+    say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
     request = submission.Request(

@@ -31,29 +31,60 @@ def packaged_dir() -> Path:
     return shared if shared.is_dir() else _PACKAGE.parent
 
 
+_NO_HOME = Path("/nonexistent")
+"""The home of those who have none, as Debian has it."""
+
+
 def user_dir() -> Path:
     """`$FSDPKIT_CONFIG_DIR`, else `fsdpkit` in the user's XDG configuration directory."""
     if explicit := os.environ.get("FSDPKIT_CONFIG_DIR"):
         return Path(explicit)
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    home = Path(os.path.expanduser("~"))
+    base = (
+        os.environ.get("XDG_CONFIG_HOME") or (home if home.is_absolute() else _NO_HOME) / ".config"
+    )
     return Path(base) / "fsdpkit"
 
 
-def layers() -> list[Layer]:
-    """All places, weakest first: packaged, the centre's (last listed weakest), the user's.
+def why_not_read() -> str | None:
+    """Why the user's own directory is left out, where it is; None if not."""
+    directory = user_dir()
+    lost = "jobs, templates, profiles and defaults of your own are left out"
+    if directory.is_relative_to(_NO_HOME):
+        return f"HOME is not set and user {os.geteuid()} has none on this machine, so {lost}"
+    try:
+        os.stat(directory / "defaults.toml")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"{directory} cannot be read ({error.strerror}), so {lost}"
+    return None
 
-    Raises UsageError if a centre's directory is missing: without its profile a job would be sent
-    off with other limits and addresses than the centre meant.
+
+def centre_layers() -> list[Layer]:
+    """The centre's directories, last listed weakest, and weakest first.
+
+    Raises UsageError if one is missing: without its profile a job would be sent off with other
+    limits and addresses than the centre meant.
     """
     listed = os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep)
-    centre = [Layer("centre", Path(d).expanduser().absolute()) for d in listed if d]
+    centre = [Layer("centre", Path(os.path.expanduser(d)).absolute()) for d in listed if d]
     for layer in centre:
         if not layer.dir.is_dir():
             raise UsageError(
                 f"FSDPKIT_SITE_PATH names {layer.dir}, which is not a directory; correct the "
                 "variable, or unset it to use what comes with fsdpkit"
             )
-    return [Layer("packaged", packaged_dir()), *reversed(centre), Layer("user", user_dir())]
+    return centre[::-1]
+
+
+def layers() -> list[Layer]:
+    """All places, weakest first: packaged, the centre's, the user's where it can be read.
+
+    Raises UsageError.
+    """
+    own = [] if why_not_read() else [Layer("user", user_dir())]
+    return [Layer("packaged", packaged_dir()), *centre_layers(), *own]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -87,7 +87,7 @@ def strangers(items: Iterable[Item]) -> list[Item]:
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
     """The first item that a centre does not allow, with its words. Raises ConfigError if the
     centre's file is wrong."""
-    rules = [rule for layer in assets.layers()[1:-1] if (rule := _rule(layer.dir))]
+    rules = [rule for layer in assets.centre_layers() if (rule := _rule(layer.dir))]
     for item in items if rules else ():
         if not item.limited or _is_provided(item.path):
             continue
@@ -143,7 +143,7 @@ def _is_provided(path: Path) -> bool:
     """Whether it lies in what comes with the package, or in a centre's directory."""
     packaged = assets.packaged_dir()
     tops = [packaged / name for name in ("templates", "jobs", "site")]
-    tops += [layer.dir for layer in assets.layers()[1:-1]]
+    tops += [layer.dir for layer in assets.centre_layers()]
     if ".." in path.parts:
         return False  # behind a link it leads elsewhere
     return any(Path(os.path.abspath(path)).is_relative_to(os.path.abspath(top)) for top in tops)

@@ -250,7 +250,7 @@ def _environment(plan: Plan) -> dict[str, Any]:
     if job.conda:
         python = PythonEnvironment("conda", job.conda)
     elif job.venv:
-        python = PythonEnvironment("venv", str(plan.work_dir / Path(job.venv).expanduser()))
+        python = PythonEnvironment("venv", str(plan.work_dir / os.path.expanduser(job.venv)))
     elif job.container:
         python = PythonEnvironment("container")
     else:

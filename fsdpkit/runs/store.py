@@ -19,7 +19,7 @@ from fsdpkit.runs.reading import read_bytes
 
 def runs_dir(given: str | os.PathLike[str] | None = None) -> Path:
     """The directory of runs: as given, `$FSDPKIT_RUNS`, else `runs` in the current directory."""
-    return Path(given or os.environ.get("FSDPKIT_RUNS") or "runs").expanduser().absolute()
+    return Path(os.path.expanduser(given or os.environ.get("FSDPKIT_RUNS") or "runs")).absolute()
 
 
 def all_runs(top: Path) -> list[Path]:
@@ -117,7 +117,7 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
 
     Raises NotFoundError with the nearest id and where it looked.
     """
-    direct = Path(run).expanduser()
+    direct = Path(os.path.expanduser(run))
     if _is_there(RunPaths(direct).record):
         return direct.absolute()
     names = {p.name: p for p in all_runs(top)}
