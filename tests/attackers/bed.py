@@ -34,24 +34,26 @@ class PersonBed(Bed):
         *shape: str,
         trainer: Path = LIGHT,
         hold: Phase | None = "training",
+        then: Phase | None = None,
         sets: Sequence[str] = (),
     ) -> Trial:
-        """Submit a run of another shape than two nodes of one rank, by the options of `submit`."""
+        """Submit a run of another shape than two nodes of one rank, by the options of `submit`.
+        then: where it is held once it has been let go."""
         directory = self._new_directory()
-        if hold is not None:
-            (directory / f"hold-{hold}").write_text(str(HELD_AT[hold]))
+        for phase in filter(None, (hold, then)):
+            (directory / f"hold-{phase}").write_text(str(HELD_AT[phase]))
         words = (*shape, "--runs", str(directory / "runs"))
         run, job_id = self._submit(trainer, directory, words, sets)
-        return Trial(self, directory, run, job_id, hold)
+        return Trial(self, directory, run, job_id, hold, then=then)
 
-    def start_array_task(self) -> Trial:
+    def start_array_task(self, *shape: str) -> Trial:
         """The only task of an array, held while it trains."""
         directory = self._new_directory()
         own = directory / "0"
         own.mkdir()
         self._own(own)
         (own / "hold-training").write_text(str(HELD_AT["training"]))
-        words = ("--array", "0-0", "--runs", str(directory / "runs"))
+        words = (*shape, "--array", "0-0", "--runs", str(directory / "runs"))
         run, job_id = self._submit(LIGHT, directory, words)
         return Trial(self, own, run, f"{job_id}_0", "training", 0)
 

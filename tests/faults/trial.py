@@ -187,6 +187,8 @@ class Trial:
     job_id: str
     held: Phase | None
     array_task: int | None = None
+    then: Phase | None = None
+    """Where it is held next."""
     good: list[int] = field(default_factory=list)
     """Steps of the checkpoints that were whole when the fault came."""
     broken_s: float = 0.0
@@ -228,6 +230,15 @@ class Trial:
         # Only the last: as soon as a newer one has its name, older ones go.
         self.until(lambda: {*due[-1:]} <= {*self.saved()}, f"checkpoints {due}")
 
+    def reached(self, phase: Phase) -> bool:
+        """Whether both ranks have come so far."""
+        return all((self.directory / f"at-{phase}-rank-{rank}").exists() for rank in (0, 1))
+
+    def forget(self, phase: Phase) -> None:
+        """That any rank has come so far."""
+        for path in self.directory.glob(f"at-{phase}-rank-*"):
+            path.unlink()
+
     def wait_warned(self) -> None:
         """Until all ranks that wait have heard from their agents that they are to stop."""
         self._wait_for_held_ranks("warned")
@@ -248,6 +259,8 @@ class Trial:
     def release(self) -> None:
         if self.held is not None:
             (self.directory / f"hold-{self.held}").unlink(missing_ok=True)
+            if self.then is not None:
+                self.held, self.then = self.then, None
 
     # What runs where
 
@@ -258,10 +271,16 @@ class Trial:
         return self.bed.process(node, int(number))
 
     def agent(self, node: str) -> psutil.Process:
-        for process, line, environ in self._processes():
-            if "fsdpkit.launching.agent" in line and environ.get("SLURMD_NODENAME") == node:
+        for process, environ in self.agents():
+            if environ.get("SLURMD_NODENAME") == node:
                 return process
         raise self.error(f"no agent on {node}")
+
+    def agents(self) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+        """With their environments as they were started."""
+        for process, line, environ in self._processes():
+            if "fsdpkit.launching.agent" in line:
+                yield process, environ
 
     def _processes(self) -> Iterator[tuple[psutil.Process, list[str], dict[str, str]]]:
         """The run's agents and ranks on all nodes, with command lines and environments."""

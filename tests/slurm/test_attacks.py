@@ -1,47 +1,59 @@
 """What another user of the cluster can do to a run from the network: nothing that it believes.
 
-Sam attacks a run of alex's from a machine of the same network, and from a node. The run is held at
-a step; it is attacked, loses a rank, so that its agents start another launch, and is attacked
-again. What then has to be true: no command of sam's ran, and the run ended with the losses of an
-undisturbed one; where the ranks' store was destroyed by force, it may end with an error that a
-diagnosis explains, but never as a success that it was not.
+Sam attacks runs of alex's from a machine of the same network, and from a node. Each run is
+attacked in many ways and looked at by many tests, for a run costs more than they do. What has to be
+true: no command of sam's ran, and the run ended with the losses of an undisturbed one; where the
+ranks' store was destroyed by force, it may end with an error that a diagnosis explains, but never
+as a success that it was not.
+
+What was tried, and what became of it, goes to a file where tests/attackers/results.py says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.attackers import results as results_file
+from tests.attackers.assault import Assault, Listener, Seen, endpoint, kind_of, listeners, secret_of
 from tests.attackers.attacker import Attacker
+from tests.attackers.attacks import AT_THE_DOOR, IN_THE_STORE
 from tests.attackers.bed import PersonBed
+from tests.attackers.results import DOOR, STORE, Results
 from tests.faults.trial import T5, Trial, TrialError
 from tests.slurm.conftest import Person, everything_said
-from tests.slurm_cluster import FINISHED, SlurmCluster
-from tests.slurm_cluster.machines import poll
+from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.xdist_group("attacks")]
 
-
-@pytest.fixture(scope="module")
-def module_bed(alex: Person) -> PersonBed:
-    return PersonBed.of(alex)
-
-
-@pytest.fixture
-def bed(module_bed: PersonBed) -> Iterator[PersonBed]:
-    yield module_bed
-    module_bed.mend()
+EARLY = Path(results_file.__file__).with_name("early_trainer.py")
+LEFT_STANDING = 256 + 1024
+"""At the end: as many as fsdpkit.launching.gate keeps, and as many as may wait behind them."""
+SHORT = ("training.timeout_s=20", "training.startup_timeout_s=40", "retry.restarts=2")
+"""Torch's own limits, and fewer launches: what is destroyed ends soon."""
+NODES = ("node1", "node2")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(module_bed: PersonBed) -> dict[int, float]:
-    return module_bed.undisturbed()
+def results() -> Iterator[Results]:
+    found = Results()
+    yield found
+    if path := os.environ.get(results_file.VARIABLE):
+        found.write(Path(path))
+
+
+@pytest.fixture(scope="module")
+def bed(alex: Person) -> Iterator[PersonBed]:
+    bed = PersonBed.of(alex)
+    yield bed
+    bed.mend()
 
 
 @pytest.fixture(scope="module")
@@ -57,74 +69,235 @@ def sam_inside(shared_cluster: SlurmCluster) -> Iterator[Attacker]:
         yield attacker
 
 
-@pytest.fixture
-def marker(shared_cluster: SlurmCluster, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(scope="module")
+def marker(shared_cluster: SlurmCluster) -> Path:
     """A file that a planted command makes, which whoever runs it can write."""
     directory = shared_cluster.root / "markers"
     directory.mkdir(exist_ok=True)
     directory.chmod(0o1777)
-    return directory / re.sub(r"\W+", "-", request.node.name)
+    return directory / "attacks"
 
 
-def endpoint(trial: Trial) -> tuple[str, int]:
-    """Where the run's agents meet, which is in a log, and follows from the job's id."""
-    name = "slurm-*.log" if trial.array_task is None else f"slurm-*_{trial.array_task}.log"
-
-    def found() -> re.Match[str] | None:
-        said = "".join(path.read_text() for path in sorted(trial.dir.glob(name)))
-        return re.search(r"head \S+ at ([\d.]+):(\d+)", said)
-
-    host, port = trial.until(found, "the head node's address").groups()
-    return host, int(port)
-
-
-def listening(trial: Trial, node: str) -> dict[str, str]:
-    """Where the run's processes on this node take connections, and the process's command."""
-    lines = trial.bed.cluster.node_exec(node, ["ss", "-Hltnp"]).stdout.splitlines()
-    inside = {own_number(p): p for p in trial_processes(trial, node)}
-    found = {}
-    for line in lines:
-        for number, process in inside.items():
-            if f"pid={number}," in line:
-                found[line.split()[3]] = " ".join(process.cmdline())[:200]
-    return found
-
-
-def trial_processes(trial: Trial, node: str) -> list[psutil.Process]:
-    agent = trial.agent(node)
-    return [agent, *agent.children(recursive=True)]
-
-
-def own_number(process: psutil.Process) -> str:
-    """The process's number in its node's namespace."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1]
-
-
-def disturb(trial: Trial, attack: Callable[[], Any]) -> None:
-    """Attack, make the agents meet again, attack in the meantime and afterwards; then let it go."""
-    trial.wait_held()
-    file = trial.directory / "rank-1"
-    before = file.read_text()
-    attack()
+def kill_a_rank(trial: Trial, attempt: int = 0) -> None:
+    """Its agents start another launch."""
+    launches = len(trial.launches(attempt))
     with contextlib.suppress(TrialError, psutil.NoSuchProcess):
         trial.rank(1).kill()
+    trial.until(lambda: len(trial.launches(attempt)) > launches, "the order to launch again")
 
-    poll(lambda: len(trial.launches()) > 1, 120, "the order to launch again")
-    attack()
-    poll(
-        lambda: file.read_text() != before or trial.job()["JobState"] in FINISHED,
-        120,
-        "the second launch",
-    )
+
+# At the agents' port
+
+
+@dataclass
+class AtTheDoor:
+    """A run attacked at its agents' port: an array task with a spare node, which is queued again,
+    and then loses a rank."""
+
+    trial: Trial
+    assault: Assault
+    first_tried: Counter[str]
+    """Before it was queued again."""
+    seen: Seen
+    second_secret: str
+    undisturbed: dict[int, float]
+    said_by_slurm: str
+
+
+@pytest.fixture(scope="module")
+def at_the_door(
+    bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker, results: Results
+) -> AtTheDoor:
+    undisturbed = bed.undisturbed()
+    trial = bed.start_array_task("--spare", "1")
+    where, number = endpoint(trial), trial.job()["JobId"]
+    outside = Assault(sam_outside, DOOR, results, {"forge": (f"{number}_0",)})
+    inside = replace(outside, attacker=sam_inside)
+    try:
+        outside.attack("hurry", *where)  # while the agents meet, and from then on
+        trial.wait_held()
+        inside.tries("forge", "echo", at=where)
+        seen = Seen.of(trial, bed.cluster.as_user("sam", on="node1"))
+        first_tried = Counter(outside.tried)
+        trial.forget("training")
+        bed.cluster.run(["scontrol", "requeue", trial.job_id], check=True)
+        where = endpoint(trial, 1)
+        outside.words["forge"] = (f"{number}_1", seen.secret)
+        trial.until(lambda: outside.attack("forge", *where), "the second attempt's port")
+        outside.attack("hurry", *where)
+        second_secret = secret_of(trial, seen.secret)
+        trial.until(lambda: trial.reached("training"), "ranks that train")
+        once = [each.__name__ for each in AT_THE_DOOR if each.__name__ != "hurry"]
+        outside.tries(*once, at=where)
+        kill_a_rank(trial, attempt=1)
+        inside.tries("forge", "echo", at=where)  # while they start another launch
+        said = bed.cluster.run(["scontrol", "show", "job", "-dd", trial.job_id]).stdout
+        trial.release()
+        trial.wait_end()
+    finally:
+        outside.over()
+        bed.mend()
+    shape = "an array task with a spare node, queued again"
+    outside.judge(shape, trial, undisturbed)
+    return AtTheDoor(trial, outside, first_tried, seen, second_secret, undisturbed, said)
+
+
+def test_whoever_does_not_know_the_secret_is_turned_away(at_the_door: AtTheDoor) -> None:
+    """Forged claims, orders and reports, other protocols, half a claim, two thousand that say
+    nothing, hundreds a second that come and go: while the agents meet, while ranks train, and while
+    they are started again."""
+    trial, assault = at_the_door.trial, at_the_door.assault
+    assert {*assault.tried} == {attack.__name__ for attack in AT_THE_DOOR}
+    assert all(assault.tried.values()), assault.tried
+    assert not any(assault.believed.values()), assault.believed
+    assert [line["event"] for line in trial.orders(0)].count("stranger") == 1
+    (refused,) = [line for line in trial.orders(1) if line["event"] == "strangers"]
+    tried = assault.tried - at_the_door.first_tried - Counter(assault.on_their_own)
+    reached = tried.total() - tried["record"] - LEFT_STANDING
+    assert refused["connections"] >= reached, "not all came as far as the door"
+
+
+def test_an_attacked_run_ends_as_an_undisturbed_one(at_the_door: AtTheDoor) -> None:
+    trial = at_the_door.trial
+    assert trial.wait_end()["JobState"] == "COMPLETED", everything_said(trial.dir)
+    assert trial.losses() == at_the_door.undisturbed
+    assert (len(trial.attempts()), len(trial.launches(1))) == (2, 2), "Slurm queued it again"
+
+
+def test_the_secret_of_the_attempt_before_opens_nothing(at_the_door: AtTheDoor) -> None:
+    assert at_the_door.second_secret != at_the_door.seen.secret
+    forged = at_the_door.assault.tried["forge"] - at_the_door.first_tried["forge"]
+    assert forged, "nobody tried it"
+    assert not at_the_door.assault.believed["forge"]
+
+
+def test_the_secret_of_cold_ranks_is_known_to_agents_and_to_srun_alone(
+    at_the_door: AtTheDoor,
+) -> None:
+    check_secret(at_the_door.seen)
+
+
+def test_the_secret_is_in_no_file_and_slurm_does_not_know_it(at_the_door: AtTheDoor) -> None:
+    for secret in (at_the_door.seen.secret, at_the_door.second_secret):
+        assert secret not in at_the_door.said_by_slurm
+        for path in at_the_door.trial.dir.rglob("*"):
+            assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+def check_secret(seen: Seen) -> None:
+    """Not to ranks, nor to the server that they are forked from."""
+    assert {line.split()[0] for line in seen.elsewhere} == {"srun"}, seen.elsewhere
+    assert not seen.shown
+    assert "fsdpkit.launching.agent" in seen.by_sam, "sam looked somewhere else"
+    assert seen.secret not in seen.by_sam
+
+
+# Undisturbed
+
+
+@dataclass
+class Undisturbed:
+    """A run of T5 with forked ranks, looked at and left alone."""
+
+    losses: dict[int, float]
+    seen: Seen
+    found: list[Listener]
+
+
+@pytest.fixture(scope="module")
+def undisturbed_t5(bed: PersonBed) -> Undisturbed:
+    trial = bed.start(trainer=T5)
+    trial.wait_held()
+    seen = Seen.of(trial, bed.cluster.as_user("sam", on="node1"))
+    found = [each for node in NODES for each in listeners(trial, node)]
     trial.release()
+    assert trial.wait_end()["JobState"] == "COMPLETED", everything_said(trial.dir)
+    return Undisturbed(trial.losses(), seen, found)
 
 
-def check_unharmed(trial: Trial, undisturbed: dict[int, float]) -> None:
-    job = trial.wait_end()
-    assert trial.losses() == undisturbed, f"{job['JobState']} after {len(trial.losses())} steps"
-    assert job["JobState"] == "COMPLETED", everything_said(trial.dir)
-    assert len(trial.launches()) == 2, "its agents were ended, and Slurm had to queue it again"
+def test_the_secret_of_forked_ranks_is_known_to_agents_and_to_srun_alone(
+    undisturbed_t5: Undisturbed,
+) -> None:
+    check_secret(undisturbed_t5.seen)
+
+
+def test_all_that_listens_does_so_at_the_nodes_own_address(
+    bed: PersonBed, undisturbed_t5: Undisturbed, results: Results
+) -> None:
+    """(srun and slurmstepd listen, too; they are Slurm's.)"""
+    found, addresses = undisturbed_t5.found, bed.cluster.places.addresses
+    results.listen("two nodes", [(each.who, kind_of(each, addresses)) for each in found])
+    assert {each.host for each in found if each.who == "agent"} == {addresses["node1"]}
+    assert len([each for each in found if each.who == "agent"]) == 2  # their port, the store
+    assert all(each.host in (addresses[each.node], "127.0.0.1") for each in found), found
+
+
+# In the ranks' store
+
+
+@dataclass
+class InTheStore:
+    trial: Trial
+    assault: Assault
+    stores: list[int]
+    """One for each launch that was attacked."""
+
+
+@pytest.fixture(scope="module")
+def in_the_store(
+    bed: PersonBed,
+    sam_outside: Attacker,
+    undisturbed_t5: Undisturbed,
+    marker: Path,
+    results: Results,
+) -> InTheStore:
+    """Before the ranks meet in it, while they do, after it, and in that of the next launch."""
+    trial = bed.start(
+        trainer=EARLY, hold="start-up", then="training", sets=(*SHORT, "launch.warm=off")
+    )
+    host, port = endpoint(trial)
+    words = dict.fromkeys(("plant_pickle", "spoil"), (str(marker),))
+    assault = Assault(sam_outside, STORE, results, words)
+    try:
+        trial.wait_held()
+        stores = assault.find_stores(host, port)
+        assault.tries("plant_pickle", "spoil", at=(host, stores[-1]))
+        trial.release()
+        trial.until(lambda: trial.reached("training") or len(trial.launches()) > 1, "a launch")
+        assault.over()
+        trial.until(lambda: trial.reached("training"), "ranks that train")
+        stores += {*assault.find_stores(host, port)} - {*stores}
+        here = host, stores[-1]
+        assault.tries(
+            "plant_pickle", "flood", "overwrite", "delete", "noise", "slow", "idle", at=here
+        )
+        kill_a_rank(trial)
+        trial.until(lambda: {*assault.find_stores(host, port)} - {*stores}, "the next store")
+        stores += {*assault.find_stores(host, port)} - {*stores}
+        for name in ("plant_pickle", "overwrite"):
+            assault.attack(name, host, stores[-1])
+        trial.release()
+        trial.wait_end()
+    finally:
+        assault.over()
+        bed.mend()
+    assault.judge("two nodes", trial, undisturbed_t5.losses, believed=marker.exists())
+    return InTheStore(trial, assault, stores)
+
+
+def test_nothing_in_the_ranks_store_is_run(in_the_store: InTheStore, marker: Path) -> None:
+    """It is torch's and knows no secret; nothing in it is unpickled."""
+    tried = in_the_store.assault.tried
+    assert {*tried} == {attack.__name__ for attack in IN_THE_STORE}
+    assert all(tried.values()), tried
+    assert len(in_the_store.stores) >= 2, "not every launch had a store of its own that was found"
+    assert not marker.exists(), f"a planted command ran as {marker.read_text()}"
+
+
+def test_force_on_the_ranks_store_harms_in_plain_sight_or_not_at_all(
+    bed: PersonBed, in_the_store: InTheStore, undisturbed_t5: Undisturbed
+) -> None:
+    check_harmed_in_plain_sight(bed, in_the_store.trial, undisturbed_t5.losses)
 
 
 def check_harmed_in_plain_sight(
@@ -133,7 +306,7 @@ def check_harmed_in_plain_sight(
     """Either nothing happened to it, or it failed and says why."""
     job = trial.wait_end()
     ending = trial.ending(trial.task.attempts()[-1])
-    print(job["JobState"], len(trial.losses()), trial.launches(), ending)
+    print(job["JobState"], len(trial.losses()), trial.launches(), trial.troubles(), ending)
     if job["JobState"] == "COMPLETED":
         assert trial.losses() == undisturbed, "a false success"
         return
@@ -142,117 +315,35 @@ def check_harmed_in_plain_sight(
     assert told["cause"] not in ("done", "running", "unknown"), told
 
 
-AT_THE_DOOR = ("forge", "echo", "speak_torch", "noise", "slow", "idle")
-UNANSWERED = ("forge", "echo", "speak_torch")
-SHAPES = ("two nodes", "a spare node", "an array task, from a node")
+# One node
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_whoever_does_not_know_the_secret_is_turned_away(
-    shape: str,
+def test_on_one_node_all_listen_at_loopback_where_only_its_users_come(
     bed: PersonBed,
     sam_outside: Attacker,
     sam_inside: Attacker,
-    undisturbed: dict[int, float],
-) -> None:
-    """Forged claims, orders and reports, other protocols, half a claim, two thousand that say
-    nothing: at the first launch, while the agents start another, and after it."""
-    if "array task" in shape:
-        trial = bed.start_array_task()
-    else:
-        trial = bed.start(*(("--spare", "1") if shape == "a spare node" else ()))
-    attacker = sam_inside if "from a node" in shape else sam_outside
-    where = endpoint(trial)
-    answered: dict[str, int] = {}
-
-    def attack() -> None:
-        for name in AT_THE_DOOR if shape == "two nodes" else ("forge", "idle"):
-            did = attacker.does(name, *where)
-            assert did is not None, f"{name} was not tried"
-            answered[name] = max(did, answered.get(name, 0))
-
-    try:
-        disturb(trial, attack)
-        check_unharmed(trial, undisturbed)
-    finally:
-        attacker.does("let_go", *where)
-    assert not [name for name in UNANSWERED if answered.get(name)], answered
-    refused = [line for line in trial.orders() if line["event"] == "strangers"]
-    assert refused[0]["connections"] > 1000
-
-
-@pytest.fixture(scope="module")
-def undisturbed_t5(module_bed: PersonBed) -> dict[int, float]:
-    return module_bed.undisturbed(T5)
-
-
-@pytest.mark.parametrize("attacks", [["plant_pickle"], ["flood", "overwrite", "delete"]])
-def test_force_on_the_ranks_store_harms_in_plain_sight_or_not_at_all(
-    attacks: list[str],
-    bed: PersonBed,
-    sam_outside: Attacker,
-    undisturbed_t5: dict[int, float],
+    undisturbed_t5: Undisturbed,
     marker: Path,
+    results: Results,
 ) -> None:
-    """It is torch's and knows no secret; nothing in it is unpickled."""
-    trial = bed.start(trainer=T5)
-    host, port = endpoint(trial)
-    words = [str(marker)] if "plant_pickle" in attacks else []
-    done = []
-
-    def strike() -> None:
-        for found in sam_outside.does("find_stores", host, port):
-            done.extend(sam_outside.does(attack, host, found, *words) for attack in attacks)
-
-    disturb(trial, strike)
-    assert any(done), "no store was found, or none gave way"
-    check_harmed_in_plain_sight(bed, trial, undisturbed_t5)
+    """Those on the node itself can do to the ranks' store what others can on several nodes."""
+    trial = bed.start("--nodes", "1", "--gpus", "2", trainer=T5, sets=SHORT)
+    inside = Assault(sam_inside, STORE, results, {"plant_pickle": (str(marker),)})
+    trial.wait_held()
+    found = listeners(trial, "node1")
+    address = bed.cluster.places.addresses["node1"]
+    from_outside = Assault(sam_outside, STORE, results).find_stores(address)
+    stores = inside.find_stores("127.0.0.1")
+    for store in stores:
+        inside.tries("plant_pickle", "overwrite", at=("127.0.0.1", store))
+    trial.release()
+    trial.wait_end()
+    bed.mend()
+    inside.judge("one node, from it", trial, undisturbed_t5.losses, believed=marker.exists())
+    results.listen("one node", [(each.who, kind_of(each, {"node1": address})) for each in found])
+    assert {each.host for each in found} == {"127.0.0.1"}
+    assert from_outside == []
+    assert stores
+    assert {*stores} <= {each.port for each in found}
     assert not marker.exists(), f"a planted command ran as {marker.read_text()}"
-
-
-def test_all_that_listens_does_so_at_the_jobs_own_address(
-    bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker
-) -> None:
-    """On one node at loopback. (srun and slurmstepd listen, too; they are Slurm's.)"""
-    trial = bed.start(trainer=T5)
-    host, port = endpoint(trial)
-    trial.wait_held()
-    found = {**listening(trial, "node1"), **listening(trial, "node2")}
-    trial.release()
-    assert trial.wait_end()["JobState"] == "COMPLETED"
-    assert f"{host}:{port}" in found
-    everywhere = {where for where in found if where.startswith(("0.0.0.0:", "*:", "[::]:"))}
-    assert not everywhere, found
-
-    trial = bed.start("--nodes", "1", "--gpus", "2", trainer=T5)
-    trial.wait_held()
-    alone = listening(trial, "node1")
-    stores = sam_outside.does("find_stores", host, 1)
-    trial.release()
-    assert trial.wait_end()["JobState"] == "COMPLETED"
-    assert alone
-    assert {where.rpartition(":")[0] for where in alone} <= {"127.0.0.1", "[::1]"}, alone
-    assert stores == []
-
-
-def test_the_secret_is_known_to_agents_alone(bed: PersonBed, shared_cluster: SlurmCluster) -> None:
-    trial = bed.start()
-    trial.wait_held()
-    processes = [*trial_processes(trial, "node1"), *trial_processes(trial, "node2")]
-    known = {p.pid: p.environ().get("FSDPKIT_SECRET") for p in processes}
-    agents = {trial.agent(node).pid for node in ("node1", "node2")}
-    (secret,) = {known[pid] for pid in agents}
-    assert secret is not None
-    assert len(secret) == 64
-    others = {pid for pid, found in known.items() if found is not None} - agents
-    forked = {p.pid for p in processes if "fsdpkit-fork-server" in " ".join(p.cmdline())}
-    assert others <= forked, [" ".join(psutil.Process(pid).cmdline()) for pid in others]
-    assert not [p for p in psutil.process_iter() if secret in " ".join(p.cmdline())]
-    sam = shared_cluster.as_user("sam", on="node1")
-    looked = sam.run(["cat", f"/proc/{own_number(trial.agent('node1'))}/environ"])
-    assert looked.returncode != 0
-    trial.release()
-    assert trial.wait_end()["JobState"] == "COMPLETED"
-    for path in trial.dir.rglob("*"):
-        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
-    assert secret not in shared_cluster.run(["scontrol", "show", "job", trial.job_id]).stdout
+    check_harmed_in_plain_sight(bed, trial, undisturbed_t5.losses)

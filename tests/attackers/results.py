@@ -1,0 +1,156 @@
+"""What became of all attacks, as a file: results.json, made by
+
+    FSDPKIT_ATTACK_RESULTS=tests/attackers/results.json pytest -n0 tests/slurm/test_attacks.py
+
+By place and kind of attack: `tried`, how often; `believed`, how often it was answered as an agent's
+would be, its code ran, or a run was said to be a success that it was not; `runs` that it was tried
+on, by itself or with others, and how many of these it was `harmful` to: they did not end with the
+losses of an undisturbed one. Then how each of these runs went, and who listens where.
+
+`python -m tests.attackers.results` puts the tables into SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+DOOR, STORE = "the agents' port", "the ranks' store"
+VARIABLE = "FSDPKIT_ATTACK_RESULTS"
+COMMITTED = Path(__file__).with_name("results.json")
+ROOT = COMMITTED.parents[2]
+PAGE = ROOT / "SECURITY.md"
+TEMPLATES = ROOT / "tests" / "rendering" / "hostile_templates.json"
+WHO = "tests/attackers/results.py"
+WORDS = {
+    "forge": "claims, orders and reports under other secrets, of the attempt before, too",
+    "echo": "what the head said, sent back to it and to others",
+    "speak_torch": "torch's own protocol",
+    "record": "listening on the network, to send it again",
+    "noise": "bytes of no protocol, and of others",
+    "slow": "halves of claims and requests",
+    "idle": "connections that say nothing",
+    "hurry": "connections that end at once, hundreds a second",
+    "plant_pickle": "pickles that run a command, in every key",
+    "spoil": "the same in each new key while the ranks meet",
+    "delete": "keys deleted",
+    "overwrite": "keys filled with noise",
+    "flood": "100 MB in 2,000 keys",
+}
+"""Each kind of attack, for people."""
+
+
+@dataclass
+class Kind:
+    tried: int = 0
+    believed: int = 0
+    runs: int = 0
+    harmful: int = 0
+
+
+@dataclass
+class Attacked:
+    """A run. troubles: why its ranks were started again, but for those that the test killed."""
+
+    shape: str
+    place: str
+    state: str
+    undisturbed_losses: bool
+    troubles: list[str]
+
+
+@dataclass
+class Results:
+    attacks: dict[str, dict[str, Kind]] = field(default_factory=dict)
+    """By place and name."""
+    runs: list[Attacked] = field(default_factory=list)
+    listening: dict[str, list[str]] = field(default_factory=dict)
+    """By shape of run: who listens where."""
+
+    def kind(self, place: str, name: str) -> Kind:
+        return self.attacks.setdefault(place, {}).setdefault(name, Kind())
+
+    def add(self, place: str, name: str, done: tuple[int, int]) -> None:
+        tried, believed = done
+        self.kind(place, name).tried += tried
+        self.kind(place, name).believed += believed
+
+    def ended(self, run: Attacked, names: Iterable[str], *, believed: bool) -> None:
+        """A run on which these were tried."""
+        self.runs.append(run)
+        harmed = not (run.state == "COMPLETED" and run.undisturbed_losses)
+        for name in set(names):
+            self.kind(run.place, name).runs += 1
+            self.kind(run.place, name).harmful += harmed
+            self.kind(run.place, name).believed += believed
+
+    def listen(self, shape: str, found: Iterable[tuple[str, str]]) -> None:
+        self.listening[shape] = sorted({f"{who}: {where}" for who, where in found})
+
+    def write(self, path: Path) -> None:
+        text = msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
+        path.write_bytes(text + b"\n")
+
+
+def of_file(path: Path = COMMITTED) -> Results:
+    return msgspec.json.decode(path.read_bytes(), type=Results)
+
+
+def tables(results: Results) -> str:
+    """For people."""
+    attacks = [
+        [
+            place,
+            WORDS[name],
+            f"{kind.tried:,}",
+            str(kind.believed),
+            f"{kind.harmful} of {kind.runs}",
+        ]
+        for place, kinds in sorted(results.attacks.items())
+        for name, kind in sorted(kinds.items())
+    ]
+    hostile = json.loads(TEMPLATES.read_text())
+    counts = [f"{hostile['tried']:,}", str(hostile["accepted"]), str(hostile["harmful"])]
+    attacks.append(["templates", "hostile templates, rendered", *counts])
+    runs = [
+        [
+            run.shape,
+            run.place,
+            run.state,
+            "the same" if run.undisturbed_losses else "others",
+            "; ".join(run.troubles) or "none",
+        ]
+        for run in results.runs
+    ]
+    return "\n\n".join(
+        [
+            _table(["where", "what", "tried", "believed", "harmful"], attacks),
+            "Each of these runs was attacked in many ways, and these failures of its ranks came of "
+            "it:",
+            _table(
+                ["run", "attacked at", "ended", "losses as undisturbed", "failures on the way"],
+                runs,
+            ),
+        ]
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def within(text: str, results: Results) -> str:
+    """The page with these tables between the two comments that name this program."""
+    begin, end = f"<!-- made by {WHO}: do not edit -->", f"<!-- end of what {WHO} made -->"
+    place = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    return place.sub(lambda _: f"{begin}\n\n{tables(results)}\n\n{end}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(within(PAGE.read_text("utf-8"), of_file()), "utf-8")
