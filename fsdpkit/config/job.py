@@ -15,10 +15,17 @@ from fsdpkit.config.launch import Launch
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
-from fsdpkit.config.secrets import form_of, may_pass, secrets_in, why_not_passed, why_secret
+from fsdpkit.config.secrets import (
+    form_of,
+    found_secret,
+    may_pass,
+    refuse_secrets,
+    why_not_passed,
+    why_secret,
+)
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.errors import NotFoundError, StorageError, UsageError
 
 JOB_SCHEMA = "fsdpkit.job/1"
 DEFAULT_JOB = "t5"
@@ -210,7 +217,7 @@ def load_job(
     if args:
         layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
     what = f"job {job or DEFAULT_JOB}"
-    _refuse_secrets(layered, what)
+    refuse_secrets(layered, what)
     spec = build(JobSpec, layered, what)
     return LoadedJob(spec, layered, tuple(files), _find_entry(spec.entry, layered, files, what))
 
@@ -241,35 +248,18 @@ def reload_job(
     layered = Layered()
     layered.overlay(values, origin)
     _lay_command_line(layered, options or {}, sets)
-    _refuse_secrets(layered, f"job of {origin}")
+    refuse_secrets(layered, f"job of {origin}")
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
     entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
     return LoadedJob(spec, layered, (path,), entry)
 
 
-def _refuse_secrets(layered: Layered, what: str) -> None:
-    """Before any other message could quote one. Raises ConfigError."""
-    for key, why in secrets_in(layered.values):
-        raise _secret(f"{what}: {key} ({layered.source(key)})", key, why)
-
-
-def _secret(where: str, key: str, why: str) -> ConfigError:
-    """It quotes no value."""
-    table, _, name = key.rpartition(".")
-    variable = name if table == "environment.variables" else "NAME"
-    return ConfigError(
-        f"{where} looks like {why}. What a job says stands in its script, its records and Slurm's "
-        "database. Set a variable where you submit, and hand it on by its name: "
-        f'environment.pass = ["{variable}"]'
-    )
-
-
 def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
     for text in sets:
         key = text.partition("=")[0].strip()
         if why := why_secret(key, text.partition("=")[2]):
-            raise _secret("--set" if form_of(key) else f"--set {key}", key, why)
+            raise found_secret("--set" if form_of(key) else f"--set {key}", key, why)
     command_line: dict[str, Any] = {}
     for key, value in options.items():
         table = command_line

@@ -1,5 +1,6 @@
-"""What looks like a secret, and so has no place in a job: files, `--set` and arguments of a job are
-copied into its script, its records and Slurm's database, where others read them.
+"""What looks like a secret, and so has no place in a job, nor in a site profile: files, `--set` and
+arguments of a job, and what its site says, are copied into its script, its records and Slurm's
+database, where others read them.
 
 A value looks like one if it has the form of a known kind of credential, wherever it stands. A
 setting looks like one if its name *ends* in a word for a credential and its value could be one:
@@ -19,6 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from fsdpkit.config.loading import Layered
+from fsdpkit.errors import ConfigError
 
 _FORMS = {
     "a token of Hugging Face": r"hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})",
@@ -139,6 +143,23 @@ def _in(key: str, name: str, value: object) -> Iterator[tuple[str, str]]:
                 yield f"{key}[{place}]", why
             elif not isinstance(value[place], str):
                 yield from _in(f"{key}[{place}]", name, value[place])
+
+
+def refuse_secrets(layered: Layered, what: str) -> None:
+    """Before any other message could quote one. Raises ConfigError."""
+    for key, why in secrets_in(layered.values):
+        raise found_secret(f"{what}: {key} ({layered.source(key)})", key, why)
+
+
+def found_secret(where: str, key: str, why: str) -> ConfigError:
+    """It quotes no value."""
+    table, _, name = key.rpartition(".")
+    variable = name if table == "environment.variables" else "NAME"
+    return ConfigError(
+        f"{where} looks like {why}. What a job or a site profile says stands in scripts, records "
+        "and Slurm's database. Set a variable where you submit, and let the job hand it on by its "
+        f'name: environment.pass = ["{variable}"]'
+    )
 
 
 # What a job can be handed on by its name: not what changes how a shell, the loader, Python or

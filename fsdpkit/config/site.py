@@ -14,6 +14,7 @@ from pathlib import Path
 from fsdpkit.config import assets
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
+from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.errors import UsageError
 
 
@@ -43,6 +44,7 @@ def load_site(name: str) -> LoadedSite:
         for layer, path in found:
             layered.overlay(read_toml(path), f"{layer.name} {path.name}")
         files = [path for _, path in found]
+    refuse_secrets(layered, f"site {name}")
     return LoadedSite(
         name, build(SiteProfile, layered, f"site {name}"), tuple(files), layered.files
     )

@@ -157,3 +157,26 @@ def test_everything_known_is_listed_with_its_layer(centre_file: Write) -> None:
     centre_file("site/profiles/osc/ascend.toml", "")
     places = assets.available("site")["osc-ascend"]
     assert [layer.name for layer, _ in places] == ["packaged", "centre"]
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        (
+            "environment.variables.WANDB_API_KEY",
+            '[environment.variables]\nWANDB_API_KEY = "a1b2c3"',
+        ),
+        ("network.env.PROXY", '[network.env]\nPROXY = "http://me:secret@proxy.example.org"'),
+    ],
+)
+def test_a_profile_with_a_secret_is_refused_and_the_secret_not_shown(
+    tmp_path: Path, key: str, line: str
+) -> None:
+    profile = tmp_path / "mine.toml"
+    profile.write_text(f"{TOP}{line}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_site(str(profile))
+    told = str(refused.value)
+    assert told.startswith(f"site mine: {key} (")
+    assert "environment.pass" in told
+    assert not any(secret in told for secret in ("a1b2c3", "me:secret"))
