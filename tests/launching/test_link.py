@@ -24,7 +24,7 @@ from fsdpkit.launching.gate import Gate, own_address
 from fsdpkit.launching.line import Connection, HeadLine
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, Claim, Keys
+from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, Claim, Frames, Keys
 
 KEYS = Keys(bytes(range(32)), "12345_0")
 HOST = "127.0.0.1"
@@ -193,6 +193,35 @@ class Cable:
                     one.shutdown(socket.SHUT_RDWR)
 
 
+class Tap(Cable):
+    """Whoever has it hears both sides, and what one of them does not hear."""
+
+    def __init__(self, port: int) -> None:
+        self.up, self.down = [], []  # type: ignore[var-annotated]
+        self.twice, self.false_head = threading.Event(), threading.Event()
+        super().__init__(port)
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            to_head = sink.getpeername()[1] == self._target
+            if self.false_head.is_set():
+                self._pretend(sink)
+                return
+            while data := source.recv(1 << 16):
+                (self.up if to_head else self.down).append(data)
+                if self.cut:
+                    continue
+                sink.sendall(data)
+                if to_head and self.twice.is_set():
+                    self.twice.clear()
+                    sink.sendall(data)
+
+    def _pretend(self, sink: socket.socket) -> None:
+        """To the agent: the head, by its own words of before."""
+        if sink.getpeername()[1] != self._target:
+            sink.sendall(b"".join(self.down))
+
+
 def test_hiccups_lose_nothing_and_repeat_nothing(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,20 +336,6 @@ def test_what_was_recorded_on_the_wire_is_not_believed_again(
 ) -> None:
     """An agent's whole conversation, sent by somebody else, and on the same connection again."""
     monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
-    recorded: list[bytes] = []
-
-    class Tap(Cable):
-        def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-            with contextlib.suppress(OSError):
-                while data := source.recv(1 << 16):
-                    if sink.getpeername()[1] == head.port:
-                        recorded.append(data)
-                    sink.sendall(data)
-                    if replay.is_set() and sink.getpeername()[1] == head.port:
-                        replay.clear()
-                        sink.sendall(data)
-
-    replay = threading.Event()
     tap = Tap(head.port)
     link = head.agent(1, port=tap.port)
     link.start()
@@ -328,12 +343,99 @@ def test_what_was_recorded_on_the_wire_is_not_believed_again(
     link.report(report)
     assert wait_for(head.board.reports) == [report]
     with head.dial() as stranger:
-        stranger.sendall(b"".join(recorded))
+        stranger.sendall(b"".join(tap.up))
         assert wait_for(lambda: head.gate.refused) == 1
-    replay.set()
+    tap.twice.set()
     assert wait_for(lambda: head.gate.refused == 2)  # the connection is made again
     assert head.board.reports() == []
     talks(head, link)
+
+
+def test_what_a_cut_connection_swallowed_is_believed_of_the_agent_alone_and_once(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody holds it back, and says it himself meanwhile."""
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    tap = Tap(head.port)
+    link = head.agent(1, port=tap.port)
+    link.start()
+    assert wait_for(lambda: head.board.alive()[1])
+    tap.cut = True
+    heard = len(tap.up)
+    report = Report(0, 1, "node1", "failed")
+    link.report(report)
+    assert wait_for(lambda: len(tap.up) > heard)
+    for words in (tap.up, tap.up[heard:], tap.up[::-1]):
+        refused = head.gate.refused
+        with head.dial() as stranger, contextlib.suppress(OSError):
+            stranger.sendall(b"".join(words))
+            stranger.shutdown(socket.SHUT_WR)
+            assert wait_for(lambda refused=refused: head.gate.refused > refused)
+    assert head.board.reports() == []
+    tap.cut = False
+    assert wait_for(head.board.reports) == [report]
+    talks(head, link)
+
+
+def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever has another attempt's secret, or this one's and not its name; for the very node
+    that has just lost its connection."""
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    cable, over = Cable(head.port), threading.Event()
+    link = head.agent(1, port=cable.port)
+    link.start()
+    letter = msgspec.msgpack.encode(Letter(0, (Said(1, Report(9, 1, "node1", "done")),), True))
+    granted: list[bytes] = []
+    forgers = (Keys(os.urandom(32), KEYS.attempt), Keys(KEYS.secret, "12345_1"))
+
+    def forge(keys: Keys) -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), head.dial() as forger:
+                claim = Claim(keys, 1, forger.recv(GREETING_BYTES, socket.MSG_WAITALL))
+                forger.sendall(claim.claim + Frames(b"", b"").seal(letter))
+                granted.append(forger.recv(1))
+
+    threads = [threading.Thread(target=forge, args=(keys,), daemon=True) for keys in forgers]
+    for thread in threads:
+        thread.start()
+    said: list[Report] = []
+    for number in range(6):
+        before = head.gate.refused
+        cable.reset()
+        assert wait_for(lambda before=before: head.gate.refused > before + 1)
+        link.report(Report(number, 1, "node1", "failed"))
+        head.board.order(Order(do="run", launch=number))
+        assert link.next_order().launch == number
+        assert wait_for(lambda n=number: said.extend(head.board.reports()) or len(said) > n)
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert not any(granted)
+    assert [(report.launch, report.outcome) for report in said] == [(n, "failed") for n in range(6)]
+    assert link.superseded is None
+
+
+def test_the_heads_own_words_of_before_do_not_make_a_head(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is cut, and somebody who heard it all takes the head's place."""
+    monkeypatch.setattr(line_module, "_ANSWER_S", 0.5)
+    tap = Tap(head.port)
+    link = head.agent(1, port=tap.port)
+    link.start()
+    head.board.order(Order(do="run", launch=0))
+    assert link.next_order().launch == 0
+    tap.false_head.set()
+    tap.reset()
+    assert wait_for(lambda: head.said)
+    assert "does not know this run's secret" in head.said[0]
+    assert link.superseded is None
+    tap.false_head.clear()
+    tap.reset()
+    talks(head, link)
+    assert len(head.said) == 1
 
 
 def test_an_agent_speaks_for_its_own_node_alone(head: Head) -> None:
