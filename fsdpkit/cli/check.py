@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
     from fsdpkit.runs.node_report import Node, NodeReport, Verdict
     from fsdpkit.scheduling.checks import Finding
+    from fsdpkit.scheduling.reachability import Reach
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import Request
 
@@ -99,11 +100,14 @@ def _check_nodes(
     from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import node_report
     from fsdpkit.scheduling import submission
+    from fsdpkit.scheduling.reachability import Watch
 
-    plan, _ = submission.plan(request)
+    plan, _ = submission.plan(replace(request, args=("--until-tried",)))
     require_trust(plan, trust, submits=True)
     run = submission.submit_plan(plan, runs)
+    watch = Watch(run, plan)
     state = _wait(run, plan)
+    reached = watch.findings()
     refused = _failed_before(run)
     try:
         report = node_report.load(run.newest_attempt().dir)
@@ -111,11 +115,12 @@ def _check_nodes(
         click.echo(f"fsdpkit: {run.id}: {state}, nothing was measured", err=True)
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
-        _tell(run, None, refused, [], avoid, as_json)
+        _tell(run, None, refused, [], [], avoid, as_json)
         return FAILED
     expected_gb_s = plan.site.profile.network.all_reduce_gb_s
     verdicts = [*refused, *node_report.judge(report, expected_gb_s)]
-    _tell(run, report, verdicts, node_report.remarks(report, expected_gb_s), avoid, as_json)
+    remarks = node_report.remarks(report, expected_gb_s)
+    _tell(run, report, verdicts, remarks, reached, avoid, as_json)
     return FAILED if any(v.state == "broken" for v in verdicts) else 0
 
 
@@ -161,6 +166,7 @@ def _tell(
     report: NodeReport | None,
     verdicts: Sequence[Verdict],
     remarks: Sequence[str],
+    reached: Sequence[Reach],
     avoid: bool,
     as_json: bool,
 ) -> None:
@@ -169,7 +175,7 @@ def _tell(
     if avoid:
         _avoid(run, bad)
     if as_json:
-        click.echo(json.dumps(_answer(run, report, verdicts, remarks)))
+        click.echo(json.dumps(_answer(run, report, verdicts, remarks, reached)))
         return
     if report is not None:
         states = {verdict.node: verdict.state for verdict in verdicts}
@@ -183,6 +189,7 @@ def _tell(
             click.echo(f"{verdict.node}: {text}")
     for text in remarks:
         click.echo(text)
+    _tell_reach(reached)
     if bad:
         names = ",".join(verdict.node for verdict in bad)
         click.echo(
@@ -190,8 +197,21 @@ def _tell(
         )
 
 
+def _tell_reach(reached: Iterable[Reach]) -> None:
+    from fsdpkit.scheduling.reachability import MEANING
+
+    for reach in reached:
+        click.echo(str(reach))
+    if any(reach.answer == "reachable" for reach in reached):
+        click.echo(MEANING)
+
+
 def _answer(
-    run: Run, report: NodeReport | None, verdicts: Iterable[Verdict], remarks: Sequence[str]
+    run: Run,
+    report: NodeReport | None,
+    verdicts: Iterable[Verdict],
+    remarks: Sequence[str],
+    reached: Iterable[Reach],
 ) -> dict[str, Any]:
     import msgspec
 
@@ -200,6 +220,7 @@ def _answer(
         "dir": str(run.dir),
         "nodes": [asdict(verdict) for verdict in verdicts],
         "remarks": list(remarks),
+        "reachability": [asdict(reach) for reach in reached],
         "measured": msgspec.to_builtins(report),
     }
 
