@@ -258,9 +258,10 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         str,
         Meta(
             pattern=r"^#!/([!-~]{0,80}/)?(env )?bash( [!-~]{1,20})?$",
-            description="First line of the script, which is written for bash.",
+            description="First line of the script, which is written for bash; with -p, nothing "
+            "of the submitting shell runs before it.",
         ),
-    ] = "#!/bin/bash"
+    ] = "#!/bin/bash -p"
     account: Annotated[Account, Meta(description="Its accounts.")] = Account()
     node_types: Annotated[dict[str, NodeType], Meta(description="Its kinds of nodes.")] = {}
     partitions: Annotated[

@@ -235,6 +235,8 @@ def _retry(run: RunPaths) -> Retry:
     """The job's own; fsdpkit's defaults where its file is gone, or not what was submitted."""
     try:
         return table_of_job(run.dir, "retry", Retry)
+    except FileNotFoundError:  # a script that was started by hand
+        return Retry()
     except (OSError, StorageError) as error:
         say(f"warning: what the job wants after this end is not known: {error}", sys.stderr)
         return Retry()

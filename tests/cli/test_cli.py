@@ -32,7 +32,7 @@ def test_help_lists_every_command_and_each_command_s_help_opens_with_an_example(
 def test_the_dry_run_prints_the_script_and_only_it(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     done = fsdpkit("submit", "--nodes", "2", "--gpus", "4", "--cluster", "generic", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("#!/bin/bash\n")
+    assert done.stdout.startswith("#!/bin/bash -p\n")
     assert done.stdout.endswith('exit "$status"\n')
     assert "--nodes=2" in done.stdout
     assert "--gpus-per-node=4" in done.stdout

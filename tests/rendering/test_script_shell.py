@@ -6,6 +6,7 @@ file that `BASH_ENV` names, in the job's shell and in the one on each node.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_what_a_start_up_file_defines_replaces_no_command(
 ) -> None:
     shell.environment["BASH_ENV"] = str(start_up_file(shell))
     ran_as_ever(shell, render_script(python=shell.python, args=["--lr", "1 e$x"]))
+
+
+def test_a_start_up_file_does_not_run_at_all(tmp_path: Path, render_script: RenderScript) -> None:
+    """Slurm starts the script by its first line."""
+    script, start_up = tmp_path / "job.sbatch", tmp_path / "start-up.sh"
+    first, _, rest = render_script().partition("\n")
+    assert rest
+    script.write_text(f"{first}\necho the script\n")
+    script.chmod(0o700)
+    start_up.write_text("echo the start-up file\n")
+    done = subprocess.run(script, env={"BASH_ENV": str(start_up)}, capture_output=True, text=True)
+    assert done.stdout == "the script\n"
 
 
 def test_the_training_keeps_the_environment_as_it_was(

@@ -392,7 +392,10 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
         *COLD,
         "--json",
     ]
+    start_up = tmp_path / "start-up.sh"
+    start_up.write_text(f"echo $0 >>{tmp_path}/started\n")
     inherited = {
+        "BASH_ENV": str(start_up),
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
         "SBATCH_PARTITION": "nowhere",
         "RANK": "7",
@@ -421,6 +424,7 @@ def test_a_surrounding_allocation_does_not_leak_into_the_job(
     assert environment["SLURM_JOB_PARTITION"] == "main"
     assert "SLURM_ARRAY_TASK_ID" not in environment
     assert environment.get("SLURM_MEM_PER_CPU") != "1"
+    assert not (tmp_path / "started").exists(), "BASH_ENV ran before the script's first line"
 
 
 def test_a_submitter_that_dies_after_sbatch_accepted_loses_nothing(

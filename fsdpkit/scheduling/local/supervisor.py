@@ -118,7 +118,7 @@ def _run(job: store.LocalJob, description: Mapping[str, Any], task: int | None) 
     shutil.copyfile(description["script"], copy)
     with open(output, "ab") as log:
         batch = subprocess.Popen(
-            ["/bin/bash", str(copy)],
+            ["/bin/bash", "-p", str(copy)],
             cwd=options["chdir"],
             env=environment,
             stdin=subprocess.DEVNULL,
