@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,3 +124,43 @@ def test_a_node_believes_the_job_that_the_script_was_made_with_alone(tmp_path: P
     (tmp_path / "job.12.json").write_bytes(b"{}")
     with pytest.raises(DamagedError):
         bytes_of_job(tmp_path, environ)
+
+
+def test_a_job_that_is_exchanged_while_it_is_read_is_believed_as_it_was_submitted_or_not(
+    tmp_path: Path,
+) -> None:
+    """By two at once, who put another file, a link and a pipe in its place."""
+    job, kept, data = tmp_path / "job.json", tmp_path / "job.12.json", b'{"name": "t5"}'
+    environ = {DIGEST: hashlib.sha256(data).hexdigest(), "SLURM_JOB_ID": "12"}
+    forged, over = data.replace(b"t5", b"me"), threading.Event()
+    job.write_bytes(data)
+
+    def exchange(path: Path) -> None:
+        fresh = tmp_path / f"{path.name}.{threading.get_ident()}"
+        kinds = [
+            lambda: fresh.write_bytes(forged),
+            lambda: fresh.symlink_to(path),
+            lambda: os.mkfifo(fresh),
+            lambda: fresh.write_bytes(data),
+        ]
+        for put in itertools.cycle(kinds):
+            if over.is_set():
+                return
+            put()
+            fresh.replace(path)
+
+    threads = [threading.Thread(target=exchange, args=(path,)) for path in (job, kept)]
+    for thread in threads:
+        thread.start()
+    read, refused = 0, 0
+    try:
+        while min(read, refused) < 20:
+            try:
+                assert bytes_of_job(tmp_path, environ) == data
+                read += 1
+            except (OSError, DamagedError):
+                refused += 1
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
