@@ -59,6 +59,9 @@ def command(
       fsdpkit check --nodes 2 --gpus 4
       fsdpkit check --nodes 12 --gpus 4 --avoid
 
+    With --nodes it also says whether ranks' ports can be reached from this login node, and from a
+    node outside the job, for which it asks Slurm for one more node for some seconds.
+
     Exit status 0, or 78 if a check failed or a node is broken.
     """
     from fsdpkit.scheduling.submission import Request

@@ -21,13 +21,17 @@ def endpoint(trial: Trial, attempt: int = 0) -> tuple[str, int]:
     """Where the run's agents meet, which is in a log, and follows from the job's id."""
     name = "slurm-*.log" if trial.array_task is None else f"slurm-*_{trial.array_task}.log"
 
-    def found() -> re.Match[str] | None:
+    def found() -> tuple[str, int] | None:
         said = "".join(path.read_text() for path in sorted(trial.dir.glob(name)))
-        met = [*re.finditer(r"head \S+ at ([\d.]+):(\d+)", said)]
+        met = endpoints_in(said)
         return met[attempt] if len(met) > attempt else None
 
-    host, port = trial.until(found, "the head node's address").groups()
-    return host, int(port)
+    return trial.until(found, "the head node's address")
+
+
+def endpoints_in(said: str) -> list[tuple[str, int]]:
+    """Of each attempt that a batch log tells of."""
+    return [(host, int(port)) for host, port in re.findall(r"head \S+ at ([\d.]+):(\d+)", said)]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tests.attackers.attacker import Attacker
 from tests.attackers.attacks import AT_THE_DOOR, IN_THE_STORE
 from tests.attackers.bed import PersonBed
 from tests.attackers.results import DOOR, STORE, Results
-from tests.faults.trial import T5, Trial, TrialError
+from tests.faults.trial import LIGHT, T5, Trial, TrialError
 from tests.slurm.conftest import Person, everything_said
 from tests.slurm_cluster import SlurmCluster
 
@@ -38,7 +38,7 @@ LEFT_STANDING = 256 + 1024
 """At the end: as many as fsdpkit.launching.gate keeps, and as many as may wait behind them."""
 SHORT = ("training.timeout_s=20", "training.startup_timeout_s=40", "retry.restarts=2")
 """Torch's own limits, and fewer launches: what is destroyed ends soon."""
-NODES = ("node1", "node2")
+NODES, FOUR_RANKS = ("node1", "node2"), ("--gpus", "4")
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def kill_a_rank(trial: Trial, attempt: int = 0) -> None:
 
 @dataclass
 class AtTheDoor:
-    """A run attacked at its agents' port: an array task with a spare node, which is queued again,
-    and then loses a rank."""
+    """A run of two nodes of four ranks attacked at its agents' port: an array task with a spare
+    node, which is queued again, and then loses a rank."""
 
     trial: Trial
     assault: Assault
@@ -108,8 +108,11 @@ class AtTheDoor:
 def at_the_door(
     bed: PersonBed, sam_outside: Attacker, sam_inside: Attacker, results: Results
 ) -> AtTheDoor:
-    undisturbed = bed.undisturbed()
-    trial = bed.start_array_task("--spare", "1")
+    quiet = bed.start(*FOUR_RANKS, trainer=LIGHT)
+    quiet.release()
+    assert quiet.wait_end()["JobState"] == "COMPLETED", everything_said(quiet.dir)
+    undisturbed = quiet.losses()
+    trial = bed.start_array_task("--spare", "1", *FOUR_RANKS)
     where, number = endpoint(trial), trial.job()["JobId"]
     outside = Assault(sam_outside, DOOR, results, {"forge": (f"{number}_0",)})
     inside = replace(outside, attacker=sam_inside)
@@ -137,7 +140,7 @@ def at_the_door(
     finally:
         outside.over()
         bed.mend()
-    shape = "an array task with a spare node, queued again"
+    shape = "2 x 4 ranks, an array task with a spare node, queued again"
     outside.judge(shape, trial, undisturbed)
     return AtTheDoor(trial, outside, first_tried, seen, second_secret, undisturbed, said)
 

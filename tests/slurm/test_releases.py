@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
+from fsdpkit.runs.events import read_json_lines
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from tests.attackers.assault import endpoints_in
+from tests.attackers.attacks import echo, forge, let_go, noise, slow
 from tests.conftest import Completed
 from tests.slurm.conftest import WHO, everything_said, told_by_ranks
 from tests.slurm_cluster import NEWEST, SlurmCluster, choice
@@ -133,6 +136,23 @@ def test_a_requeue_is_another_attempt_of_the_same_run(
     on_slurm.run(["scontrol", "requeue", str(run.job_id)], check=True)
     assert over(run) == "COMPLETED", everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
+
+
+def test_whoever_does_not_know_the_secret_is_turned_away(
+    holding: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The whole suite of attacks runs on the release that most tests run on."""
+    run = holding("--nodes", "2", "--gpus", "1")
+    (log,) = run.dir.glob("slurm-*.log")
+    (where,) = endpoints_in(log.read_text())
+    done = [forge(*where, f"{run.job_id}_0"), echo(*where), noise(*where), slow(*where)]
+    let_go(*where)
+    (tmp_path / "go").touch()
+    assert over(run) == "COMPLETED", everything_said(run.dir)
+    assert [believed for _, believed in done] == [0, 0, 0, 0]
+    orders = read_json_lines(run.paths.task().attempt(0).dir / "orders.jsonl")
+    (refused,) = [line["connections"] for line in orders if line["event"] == "strangers"]
+    assert refused == sum(tried for tried, _ in done)
 
 
 def test_a_preempted_run_that_finishes_has_no_failed_step(
