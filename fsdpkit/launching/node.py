@@ -42,6 +42,7 @@ from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
+from fsdpkit.runs.rank_ends import RankEnd, event_of
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -285,6 +286,9 @@ def _run_ranks(
             event="ranks-started", launch=order.launch, pids=pids, forked=node.forks.forked
         )
 
+    def ended(ends: Mapping[int, RankEnd]) -> None:
+        node.events.write(**event_of(order.launch, ends))
+
     node.forks.forked = 0
     node.events.write(event="ranks-starting", launch=order.launch)
     try:
@@ -301,6 +305,7 @@ def _run_ranks(
             forks=node.forks,
             interrupted=interrupted,
             started=started,
+            ended=ended,
         )
     except ChildFailedError as error:
         return report(first_failure(error, node.attempt, order.launch), "failed")

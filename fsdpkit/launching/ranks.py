@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.pulse import RankProcess
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
 from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.rank_ends import RankEnd
 
 # Replaces itself by the rank after asking the kernel to end it with its parent: torchrun gives each
 # rank a session of its own, so without this a rank would outlive an agent that was killed. Slurm
@@ -105,10 +107,12 @@ class _Agent(LocalElasticAgent):
     interrupted: Callable[[], str | None]
     forks: RankForks
     started: Callable[[Sequence[RankProcess]], None]
-    first_dead: frozenset[int] = frozenset()
-    """Local ranks that had failed by themselves when the others here were ended."""
+    ends: _Ends | None = None
+    """How the processes of the launch ended; None until they have been started."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self.ends is not None:
+            self.ends.look()
         if why := self.interrupted():
             raise InterruptedLaunch(why)
         result: RunResult = super()._monitor_workers(worker_group)
@@ -125,17 +129,19 @@ class _Agent(LocalElasticAgent):
         context = self._pcontext
         assert context is not None
         close = context.close
+        numbers = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        ends = self.ends = _Ends(context, numbers)
 
         def kill(*_: object, **__: object) -> None:
             """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
-            self.first_dead = self.first_dead or frozenset(getattr(context, "_failures", ()))
+            ends.look()
             close(signal.SIGKILL)
+            ends.look(killed=True)
             for pid in context.pids().values():  # what a rank that died by itself has left
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
 
         setattr(context, "close", kill)  # noqa: B010
-        numbers = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
         self.started(
             [RankProcess(local, numbers[local], pid) for local, pid in context.pids().items()]
         )
@@ -143,6 +149,33 @@ class _Agent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         """The head's agent knows when all nodes are done."""
+
+
+class _Ends:
+    """Sees the processes of one launch end, each at the first look after its end."""
+
+    def __init__(self, context: Any, ranks: dict[int, int]) -> None:
+        """context: torchelastic's, with a process for each local rank; ranks: their numbers."""
+        self._context, self._ranks = context, ranks
+        self._seen: dict[int, RankEnd] = {}
+
+    def look(self, *, killed: bool = False) -> None:
+        """Note who has ended since the last look; killed: by this agent."""
+        now_s = round(time.time(), 3)
+        for local, handler in self._context.subprocess_handlers.items():
+            if local not in self._seen and (code := handler.proc.poll()) is not None:
+                status = 128 - code if code < 0 else code
+                self._seen[local] = RankEnd(status=status, time_s=now_s, killed=killed)
+
+    @property
+    def failed_alone(self) -> frozenset[int]:
+        """Local ranks that failed by themselves."""
+        return frozenset(k for k, end in self._seen.items() if end.status and not end.killed)
+
+    def by_rank(self) -> dict[int, RankEnd]:
+        """Of all ranks; without a status where the kernel still holds the process."""
+        left = RankEnd(status=None, time_s=round(time.time(), 3), killed=True)
+        return {rank: self._seen.get(local, left) for local, rank in self._ranks.items()}
 
 
 @dataclass
@@ -279,13 +312,14 @@ class Torchrun:
         forks: RankForks,
         interrupted: Callable[[], str | None],
         started: Callable[[Sequence[RankProcess]], None],
+        ended: Callable[[dict[int, RankEnd]], None],
     ) -> None:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
         number: index of the launch within the attempt. memory: a directory of this node for what
         must not depend on the run's. meet: how they find each other. forks: how ranks are started.
         interrupted: asked a few times a second, returns why to stop. started: gets the ranks'
-        processes. Raises torch's
+        processes. ended: gets the end of each, by global rank, unless all is well. Raises torch's
         ChildFailedError if ranks failed, InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
@@ -325,7 +359,11 @@ class Torchrun:
             if store is not None:
                 store.close()
             _reap_orphans([forks.server.pid] if forks.server else [])
+            ends = agent.ends.by_rank() if agent.ends else {}
+            if any(end.status != 0 for end in ends.values()):
+                ended(ends)
         if result.is_failed():
             failures = result.failures
-            own = {r: f for r, f in failures.items() if f.local_rank in agent.first_dead}
+            alone = agent.ends.failed_alone if agent.ends else frozenset()
+            own = {r: f for r, f in failures.items() if f.local_rank in alone}
             raise ChildFailedError(self.command[0], own or failures)

@@ -10,6 +10,7 @@ import pytest
 
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.rank_ends import read_rank_ends
 from tests.conftest import Completed
 
 pytestmark = pytest.mark.torch
@@ -64,6 +65,11 @@ def test_ranks_are_forked_at_the_first_launch_and_at_a_restart(
     for rank in range(4):
         for launch in (0, 1):
             assert printed(run, rank, launch) == f"rank {rank} of 4 launch {launch}\n"
+    path = RunPaths(run).task(None).attempt(0).node_events(1)
+    ended = read_rank_ends(path, 0)
+    assert (ended[3].status, ended[3].killed) == (9, False)
+    assert ended.keys() == {2, 3}
+    assert read_rank_ends(path, 1) == {}, "all is well"
 
 
 @pytest.mark.parametrize("warm", ["auto", "on"])
