@@ -32,8 +32,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     """Why the launch before is over; `hang` makes the agents ask ranks for their stacks."""
     status: int = 0
-    """end: what to exit with."""
+    """What ended the launch before; end: what to exit with."""
     message: str = ""
+    """The same in words."""
     host: str = ""
     """meet: where the ranks of the launch meet, at `port`."""
     port: int = 0

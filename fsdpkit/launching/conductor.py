@@ -132,7 +132,11 @@ class Conductor:
             self._end(trouble, "")
 
     def _run(
-        self, nodes: tuple[int, ...], now: float, delay_s: float = 0, because: str = ""
+        self,
+        nodes: tuple[int, ...],
+        now: float,
+        delay_s: float = 0,
+        after: Trouble | None = None,
     ) -> None:
         self._launch += 1
         self._training, self._reports, self._trouble_s = nodes, {}, None
@@ -140,7 +144,15 @@ class Conductor:
         names = [self.nodes[n] for n in nodes]
         self.record(event="launch", launch=self._launch, nodes=names, delay_s=delay_s)
         self.board.order(
-            Order(do="run", launch=self._launch, nodes=nodes, delay_s=delay_s, because=because)
+            Order(
+                do="run",
+                launch=self._launch,
+                nodes=nodes,
+                delay_s=delay_s,
+                because=after.cause if after else "",
+                status=after.status if after else 0,
+                message=after.message if after else "",
+            )
         )
 
     def _look_for_stop(self, now: float) -> None:
@@ -201,7 +213,7 @@ class Conductor:
             f"{trouble.message}; starting the ranks again in {decision.delay_s:.0f} s"
             + "".join(f", with {self.nodes[n]}" for n in joining)
         )
-        self._run(tuple(sorted(staying + joining)), now, decision.delay_s, trouble.cause)
+        self._run(tuple(sorted(staying + joining)), now, decision.delay_s, trouble)
 
     def _end(self, trouble: Trouble | None, why: str) -> None:
         self.over = True

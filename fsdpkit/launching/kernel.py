@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 _SET_PDEATHSIG, _SET_MM, _SET_MM_MAP, _SET_CHILD_SUBREAPER = 1, 35, 14, 36
+_SET_PTRACER = 0x59616D61
 _NO_EXECUTABLE = 0xFFFFFFFF
 
 
@@ -30,6 +31,12 @@ def die_with_parent(parent: int) -> None:
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_traced_by(tracer: int) -> None:
+    """Let the process `tracer` and its descendants look into this one, where the kernel's Yama lets
+    only ancestors do so (prctl(2), PR_SET_PTRACER); a later exec keeps that."""
+    _prctl(_SET_PTRACER, tracer)
 
 
 def show_as(command: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -34,15 +34,19 @@ from fsdpkit.launching.line import Connection, HeadLine
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
 from fsdpkit.launching.preflight import compare_nodes, run_checks
-from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
+from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
+from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.waiting import local_time_out, why_superseded
+from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.rank_ends import RankEnd, event_of
+from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -248,15 +252,21 @@ def _run_ranks(
 
     hang: list[Failure] = []
 
+    def take_stacks(why: Why) -> None:
+        if (taken := pulse.ask_for_stacks(node.attempt, order.launch, why)) is not None:
+            node.events.write(**stacks.event_of(taken))
+            if taken.missing:
+                say(stacks.in_words(taken))
+
     def interrupted() -> str | None:
-        if link.superseded:
-            if link.superseded.because == "hang":
-                pulse.ask_for_stacks(node.attempt, order.launch)
+        if (next_order := link.superseded) is not None:
+            if why := why_superseded(next_order):
+                take_stacks(why)
             return "superseded"
         if link.lost:
             return link.lost_message()
         if (found := pulse.look()) is not None:
-            pulse.ask_for_stacks(node.attempt, order.launch)
+            take_stacks("hang")
             hang.append(_hang(found, pulse, node, order.launch))
         return hang[0].message if hang else None
 
@@ -286,6 +296,11 @@ def _run_ranks(
             event="ranks-started", launch=order.launch, pids=pids, forked=node.forks.forked
         )
 
+    def failing(ends: Mapping[int, RankEnd]) -> None:
+        logs = {node.attempt.rank_file(rank, "err", order.launch): e for rank, e in ends.items()}
+        if local_time_out(logs):
+            take_stacks("time-out")
+
     def ended(ends: Mapping[int, RankEnd]) -> None:
         node.events.write(**event_of(order.launch, ends))
 
@@ -305,6 +320,7 @@ def _run_ranks(
             forks=node.forks,
             interrupted=interrupted,
             started=started,
+            failing=failing,
             ended=ended,
         )
     except ChildFailedError as error:

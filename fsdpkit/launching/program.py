@@ -25,6 +25,8 @@ from typing import Any, NoReturn, TextIO
 
 from fsdpkit.launching import kernel
 from fsdpkit.launching.python_path import search_path
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.stacks import leave_when_asked
 
 
 class ColdStartError(Exception):
@@ -143,6 +145,9 @@ def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]
         kernel.show_as(program.command, environ)
     _open_streams(program.unbuffered)
     _forget()
+    if (node := HeartbeatDir.of_this_node()) and (local_rank := environ.get("LOCAL_RANK")):
+        with suppress(OSError, ValueError):
+            leave_when_asked(node.stacks(int(local_rank)))
 
 
 def _above_standard(descriptor: int) -> int:

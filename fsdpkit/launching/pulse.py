@@ -5,28 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
-
+from fsdpkit.launching import stacks
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.reading import read_text
+from fsdpkit.runs.stacks import StacksTaken, Why
 
 _SLOW_FACTOR = 10
 """How much more patient to be outside of training steps: loading, compiling, saving."""
 _ABSENT_S = 5.0
 """A pause between two looks that says nothing about the ranks."""
-_STACKS_S = 10.0
-"""How long ranks may take to begin writing down where they are."""
 _WRITING_S = 2.0
-"""Then for the rest: a stack is many writes, and a thread of each rank looks for `dump` once a
-second."""
+"""For what trainers write beside their stacks: a thread of each looks for `dump` once a second."""
 
 
 @contextlib.contextmanager
@@ -42,14 +38,6 @@ def heartbeats() -> Iterator[HeartbeatDir]:
             del os.environ["FSDPKIT_HEARTBEAT_DIR"]
 
 
-class RankProcess(NamedTuple):
-    """A rank on this node."""
-
-    local_rank: int
-    rank: int
-    pid: int
-
-
 class Pulse:
     """The heartbeats of one launch on this node."""
 
@@ -59,8 +47,9 @@ class Pulse:
         self._beats: dict[RankProcess, Beat] = {}
         self._changed_s: dict[RankProcess, float] = {}
         self._looked_s = time.monotonic()
+        self._asked = False
         directory.dump.unlink(missing_ok=True)
-        for file in directory.dir.glob("rank-*"):
+        for file in [*directory.dir.glob("rank-*"), *directory.dir.glob("stacks-*")]:
             file.unlink()
 
     @property
@@ -99,22 +88,20 @@ class Pulse:
         beats = self._beats.values()
         return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
 
-    def ask_for_stacks(self, attempt: AttemptPaths, launch: int) -> None:
-        """Let each rank that has a heartbeat write where its threads are, and its collectives."""
-        if not self._beats:
-            return
+    def ask_for_stacks(self, attempt: AttemptPaths, launch: int, why: Why) -> StacksTaken | None:
+        """Take the stacks of all ranks that live; a trainer leaves its last collectives, too.
+
+        None where it has been done in this launch.
+        """
+        if self._asked:
+            return None
+        self._asked = True
         with contextlib.suppress(OSError):
             self._dir.dump.touch()
-        for rank in self._beats:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGUSR2)
-        deadline = time.monotonic() + _STACKS_S
-        while time.monotonic() < deadline and any(
-            _may_answer(rank, attempt.rank_file(rank.rank, "stacks", launch))
-            for rank in self._beats
-        ):
-            time.sleep(0.1)
-        time.sleep(_WRITING_S)
+        taken, missing = stacks.take(self._ranks, self._dir, attempt, launch)
+        if self._beats:
+            time.sleep(_WRITING_S)
+        return StacksTaken(launch=launch, why=why, taken=taken, missing=missing)
 
     def blame(self, attempt: AttemptPaths, launch: int) -> tuple[int, str] | None:
         """After `ask_for_stacks`: a rank that is not, as the others, waiting in a collective.
@@ -124,29 +111,16 @@ class Pulse:
         """
         found: dict[int, str] = {}
         for rank in self._beats:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                state = psutil.Process(rank.pid).status()
-                if state in _DEAF:
-                    return rank.rank, f"the process is in state {state}"
+            if state := stacks.is_deaf(rank.pid):
+                return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
-                stacks = read_text(attempt.rank_file(rank.rank, "stacks", launch))
-                if place := _outside_collectives(stacks):
+                text = read_text(attempt.rank_file(rank.rank, "stacks", launch))
+                if place := _outside_collectives(text):
                     found[rank.rank] = place
         # All of them outside: then nobody stands out.
         if len(found) == 1 or (found and len(found) < len(self._beats)):
             return min(found.items())
         return None
-
-
-_DEAF = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
-
-
-def _may_answer(rank: RankProcess, stacks: Path) -> bool:
-    """Whether it has not begun to, but is there to: the hung node's word must not come last."""
-    with contextlib.suppress(OSError, psutil.NoSuchProcess):
-        silent = stacks.stat().st_size == 0
-        return silent and psutil.Process(rank.pid).status() not in (*_DEAF, psutil.STATUS_ZOMBIE)
-    return False
 
 
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')

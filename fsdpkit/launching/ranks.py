@@ -31,16 +31,18 @@ from torch.distributed.run import config_from_args, get_args_parser
 
 from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
-from fsdpkit.launching.pulse import RankProcess
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.rank_ends import RankEnd
 
 # Replaces itself by the rank after asking the kernel to end it with its parent: torchrun gives each
 # rank a session of its own, so without this a rank would outlive an agent that was killed. Slurm
-# sends its warnings to every process of a step; the ranks hear of them from the agent.
+# sends its warnings to every process of a step; the ranks hear of them from the agent. py-spy, a
+# child of the agent's, may look into the rank (PR_SET_PTRACER; see kernel.be_traced_by).
 _SHIELD = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "import ctypes, os, signal, sys; c = ctypes.CDLL(None).prctl; c(1, 9, 0, 0, 0); "
+    "c(0x59616D61, os.getppid(), 0, 0, 0); "
     "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]; "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -107,6 +109,7 @@ class _Agent(LocalElasticAgent):
     interrupted: Callable[[], str | None]
     forks: RankForks
     started: Callable[[Sequence[RankProcess]], None]
+    failing: Callable[[dict[int, RankEnd]], None]
     ends: _Ends | None = None
     """How the processes of the launch ended; None until they have been started."""
 
@@ -135,6 +138,8 @@ class _Agent(LocalElasticAgent):
         def kill(*_: object, **__: object) -> None:
             """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
             ends.look()
+            if failed := ends.failed_alone():
+                self.failing(failed)
             close(signal.SIGKILL)
             ends.look(killed=True)
             for pid in context.pids().values():  # what a rank that died by itself has left
@@ -167,10 +172,13 @@ class _Ends:
                 status = 128 - code if code < 0 else code
                 self._seen[local] = RankEnd(status=status, time_s=now_s, killed=killed)
 
-    @property
-    def failed_alone(self) -> frozenset[int]:
-        """Local ranks that failed by themselves."""
-        return frozenset(k for k, end in self._seen.items() if end.status and not end.killed)
+    def failed_alone(self) -> dict[int, RankEnd]:
+        """By global rank, those that failed by themselves."""
+        return {
+            self._ranks[local]: end
+            for local, end in self._seen.items()
+            if end.status and not end.killed
+        }
 
     def by_rank(self) -> dict[int, RankEnd]:
         """Of all ranks; without a status where the kernel still holds the process."""
@@ -312,6 +320,7 @@ class Torchrun:
         forks: RankForks,
         interrupted: Callable[[], str | None],
         started: Callable[[Sequence[RankProcess]], None],
+        failing: Callable[[dict[int, RankEnd]], None],
         ended: Callable[[dict[int, RankEnd]], None],
     ) -> None:
         """Run the ranks until they have ended; returns if all ended with status 0.
@@ -319,7 +328,8 @@ class Torchrun:
         number: index of the launch within the attempt. memory: a directory of this node for what
         must not depend on the run's. meet: how they find each other. forks: how ranks are started.
         interrupted: asked a few times a second, returns why to stop. started: gets the ranks'
-        processes. ended: gets the end of each, by global rank, unless all is well. Raises torch's
+        processes. failing: gets those that failed by themselves, before the others here are ended.
+        ended: gets the end of each, by global rank, unless all is well. Raises torch's
         ChildFailedError if ranks failed, InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
@@ -352,6 +362,7 @@ class Torchrun:
             log_line_prefix_template="rank ${rank}: ",
         )
         agent.interrupted, agent.started, agent.forks = interrupted, started, forks
+        agent.failing = failing
         try:
             result = agent.run()
         finally:
@@ -364,6 +375,6 @@ class Torchrun:
                 ended(ends)
         if result.is_failed():
             failures = result.failures
-            alone = agent.ends.failed_alone if agent.ends else frozenset()
-            own = {r: f for r, f in failures.items() if f.local_rank in alone}
+            alone = agent.ends.failed_alone() if agent.ends else {}
+            own = {rank: failure for rank, failure in failures.items() if rank in alone}
             raise ChildFailedError(self.command[0], own or failures)

@@ -7,6 +7,7 @@ the agent tells them in return:
     rank-<local rank>   the heartbeat
     stop                the run is to save a checkpoint and stop
     dump                something hangs: write down what you were doing
+    stacks-<local rank> where the rank's threads are, once it was asked (runs/stacks.py)
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class HeartbeatDir:
 
     def rank(self, local_rank: int) -> Path:
         return self.dir / f"rank-{local_rank}"
+
+    def stacks(self, local_rank: int) -> Path:
+        return self.dir / f"stacks-{local_rank}"
 
     @property
     def stop(self) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import os
 import signal
 import threading
 import weakref
@@ -12,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile, Phase
-from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.stacks import leave_when_asked
 from fsdpkit.training.debugging import dump_flight_recorder
 from fsdpkit.training.distributed import Ranks
 
@@ -34,7 +33,8 @@ class Heartbeat:
             return
         self._file = HeartbeatFile(found.rank(ranks.local_rank))
         self._beat("starting")
-        _leave_stacks_when_asked(ranks)
+        with contextlib.suppress(OSError):
+            leave_when_asked(found.stacks(ranks.local_rank))
         watch = threading.Thread(
             target=_leave_flight_recorder_when_asked,
             args=(weakref.ref(self), found.dump, paths, ranks),
@@ -75,18 +75,6 @@ def outlive_warnings(_: int = 0) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _leave_stacks_when_asked(ranks: Ranks) -> None:
-    """On SIGUSR2 all threads' stacks go to a file, even from within a call that never returns."""
-    attempt = os.environ.get("FSDPKIT_ATTEMPT_DIR")
-    if attempt is None:
-        return
-    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    path = AttemptPaths(Path(attempt)).rank_file(ranks.rank, "stacks", restart)
-    # Opened now: in a handler nothing may be opened. An empty file says that nobody asked.
-    file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process lives
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 
 
 def _leave_flight_recorder_when_asked(

@@ -14,9 +14,12 @@ import psutil
 import pytest
 
 from fsdpkit.launching import pulse as module
-from fsdpkit.launching.pulse import Pulse, RankProcess, heartbeats
+from fsdpkit.launching import stacks as stacks_module
+from fsdpkit.launching.pulse import Pulse, heartbeats
+from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, HeartbeatFile, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.stacks import StacksTaken
 
 
 @pytest.fixture
@@ -100,10 +103,11 @@ def test_nobody_hangs_where_that_is_switched_off_or_no_rank_tells(
 
 
 RANK = """
-import faulthandler, signal, sys, time
+import sys, time
 from pathlib import Path
 from fsdpkit.runs.heartbeat import HeartbeatFile
-faulthandler.register(signal.SIGUSR2, file=open(sys.argv[2], "w"), all_threads=True)
+from fsdpkit.runs.stacks import leave_when_asked
+leave_when_asked(Path(sys.argv[2]))
 HeartbeatFile(Path(sys.argv[1])).beat(3, "training")
 def stuck_here():
     print("here", flush=True)
@@ -117,7 +121,7 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
     attempt.dir.mkdir()
     directory = HeartbeatDir(tmp_path)
     pulse = Pulse(directory, hang_s=0.1)
-    words = [str(directory.rank(0)), str(attempt.rank_file(6, "stacks", 1))]
+    words = [str(directory.rank(0)), str(directory.stacks(0))]
     rank = subprocess.Popen([sys.executable, "-c", RANK, *words], stdout=subprocess.PIPE)
     assert rank.stdout is not None
     try:
@@ -127,10 +131,10 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
         while pulse.look() is None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        pulse.ask_for_stacks(attempt, 1)
-        while "stuck_here" not in attempt.rank_file(6, "stacks", 1).read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        taken = pulse.ask_for_stacks(attempt, 1, "hang")
+        assert taken == StacksTaken(launch=1, why="hang", taken={6: "signal"})
+        assert "stuck_here" in attempt.rank_file(6, "stacks", 1).read_text()
+        assert pulse.ask_for_stacks(attempt, 1, "hang") is None, "once is enough"
         assert directory.dump.exists()
         blamed = pulse.blame(attempt, 1)
         assert blamed is not None
@@ -148,11 +152,10 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
 @pytest.mark.parametrize(
     ("state", "answers_s", "least_s", "most_s"),
     [
-        (psutil.STATUS_SLEEPING, 0, 2, 3),
-        (psutil.STATUS_SLEEPING, 5, 7, 8),
-        (psutil.STATUS_SLEEPING, 9999, 12, 13),
-        (psutil.STATUS_STOPPED, 9999, 2, 3),
-        (psutil.STATUS_ZOMBIE, 9999, 2, 3),
+        (psutil.STATUS_SLEEPING, 0, 0, 1),
+        (psutil.STATUS_SLEEPING, 5, 5, 6),
+        (psutil.STATUS_SLEEPING, 9999, 10, 11),
+        (psutil.STATUS_STOPPED, 9999, 0, 1),
     ],
 )
 def test_a_rank_that_can_answer_has_time_to(
@@ -167,25 +170,26 @@ def test_a_rank_that_can_answer_has_time_to(
     """Others are not waited for: their node's report says whom to blame."""
     attempt, directory = AttemptPaths(tmp_path / "attempt-0"), HeartbeatDir(tmp_path)
     attempt.dir.mkdir()
-    stacks = attempt.rank_file(4, "stacks", 1)
-    stacks.touch()
+    directory.stacks(0).touch()
     began_s = clock[0]
 
     def pass_by(seconds: float) -> None:
         clock[0] += seconds
         if clock[0] >= began_s + answers_s:
-            stacks.write_text(stacks_of("/home/me/data.py"))
+            directory.stacks(0).write_text(stacks_of("/home/me/data.py"))
 
-    monkeypatch.setattr(module.time, "sleep", pass_by)
-    monkeypatch.setattr(module.os, "kill", lambda *_: None)
-    monkeypatch.setattr(module.psutil, "Process", lambda _: SimpleNamespace(status=lambda: state))
-    pulse = Pulse(directory, hang_s=10)
-    pulse.started([RankProcess(0, 4, 1234), RankProcess(1, 5, 1235)])
-    for local_rank in range(2):  # the second has no file: its program did not open one
-        HeartbeatFile(directory.rank(local_rank)).beat(3, "training")
-    pulse.look()
-    pulse.ask_for_stacks(attempt, 1)
+    monkeypatch.setattr(stacks_module.time, "sleep", pass_by)
+    monkeypatch.setattr(stacks_module, "catches", lambda _: True)
+    monkeypatch.setattr(stacks_module, "_by_spy", lambda pids: ["no py-spy"] * len(pids))
+    monkeypatch.setattr(stacks_module.os, "kill", lambda *_: None)
+    process = SimpleNamespace(status=lambda: state)
+    monkeypatch.setattr(stacks_module.psutil, "Process", lambda _: process)
+    # The second has no file: its program did not open one.
+    ranks = [RankProcess(0, 4, 1234), RankProcess(1, 5, 1235)]
+    taken, missing = stacks_module.take(ranks, directory, attempt, 1)
     assert least_s <= clock[0] - began_s < most_s
+    assert taken.keys() == ({4} if answers_s < 10 else set())
+    assert missing.keys() == {4, 5} - taken.keys()
 
 
 def stacks_of(*paths: str) -> str:

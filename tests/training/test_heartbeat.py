@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.stacks import SIGNAL
 from fsdpkit.training.agreement import StopRequest
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.heartbeat import Heartbeat, outlive_warnings
@@ -67,15 +69,15 @@ def test_stacks_and_collectives_are_left_when_the_agent_asks(
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     heartbeat = Heartbeat(TaskPaths(tmp_path), ranks(3, 1))
     node.dump.touch()
-    os.kill(os.getpid(), signal.SIGUSR2)
-    assert "test_stacks_and_collectives" in (attempt / "rank-3.restart-1.stacks").read_text()
+    os.kill(os.getpid(), SIGNAL)
+    assert "test_stacks_and_collectives" in node.stacks(1).read_text()
     recorded = tmp_path / "debug" / "attempt-2" / "nccl_trace_rank_3"
     deadline = time.monotonic() + 30
     while not recorded.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert recorded.exists()
     heartbeat.ending()
-    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    faulthandler.unregister(SIGNAL)
 
 
 def test_the_first_rank_of_a_node_hears_its_agent_at_once_and_no_other_looks(

@@ -1,0 +1,222 @@
+"""Takes the Python stacks of this node's ranks before they are ended.
+
+Of a rank that answers `runs.stacks.SIGNAL` by itself: every rank that was forked, and a trainer
+that has a heartbeat. Of any other, and of one that does not answer, with py-spy, which reads them
+from the process's memory; it is an extra of this package because few runs need it. What lies in the
+attempt's directory afterwards looks the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypedDict
+
+import msgspec
+import psutil
+
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.stacks import SIGNAL
+
+ANSWER_S = 10.0
+"""How long ranks may take to begin writing down where they are."""
+_WHOLE_S = 0.3
+"""A file that has not grown for as long is whole: a stack is many writes."""
+_SPY_S = 10.0
+_MOST_BYTES = 4 << 20
+_DEAF = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP)
+
+By = Literal["signal", "py-spy"]
+
+
+class RankProcess(NamedTuple):
+    """A rank on this node."""
+
+    local_rank: int
+    rank: int
+    pid: int
+
+
+def take(
+    ranks: Sequence[RankProcess], node: HeartbeatDir, attempt: AttemptPaths, launch: int
+) -> tuple[dict[int, By], dict[int, str]]:
+    """Put the stacks of each rank that lives into `rank-<r>.stacks`.
+
+    Returns by global rank how they were taken, and of the others why not.
+    """
+    living = [rank for rank in ranks if _state(rank.pid) not in (None, psutil.STATUS_ZOMBIE)]
+    taken: dict[int, By] = {}
+    for rank in _answering(living, node):
+        with contextlib.suppress(OSError):
+            shutil.copyfile(node.stacks(rank.local_rank), _kept(rank, attempt, launch))
+            taken[rank.rank] = "signal"
+    silent = [rank for rank in living if rank.rank not in taken]
+    missing: dict[int, str] = {}
+    for rank, found in zip(silent, _by_spy([rank.pid for rank in silent]), strict=True):
+        if isinstance(found, str):
+            missing[rank.rank] = found
+            continue
+        with contextlib.suppress(OSError):
+            _kept(rank, attempt, launch).write_text(_as_faulthandler(found), encoding="utf-8")
+            taken[rank.rank] = "py-spy"
+    return taken, missing
+
+
+def _kept(rank: RankProcess, attempt: AttemptPaths, launch: int) -> Path:
+    return attempt.rank_file(rank.rank, "stacks", launch)
+
+
+def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankProcess]:
+    """Those that have answered the signal, once all have or their time is over."""
+    asked = []
+    for rank in ranks:
+        if catches(rank.pid) and node.stacks(rank.local_rank).exists():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, SIGNAL)
+                asked.append(rank)
+    sizes = dict.fromkeys(asked, 0)
+    began_s = changed_s = time.monotonic()
+    while (now := time.monotonic()) - began_s < ANSWER_S:
+        sizes, before = {rank: _size(node.stacks(rank.local_rank)) for rank in asked}, sizes
+        if sizes != before:
+            changed_s = now
+        waiting = any(not size and _may_answer(rank.pid) for rank, size in sizes.items())
+        if not waiting and (now - changed_s > _WHOLE_S or not any(sizes.values())):
+            break
+        time.sleep(0.05)
+    return [rank for rank, size in sizes.items() if size]
+
+
+def catches(pid: int) -> bool:
+    """Whether the process has a handler for `SIGNAL`, which would end it otherwise."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in read_bytes(f"/proc/{pid}/status", 1 << 16).splitlines():
+            if line.startswith(b"SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _state(pid: int) -> str | None:
+    try:
+        state: str = psutil.Process(pid).status()
+    except psutil.Error:
+        return None
+    return state
+
+
+def is_deaf(pid: int) -> str | None:
+    """The state of a process that is stopped or in the kernel's hands; None of any other."""
+    state = _state(pid)
+    return state if state in _DEAF else None
+
+
+def _may_answer(pid: int) -> bool:
+    return _state(pid) not in (*_DEAF, psutil.STATUS_ZOMBIE, None)
+
+
+class _Frame(TypedDict):
+    name: str
+    filename: str
+    line: int
+
+
+class _Thread(msgspec.Struct):
+    """What `py-spy dump --json` says of a thread."""
+
+    pid: int
+    os_thread_id: int | None
+    frames: list[_Frame]
+
+
+def _by_spy(pids: Sequence[int]) -> list[list[_Thread] | str]:
+    """Of each process its threads, or why they cannot be read."""
+    if not pids:
+        return []
+    program = _spy()
+    if program is None:
+        return ["py-spy is not installed (pip install 'fsdpkit[stacks]')"] * len(pids)
+    spies = [_start([program, "dump", "--json", "--pid", str(pid), *_options(pid)]) for pid in pids]
+    deadline = time.monotonic() + _SPY_S
+    return [_heard(spy, deadline) for spy in spies]
+
+
+def _options(pid: int) -> Sequence[str]:
+    """py-spy stops a process while it reads, which one that is deaf would not let it do."""
+    return ["--nonblocking"] if is_deaf(pid) else []
+
+
+def _spy() -> str | None:
+    """This environment's, which need not be on the search path, or another."""
+    own = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return own if os.access(own, os.X_OK) else shutil.which("py-spy")
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes] | OSError:
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        return error
+
+
+def _heard(spy: subprocess.Popen[bytes] | OSError, deadline: float) -> list[_Thread] | str:
+    if isinstance(spy, OSError):
+        return f"py-spy cannot be started ({spy.strerror})"
+    try:
+        out, err = spy.communicate(timeout=max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        spy.kill()
+        spy.communicate()
+        return f"py-spy did not end within {_SPY_S:.0f} s"
+    if spy.returncode:
+        return _why_not(err.decode(errors="replace"))
+    try:
+        return msgspec.json.decode(out[:_MOST_BYTES], type=list[_Thread])
+    except msgspec.DecodeError as error:
+        return f"py-spy's answer cannot be read ({error})"
+
+
+def _why_not(said: str) -> str:
+    if "ermission" not in said and "EPERM" not in said:
+        return f"py-spy: {' '.join(said.split())[:200] or 'it failed without a word'}"
+    with contextlib.suppress(OSError):
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        if scope not in ("0", "1"):
+            return f"py-spy may not read processes here (kernel.yama.ptrace_scope = {scope})"
+    return "py-spy may not read processes here (no permission for ptrace)"
+
+
+def _as_faulthandler(threads: Iterable[_Thread]) -> str:
+    """In faulthandler's form, which everybody reads: the main thread, called the current one, last.
+
+    Source: the format of CPython's Python/traceback.c, `_Py_DumpTracebackThreads`.
+    """
+    others: list[str] = []
+    main: list[str] = []
+    for thread in threads:
+        frames = [
+            f'  File "{frame["filename"]}", line {frame["line"]} in {frame["name"]}'
+            for frame in thread.frames
+        ]
+        is_main = thread.os_thread_id == thread.pid
+        kind = "Current thread" if is_main else "Thread"
+        number = f"0x{thread.os_thread_id or 0:016x}"
+        text = "\n".join([f"{kind} {number} (most recent call first):", *frames])
+        (main if is_main else others).append(text)
+    return "\n\n".join([*others, *main]) + "\n"

@@ -1,0 +1,51 @@
+"""Whether ranks ended because they had waited in vain for others, which may still be there.
+
+Then the ones that are still there are worth a look before they are ended, and so are the records of
+the collectives. What a rank says in that case differs between gloo, NCCL's watchdog, a store and a
+script's own barrier; all of them call it a time-out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fsdpkit.launching.board import Order
+from fsdpkit.runs.rank_ends import RankEnd
+from fsdpkit.runs.reading import open_regular
+from fsdpkit.runs.stacks import Why
+
+_TIME_OUT = re.compile(r"tim(?:ed|e)[ -]?out", re.IGNORECASE)
+_LAST_BYTES = 8 << 10
+"""Of what a rank printed: an exception of C++, with its frames, comes after the words."""
+_ABORTED = 128 + 6
+
+
+def local_time_out(ends: Mapping[Path, RankEnd]) -> bool:
+    """Whether a rank that ended by itself speaks of a time-out at the end of its standard error.
+
+    ends: by the file of its standard error, of ranks that failed.
+    """
+    return any(end.status and not end.killed and _says_so(err) for err, end in ends.items())
+
+
+def why_superseded(order: Order) -> Why | None:
+    """Why the ranks' stacks are wanted before an order of the head's ends them; None: they are not.
+
+    Such an order says what ended the launch on another node.
+    """
+    if order.because == "hang":
+        return "hang"
+    if order.because and _TIME_OUT.search(order.message):
+        return "time-out"
+    return "aborted" if order.because == "crash" and order.status == _ABORTED else None
+
+
+def _says_so(err: Path) -> bool:
+    with contextlib.suppress(OSError), open_regular(err) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
+        return bool(_TIME_OUT.search(file.read(_LAST_BYTES).decode(errors="replace")))
+    return False

@@ -1,0 +1,60 @@
+"""A plain script hangs on the local cluster; what its agents leave for whoever asks why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.launching import stacks as spy
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.rank_ends import read_rank_ends
+from fsdpkit.runs.stacks import stacks_taken
+from tests.conftest import Completed
+
+pytestmark = pytest.mark.torch
+HANGS = """
+    import os, time
+    from datetime import timedelta
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+    def load_batch():
+        time.sleep(600)
+    if os.environ["RANK"] == "1":
+        load_batch()
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("warm", "by"),
+    [
+        ("auto", "signal"),
+        pytest.param(
+            "off",
+            "py-spy",
+            marks=pytest.mark.skipif(spy._spy() is None, reason="py-spy is not installed"),
+        ),
+    ],
+)
+def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
+    fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path], warm: str, by: str
+) -> None:
+    script = write_script("train.py", HANGS)
+    shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2", "--time", "15", "--wait")
+    policy = ("--set", "retry.on_crash=stop", "--set", f"launch.warm={warm}")
+    done = fsdpkit("submit", str(script), *shape, *policy)
+    assert done.returncode == 1, done.stderr
+    (run,) = (script.parent / "runs").iterdir()
+    attempt = RunPaths(run).task(None).attempt(0)
+    assert "in load_batch" in attempt.rank_file(1, "stacks", 0).read_text()
+    (asked,) = stacks_taken(read_json_lines(attempt.node_events(0)))
+    assert (asked.why, asked.taken, asked.missing) == ("time-out", {1: by}, {})
+    ends = read_rank_ends(attempt.node_events(0), 0)
+    assert {rank: (e.status, e.killed) for rank, e in ends.items()} == {
+        0: (1, False),
+        1: (137, True),
+    }
