@@ -18,13 +18,15 @@ from typing import Any
 _GPU_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 _SHARED_FILES = ("socket:", "pipe:", "anon_inode:")
-# What torchrun gives each rank, and nobody reads before a process group or a device is made.
-# Anything else that differs may have been read by a library when it was loaded.
+# What torchrun and the agent give each rank, and nobody reads before a process group or a device is
+# made. Anything else that differs may have been read by a library when it was loaded.
 _OF_RANKS = frozenset(
     {
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        *("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
+        "TORCH_FR_DUMP_TEMP_FILE",
     }
 )
 _OF_RANKS_BY_PREFIX = ("TORCHELASTIC_", "FSDPKIT_", "SUBMITIT_")

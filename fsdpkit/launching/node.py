@@ -26,7 +26,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
 from fsdpkit.failures.ends import End, explain, told
 from fsdpkit.failures.patterns import Level
-from fsdpkit.launching import warm
+from fsdpkit.launching import flight, warm
 from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
@@ -162,7 +162,9 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
     names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
     # The head's agent opens the port when its node is checked, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))
+    world_size = torchrun.config.min_nodes * torchrun.config.nproc_per_node
     with contextlib.ExitStack() as at_end:
+        analyses = at_end.enter_context(flight.analyses())
         if node.number == 0:
             board = Board(len(names))
             link = Link(HeadLine(board), len(names), math.inf)
@@ -197,8 +199,10 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
                 with _guard(link, node):
                     order = link.next_order()
                     while order.do != "end":
-                        pulse = Pulse(directory, retry.hang_s)
+                        pulse, launch = Pulse(directory, retry.hang_s), order.launch
                         order = _obey(order, node, torchrun, link, pulse, start_s)
+                        if node.number == 0 and (pulse.asked or why_superseded(order)):
+                            analyses.start(node.attempt, launch, world_size)
             finally:
                 at_end.callback(link.close)
     return order
@@ -311,6 +315,7 @@ def _run_ranks(
             order.launch,
             node.attempt,
             pulse.dir,
+            variables=flight.switched_on(os.environ, node.attempt, order.launch, pulse.node),
             meet=Meet(
                 order.nodes.index(node.number),
                 len(order.nodes),

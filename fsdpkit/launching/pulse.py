@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fsdpkit.launching import stacks
+from fsdpkit.launching import flight, stacks
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -22,7 +22,7 @@ _SLOW_FACTOR = 10
 _ABSENT_S = 5.0
 """A pause between two looks that says nothing about the ranks."""
 _WRITING_S = 2.0
-"""For what trainers write beside their stacks: a thread of each looks for `dump` once a second."""
+"""For the collectives of each rank: a thread of it looks once a second whether they are wanted."""
 
 
 @contextlib.contextmanager
@@ -49,8 +49,18 @@ class Pulse:
         self._looked_s = time.monotonic()
         self._asked = False
         directory.dump.unlink(missing_ok=True)
-        for file in [*directory.dir.glob("rank-*"), *directory.dir.glob("stacks-*")]:
-            file.unlink()
+        for kind in ("rank-*", "stacks-*", "flight-*"):
+            for file in directory.dir.glob(kind):
+                file.unlink()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the ranks of this launch were asked what they were doing."""
+        return self._asked
+
+    @property
+    def node(self) -> HeartbeatDir:
+        return self._dir
 
     @property
     def dir(self) -> Path:
@@ -89,7 +99,7 @@ class Pulse:
         return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
 
     def ask_for_stacks(self, attempt: AttemptPaths, launch: int, why: Why) -> StacksTaken | None:
-        """Take the stacks of all ranks that live; a trainer leaves its last collectives, too.
+        """Take the stacks of all ranks that live, and let them dump their last collectives.
 
         None where it has been done in this launch.
         """
@@ -98,8 +108,9 @@ class Pulse:
         self._asked = True
         with contextlib.suppress(OSError):
             self._dir.dump.touch()
+        flight.ask(self._dir, [rank.rank for rank in self._ranks])
         taken, missing = stacks.take(self._ranks, self._dir, attempt, launch)
-        if self._beats:
+        if self._beats or flight.may_be_asked(self._dir):
             time.sleep(_WRITING_S)
         return StacksTaken(launch=launch, why=why, taken=taken, missing=missing)
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,11 @@ class RunDirectoryLogs(LogsSpecs):
     that fails because the disk is full shall be able to say so.
     """
 
-    def __init__(self, attempt: AttemptPaths, launch: int, memory: Path) -> None:
+    def __init__(
+        self, attempt: AttemptPaths, launch: int, memory: Path, variables: Mapping[str, str]
+    ) -> None:
         super().__init__()
+        self._variables = variables
         self._attempt, self._launch, self._memory = attempt, launch, memory
         self._errors: dict[str, Path] = {}
 
@@ -85,6 +88,7 @@ class RunDirectoryLogs(LogsSpecs):
         errors = {i: str(self._memory / path.name) for i, path in kept.items()}
         self._errors = {errors[i]: path for i, path in kept.items()}
         for local, env in envs.items():
+            env.update(self._variables)
             env["TORCHELASTIC_ERROR_FILE"] = errors[local]
             env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
         shown = {local for local, rank in ranks.items() if rank == 0}
@@ -316,6 +320,7 @@ class Torchrun:
         attempt: AttemptPaths,
         memory: Path,
         *,
+        variables: Mapping[str, str],
         meet: Meet,
         forks: RankForks,
         interrupted: Callable[[], str | None],
@@ -326,11 +331,12 @@ class Torchrun:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
         number: index of the launch within the attempt. memory: a directory of this node for what
-        must not depend on the run's. meet: how they find each other. forks: how ranks are started.
-        interrupted: asked a few times a second, returns why to stop. started: gets the ranks'
-        processes. failing: gets those that failed by themselves, before the others here are ended.
-        ended: gets the end of each, by global rank, unless all is well. Raises torch's
-        ChildFailedError if ranks failed, InterruptedLaunch, or NodeError if they cannot meet.
+        must not depend on the run's. variables: for the ranks' environment. meet: how they find
+        each other. forks: how ranks are started. interrupted: asked a few times a second, returns
+        why to stop. started: gets the ranks' processes. failing: gets those that failed by
+        themselves, before the others here are ended. ended: gets the end of each, by global rank,
+        unless all is well. Raises torch's ChildFailedError if ranks failed, InterruptedLaunch, or
+        NodeError if they cannot meet.
         """
         config = self.config
         # Signals are this process's own business: torchrun would end the ranks.
@@ -354,7 +360,7 @@ class Torchrun:
             local_addr=config.local_addr,
             numa_options=config.numa_options,
         )
-        logs = RunDirectoryLogs(attempt, number, memory)
+        logs = RunDirectoryLogs(attempt, number, memory, variables)
         agent = _Agent(
             spec,
             logs,

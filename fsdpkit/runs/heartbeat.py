@@ -7,6 +7,7 @@ the agent tells them in return:
     rank-<local rank>   the heartbeat
     stop                the run is to save a checkpoint and stop
     dump                something hangs: write down what you were doing
+    flight-<rank>.pipe  NCCL's: whoever writes to it makes the rank dump its last collectives
     stacks-<local rank> where the rank's threads are, once it was asked (runs/stacks.py)
 """
 
@@ -49,6 +50,11 @@ class HeartbeatDir:
 
     def rank(self, local_rank: int) -> Path:
         return self.dir / f"rank-{local_rank}"
+
+    @property
+    def flight(self) -> Path:
+        """What the pipes' names begin with."""
+        return self.dir / "flight-"
 
     def stacks(self, local_rank: int) -> Path:
         return self.dir / f"stacks-{local_rank}"

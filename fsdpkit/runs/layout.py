@@ -19,13 +19,16 @@
             failures/               one file a failure, named so that the first sorts first
             verdict.json            how the agents ended the attempt, and why
             orders.jsonl            what the head node's agent told the agents to do, and when
+            flight.json             what the flight recorders say of a launch that hung
+                                    (flight.restart-<k>.json; runs/flight_record.py)
             ending.json             what the batch shell then did: end, or queue the job again
             check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
         export/                     the trained model for Hugging Face, when it was asked for
         tensorboard/                the metrics again, when they were asked for there
-        debug/                      profiles, memory snapshots, the flight recorder's dumps
+        debug/                      profiles, memory snapshots, the flight recorder's dumps, which
+                                    are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
 
     <runs>/avoided-nodes/<node>.json    nodes that failed, which new jobs avoid for a while
@@ -61,6 +64,13 @@ class AttemptPaths:
         """A rank's file in the n-th start by torchrun within this attempt (0: the first)."""
         again = f".restart-{restart}" if restart else ""
         return self.dir / f"rank-{rank}{again}.{kind}"
+
+    def flight_dumps(self, launch: int) -> Path:
+        """The directory of the flight recorder's dumps: pickles, for nobody but their owner."""
+        return self.dir.parent / "debug" / self.dir.name / f"flight-{launch}"
+
+    def flight_record(self, launch: int) -> Path:
+        return self.dir / f"flight{f'.restart-{launch}' if launch else ''}.json"
 
     @property
     def software(self) -> Path:

@@ -2,7 +2,7 @@
 
     debug/<attempt>/profile-rank-<r>.json.gz       chrome://tracing, or Perfetto
     debug/<attempt>/memory-rank-<r>.pickle         https://pytorch.org/memory_viz
-    debug/<attempt>/nccl_trace_rank_<r>            torchfrtrace debug/<attempt>, after a hang
+    debug/<attempt>/flight-<launch>/nccl_trace_rank_<r>    torchfrtrace on it, after a hang
 
 The flight recorder keeps the last collectives of each rank and costs next to nothing. NCCL's
 watchdog dumps it when a collective times out; when a rank raises, it is dumped here, before that
@@ -146,6 +146,7 @@ def dump_flight_recorder(paths: TaskPaths, ranks: Ranks) -> None:
     dump = of_nccl or getattr(c10d, "_dump_fr_trace", None)
     if dump is None:
         return
-    folder = debug_folder(paths)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{_FLIGHT_RECORDER}{ranks.rank}").write_bytes(dump())
+    prefix = os.environ.get("TORCH_FR_DUMP_TEMP_FILE", str(debug_folder(paths) / _FLIGHT_RECORDER))
+    path = Path(f"{prefix}{ranks.rank}")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_bytes(dump())

@@ -9,23 +9,37 @@ import pytest
 
 from fsdpkit.launching import stacks as spy
 from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.flight_record import in_words, read_flight_record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.rank_ends import read_rank_ends
 from fsdpkit.runs.stacks import stacks_taken
 from tests.conftest import Completed
 
 pytestmark = pytest.mark.torch
+# What NCCL's watchdog does by itself, the script does with gloo's recorder.
 HANGS = """
     import os, time
     from datetime import timedelta
+    from pathlib import Path
     import torch
     import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
     dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+    def dump():
+        path = Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"])
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(c10d._dump_fr_trace())
     def load_batch():
         time.sleep(600)
-    if os.environ["RANK"] == "1":
-        load_batch()
     dist.all_reduce(torch.ones(1))
+    if os.environ["RANK"] == "1":
+        dump()
+        load_batch()
+    try:
+        dist.all_reduce(torch.ones(5))
+    except RuntimeError:
+        dump()
+        raise
 """
 
 
@@ -58,3 +72,11 @@ def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
         0: (1, False),
         1: (137, True),
     }
+    record = read_flight_record(attempt.flight_record(0))
+    assert record is not None
+    assert (record.dumps, record.world_size, record.error) == ([0, 1], 2, None)
+    said = in_words(record)
+    assert said is not None
+    assert said.startswith("rank 1 has not called all_reduce number 2 of group default_pg (5), in")
+    logs = (run / "submitit").glob("*_log.out")
+    assert f"flight recorder: {said}" in "".join(log.read_text() for log in logs)

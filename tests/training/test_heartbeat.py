@@ -68,6 +68,7 @@ def test_stacks_and_collectives_are_left_when_the_agent_asks(
     monkeypatch.setenv("FSDPKIT_ATTEMPT_DIR", str(attempt))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     heartbeat = Heartbeat(TaskPaths(tmp_path), ranks(3, 1))
+    monkeypatch.delenv("TORCH_FR_DUMP_TEMP_FILE", raising=False)
     node.dump.touch()
     os.kill(os.getpid(), SIGNAL)
     assert "test_stacks_and_collectives" in node.stacks(1).read_text()

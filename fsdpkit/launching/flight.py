@@ -1,0 +1,117 @@
+"""torch's flight recorder, switched on for the ranks of any script, and read when they have hung.
+
+It keeps each rank's last collectives and costs next to nothing. NCCL's watchdog dumps it when a
+collective times out; NCCL's monitor does when somebody writes to the rank's pipe, which is how the
+agent asks a rank that hangs in anything else. Source of the variables and the pipe:
+torch/csrc/distributed/c10d/FlightRecorder.cpp and ProcessGroupNCCL.hpp, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fsdpkit.launching.saying import say
+from fsdpkit.runs.flight_record import DUMP, in_words, read_flight_record
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.layout import AttemptPaths
+
+_ANALYSIS_S = 180.0
+_OTHER_NAMES = {"TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+
+
+def switched_on(
+    environ: Mapping[str, str], attempt: AttemptPaths, launch: int, node: HeartbeatDir
+) -> dict[str, str]:
+    """What ranks need in their environment to leave their dumps in the attempt's directory.
+
+    Nothing that the person has set is changed. Makes the directory, closed to others; where that
+    cannot be done, or no GPU takes part, a rank that has something to dump makes it.
+    """
+    dumps = attempt.flight_dumps(launch)
+    if environ.get("FSDPKIT_DEVICE", "gpu") != "cpu":
+        with contextlib.suppress(OSError):
+            dumps.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = {
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": str(dumps / DUMP),
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(node.flight),
+    }
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name not in environ and _OTHER_NAMES.get(name, name) not in environ
+    }
+
+
+def may_be_asked(node: HeartbeatDir) -> bool:
+    """Whether a rank of this node has opened its pipe."""
+    return any(node.dir.glob("flight-*.pipe"))
+
+
+def ask(node: HeartbeatDir, ranks: Iterable[int]) -> None:
+    """Let these ranks dump their last collectives, as far as NCCL watches over them."""
+    for rank in ranks:
+        # Without a reader any more, or never opened: ENXIO, ENOENT.
+        with contextlib.suppress(OSError):
+            pipe = os.open(f"{node.flight}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                os.write(pipe, b"1\n")
+            finally:
+                os.close(pipe)
+
+
+@dataclass
+class Analyses:
+    """The analyses of an attempt's launches, each in a process beside the next launch."""
+
+    _running: list[tuple[subprocess.Popen[bytes], AttemptPaths, int, float]] = field(
+        default_factory=list
+    )
+
+    def start(self, attempt: AttemptPaths, launch: int, world_size: int) -> None:
+        """Begin with the dumps of this launch, some of which may still be written."""
+        command = [
+            *(sys.executable, "-m", "fsdpkit.launching.flight_analysis"),
+            *(str(attempt.flight_dumps(launch)), str(attempt.flight_record(launch))),
+            *(str(launch), str(world_size)),
+        ]
+        with contextlib.suppress(OSError):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # No module of the directory that the job runs in stands in for torch's.
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+            )
+            deadline = time.monotonic() + _ANALYSIS_S
+            self._running.append((process, attempt, launch, deadline))
+
+    def finish(self) -> None:
+        """Wait for them, each for its time at most, and say what they found."""
+        for process, attempt, launch, deadline in self._running:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            with contextlib.suppress(Exception):  # what cannot be read is left to `diagnose`
+                record = read_flight_record(attempt.flight_record(launch))
+                if record is not None and (words := in_words(record)):
+                    say(f"flight recorder: {words}")
+
+
+@contextlib.contextmanager
+def analyses() -> Iterator[Analyses]:
+    """All have ended when the block is left."""
+    running = Analyses()
+    try:
+        yield running
+    finally:
+        running.finish()
