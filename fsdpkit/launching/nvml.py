@@ -127,6 +127,75 @@ def _asked(question: Callable[[], Answer]) -> Answer | None:
         return None
 
 
+_THROTTLING = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+"""Reasons for a lower clock that somebody should know; source: nvmlClocksEventReasons."""
+
+
+class GpuWatch:
+    """Readings of this job's GPUs during the training, and what their driver reports of them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._handles = handles(environ)
+        self._events = [_events_of(handle) for handle in self._handles]
+
+    def sample(self) -> list[dict[str, Any]]:
+        """One entry a GPU, in the order of CUDA_VISIBLE_DEVICES, without what it does not answer.
+
+        `xids`: the XID errors since the sample before.
+        """
+        return [
+            {name: value for name, value in _readings(handle, events).items() if value is not None}
+            for handle, events in zip(self._handles, self._events, strict=True)
+        ]
+
+
+def _readings(handle: Any, events: Any) -> dict[str, Any]:
+    import pynvml
+
+    rates = _asked(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+    power_mw = _asked(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+    reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    if reasons is None:  # the name before driver 535
+        reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    throttled = [name for bit, name in _THROTTLING.items() if (reasons or 0) & bit]
+    return {
+        "utilization_percent": rates and rates.gpu,
+        "memory_used_bytes": memory and memory.used,
+        "memory_total_bytes": memory and memory.total,
+        "temperature_c": _asked(
+            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+        ),
+        "power_w": None if power_mw is None else power_mw / 1000,
+        "clock_mhz": _asked(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        "throttled": throttled or None,
+        "ecc_corrected": _ecc_errors(handle, "CORRECTED"),
+        "ecc_uncorrected": _ecc_errors(handle, "UNCORRECTED"),
+        "xids": (_pending(events) or None) if events is not None else None,
+    }
+
+
+def _ecc_errors(handle: Any, kind: str) -> int | None:
+    """Since the driver was loaded."""
+    import pynvml
+
+    return _asked(
+        lambda: int(
+            pynvml.nvmlDeviceGetTotalEccErrors(
+                handle,
+                getattr(pynvml, f"NVML_MEMORY_ERROR_TYPE_{kind}"),
+                pynvml.NVML_VOLATILE_ECC,
+            )
+        )
+    )
+
+
 @contextlib.contextmanager
 def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
     """A list that holds, after the block, the XID errors that came during it.
@@ -135,36 +204,48 @@ def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
     jobs may not read.
     """
     found: list[int] = []
-    events = _watched(environ)
+    watched = [_events_of(handle) for handle in handles(environ)]
     try:
         yield found
     finally:
-        if events is not None:
-            found += _pending(events)
+        for events in watched:
+            if events is not None:
+                found += _pending(events)
+                _free(events)
 
 
-def _watched(environ: Mapping[str, str]) -> Any:
-    """An event set that collects critical XIDs; None where there is nothing to watch."""
-    watched = handles(environ)
-    if not watched:
-        return None
+def _events_of(handle: Any) -> Any:
+    """An event set that collects the GPU's critical XIDs; None where it has none."""
     import pynvml
 
     with contextlib.suppress(pynvml.NVMLError, AttributeError):
         events = pynvml.nvmlEventSetCreate()
-        for handle in watched:
+        try:
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError:
+            _free(events)
+            return None
         return events
     return None
 
 
 def _pending(events: Any) -> list[int]:
+    """Those that have come; does not wait."""
     import pynvml
 
-    found = []
+    found: list[int] = []
     with contextlib.suppress(pynvml.NVMLError):  # a time-out: there are no more
-        while True:
+        while len(found) < _MOST_XIDS:
             found.append(int(pynvml.nvmlEventSetWait_v2(events, 0).eventData))
+    return found
+
+
+def _free(events: Any) -> None:
+    import pynvml
+
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlEventSetFree(events)
-    return found
+
+
+_MOST_XIDS = 64
+"""At once: a GPU that reports without end has been heard by then."""

@@ -26,6 +26,7 @@ import psutil
 
 import fsdpkit
 from fsdpkit.errors import BrokenNodeError, NodeError
+from fsdpkit.launching import machine
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
@@ -37,6 +38,7 @@ Check = Callable[[Mapping[str, str]], Any]
 _RANK_MB = 350
 """Resident memory of a rank before its model: Python with torch and gloo, measured on CPU."""
 _CLOCK_S = 5.0
+_MEMLOCK_BYTES = 1 << 30
 _FOREIGN_MIB = 1024
 """Below it, what a desktop, a monitor or the driver itself keeps on a GPU."""
 _FOREIGN_WAIT_S = 15.0
@@ -281,6 +283,19 @@ def check_clock(environ: Mapping[str, str]) -> float:
     return round(offset_s, 3)
 
 
+def check_limits(environ: Mapping[str, str]) -> dict[str, int | None]:
+    """What ranks may lock, open and use (`machine.limits`). A small one is a warning: whether it is
+    too small, the ranks will find out."""
+    found = machine.limits()
+    locked = found["memlock_bytes"]
+    if locked is not None and locked < _MEMLOCK_BYTES and machine.infiniband_ports():
+        _warn(
+            f"processes may lock only {locked >> 10} KiB of memory (ulimit -l), which InfiniBand "
+            "needs much of: tell the centre (PropagateResourceLimits, LimitMEMLOCK of slurmd)"
+        )
+    return found
+
+
 def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
     """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML.
 
@@ -334,6 +349,7 @@ CHECKS: dict[str, Check] = {
     "run_directory_free_gb": check_run_directory,
     "software": check_software,
     "memory_available_gb": check_memory,
+    "limits": check_limits,
     "clock_offset_s": check_clock,
     "head_address": check_head,
     "port": check_port,

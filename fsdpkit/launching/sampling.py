@@ -1,8 +1,11 @@
-"""Samples of the machine while ranks train: CPU, memory, our processes, network, GPUs."""
+"""Samples of the machine while ranks train: CPU, memory, our processes, network, GPUs, and what
+counts errors: the GPUs' driver, InfiniBand, the memory cgroup. Read back in runs/samples.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from fsdpkit.launching import machine, nvml
 from fsdpkit.runs.events import JsonLines
 
 _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
@@ -18,8 +22,8 @@ _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
 
 @contextlib.contextmanager
 def sampling(path: Path, interval_s: float) -> Iterator[None]:
-    """Write a sample to `path` now and every `interval_s` seconds (less often after 360 of
-    them) until the block ends.
+    """Write a sample to `path` now, every `interval_s` seconds (less often after 360 of them), and
+    when the block ends: what ended the ranks may have come after the last one.
 
     A sample that cannot be taken or written is left out: watching must never end a training.
     """
@@ -29,13 +33,15 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
     def watch() -> None:
         with contextlib.suppress(OSError):
             sampler, lines = Sampler(), JsonLines(path)
-            while True:
+            over = False
+            while not over:
                 with contextlib.suppress(psutil.Error, OSError):
                     lines.write(**sampler.sample())
                 # A week of samples shall not weigh more than a few hours': they thin out.
                 elapsed_s = time.monotonic() - started
-                if stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE)):
-                    break
+                over = stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE))
+            with contextlib.suppress(psutil.Error, OSError):
+                lines.write(**sampler.sample())
             lines.close()
 
     thread = threading.Thread(target=watch, name="fsdpkit-sampling", daemon=True)
@@ -50,15 +56,17 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
 class Sampler:
     """Takes samples of this node and of the process tree below this process."""
 
-    def __init__(self) -> None:
-        self._me = psutil.Process()
-        self._gpus = _nvml_handles()
+    def __init__(self, roots: machine.Roots = machine.HERE) -> None:
+        self._me, self._roots = psutil.Process(), roots
+        self._gpus = nvml.GpuWatch(os.environ)
+        self._cgroup = machine.Cgroup(roots)
         psutil.cpu_percent()  # the first call only sets the mark that the next one measures from
 
     def sample(self) -> dict[str, Any]:
-        """CPU in percent of all cores, memory and network in bytes, GPUs one entry each.
+        """CPU in percent of all cores, memory and network in bytes, GPUs and ports one entry each.
 
-        Memory of our processes is proportional (PSS): forked ranks share most of their pages.
+        Memory of our processes is proportional (PSS): forked ranks share most of their pages. What
+        this machine does not have, or does not tell, is absent.
         """
         memory = psutil.virtual_memory()
         network = psutil.net_io_counters()
@@ -78,35 +86,10 @@ class Sampler:
         if network is not None:
             sample["network_sent_bytes"] = network.bytes_sent
             sample["network_received_bytes"] = network.bytes_recv
-        if self._gpus:
-            sample["gpus"] = [_gpu_sample(handle) for handle in self._gpus]
-        return sample
-
-
-def _nvml_handles() -> list[Any]:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    except Exception:  # the extra is not installed, or there is no driver
-        return []
-
-
-def _gpu_sample(handle: Any) -> dict[str, Any]:
-    import pynvml
-
-    readings: dict[str, Any] = {}
-    # Not every GPU answers every question; what it does not answer is left out.
-    with contextlib.suppress(pynvml.NVMLError):
-        readings["utilization_percent"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-    with contextlib.suppress(pynvml.NVMLError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        readings |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
-    with contextlib.suppress(pynvml.NVMLError):
-        readings["temperature_c"] = pynvml.nvmlDeviceGetTemperature(
-            handle, pynvml.NVML_TEMPERATURE_GPU
-        )
-    with contextlib.suppress(pynvml.NVMLError):
-        readings["power_w"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
-    return readings
+        parts = {
+            "gpus": self._gpus.sample(),
+            "infiniband": machine.infiniband_ports(self._roots),
+            "cgroup": self._cgroup.sample(),
+            "temporary": machine.temporary_space(),
+        }
+        return sample | {name: part for name, part in parts.items() if part}

@@ -60,7 +60,7 @@ def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
 ) -> None:
     script = write_script("train.py", HANGS)
     shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2", "--time", "15", "--wait")
-    policy = ("--set", "retry.on_crash=stop", "--set", f"launch.warm={warm}")
+    policy = ("--set", "retry.restarts=0", "--set", f"launch.warm={warm}")
     done = fsdpkit("submit", str(script), *shape, *policy)
     assert done.returncode == 1, done.stderr
     (run,) = (script.parent / "runs").iterdir()

@@ -41,10 +41,9 @@ def fake_pynvml(*gpus: Gpu, v2: bool = True) -> ModuleType:
 
     def wait(events: list[int], timeout_ms: int) -> Any:
         assert timeout_ms == 0
-        while events:
-            if pending := gpus[events[0]].xids:
+        for handle in events:
+            if pending := gpus[handle].xids:
                 return SimpleNamespace(eventData=pending.pop(0))
-            events.pop(0)
         raise NVMLError("Timeout")
 
     def register(handle: int, types: int, events: list[int]) -> None:

@@ -1,0 +1,171 @@
+"""What the kernel says of this node and of the job's share of it, by /proc, /sys and cgroups.
+
+Everything is absent where the kernel does not say it: many a cluster has no memory cgroups, and
+many a node no InfiniBand. Sources: proc_pid_cgroup(5), the kernel's cgroup-v2.rst and
+cgroup-v1/memory.rst, and its ABI document sysfs-class-infiniband.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.runs.reading import read_bytes
+
+_UNLIMITED_BYTES = 1 << 60
+"""Version 1 of cgroups calls no limit a number near 2^63."""
+_SMALL = 1 << 16
+_COUNTERS = (
+    *("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors"),
+    *("port_xmit_discards", "local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+)
+TEMPORARY = ("/dev/shm", "/tmp")
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the kernel shows itself; tests show something else."""
+
+    proc: Path = Path("/proc")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    infiniband: Path = Path("/sys/class/infiniband")
+
+
+HERE = Roots()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return read_bytes(path, _SMALL).decode("ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+class Cgroup:
+    """The memory of the job's own cgroup: the outermost around this process that has a limit.
+
+    With Slurm that is the job's or its step's, whose processes share one limit.
+    """
+
+    def __init__(self, roots: Roots = HERE) -> None:
+        self._within, self._version = _limiting(roots)
+
+    def sample(self) -> dict[str, int]:
+        """`memory_bytes`, `memory_max_bytes` and `oom_kills` so far, each as far as it is known."""
+        if not self._within:
+            return {}
+        outermost = self._within[-1]
+        if self._version == 2:
+            kills = [_counted(outermost / "memory.events", "oom_kill")]  # of all below, too
+        else:
+            kills = [_counted(here / "memory.oom_control", "oom_kill") for here in self._within]
+        known = [count for count in kills if count is not None]
+        found = {
+            "memory_bytes": _number(outermost / _CURRENT[self._version]),
+            "memory_max_bytes": _limit(outermost, self._version),
+            "oom_kills": sum(known) if known else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _limiting(roots: Roots) -> tuple[list[Path], int]:
+    """This process's cgroup and those around it, up to the outermost one with a limit, and the
+    version of their files; without any limit, its own alone."""
+    for version, top, own in _memory_cgroups(roots):
+        here = top / own.lstrip("/")
+        if not here.is_dir():  # a container sees its own as the top
+            here = top
+        chain = [here, *here.parents]
+        chain = chain[: chain.index(top) + 1]
+        limited = [place for place, each in enumerate(chain) if _limit(each, version) is not None]
+        if limited:
+            return chain[: limited[-1] + 1], version
+        if _number(here / _CURRENT[version]) is not None:
+            return [here], version
+    return [], 2
+
+
+_CURRENT = {1: "memory.usage_in_bytes", 2: "memory.current"}
+
+
+def _memory_cgroups(roots: Roots) -> Iterator[tuple[int, Path, str]]:
+    """Version, top directory and this process's path, of the hierarchies that may limit memory."""
+    for line in (_text(roots.proc / "self" / "cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if ".." in path.split("/"):
+            continue
+        if "memory" in controllers.split(","):
+            yield 1, roots.cgroup / "memory", path
+        elif controllers == "":
+            yield 2, roots.cgroup, path
+
+
+def _limit(directory: Path, version: int) -> int | None:
+    found = _number(directory / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+    return found if found is not None and found < _UNLIMITED_BYTES else None
+
+
+def _counted(path: Path, name: str) -> int | None:
+    for line in (_text(path) or "").splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == name and words[1].isdecimal():
+            return int(words[1])
+    return None
+
+
+def temporary_space() -> dict[str, dict[str, int]]:
+    """By /dev/shm and /tmp: `total_bytes` and `free_bytes` for this user."""
+    found = {}
+    for path in TEMPORARY:
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(path)
+            found[path] = {
+                "total_bytes": disk.f_blocks * disk.f_frsize,
+                "free_bytes": disk.f_bavail * disk.f_frsize,
+            }
+    return found
+
+
+def infiniband_ports(roots: Roots = HERE) -> list[dict[str, Any]]:
+    """Each port by `port`, such as `mlx5_0/1`: its `state` and the kernel's error counters."""
+    found = []
+    with contextlib.suppress(OSError):
+        for port in sorted(roots.infiniband.glob("*/ports/*")):
+            state = _text(port / "state")
+            if state is None:
+                continue
+            one: dict[str, Any] = {
+                "port": f"{port.parent.parent.name}/{port.name}",
+                "state": state.rpartition(":")[2].strip(),
+            }
+            for name in _COUNTERS:
+                if (count := _number(port / "counters" / name)) is not None:
+                    one[name] = count
+            found.append(one)
+    return found
+
+
+def limits(roots: Roots = HERE) -> dict[str, int | None]:
+    """`memlock_bytes` and `open_files` of this process, which ranks inherit (None: unlimited), and
+    `memory_bytes`, the cgroup's (absent where nobody says)."""
+    found: dict[str, int | None] = {}
+    for name, which in (
+        ("memlock_bytes", resource.RLIMIT_MEMLOCK),
+        ("open_files", resource.RLIMIT_NOFILE),
+    ):
+        soft, _ = resource.getrlimit(which)
+        found[name] = None if soft == resource.RLIM_INFINITY else soft
+    if (most := Cgroup(roots).sample().get("memory_max_bytes")) is not None:
+        found["memory_bytes"] = most
+    return found

@@ -1,0 +1,220 @@
+"""The samples of a node (`node-<i>.samples.jsonl`), and what they show of why a run ended.
+
+Each agent appends one line every few seconds (launching/sampling.py). A field that the machine does
+not have is absent, and None here: nobody knows. Lines of older versions have fewer fields. Each
+function below looks for one thing and says it in one sentence, or is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, read_bytes
+
+_FULL = 0.995
+_MIB = 1 << 20
+_ERRORS_BEFORE_THEY_COUNT = 10
+"""A link corrects single errors by itself."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the job's GPUs, in the order of CUDA_VISIBLE_DEVICES."""
+
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+    """Why the clock is lowered: `hw_thermal_slowdown`, `sw_power_cap`, … as NVML names them."""
+    ecc_corrected: int | None = None
+    """Since the driver was loaded, as the next one."""
+    ecc_uncorrected: int | None = None
+    xids: tuple[int, ...] = ()
+    """XID errors that the driver reported since the sample before."""
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """An InfiniBand port. Counters are the kernel's, from the driver's start."""
+
+    port: str
+    """`mlx5_0/1`: the device and its port."""
+    state: str
+    """`ACTIVE`, `DOWN`, `INIT`, `ARMED`."""
+    symbol_error: int | None = None
+    link_downed: int | None = None
+    link_error_recovery: int | None = None
+    port_rcv_errors: int | None = None
+    port_xmit_discards: int | None = None
+    local_link_integrity_errors: int | None = None
+    excessive_buffer_overrun_errors: int | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory cgroup that limits the job, or its step."""
+
+    memory_bytes: int | None = None
+    memory_max_bytes: int | None = None
+    oom_kills: int | None = None
+    """Processes that the kernel killed in it, so far."""
+
+
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system: /dev/shm or /tmp."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One line."""
+
+    time_s: float
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    gpus: tuple[Gpu, ...] = ()
+    infiniband: tuple[Port, ...] = ()
+    cgroup: Memory | None = None
+    temporary: dict[str, Space] = {}
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """In order; a line that is torn, or not as it should be, is passed over. Raises OSError, not
+    for a file that is not there."""
+    try:
+        data = read_bytes(path, MOST_BYTES_OF_LINES)
+    except FileNotFoundError:
+        return []
+    return list(_decoded(data))
+
+
+def _decoded(data: bytes) -> Iterator[Sample]:
+    decode = msgspec.json.Decoder(Sample).decode
+    for line in data.splitlines():
+        try:
+            yield decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """An XID error."""
+
+    gpu: int
+    xid: int
+    time_s: float
+    """When the agent heard of it: at the next sample."""
+
+
+def xids(samples: Sequence[Sample]) -> list[Reported]:
+    """All of them, in order."""
+    return [
+        Reported(place, xid, sample.time_s)
+        for sample in samples
+        for place, gpu in enumerate(sample.gpus)
+        for xid in gpu.xids
+    ]
+
+
+def xids_in_words(samples: Sequence[Sample]) -> str | None:
+    """Which GPUs the driver reported errors of."""
+    if not (found := xids(samples)):
+        return None
+    first = found[0]
+    others = sorted({(each.gpu, each.xid) for each in found} - {(first.gpu, first.xid)})
+    more = "".join(f", XID {xid} of GPU {gpu}" for gpu, xid in others[:4])
+    return f"the driver reported XID {first.xid} of GPU {first.gpu}{more}"
+
+
+def ecc_in_words(samples: Sequence[Sample]) -> str | None:
+    """Whether a GPU's memory had errors that it could not correct while the ranks ran."""
+    for gpu, (before, after) in _grown(
+        [[gpu.ecc_uncorrected for gpu in sample.gpus] for sample in samples]
+    ):
+        return f"GPU {gpu} had {after - before} uncorrected memory errors"
+    return None
+
+
+def throttling_in_words(samples: Sequence[Sample]) -> str | None:
+    """The GPU whose clock was lowered most often by heat or by its power supply."""
+    hard = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+    counts: dict[tuple[int, str], int] = {}
+    for sample in samples:
+        for place, gpu in enumerate(sample.gpus):
+            for reason in gpu.throttled:
+                if reason in hard:
+                    counts[place, reason] = counts.get((place, reason), 0) + 1
+    if not counts:
+        return None
+    (place, reason), count = max(counts.items(), key=lambda item: item[1])
+    return f"GPU {place} ran at a lower clock in {count} of {len(samples)} samples ({reason})"
+
+
+def oom_kills_in_words(samples: Sequence[Sample]) -> str | None:
+    """Whether the kernel killed processes of the job because its memory was used up."""
+    known = [each.cgroup for each in samples if each.cgroup and each.cgroup.oom_kills is not None]
+    if not known or not known[-1].oom_kills:
+        return None
+    last, killed = known[-1], known[-1].oom_kills
+    which = f"{killed} process{'es' * (killed > 1)} of the job"
+    if last.memory_max_bytes is None:
+        return f"the kernel killed {which}, which had no memory left"
+    limit = f"{last.memory_max_bytes / 2**30:.1f} GiB"
+    return f"the kernel killed {which} at its memory limit of {limit}"
+
+
+def memory_share(samples: Sequence[Sample]) -> float | None:
+    """The fullest that the job's cgroup was seen, as a share of its limit; None: it has none."""
+    shares = [
+        each.cgroup.memory_bytes / each.cgroup.memory_max_bytes
+        for each in samples
+        if each.cgroup and each.cgroup.memory_bytes is not None and each.cgroup.memory_max_bytes
+    ]
+    return max(shares, default=None)
+
+
+def full_in_words(samples: Sequence[Sample]) -> str | None:
+    """Whether /dev/shm or /tmp was full at some time."""
+    for sample in reversed(samples):
+        for path, space in sorted(sample.temporary.items()):
+            if space.total_bytes > 0 and space.free_bytes <= (1 - _FULL) * space.total_bytes:
+                left = space.free_bytes // _MIB
+                return f"{path} was full: {left} of {space.total_bytes // _MIB} MiB were free"
+    return None
+
+
+def network_in_words(samples: Sequence[Sample]) -> str | None:
+    """The InfiniBand port that went down, or whose errors grew, while the ranks ran."""
+    last: dict[str, Port] = {}
+    first: dict[str, Port] = {}
+    fell: list[str] = []
+    for sample in samples:
+        for port in sample.infiniband:
+            before = last.get(port.port)
+            if before is not None and before.state == "ACTIVE" != port.state:
+                fell.append(f"InfiniBand port {port.port} went from ACTIVE to {port.state}")
+            first.setdefault(port.port, port)
+            last[port.port] = port
+    if fell:
+        return fell[0]
+    for name, port in last.items():
+        if (downs := _more(first[name].link_downed, port.link_downed)) > 0:
+            return f"the link of InfiniBand port {name} failed {downs} times"
+        for counter in ("symbol_error", "port_rcv_errors", "local_link_integrity_errors"):
+            more = _more(getattr(first[name], counter), getattr(port, counter))
+            if more >= _ERRORS_BEFORE_THEY_COUNT:
+                return f"InfiniBand port {name} counted {more} more {counter}"
+    return None
+
+
+def _more(before: int | None, after: int | None) -> int:
+    return 0 if before is None or after is None else after - before
+
+
+def _grown(rows: Sequence[Sequence[int | None]]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The columns whose last known number is larger than their first."""
+    for column in range(max(map(len, rows), default=0)):
+        known = [row[column] for row in rows if len(row) > column]
+        numbers = [number for number in known if number is not None]
+        if numbers and numbers[-1] > numbers[0]:
+            yield column, (numbers[0], numbers[-1])
