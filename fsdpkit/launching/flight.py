@@ -22,6 +22,10 @@ from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
 
 _ANALYSIS_S = 180.0
+_OTHERS_WAIT_S = 60.0
+_NO_DUMPS_S = 3.0
+# Slurm sends its warnings to every process of a step, also when another node's agent has ended.
+_SHIELDED = ("/bin/sh", "-c", 'trap "" TERM USR1 USR2; exec "$0" "$@"')
 _OTHER_NAMES = {"TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
 
@@ -77,6 +81,7 @@ class Analyses:
     def start(self, attempt: AttemptPaths, launch: int, world_size: int) -> None:
         """Begin with the dumps of this launch, some of which may still be written."""
         command = [
+            *_SHIELDED,
             *(sys.executable, "-m", "fsdpkit.launching.flight_analysis"),
             *(str(attempt.flight_dumps(launch)), str(attempt.flight_record(launch))),
             *(str(launch), str(world_size)),
@@ -105,6 +110,20 @@ class Analyses:
                 record = read_flight_record(attempt.flight_record(launch))
                 if record is not None and (words := in_words(record)):
                     say(f"flight recorder: {words}")
+
+
+def wait_for_record(attempt: AttemptPaths, launch: int) -> None:
+    """On another node than the head: do not end before its agent has the record.
+
+    Slurm ends a whole step at once when the first of its tasks fails.
+    """
+    began_s = time.monotonic()
+    while (waited_s := time.monotonic() - began_s) < _OTHERS_WAIT_S:
+        if attempt.flight_record(launch).exists():
+            return
+        if waited_s > _NO_DUMPS_S and not any(attempt.flight_dumps(launch).glob(f"{DUMP}*")):
+            return
+        time.sleep(0.5)
 
 
 @contextlib.contextmanager

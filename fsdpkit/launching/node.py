@@ -201,8 +201,11 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
                     while order.do != "end":
                         pulse, launch = Pulse(directory, retry.hang_s), order.launch
                         order = _obey(order, node, torchrun, link, pulse, start_s)
-                        if node.number == 0 and (pulse.asked or why_superseded(order)):
-                            analyses.start(node.attempt, launch, world_size)
+                        if pulse.asked or why_superseded(order):
+                            if node.number == 0:
+                                analyses.start(node.attempt, launch, world_size)
+                            elif order.do == "end":
+                                flight.wait_for_record(node.attempt, launch)
             finally:
                 at_end.callback(link.close)
     return order

@@ -61,6 +61,29 @@ def test_a_directory_that_cannot_be_made_hinders_no_launch(tmp_path: Path) -> No
     assert flight.switched_on({}, AttemptPaths(tmp_path / "attempt-0"), 0, HeartbeatDir(tmp_path))
 
 
+def test_other_nodes_wait_for_the_record_and_only_where_there_can_be_one(
+    attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 20:
+            attempt.flight_record(1).touch()
+
+    monkeypatch.setattr(flight.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(flight.time, "sleep", pass_by)
+    flight.wait_for_record(attempt, 0)
+    assert now[0] == 3.5, "no rank has left anything"
+    for launch in (0, 1):
+        attempt.flight_dumps(launch).mkdir(parents=True)
+        (attempt.flight_dumps(launch) / "nccl_trace_rank_0").touch()
+    flight.wait_for_record(attempt, 1)
+    assert now[0] == 20
+    flight.wait_for_record(attempt, 0)
+    assert now[0] == 80, "the analysis has failed"
+
+
 def test_a_rank_whose_pipe_is_open_is_asked_and_no_other_waited_for(tmp_path: Path) -> None:
     node = HeartbeatDir(tmp_path)
     assert not flight.may_be_asked(node)

@@ -12,6 +12,7 @@ import pytest
 from fsdpkit.launching import machine, nvml, preflight
 from fsdpkit.launching.machine import Cgroup, Roots, infiniband_ports, limits
 from fsdpkit.launching.sampling import Sampler, sampling
+from fsdpkit.reporting import series
 from fsdpkit.runs.samples import Port, read_samples, xids
 from tests.launching.test_preflight_gpus import Gpu, fake_pynvml
 
@@ -169,6 +170,9 @@ def test_what_ended_the_ranks_is_in_the_last_sample(
     assert [(found.gpu, found.xid) for found in xids([before, after])] == [(0, 79)]
     assert (before.infiniband, after.infiniband) == ((), (Port(port="mlx5_0/1", state="DOWN"),))
     assert after.temporary["/tmp"].total_bytes > 0
+    columns = series.read_samples(path)
+    assert len(columns["time_s"]) == 2, "the report reads them, too"
+    assert (columns["memory_used_bytes"] > 0).all()
 
 
 def test_limits_at_the_start_are_on_record_and_a_small_one_is_a_warning_with_infiniband(
