@@ -14,7 +14,7 @@
             node-<i>.samples.jsonl  the machine, every few seconds
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
-            rank-<r>.stacks         where its threads were when it made no step any more
+            rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
             software.json           the first node's versions, which all others must have
             failures/               one file a failure, named so that the first sorts first
             verdict.json            how the agents ended the attempt, and why
