@@ -52,9 +52,10 @@ def _number(path: Path) -> int | None:
 
 
 class Cgroup:
-    """The memory of the job's own cgroup: the outermost around this process that has a limit.
+    """The memory cgroups around this process up to the outermost that has a limit, the job's.
 
-    With Slurm that is the job's or its step's, whose processes share one limit.
+    A step's limit may be lower than its job's: the lowest is what processes meet with. Kills are
+    counted wherever in the job they happened.
     """
 
     def __init__(self, roots: Roots = HERE) -> None:
@@ -65,14 +66,16 @@ class Cgroup:
         if not self._within:
             return {}
         outermost = self._within[-1]
+        most = {here: _limit(here, self._version) or _UNLIMITED_BYTES for here in self._within}
+        tightest = min(most, key=lambda here: most[here])
         if self._version == 2:
             kills = [_counted(outermost / "memory.events", "oom_kill")]  # of all below, too
         else:
             kills = [_counted(here / "memory.oom_control", "oom_kill") for here in self._within]
         known = [count for count in kills if count is not None]
         found = {
-            "memory_bytes": _number(outermost / _CURRENT[self._version]),
-            "memory_max_bytes": _limit(outermost, self._version),
+            "memory_bytes": _number(tightest / _CURRENT[self._version]),
+            "memory_max_bytes": _limit(tightest, self._version),
             "oom_kills": sum(known) if known else None,
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -173,6 +173,15 @@ ALL = range(4)
             "default_pg (4), which ranks 0-2 finished",
         ),
         (
+            # This ring has forgotten the call that the others wait in.
+            {
+                **ranks_do(range(3), [*DONE, entry(3, "started")]),
+                3: [entry(4), entry(5), entry(6)],
+            },
+            "ranks 0-2 wait at /home/me/train.py:88 in step in all_reduce number 3 of group "
+            "default_pg (4), which rank 3 finished",
+        ),
+        (
             # Each rank has its own sizes in this one.
             {
                 rank: [entry(1, "started", profiling_name="nccl:scatter", input_sizes=[[rank]])]

@@ -58,6 +58,16 @@ def test_the_outermost_cgroup_with_a_limit_is_the_job_s(roots: Roots) -> None:
     assert limits(roots)["memory_bytes"] == 64 * GIB
 
 
+def test_a_step_s_lower_limit_is_met_first_and_kills_of_the_whole_job_count(roots: Roots) -> None:
+    version_2(roots)
+    write(roots.cgroup / JOB / "memory.max", 32 * GIB)
+    assert Cgroup(roots).sample() == {
+        "memory_bytes": GIB,
+        "memory_max_bytes": 32 * GIB,
+        "oom_kills": 2,
+    }
+
+
 def test_version_1_counts_kills_where_they_happened(roots: Roots) -> None:
     write(roots.proc / "self" / "cgroup", "5:cpu:/\n4:memory:/slurm/uid_7/job_17/step_0\n0::/")
     step = roots.cgroup / "memory/slurm/uid_7/job_17/step_0"
