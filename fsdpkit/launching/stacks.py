@@ -28,7 +28,7 @@ from fsdpkit.runs.stacks import SIGNAL
 
 ANSWER_S = 10.0
 """How long ranks may take to begin writing down where they are."""
-_WHOLE_S = 0.3
+_WHOLE_S = 1.0
 """A file that has not grown for as long is whole: a stack is many writes."""
 _SPY_S = 10.0
 _MOST_BYTES = 4 << 20

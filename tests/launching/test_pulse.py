@@ -152,8 +152,8 @@ def test_stacks_are_left_and_the_rank_outside_a_collective_is_blamed(tmp_path: P
 @pytest.mark.parametrize(
     ("state", "answers_s", "least_s", "most_s"),
     [
-        (psutil.STATUS_SLEEPING, 0, 0, 1),
-        (psutil.STATUS_SLEEPING, 5, 5, 6),
+        (psutil.STATUS_SLEEPING, 0, 1, 2),
+        (psutil.STATUS_SLEEPING, 5, 6, 7),
         (psutil.STATUS_SLEEPING, 9999, 10, 11),
         (psutil.STATUS_STOPPED, 9999, 0, 1),
     ],

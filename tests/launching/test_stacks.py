@@ -24,18 +24,21 @@ HANGS = {
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
     # PyDLL keeps the interpreter's lock: no Python code of this process runs any more.
     "C code that holds the GIL": "ctypes.PyDLL(None).sleep(600)",
-    "threads": (
-        "threading.Thread(target=train, args=(time.sleep, 600)).start(); threading.Event().wait()"
-    ),
+    "threads": "threading.Event().wait()",
     "handlers of its own": (
         "[signal.signal(n, lambda *_: None) for n in (10, 12, 15)]; time.sleep(600)"
     ),
 }
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
-def train(call, *args):
-    call(*args)
+beside = threading.Event()
+def train():
+    beside.set()
+    time.sleep(600)
 def stuck_here():
+    if "threads" in sys.argv:
+        threading.Thread(target=train).start()
+        beside.wait()
     print("here", flush=True)
     HANG
 stuck_here()
@@ -84,7 +87,7 @@ def test_a_forked_rank_answers_the_signal(
     node = HeartbeatDir(tmp_path / "memory")
     node.dir.mkdir()
     environ = {"FSDPKIT_HEARTBEAT_DIR": str(node.dir), "RANK": "5", "LOCAL_RANK": "1"}
-    command = (sys.executable, "-u", str(script_of(hang, tmp_path)))
+    command = (sys.executable, "-u", str(script_of(hang, tmp_path)), hang)
     started = forking.start(command, environ)
     try:
         wait_for(lambda: "here" in Path(started["files"][0]).read_text())
@@ -101,7 +104,7 @@ def test_a_forked_rank_answers_the_signal(
 def test_of_a_rank_that_was_started_anew_py_spy_reads_them(
     attempt: AttemptPaths, tmp_path: Path, hang: str
 ) -> None:
-    command = [sys.executable, "-u", str(script_of(hang, tmp_path))]
+    command = [sys.executable, "-u", str(script_of(hang, tmp_path)), hang]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
