@@ -70,6 +70,13 @@ def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
     done = fsdpkit("submit", str(script), *shape, *policy)
     assert done.returncode == 1, done.stderr
     (run,) = (script.parent / "runs").iterdir()
+    said = check_what_is_left(run, nodes, by)
+    logs = (run / "submitit").glob("*_log.out")
+    assert f"flight recorder: {said}" in "".join(log.read_text() for log in logs)
+
+
+def check_what_is_left(run: Path, nodes: int, by: str) -> str:
+    """Stacks, ends and collectives of the two ranks; what the flight recorder says."""
     attempt = RunPaths(run).task(None).attempt(0)
     assert "in load_batch" in attempt.rank_file(1, "stacks", 0).read_text()
     events = [attempt.node_events(node) for node in range(nodes)]
@@ -87,5 +94,4 @@ def test_the_rank_that_others_waited_for_is_looked_at_before_it_is_ended(
     said = in_words(record)
     assert said is not None
     assert said.startswith("rank 1 has not called all_reduce number 2 of group default_pg (5), in")
-    logs = (run / "submitit").glob("*_log.out")
-    assert f"flight recorder: {said}" in "".join(log.read_text() for log in logs)
+    return said
