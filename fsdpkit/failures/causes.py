@@ -50,8 +50,8 @@ HEAD_SILENT = "the head node's agent does not answer any more"
 RESUME = "To go on: fsdpkit resume {run}"
 _SAME_MEMORY = "no, it would need as much again"
 _LOOK_AT_ALL = (
-    "See what every rank wrote last: fsdpkit logs {run}; with NCCL, torchfrtrace reads the flight "
-    "recorder's dumps in debug/. " + RESUME
+    "See what every rank wrote last: fsdpkit logs {run}; what NCCL's flight "
+    "recorders said stands in flight.json of the attempt. " + RESUME
 )
 
 CAUSES: dict[str, Cause] = {
@@ -657,8 +657,7 @@ CAUSES: dict[str, Cause] = {
         Cause(
             "hang",
             "{who} made no progress any more: {words}",
-            "Its stacks are in rank-*.stacks of the attempt's directory; with NCCL, torchfrtrace "
-            "reads the flight recorder's dumps in debug/. " + RESUME,
+            "Its stacks are in rank-*.stacks of the attempt's directory. " + RESUME,
             statuses=frozenset({124}),
             retry="hang",
             waited="{who} waited in vain for another rank, and nobody says for which: {words}",

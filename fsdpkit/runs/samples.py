@@ -85,10 +85,11 @@ def read_samples(path: Path) -> list[Sample]:
         data = read_bytes(path, MOST_BYTES_OF_LINES)
     except FileNotFoundError:
         return []
-    return list(_decoded(data))
+    return list(decoded(data))
 
 
-def _decoded(data: bytes) -> Iterator[Sample]:
+def decoded(data: bytes) -> Iterator[Sample]:
+    """The samples in whole lines of such a file."""
     decode = msgspec.json.Decoder(Sample).decode
     for line in data.splitlines():
         try:
@@ -124,6 +125,13 @@ def xids_in_words(samples: Sequence[Sample]) -> str | None:
     others = sorted({(each.gpu, each.xid) for each in found} - {(first.gpu, first.xid)})
     more = "".join(f", XID {xid} of GPU {gpu}" for gpu, xid in others[:4])
     return f"the driver reported XID {first.xid} of GPU {first.gpu}{more}"
+
+
+OF_THE_HARDWARE = frozenset(
+    {48, 62, 64, 74, 79, 92, 94, 95, 110, 119, 120, 122, 136, 140, 143, 144, 145, 149}
+)
+"""XIDs that speak against the GPU, its memory, links or firmware; 13, 31, 43 and 45, for example,
+are the program's. Source: NVIDIA, Xid Errors, the catalog."""
 
 
 def ecc_in_words(samples: Sequence[Sample]) -> str | None:

@@ -43,9 +43,7 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(done.stdout.split())
-    assert text.startswith(
-        "No room was left on the disk, or the quota was used up: rank 2 on node2"
-    )
+    assert text.startswith("No room was left to write: rank 2 on node2")
     assert "what to do Make room" in text
     assert "where attempt 1, rank 2, node2" in text
     assert re.search(r"seen in attempt-1/failures/\d+-node-1-rank-2:1 OSError", text)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs.flight_record import FlightRecord, Stuck
 from fsdpkit.runs.log_ends import Text
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import RESET, agent, batch, found, rank
@@ -140,3 +141,56 @@ def test_silence_says_nothing_where_slurm_ended_the_job() -> None:
     diagnosis = found(rank(0, GAVE_UP), silent(1), state=preempted, ranks=2)
     assert (diagnosis.cause, diagnosis.rank) == ("preemption", None)
     assert "preempted" in diagnosis.sentence
+
+
+# What agents wrote down beside words
+
+
+def test_a_kill_that_the_kernel_counted_is_for_memory() -> None:
+    killed = rank(1, "ended by signal 9 (SIGKILL)", status=137)
+    counted = {"node1": "the kernel killed 1 process of the job at its memory limit of 60.0 GiB"}
+    diagnosis = found(killed, memory_kills=counted)
+    assert (diagnosis.cause, diagnosis.rank) == ("host-out-of-memory", 1)
+    assert "60.0 GiB" in diagnosis.sentence
+    elsewhere = found(killed, memory_kills={"node2": counted["node1"]})
+    assert elsewhere.cause == "unknown"
+
+
+def test_an_error_of_the_hardware_explains_what_cuda_says_of_it() -> None:
+    cuda = rank(1, "torch.AcceleratorError: CUDA error: unspecified launch failure")
+    words = {"node1": "the driver reported XID 79 of GPU 0"}
+    diagnosis = found(cuda, broken_gpus=words)
+    assert (diagnosis.cause, diagnosis.node) == ("bad-gpu", "node1")
+    assert found(cuda).cause == "exception"
+
+
+def flight(**stuck: object) -> FlightRecord:
+    one = Stuck(group="default_pg", operation="all_reduce", sequence=7, **stuck)  # type: ignore[arg-type]
+    return FlightRecord(launch=0, world_size=4, torch="2.13.0", stuck=[one])
+
+
+def test_flight_recorders_name_who_did_not_come() -> None:
+    waits = [stacks(n, C10D + "all_reduce", LOGGER) for n in (0, 1, 3)]
+    asleep = rank(2, None, status=None, log="step 6\n")
+    diagnosis = found(*waits, asleep, flight=flight(waiting=[0, 1, 3], missing=[2]))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 2, "node2")
+    assert "all_reduce number 7" in diagnosis.sentence
+
+
+def test_flight_recorders_tell_a_mismatch_from_a_hang() -> None:
+    waits = [stacks(n, C10D + "all_reduce", LOGGER) for n in range(4)]
+    record = flight(waiting=[0, 1, 2, 3], different={3: "broadcast (8)"})
+    assert found(*waits, flight=record).cause == "collective-mismatch"
+
+
+def test_whose_last_collective_was_behind_is_named() -> None:
+    def gave_up(number: int, sequence: int) -> Voice:
+        log = (
+            f"[rank{number}]:[E602 ProcessGroupNCCL.cpp:632] [Rank {number}] Watchdog caught "
+            f"collective operation timeout: WorkNCCL(SeqNum={sequence}, OpType=ALLREDUCE, "
+            "NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 milliseconds.\n"
+        )
+        return rank(number, "ended by signal 6 (SIGABRT)", status=134, log=log)
+
+    diagnosis = found(*(gave_up(n, 40 if n == 3 else 41) for n in range(6)))
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 3, "node2")

@@ -14,6 +14,7 @@ from fsdpkit.failures.causes import HEAD_SILENT
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.runs import flight_record
 from fsdpkit.runs.log_ends import Text
 
 
@@ -31,9 +32,35 @@ def killed_for_memory(attempt: Attempt) -> Iterator[Fact]:
     """A rank ended by SIGKILL on a node whose memory was full: the kernel chose it."""
     for voice in attempt.voices:
         share = attempt.memory_share.get(voice.node or "", 0.0)
-        if voice.status == 137 and share >= 0.95:
+        counted = attempt.memory_kills.get(voice.node or "")
+        if voice.status == 137 and (counted or share >= 0.95):
             words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
+            words = f"ended by SIGKILL, and {counted}" if counted else words
             yield Fact(words, Level.OWN, voice.rank, voice.node, voice.message)
+
+
+def broken_hardware(attempt: Attempt) -> Iterator[Fact]:
+    """The driver reported an error of a GPU that NVIDIA lays to the hardware."""
+    for node, words in attempt.broken_gpus.items():
+        yield Fact(words, Level.OUTSIDE, node=node)
+
+
+def missing_in_flight(attempt: Attempt) -> Iterator[Fact]:
+    """By the flight recorders of all ranks: who had not called what the others wait in."""
+    record = attempt.flight
+    for stuck in record.stuck[:1] if record is not None else ():
+        if record is not None and stuck.missing and not stuck.different:
+            words = flight_record.in_words(record) or ""
+            rank = stuck.missing[0] if len(stuck.missing) == 1 else None
+            nodes = {_node_of(number, attempt) for number in stuck.missing}
+            yield Fact(words, Level.OWN, rank, nodes.pop() if len(nodes) == 1 else None)
+
+
+def different_in_flight(attempt: Attempt) -> Iterator[Fact]:
+    """By the flight recorders: who called something else than the others."""
+    record = attempt.flight
+    if record is not None and (record.mismatches or any(s.different for s in record.stuck[:1])):
+        yield Fact(flight_record.in_words(record) or "", Level.OWN)
 
 
 _SRUN = re.compile(r"^srun: error: ([\w.-]+): task \d+: (.*)$", re.MULTILINE)
@@ -133,6 +160,7 @@ def hung(attempt: Attempt) -> Iterator[Fact]:
 
 def different_collectives(attempt: Attempt) -> Iterator[Fact]:
     """The ranks wait for one another in different collectives, by their stacks or by NCCL."""
+    yield from different_in_flight(attempt)
     yield from _stacks_differ(attempt)
     yield from _watchdogs_differ(attempt)
 
@@ -209,12 +237,16 @@ def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
 
 
 def _hung_or_behind(attempt: Attempt) -> Iterator[Fact]:
-    yield from hung(attempt)
-    yield from left_behind(attempt)
+    for check in (missing_in_flight, hung, left_behind):
+        found = list(check(attempt))
+        yield from found
+        if found:
+            return
 
 
 CHECKS: dict[str, Callable[[Attempt], Iterator[Fact]]] = {
     "host-out-of-memory": killed_for_memory,
+    "bad-gpu": broken_hardware,
     "node-failure": silent_node,
     "head-address": different_head_addresses,
     "script-not-visible": log_not_opened,

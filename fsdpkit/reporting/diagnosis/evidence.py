@@ -8,16 +8,17 @@ ranks those with a failure and some more (reporting/diagnosis/sources.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
 from fsdpkit.reporting.pending import PendingEvidence
-from fsdpkit.runs import history
+from fsdpkit.runs import history, samples
+from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.outcomes import Ending, Verdict
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _MOST_ATTEMPTS = 8
 _MOST_TASKS = 64
 _MOST_NODES = 256
+_SAMPLES_BYTES = 128 << 10
+"""Of each node: about the last quarter of an hour."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +73,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """By node, the head first: the address that the head node's name has there."""
     memory_share: Mapping[str, float] = {}
     """By node: the largest part of its memory that the last samples saw in use, 0 to 1."""
-    recorders: tuple[Path, ...] = ()
-    """Dumps of the flight recorder."""
+    memory_kills: Mapping[str, str] = {}
+    """By node: that the kernel killed processes of the job for want of memory, in words."""
+    broken_gpus: Mapping[str, str] = {}
+    """By node: errors that the driver reported of its GPUs' hardware, in words."""
+    flight: FlightRecord | None = None
+    """What the flight recorders of the last launch say."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +277,9 @@ def _attempt(
             if node.findings.get("head_address")
         ),
         memory_share=_memory_share(past) if killed else {},
-        recorders=tuple(sorted((place.debug / past.dir.name).glob("nccl_trace_rank_*"))[:8]),
+        memory_kills=_by_node(past, samples.oom_kills_in_words) if killed else {},
+        broken_gpus=_by_node(past, _hardware_in_words) if last else {},
+        flight=_flight(past),
     )
 
 
@@ -287,6 +296,31 @@ def _memory_share(past: history.Attempt) -> dict[str, float]:
         shares = [_share(line) for line in end.text.splitlines()[-3:]] if end else []
         found[node.name] = max((share for share in shares if share is not None), default=0.0)
     return found
+
+
+def _by_node(
+    past: history.Attempt, told: Callable[[Sequence[samples.Sample]], str | None]
+) -> dict[str, str]:
+    """By node, what `told` says of its last samples; without nodes of which it says nothing."""
+    found = {}
+    for node in past.nodes[:_MOST_NODES]:
+        end = end_of(past.paths.node_samples(node.number), _SAMPLES_BYTES)
+        words = told(list(samples.decoded(end.text.encode()))) if end else None
+        if words is not None:
+            found[node.name] = words
+    return found
+
+
+def _hardware_in_words(told: Sequence[samples.Sample]) -> str | None:
+    broken = any(one.xid in samples.OF_THE_HARDWARE for one in samples.xids(told))
+    return samples.xids_in_words(told) if broken else None
+
+
+def _flight(past: history.Attempt) -> FlightRecord | None:
+    with contextlib.suppress(StorageError):
+        number = past.launches[-1].number if past.launches else 0
+        return read_flight_record(past.paths.flight_record(number))
+    return None
 
 
 def _share(line: str) -> float | None:

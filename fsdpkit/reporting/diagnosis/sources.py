@@ -6,6 +6,7 @@ attempt with several launches it reads the last: what came before was got over.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,12 +17,13 @@ import msgspec
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import Text, end_of, newest_part, without
+from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
 
-_ALL_BYTES = 4 << 20
+_ALL_BYTES = 32 << 20
 """Shared by the ranks' logs of an attempt."""
 _LOG_BYTES = 64 << 10
-_MOST_RANKS = 256
+_MOST_RANKS = 4096
 """Ranks whose files are read; those with a failure come first."""
 _MOST_NODES = 256
 _ERROR_FILE_BYTES = 1 << 20
@@ -63,6 +65,7 @@ def voices_of(
     offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
     found = [_of_failure(failure, names, offsets) for failure in failures]
     found = _with_files(found, attempt, number, ranks_per_node)
+    found = _with_ends(found, attempt, number, offsets)
     if newest and attempt.job_id is not None:
         for voice in [*_of_nodes(run, attempt.job_id, names), *batch_voices(run, attempt.job_id)]:
             _add(voice, found)
@@ -144,6 +147,26 @@ def _with_files(
         else:
             found.append(voice)
     return found
+
+
+def _with_ends(
+    found: list[Voice], attempt: Attempt, launch: int, offsets: Mapping[str, object]
+) -> list[Voice]:
+    """The same with how the ranks ended of which torchelastic kept no record."""
+    ends: dict[int, RankEnd] = {}
+    for node in attempt.nodes[:_MOST_NODES]:
+        with contextlib.suppress(OSError):
+            ends |= read_rank_ends(attempt.paths.node_events(node.number), launch)
+
+    def with_end(voice: Voice) -> Voice:
+        end = ends.get(-1 if voice.rank is None else voice.rank)
+        if voice.kind != "rank" or voice.status is not None or end is None or end.killed:
+            return voice
+        offset_s = offsets.get(voice.node or "")
+        offset_s = offset_s if isinstance(offset_s, int | float) else 0.0
+        return msgspec.structs.replace(voice, status=end.status, time_s=end.time_s - offset_s)
+
+    return [with_end(voice) for voice in found]
 
 
 _RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|stacks)")
