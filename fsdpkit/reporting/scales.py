@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from fsdpkit.reporting.series import Floats
+from fsdpkit.reporting.series import MOST, Floats
 
 _CLOCK_STEPS_S = (
     *(1, 2, 5, 10, 15, 30),
@@ -47,16 +47,19 @@ class Axis:
 
     def as_data(self) -> str:
         """For the page's script, which reads values off the drawing."""
-        offset = datetime.fromtimestamp(self.low).astimezone().utcoffset() or timedelta()
-        zone = offset.total_seconds() if self.kind == "clock" else 0
+        zone = 0.0
+        if self.kind == "clock":
+            offset = datetime.fromtimestamp(self.low).astimezone().utcoffset() or timedelta()
+            zone = offset.total_seconds()
         return json.dumps([self.low, self.high, self.kind, self.unit, zone])
 
 
 def linear(low: float, high: float, unit: str = "", *, tight: bool = False, ticks: int = 4) -> Axis:
     """An axis that shows `low` to `high`, wider by part of a tick unless `tight`."""
     low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
-    if high - low <= max(abs(high) * 1e-9, 1e-300):
-        tiny = abs(high) < 1e-290
+    low, high = max(min(low, high), -MOST), min(max(low, high), MOST)
+    if high - low <= max(abs(high), abs(low), 1 / MOST) * 1e-9:
+        tiny = abs(high) < 1 / MOST
         low, high = (min(low, 0.0), 1.0) if tiny else (0.0, high) if low >= 0 else (2 * low, 0.0)
     step = _round_step((high - low) / ticks)
     if tight and step < 1:
@@ -66,12 +69,14 @@ def linear(low: float, high: float, unit: str = "", *, tight: bool = False, tick
         low, high = max(low - room, min(low, 0.0)), high + room
     first = math.ceil(low / step - 1e-9)
     values = [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-    return Axis(low, high, tuple((v, _label(v, step, high)) for v in values), unit=unit)
+    size = max(abs(low), abs(high))
+    return Axis(low, high, tuple((v, _label(v, step, size)) for v in values), unit=unit)
 
 
 def logarithmic(low: float, high: float, unit: str = "") -> Axis:
     """From above 0 on; ticks at 1, 2 and 5 times powers of ten, or fewer of them."""
-    low, high = low / 1.05, high * 1.05
+    low = min(max(low, 1 / MOST), MOST)
+    low, high = low / 1.05, min(max(high, low), MOST) * 1.05
     for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         values = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
@@ -120,24 +125,43 @@ def _round_step(step: float) -> float:
     return next(f * power for f in (1, 2, 5, 10) if f * power >= step * 0.999)
 
 
-def _label(value: float, step: float, high: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if high >= 10 * size:
-            value, step = value / size, step / size
-            return f"{value:,.{_decimals(step)}f}{letter}" if value else "0"
-    return f"{value:,.{_decimals(step)}f}" if value else "0"
+def _label(value: float, step: float, size: float) -> str:
+    """size: of the largest number on the axis."""
+    if not value:
+        return "0"
+    if size >= 1e13 or size < 1e-4:
+        return _scientific(value, max(0, _power(abs(value)) - _power(step)))
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= 10 * unit:
+            return f"{value / unit:,.{_decimals(step / unit)}f}{letter}"
+    return f"{value:,.{_decimals(step)}f}"
+
+
+def _scientific(value: float, decimals: int) -> str:
+    """`2.5e29`, `1e-7`."""
+    mantissa, _, power = f"{value:.{decimals}e}".partition("e")
+    short = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{short}e{int(power)}"
+
+
+def _power(value: float) -> int:
+    return math.floor(math.log10(value) + 1e-9)
 
 
 def _decimals(step: float) -> int:
-    return max(0, -math.floor(math.log10(step) + 1e-9))
+    return max(0, -_power(step))
 
 
 def number(value: float, digits: int = 3) -> str:
-    """To so many significant digits, thousands separated: 0.00123, 12.3, 41,200, 3.2 M."""
-    if not math.isfinite(value):
+    """To so many significant digits, thousands separated: 0.00123, 12.3, 41,200, 3.20 M, 1e29."""
+    if math.isnan(value):
         return "not a number"
+    if math.isinf(value):
+        return "infinite" if value > 0 else "minus infinite"
     if value == 0:
         return "0"
+    if abs(value) >= 1e15:
+        return _scientific(value, digits - 1)
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= size:
             return f"{number(value / size, digits)} {letter}"
@@ -149,6 +173,8 @@ def number(value: float, digits: int = 3) -> str:
 
 def duration(seconds: float) -> str:
     """In at most two units: `48 s`, `1 min 12 s`, `3 h 4 min`, `2 d 5 h`."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
     if seconds < 10:
         return f"{seconds:.1f} s" if seconds >= 0.05 else "0 s"
     whole = round(seconds)

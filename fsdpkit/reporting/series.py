@@ -1,38 +1,47 @@
 """The numbers that a run wrote down, as numpy columns, and what plots need of them.
 
 A file is read once. Lines that are torn, and fields of the wrong kind, are passed over; a missing
-file has no lines. A number that is absent, or was not finite, is NaN here.
+file has no lines. A number that is absent, or was not finite, is NaN here; one beyond what can be
+computed with (`MOST`) counts as infinite.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, open_regular, read_bytes
+from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, open_regular, parsed, read_bytes
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, Floats]
+Time = Annotated[float, Meta(ge=0, le=1e11)]
+Step = Annotated[float, Meta(ge=0, le=2**53)]
+MOST = 1e100
+"""Of a number: what is computed from a few of them still fits into a float."""
+_LONGEST_STEP_S = 1e9
 
 
 class _MetricsLine(msgspec.Struct, gc=False):
     """Any line of metrics.jsonl (`fsdpkit.training.metrics`)."""
 
-    time_s: float
-    step: float
-    # Absent, it was not computed; null, it was not finite.
+    time_s: Time
+    step: Step
+    # Absent, it was not computed; null, it was not finite, and `not_finite` may say what it was.
     loss: float | UnsetType | None = UNSET
     eval_loss: float | UnsetType | None = UNSET
-    grad_norm: float | None = None
+    grad_norm: float | UnsetType | None = UNSET
+    not_finite: dict[str, str] | None = None
     lr: float | None = None
     step_time_s: float | None = None
     tokens_per_s: float | None = None
@@ -49,14 +58,25 @@ class _MetricsLine(msgspec.Struct, gc=False):
 
 
 _EVALUATION = ("eval_loss",)
-_MAY_BE_UNSET = ("loss", "eval_loss")
+_MAY_BE_UNSET = ("loss", "eval_loss", "grad_norm")
 _CHECKPOINT = ("checkpoint_bytes", "checkpoint_blocked_s", "checkpoint_written_s")
-_NOT_OF_A_STEP = {*_EVALUATION, *_CHECKPOINT, "rank_compute_s"}
+_NOT_OF_A_STEP = {*_EVALUATION, *_CHECKPOINT, "rank_compute_s", "not_finite"}
 _STEP = tuple(name for name in _MetricsLine.__struct_fields__ if name not in _NOT_OF_A_STEP)
 
 
 def _no_columns(names: Iterable[str]) -> Columns:
     return {name: np.empty(0) for name in ("time_s", "step", *names)}
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """Where numbers that were computed were none: [lines] each, in the file's order."""
+
+    step: Floats
+    infinite: Flags
+    """Whether it was infinite."""
+    nan: Flags
+    """Whether it was NaN; where neither is set, nobody wrote down which of the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +93,8 @@ class Metrics:
         default_factory=lambda: np.empty((0, 0), dtype=np.float32)
     )
     """[compared, ranks]: each rank's own computing in one step, seconds."""
-    loss_not_finite: Floats = field(default_factory=lambda: np.empty(0))
-    """Steps whose loss was written as null."""
+    not_finite: dict[str, NotFinite] = field(default_factory=dict)
+    """Of `loss`, `eval_loss` and `grad_norm`, where any was not."""
 
     @property
     def superseded(self) -> Flags:
@@ -108,7 +128,7 @@ def read_metrics(path: Path) -> Metrics:
             checkpoints.append(line)
         else:
             steps.append(line)
-            if line.rank_compute_s:
+            if line.rank_compute_s and all(0 <= s <= _LONGEST_STEP_S for s in line.rank_compute_s):
                 count = line.step - before if before is not None and line.step > before else 1.0
                 row = np.array(line.rank_compute_s, dtype=np.float32) / count
                 compared.append((line.time_s, line.step, row))
@@ -127,7 +147,25 @@ def read_metrics(path: Path) -> Metrics:
         rank_step_s=np.array([one[2] for one in compared], dtype=np.float32).reshape(
             len(compared), ranks
         ),
-        loss_not_finite=np.array([line.step for line in steps if line.loss is None]),
+        not_finite={
+            name: found
+            for name in _MAY_BE_UNSET
+            if len((found := _not_finite(evaluations if name in _EVALUATION else steps, name)).step)
+        },
+    )
+
+
+def _not_finite(lines: Sequence[_MetricsLine], name: str) -> NotFinite:
+    found = [
+        (line.step, (line.not_finite or {}).get(name, "") if value is None else str(value))
+        for line in lines
+        if (value := getattr(line, name)) is not UNSET and (value is None or not abs(value) <= MOST)
+    ]
+    words = [word.lower() for _, word in found]
+    return NotFinite(
+        np.array([step for step, _ in found], dtype=np.float64),
+        np.array([word not in ("", "nan") for word in words], dtype=bool),
+        np.array([word == "nan" for word in words], dtype=bool),
     )
 
 
@@ -140,7 +178,7 @@ class _Gpu(msgspec.Struct, gc=False):
 class _SampleLine(msgspec.Struct, gc=False):
     """A line of node-<i>.samples.jsonl (`fsdpkit.launching.sampling`)."""
 
-    time_s: float
+    time_s: Time
     cpu_percent: float | None = None
     memory_used_bytes: float | None = None
     network_sent_bytes: float | None = None
@@ -193,6 +231,9 @@ def _rate(time_s: Floats, total: Floats) -> Floats:
 
 
 Line = TypeVar("Line", bound=msgspec.Struct)
+Item = TypeVar("Item")
+_MAY_HOLD_NO_NUMBER = re.compile(rb"\bNaN\b|\bInfinity\b|[eE]\+?\d{3}")
+"""Words that Python's json writes and JSON does not know, and numbers that no float holds."""
 
 
 def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
@@ -203,7 +244,9 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    continue
+                    if _MAY_HOLD_NO_NUMBER.search(line):
+                        with contextlib.suppress(ValueError):  # msgspec's errors are ValueErrors
+                            yield msgspec.convert(parsed(line), kind)
     except OSError:
         return
 
@@ -227,7 +270,14 @@ def _column(lines: Sequence[msgspec.Struct], name: str) -> Floats:
     values = list(map(attrgetter(name), lines))
     if name in _MAY_BE_UNSET:
         values = [None if value is UNSET else value for value in values]
-    return np.array(values, dtype=np.float64)  # None becomes NaN
+    column = np.array(values, dtype=np.float64)  # None becomes NaN
+    column[~(np.abs(column) <= MOST)] = np.nan
+    return column
+
+
+def every(items: Sequence[Item], most: int) -> Sequence[Item]:
+    """All of them, or every second, every third and so on, so that there are at most so many."""
+    return items[:: -(-len(items) // most) or 1]
 
 
 def thin(x: Floats, y: Floats, points: int) -> tuple[Floats, Floats]:

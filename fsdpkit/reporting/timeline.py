@@ -9,25 +9,32 @@ life: the newest line of metrics, samples, orders or failures.
 from __future__ import annotations
 
 import contextlib
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 
-from fsdpkit.reporting.series import Metrics
+from fsdpkit.reporting.series import Floats, Metrics
 from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.reading import open_regular, parsed
-from fsdpkit.runs.record import JobRecord
+from fsdpkit.runs.record import JobRecord, Time
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 
 Kind = Literal["queue", "attempt", "launch", "fault", "stop", "checkpoint"]
+Bounds = tuple[float | None, float | None]
+"""Of an attempt, see `bounds_of`."""
 _CLOCK_S = 1.0
 """Smaller differences are within what the check can measure."""
 _SHUTDOWN_S = 600.0
 """The batch shell writes its ending soon after the agents; later, the file was copied."""
+_LONGEST_CHECK_S = 86400.0
 _TAIL_BYTES = 1 << 16
 
 
@@ -50,23 +57,25 @@ def timeline_of(
     histories: Sequence[History],
     states: Mapping[str, JobState | None],
     metrics: Sequence[Metrics] | None = None,
+    bounds: Sequence[Sequence[Bounds]] | None = None,
 ) -> list[Span]:
     """All spans of these histories, by their beginning; `states` as of `Run.job_states`.
 
     Checkpoints come from `metrics`, one for each history, or without it from what is still on disk.
+    bounds: those of each history, where they are known already.
     """
     spans: list[Span] = []
     read_or_not: Sequence[Metrics | None] = metrics or [None] * len(histories)
-    for history, read in zip(histories, read_or_not, strict=True):
-        bounds = bounds_of(history, states, read)
-        spans += _queues(run.record.jobs, history, bounds, states)
-        for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
+    known = bounds or [
+        bounds_of(history, states, read)
+        for history, read in zip(histories, read_or_not, strict=True)
+    ]
+    for history, read, its_bounds in zip(histories, read_or_not, known, strict=True):
+        spans += _queues(run.record.jobs, history, its_bounds, states)
+        for attempt, (begin_s, end_s) in zip(history.attempts, its_bounds, strict=True):
             spans += _of_attempt(attempt, history.array_task, begin_s, end_s)
         spans += _checkpoints(history, read)
     return sorted(spans, key=lambda span: span.begin_s)
-
-
-Bounds = tuple[float | None, float | None]
 
 
 def bounds_of(
@@ -77,10 +86,11 @@ def bounds_of(
     An end of None: it runs. A beginning of None: nothing of it is on record.
     """
     begins = [_begin_s(attempt) for attempt in history.attempts]
+    logged_s = np.sort(metrics.steps["time_s"]) if metrics is not None else np.empty(0)
     found: list[Bounds] = []
     for place, attempt in enumerate(history.attempts):
         begin_s = begins[place]
-        next_s = next((b for b in begins[place + 1 :] if b is not None), None)
+        next_s = next((b for b in islice(begins, place + 1, None) if b is not None), None)
         if begin_s is None:
             found.append((None, None))
             continue
@@ -89,7 +99,7 @@ def bounds_of(
         if newest and attempt.ending is None and state is not None and state.phase == "running":
             found.append((begin_s, None))
             continue
-        end_s = _end_s(attempt, begin_s, next_s, metrics)
+        end_s = _end_s(attempt, begin_s, next_s, logged_s)
         found.append((begin_s, max(begin_s, end_s)))
     return found
 
@@ -105,8 +115,15 @@ def shift_s(attempt: Attempt, node: NodeStory) -> float:
 
 
 def _offset_s(node: NodeStory) -> float:
-    offset = node.findings.get("clock_offset_s")
-    return float(offset) if isinstance(offset, int | float) and abs(offset) > _CLOCK_S else 0.0
+    offset_s = _seconds(node, "clock_offset_s")
+    return offset_s if abs(offset_s) > _CLOCK_S else 0.0
+
+
+def _seconds(node: NodeStory, name: str) -> float:
+    """A finding of the node's check; 0 if it is none, or longer than any."""
+    found = node.findings.get(name)
+    fine = isinstance(found, int | float) and abs(found) <= _LONGEST_CHECK_S
+    return float(found or 0) if fine else 0.0
 
 
 def _begin_s(attempt: Attempt) -> float | None:
@@ -114,8 +131,7 @@ def _begin_s(attempt: Attempt) -> float | None:
     known += [failure.time_s for failure in attempt.failures]
     for node in attempt.nodes:
         if node.ready_s is not None:
-            check_s = node.findings.get("preflight_s")
-            took_s = float(check_s) if isinstance(check_s, int | float) else 0.0
+            took_s = max(0.0, _seconds(node, "preflight_s"))
             known.append(node.ready_s - took_s + shift_s(attempt, node))
     with contextlib.suppress(OSError):
         # The batch shell made it first of all; a later failure, or a copy, makes it look newer.
@@ -123,9 +139,7 @@ def _begin_s(attempt: Attempt) -> float | None:
     return min(known, default=None)
 
 
-def _end_s(
-    attempt: Attempt, begin_s: float, next_s: float | None, metrics: Metrics | None
-) -> float:
+def _end_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s: Floats) -> float:
     ended = [
         node.ended_s + shift_s(attempt, node) for node in attempt.nodes if node.ended_s is not None
     ]
@@ -134,14 +148,12 @@ def _end_s(
         last_s = max(ended, default=begin_s)
         if not ended or 0 <= shell_s - last_s <= _SHUTDOWN_S:
             ended = [shell_s]
-    end_s = max(ended) if ended else last_sign_s(attempt, begin_s, next_s, metrics)
+    end_s = max(ended) if ended else last_sign_s(attempt, begin_s, next_s, logged_s)
     return end_s if next_s is None else min(end_s, next_s)
 
 
-def last_sign_s(
-    attempt: Attempt, begin_s: float, next_s: float | None, metrics: Metrics | None
-) -> float:
-    """The newest time on record within an attempt."""
+def last_sign_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s: Floats) -> float:
+    """The newest time on record within an attempt. logged_s: of all logged steps, in order."""
     known = [begin_s, *(failure.time_s for failure in attempt.failures)]
     for launch in attempt.launches:
         known += [launch.began_s, launch.trouble_s or 0.0]
@@ -151,10 +163,8 @@ def last_sign_s(
         if (sampled_s := last_time_s(file)) is not None:
             node = nodes.get(int(number)) if number.isdecimal() else None
             known.append(sampled_s + (shift_s(attempt, node) if node else 0.0))
-    if metrics is not None:
-        times = metrics.steps["time_s"]
-        inside = times[(times >= begin_s) & (times < (next_s or np.inf))]
-        known += [float(inside.max())] if len(inside) else []
+    if before := int(np.searchsorted(logged_s, next_s or np.inf)):
+        known.append(float(logged_s[before - 1]))
     return max(known)
 
 
@@ -168,7 +178,7 @@ def last_time_s(path: Path) -> float | None:
         return None
     for line in reversed(lines):
         try:
-            return float(parsed(line)["time_s"])
+            return msgspec.convert(parsed(line)["time_s"], Time)
         except (ValueError, KeyError, TypeError):
             continue
     return None
@@ -183,13 +193,12 @@ def _queues(
     """Before each attempt: since its job was submitted, or since the attempt before gave way."""
     task = history.array_task
     mine = [job for job in jobs if task is None or task in (job.array or [])]
+    numbers = [attempt.number for attempt in history.attempts]
     for place, job in enumerate(mine):
-        later = mine[place + 1].first_attempt if place + 1 < len(mine) else None
+        later = mine[place + 1].first_attempt if place + 1 < len(mine) else math.inf
+        ours = slice(bisect_left(numbers, job.first_attempt), bisect_left(numbers, later))
         since_s = job.submitted_s
-        for attempt, (begin_s, end_s) in zip(history.attempts, bounds, strict=True):
-            ours = attempt.number >= job.first_attempt
-            if not ours or (later is not None and attempt.number >= later):
-                continue
+        for attempt, (begin_s, end_s) in zip(history.attempts[ours], bounds[ours], strict=True):
             if since_s is not None and begin_s is not None and begin_s > since_s:
                 what = "in the queue" if since_s == job.submitted_s else "in the queue again"
                 yield Span("queue", since_s, begin_s, what, attempt.number, task)

@@ -8,9 +8,9 @@ is None or empty here, never an error: histories are read of runs that died.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Cause, Ending, Verdict
 from fsdpkit.runs.reading import read_text
-from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 
 Kind = TypeVar("Kind")
 
@@ -129,9 +129,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) -> History:
     """Everything that the small files tell. For an array, `array_task` says of which task."""
     task = run.task(array_task)
+    numbers = task.attempts()
+    jobs = [job for job in record.jobs if job.job_id is not None]
+    mine = jobs_of_attempts(jobs, numbers, array_task)
+    suffix = "" if array_task is None else f"_{array_task}"
     attempts = [
-        attempt_of(task.attempt(number), _job_of(record.jobs, number, array_task))
-        for number in task.attempts()
+        attempt_of(task.attempt(n), f"{mine[n].job_id}{suffix}" if n in mine else None)
+        for n in numbers
     ]
     return History(
         run=run.dir,
@@ -163,25 +167,14 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
     )
 
 
-def _job_of(jobs: Sequence[JobRecord], attempt: int, array_task: int | None) -> str | None:
-    """The job whose attempts begin at or before this one."""
-    began = [job for job in jobs if job.first_attempt <= attempt and job.job_id is not None]
-    if array_task is not None:
-        began = [job for job in began if array_task in (job.array or [])]
-    if not began:
-        return None
-    job_id = max(began, key=lambda job: job.first_attempt).job_id
-    return job_id if array_task is None else f"{job_id}_{array_task}"
-
-
 class _Order(msgspec.Struct, kw_only=True):
     """A line of `orders.jsonl`."""
 
     event: str
-    time_s: float
+    time_s: Time
     launch: int = 0
     nodes: tuple[str, ...] = ()
-    delay_s: float = 0.0
+    delay_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     node: str = ""
     cause: Cause | None = None
     message: str = ""
@@ -192,7 +185,7 @@ class _NodeEvent(msgspec.Struct, kw_only=True):
     """A line of `node-<i>.events.jsonl`, as far as all of them are alike."""
 
     event: str
-    time_s: float
+    time_s: Time
     node: str = ""
 
 
@@ -253,7 +246,7 @@ def _failures(paths: AttemptPaths) -> list[Failure]:
             status, _, message = read_text(file).strip().partition(" ")
             found.append(
                 Failure(
-                    time_s=int(time_ns) / 1e9,
+                    time_s=msgspec.convert(int(time_ns) / 1e9, Time),
                     node=int(node),
                     rank=int(rank) if rank else None,
                     status=int(status),

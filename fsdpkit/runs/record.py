@@ -13,7 +13,8 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -130,6 +131,21 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         *earlier, newest = jobs
         fields = {name: getattr(newest, name) for name in JobRecord.__struct_fields__}
         return msgspec.structs.replace(self, **fields, earlier=earlier, resuming=resuming)
+
+
+def jobs_of_attempts(
+    jobs: Iterable[JobRecord], attempts: Iterable[int], array_task: int | None = None
+) -> dict[int, JobRecord]:
+    """Of each attempt the job that it belongs to: the newest whose attempts begin at or before it;
+    of an array, those of one task."""
+    mine = [job for job in jobs if array_task is None or array_task in (job.array or [])]
+    mine.sort(key=lambda job: job.first_attempt)
+    first = [job.first_attempt for job in mine]
+    found = {}
+    for number in attempts:
+        if began := bisect_right(first, number):
+            found[number] = mine[bisect_left(first, first[began - 1])]
+    return found
 
 
 def save(paths: RunPaths, record: RunRecord) -> None:

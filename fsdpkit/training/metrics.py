@@ -21,7 +21,8 @@ Fields of a line, where "mean" is over the steps since the last line:
   every `stragglers_every`-th line, see `fsdpkit.training.stragglers`
 
 A line with `eval_loss` is an evaluation. A resumed run appends: steps that were lost with a crash
-occur twice, and the later line counts. A number that is not finite is written as null.
+occur twice, and the later line counts. A number that is not finite is written as null, and
+`not_finite` says by name what it was: `nan`, `inf` or `-inf`.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Metrics:
     def record(self, **fields: Any) -> None:
         """Write a line of any other numbers, for instance an evaluation's; rank 0 does."""
         if self.file:
-            self.file.write(**{name: _finite(value) for name, value in fields.items()})
+            self.file.write(**_finite(fields))
         if self._board:
             self._board.write(**fields)
 
@@ -186,9 +187,14 @@ class Metrics:
             self._board.close()
 
 
-def _finite(value: Any) -> Any:
+def _finite(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON has no word for NaN and infinity, which Python's writer would invent."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    words = {
+        name: str(value)
+        for name, value in fields.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    return {**fields, **dict.fromkeys(words), "not_finite": words} if words else fields
 
 
 def memory(device: torch.device) -> dict[str, int]:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.page import page
+from fsdpkit.runs.history import history_of
+from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_run import (
@@ -263,8 +273,24 @@ def test_settings_that_differ_come_first_and_secrets_do_not_come_at_all(tmp_path
     assert html.index("training.optimizer.lr") < html.index("training.seed")
 
 
+def test_a_setting_at_its_default_is_not_listed_as_changed(tmp_path: Path) -> None:
+    """An empty list is `[]` in job.json and a tuple in the model."""
+    job = msgspec.to_builtins(
+        JobSpec(
+            schema="fsdpkit.job/1",
+            name="a",
+            entry="b.py",
+            resources=Resources(nodes=1, gpus=1, time="1"),
+            training=TrainingSettings(),
+        )
+    )
+    told = about.settings(json.loads(json.dumps(job)))
+    assert [(one.key, one.value) for one in told.changed if one.value == one.default] == []
+
+
 def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "made-20260101-000000-0000", array=[0, 3])
+    job = {"training": {"steps": 20}, "args": ["--lr", "1e-{array_task}", "--api-key", "hunter2"]}
+    run = made_run(tmp_path / "made-20260101-000000-0000", array=[0, 3], job=job)
     for task in (0, 3):
         paths = run.paths.task(task)
         starts(paths, 0, T0 + 10)
@@ -274,9 +300,13 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
     assert "Array of 2 tasks: 2 finished" in told
     assert page(run).count('class="spark"') == 2
     assert "8 / 20" in told
+    assert "--lr 1e-0" in told
+    assert "--lr 1e-3" in told
+    assert "hunter2" not in told
     assert "Loss over steps" not in told
     one = text(page(run, 3))
     assert "task 3" in one
+    assert "Arguments --lr 1e-3" in one
     assert "Loss over steps" in one
     with pytest.raises(NotFoundError, match="no task 7; it has 0, 3"):
         page(run, 7)
@@ -323,3 +353,148 @@ def test_the_lines_of_many_nodes_have_no_holes_whether_they_ran_for_a_minute_or_
     (line,) = re.findall(r'data-name="median node" d="([^"]*)"', page(run))
     assert line.count("M") == 1
     assert line.count("L") >= (3 if count == 7 else 100)
+
+
+# ---- Numbers that nobody expects
+
+
+HUGE = [0, -0.0, 1, 1e29, -1e29, 1.7e308, -1.7e308, 5e-324, 2**63, 10**30, 1e-12, None]
+NO_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e400"]
+NUMBERS = st.sampled_from([*map(json.dumps, HUGE), *NO_NUMBERS]) | st.floats(0, 10).map(repr)
+OF_STEPS = ("loss", "grad_norm", "lr", "step_time_s", "tokens_per_s", "mfu", "memory_bytes")
+OF_SAMPLES = ("cpu_percent", "memory_used_bytes", "network_sent_bytes")
+
+
+def lines_of(names: Sequence[str]) -> st.SearchStrategy[list[dict[str, str]]]:
+    fields = st.fixed_dictionaries({}, optional=dict.fromkeys([*names, "time_s", "step"], NUMBERS))
+    return st.lists(fields, max_size=8)
+
+
+def as_json(place: int, fields: dict[str, str]) -> str:
+    told = {"time_s": str(T0 + 80 + place), "step": str(place), **fields}
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in told.items()) + "}\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines_of(OF_STEPS),
+    lines_of(("eval_loss",)),
+    lines_of(OF_SAMPLES),
+    st.lists(NUMBERS, min_size=4, max_size=4),
+    st.lists(NUMBERS, min_size=3, max_size=3),
+)
+def test_no_number_breaks_a_report(
+    steps: list[dict[str, str]],
+    evaluations: list[dict[str, str]],
+    samples: list[dict[str, str]],
+    ranks: list[str],
+    times: list[str],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        run = made_run(Path(directory) / "made-20260101-000000-0000")
+        task = run.paths.task()
+        starts(task, 0, T0 + 60)
+        launches(task, 0, T0 + 70)
+        of_ranks = [{"step_time_s": "1", "rank_compute_s": f"[{', '.join(ranks)}]"}] * 4
+        told = enumerate([*steps, *({"eval_loss": "1", **e} for e in evaluations), *of_ranks])
+        write_lines(task.metrics, *(as_json(place, fields) for place, fields in told))
+        write_lines(task.attempt(0).node_samples(0), *map(as_json, range(9), samples))
+        for time_s, event in zip(times, ("trouble", "stop-requested", "launch"), strict=True):
+            order = f'{{"time_s": {time_s}, "event": "{event}", "launch": 1, "nodes": ["n"]}}\n'
+            write_lines(task.attempt(0).dir / "orders.jsonl", order)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            html = page(run)
+    assert not re.search(r'(?: d|x1|x2|y1|y2|x|y|cx|cy|width|height)="[^"]*(?:nan|inf)', html)
+
+
+def test_a_loss_that_explodes_is_drawn_with_gaps_and_named(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    task = run.paths.task()
+    starts(task, 0, T0 + 60)
+    launches(task, 0, T0 + 70)
+    at_s = trains(task, 1, 5, T0 + 80)
+    write_lines(
+        task.metrics,
+        *(
+            {
+                "time_s": at_s + k,
+                "step": 6 + k,
+                "loss": value,
+                "step_time_s": 1.0,
+                "grad_norm": None if k < 4 else 1.0,
+            }
+            for k, value in enumerate([1e29, math.inf, math.nan, None, 2.0])
+        ),
+    )
+    ends(task, 0, at_s + 9)
+    html = page(run)
+    told = text(html)
+    assert "NaN in 1 line, first at step 8" in told
+    assert "infinite in 1 line, first at step 7" in told
+    assert "NaN or infinite in 1 line, first at step 9" in told
+    assert "NaN or infinite in 4 lines, first at step 6" in told, "the gradient"
+    (line,) = re.findall(r'data-name="training" d="([^"]*)"', html)
+    assert line.count("M") == 2, "a gap"
+    assert html.count("not finite (NaN) at step 8") == 1
+    assert ">NaN</text>" in html
+    assert ">inf</text>" in html
+
+
+def test_a_single_evaluation_is_a_disc_wherever_its_step_lies(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    task = run.paths.task()
+    starts(task, 0, T0 + 60)
+    launches(task, 0, T0 + 70)
+    trains(task, 10, 20, T0 + 80)
+    write_lines(task.metrics, {"time_s": T0 + 99, "step": 25, "eval_loss": 0.5})
+    ends(task, 0, T0 + 100)
+    html = page(run)
+    (disc,) = re.findall(r'class="line dots b" d="M([\d.]+) ([\d.]+)h0"', html)
+    assert 0 <= float(disc[0]) <= 1000
+    assert 0 <= float(disc[1]) <= 240
+
+
+def test_a_run_that_logs_no_steps_is_not_called_idle(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "made-20260101-000000-0000")
+    starts(run.paths.task(), 0, T0 + 60)
+    launches(run.paths.task(), 0, T0 + 70)
+    ends(run.paths.task(), 0, T0 + 1000)
+    told = text(page(run))
+    assert "0% trained" not in told
+    assert "nobody knows how much trained" in told
+
+
+def test_a_thousand_attempts_are_no_thousand_drawings(tmp_path: Path) -> None:
+    jobs = [
+        JobRecord(
+            job_id=str(100 + number),
+            nodes=2,
+            ranks_per_node=2,
+            first_attempt=number,
+            submitted_s=T0 + 100 * number,
+            ended={str(100 + number): {"state": "FAILED", "source": "sacct", "exit_code": 1}},
+        )
+        for number in range(1000)
+    ]
+    run = made_run(
+        tmp_path / "made-20260101-000000-0000",
+        earlier=jobs[:-1],
+        job_id="1099",
+        ended=jobs[-1].ended,
+        first_attempt=999,
+    )
+    task = run.paths.task()
+    for number in range(1000):
+        at_s = T0 + 100 * number
+        starts(task, number, at_s + 10, nodes=("node1",))
+        launches(task, number, at_s + 20, nodes=("node1",))
+        write_lines(
+            task.metrics, {"time_s": at_s + 30, "step": number, "step_time_s": 1.0, "loss": 1.0}
+        )
+        breaks(task, number, at_s + 40, number)
+    history = history_of(run.paths, run.record)
+    assert [a.job_id for a in history.attempts[::333]] == ["100", "433", "766", "1099"]
+    html = page(run)
+    assert len(html) < 700_000
+    assert "events are marked" in text(html)

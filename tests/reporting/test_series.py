@@ -56,8 +56,21 @@ def test_torn_and_strange_lines_are_passed_over_and_a_missing_file_has_none(tmp_
 
 
 def test_a_loss_that_was_not_finite_is_counted_and_no_number(tmp_path: Path) -> None:
-    metrics = read(tmp_path, {"time_s": 1, "step": 5, "loss": None}, {"time_s": 2, "step": 10})
-    assert metrics.loss_not_finite.tolist() == [5], "an absent one was not computed"
+    """As fsdpkit's trainer writes it, as Python's json does, and as a number no float holds."""
+    null = {"time_s": 1, "step": 5, "loss": None}
+    metrics = read(
+        tmp_path,
+        null,
+        {**null, "step": 6, "not_finite": {"loss": "nan"}},
+        {**null, "step": 7, "loss": float("nan")},
+        {**null, "step": 8, "loss": float("-inf")},
+        '{"time_s": 1, "step": 9, "loss": 1e400}\n',
+        {"time_s": 2, "step": 10},
+    )
+    found = metrics.not_finite["loss"]
+    assert found.step.tolist() == [5, 6, 7, 8, 9], "an absent one was not computed"
+    assert found.nan.tolist() == [False, True, True, False, False]
+    assert found.infinite.tolist() == [False, False, False, True, True]
     assert np.isnan(metrics.steps["loss"]).all()
 
 

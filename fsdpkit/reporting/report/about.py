@@ -53,6 +53,15 @@ def job_of(run: Run) -> dict[str, Any]:
     return {}
 
 
+def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
+    """What the script was called with, of an array one task's, without what looks like a secret."""
+    words = job.get("args")
+    if not isinstance(words, list):
+        return ""
+    number = "" if array_task is None else str(array_task)
+    return command([str(word).replace("{array_task}", number) for word in words])
+
+
 def steps_planned(job: Mapping[str, Any]) -> int | None:
     training = job.get("training")
     steps = training.get("steps") if isinstance(training, dict) else None
@@ -157,6 +166,8 @@ def facts(
         ("Scheduler's jobs", ", ".join(job.job_id for job in record.jobs if job.job_id)),
         ("Submitted", moment(record.created_s)),
     ]
+    if one is not None and one.history.array_task is not None:
+        found.append(("Arguments", arguments(job, one.history.array_task)))
     if one is not None and one.history.attempts:
         newest = one.history.attempts[-1]
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
@@ -256,7 +267,7 @@ def _defaults() -> dict[str, Any]:
         resources=Resources(nodes=1, gpus=1, time="1"),
         training=TrainingSettings(),
     )
-    flat = _flat(msgspec.to_builtins(bare))
+    flat = _flat(json.loads(msgspec.json.encode(bare)))  # lists, as job.json has them
     return {key: value for key, value in flat.items() if key not in _REQUIRED}
 
 

@@ -18,8 +18,9 @@ from typing import Literal
 import numpy as np
 
 from fsdpkit.reporting.series import Flags, Metrics
-from fsdpkit.reporting.timeline import bounds_of
+from fsdpkit.reporting.timeline import Bounds, bounds_of
 from fsdpkit.runs.history import Attempt, History
+from fsdpkit.runs.record import JobRecord, jobs_of_attempts
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 
@@ -82,8 +83,11 @@ class Efficiency:
 
     @property
     def trained_share(self) -> float | None:
-        """Of what was granted, 0 to 1; None: nothing was granted yet."""
-        return self.hours("training") / self.granted_h if self.granted_h > 0 else None
+        """Of what was granted, 0 to 1; None: nothing was granted yet, or no program logged steps,
+        so that nobody knows."""
+        if self.granted_h <= 0 or (self.hours("unknown") and not self.hours("training")):
+            return None
+        return self.hours("training") / self.granted_h
 
 
 def efficiency_of(
@@ -92,22 +96,29 @@ def efficiency_of(
     metrics: Sequence[Metrics],
     states: Mapping[str, JobState | None],
     now_s: float,
+    bounds: Sequence[Sequence[Bounds]] | None = None,
 ) -> Efficiency:
-    """Of these histories together. What still runs is counted up to the Unix time `now_s`."""
+    """Of these histories together. What still runs is counted up to the Unix time `now_s`.
+
+    bounds: those of each history, where they are known already.
+    """
     used_s: dict[Use, float] = defaultdict(float)
     granted_s = 0.0
-    for history, read in zip(histories, metrics, strict=True):
+    known = bounds or [bounds_of(h, states, m) for h, m in zip(histories, metrics, strict=True)]
+    for history, read, its_bounds in zip(histories, metrics, known, strict=True):
         lines = _Lines(read, _held_by_nothing(history, states, read))
-        bounds = bounds_of(history, states, read)
+        numbers = [attempt.number for attempt in history.attempts]
+        jobs = jobs_of_attempts(run.record.jobs, numbers, history.array_task)
         for place, (attempt, (begin_s, end_s)) in enumerate(
-            zip(history.attempts, bounds, strict=True)
+            zip(history.attempts, its_bounds, strict=True)
         ):
             if begin_s is None:
                 continue
             newest = place == len(history.attempts) - 1
             end_s = end_s if end_s is not None else max(now_s, begin_s)
-            nodes = _nodes_granted(run, history, attempt)
-            account = _Account(nodes, begin_s, end_s, goes_on=newest and bounds[place][1] is None)
+            nodes = _nodes_granted(jobs.get(attempt.number) or run.record.job, attempt)
+            goes_on = newest and its_bounds[place][1] is None
+            account = _Account(nodes, begin_s, end_s, goes_on=goes_on)
             account.attempt(attempt, lines)
             for use, seconds in account.used_s.items():
                 used_s[use] += seconds
@@ -122,16 +133,9 @@ def efficiency_of(
     return Efficiency(granted_s * to_hours, unit, tuple(parts))
 
 
-def _nodes_granted(run: Run, history: History, attempt: Attempt) -> int:
-    mine = [
-        job
-        for job in run.record.jobs
-        if job.first_attempt <= attempt.number
-        and (history.array_task is None or history.array_task in (job.array or []))
-    ]
-    trained = max(mine, key=lambda job: job.first_attempt).nodes if mine else run.record.nodes
+def _nodes_granted(job: JobRecord, attempt: Attempt) -> int:
     at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
-    return max(trained, at_once, len(attempt.nodes))  # an agent writes on spare nodes, too
+    return max(job.nodes, at_once, len(attempt.nodes))  # an agent writes on spare nodes, too
 
 
 def _held_by_nothing(

@@ -5,7 +5,6 @@ A plot answers one question, and its caption says the answer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +14,14 @@ from markupsafe import Markup
 
 from fsdpkit.reporting.report.plots import Band, Chart, Line, Mark, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
-from fsdpkit.reporting.series import Floats, Metrics, middle, thin
+from fsdpkit.reporting.series import Floats, Metrics, NotFinite, every, middle, thin
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
 _MIDDLES = 120
+_MOST_MARKS = 200
+_GAPS = 60
+"""Marks in a plot for numbers that were not finite."""
 COLUMNS = 240
 """Stretches of time or steps in which many nodes or ranks are looked at together."""
 
@@ -42,11 +44,14 @@ class Steps:
 
     axis: Axis
     marks: tuple[Mark, ...]
+    happened: int = 0
+    """How many marks there would be."""
 
 
 def steps_of(metrics: Metrics, history: History, faults: Mapping[float, str]) -> Steps | None:
-    """None if no step was logged. faults: their numbers in the timeline, by time."""
-    step = metrics.steps["step"]
+    """None if no step was logged and nothing evaluated. faults: their numbers in the timeline, by
+    time."""
+    step = np.concatenate([metrics.steps["step"], metrics.evaluations["step"]])
     if not len(step):
         return None
     marks = [
@@ -59,7 +64,8 @@ def steps_of(metrics: Metrics, history: History, faults: Mapping[float, str]) ->
             troubles.setdefault(launch.step, []).append(launch)
     marks += [_mark(at, found, faults) for at, found in troubles.items()]
     last = max(float(step.max()), float(step.min()) + 1)
-    return Steps(linear(float(step.min()), last, tight=True, ticks=5), tuple(marks))
+    axis = linear(float(step.min()), last, tight=True, ticks=5)
+    return Steps(axis, tuple(every(marks, _MOST_MARKS)), len(marks))
 
 
 def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> Mark:
@@ -87,10 +93,12 @@ def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
     evaluated, held_out = metrics.evaluations["step"], metrics.evaluations["eval_loss"]
     known = np.concatenate([loss, held_out])
     known = known[~np.isnan(known)]
-    if not len(known):
+    bad = [metrics.not_finite[name] for name in ("loss", "eval_loss") if name in metrics.not_finite]
+    if not len(known) and not bad:
         return None
-    lines = _over_steps("training", step, loss, metrics)
-    values = [("a", f"{number(metrics.last('loss') or math.nan, 4)} training")]
+    lines = _over_steps("training", step, loss, metrics) if len(step) else []
+    last = metrics.last("loss")
+    values = [] if last is None else [("a", f"{number(last, 4)} training")]
     fine = ~np.isnan(held_out)
     if fine.any():
         lines.append(Line(name="evaluation", x=evaluated[fine], y=held_out[fine], tone="b"))
@@ -100,14 +108,51 @@ def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
             values.append(
                 ("b", f"best {number(float(held_out[best]), 4)} at step {evaluated[best]:,.0f}")
             )
-    low, high = float(known.min()), float(known.max())
-    y = logarithmic(low, high) if low > 0 and high / low > 4 else linear(low, high)
+    low, high = float(known.min(initial=np.inf)), float(known.max(initial=-np.inf))
+    y = logarithmic(low, high) if low > 0 and high / 4 > low else linear(low, high)
     remarks = ["logarithmic scale"] if y.kind == "log" else []
-    if count := len(metrics.loss_not_finite):
-        first = float(metrics.loss_not_finite[0])
-        remarks.append(f"not a number in {count:,} lines, first at step {first:,.0f}")
+    for whose, name in (("", "loss"), ("evaluation ", "eval_loss")):
+        remarks += _not_finite_in_words(whose, metrics.not_finite.get(name))
     remarks += _twice_in_words(metrics)
-    return over_steps("loss", "Loss", lines, steps, y, values, remarks, height=240, wide=True)
+    if len(steps.marks) < steps.happened:
+        remarks.append(f"{len(steps.marks)} of {steps.happened:,} events are marked")
+    marks = [mark for one in bad for mark in not_finite_marks(one)]
+    return over_steps(
+        "loss", "Loss", lines, steps, y, values, remarks, marks=marks, height=240, wide=True
+    )
+
+
+def _not_finite_in_words(whose: str, found: NotFinite | None) -> list[str]:
+    """`NaN in 3 lines, first at step 40`."""
+    if found is None:
+        return []
+    kinds = (
+        (f"{whose}NaN", found.nan),
+        (f"{whose}infinite", found.infinite),
+        (f"{whose}NaN or infinite", ~found.nan & ~found.infinite),
+    )
+    told = []
+    for words, those in kinds:
+        if count := int(those.sum()):
+            lines = "line" if count == 1 else "lines"
+            first = float(found.step[those][0])
+            told.append(f"{words} in {count:,} {lines}, first at step {first:,.0f}")
+    return told
+
+
+def not_finite_marks(found: NotFinite) -> list[Mark]:
+    """Where a curve has gaps because its numbers were none, each gap named above its beginning."""
+    order = np.argsort(found.step, kind="stable")
+    step, nan, infinite = found.step[order], found.nan[order], found.infinite[order]
+    marks: list[Mark] = []
+    for part in np.array_split(np.arange(len(step)), min(len(step), _GAPS)):
+        first, last = float(step[part[0]]), float(step[part[-1]])
+        word = "NaN" if nan[part].all() else "inf" if infinite[part].all() else "NaN/inf"
+        where = f"step {first:,.0f}" if first == last else f"steps {first:,.0f} to {last:,.0f}"
+        named = not marks or word not in {mark.number for mark in marks}
+        label = f"not finite ({word}) at {where}"
+        marks.append(Mark(x=first, label=label, tone="bad", number=word if named else ""))
+    return marks
 
 
 def _twice_in_words(metrics: Metrics) -> list[str]:
@@ -137,6 +182,7 @@ def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
         counted = values[~metrics.superseded]
         if np.isnan(counted).all():
             continue
+        gaps = metrics.not_finite.get(name)
         lines = _over_steps(title, metrics.steps["step"], values, metrics)
         middle_value = float(np.nanmedian(counted))
         told = (
@@ -144,8 +190,13 @@ def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
             if name in ("memory_bytes", "lr", "grad_norm")
             else f"median {number(middle_value)} {unit}".strip()
         )
-        y = linear(0.0, _high(values, name), unit)
-        figures.append(over_steps(name, title, lines, steps, y, [("a", told)], [remark]))
+        high = _high(values, name)
+        y = linear(min(0.0, float(np.nanmin(values))), high, unit)
+        marks = not_finite_marks(gaps) if gaps else []
+        remarks = [remark, *_not_finite_in_words("", gaps)]
+        figures.append(
+            over_steps(name, title, lines, steps, y, [("a", told)], remarks, marks=marks)
+        )
     return figures
 
 
@@ -184,6 +235,7 @@ def over_steps(
     remarks: Sequence[str],
     *,
     bands: Sequence[Band] = (),
+    marks: Sequence[Mark] = (),
     height: int = 150,
     wide: bool = False,
 ) -> Figure:
@@ -198,7 +250,7 @@ def over_steps(
             y=y,
             lines=lines,
             bands=bands,
-            marks=steps.marks,
+            marks=[*steps.marks, *marks],
             height=height,
         )
     )

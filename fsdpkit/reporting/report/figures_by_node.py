@@ -87,16 +87,14 @@ def _on_one_grid(
     longest = max((len(p["time_s"]) for parts in nodes.values() for p in parts), default=0)
     count = min(_MOST_COLUMNS, max(1, round(longest / 1.5)))
     edges = np.linspace(begin_s, max(end_s, begin_s + 1), count + 1)
-    return {
-        name: [
-            {
-                "time_s": (edges[:-1] + edges[1:]) / 2,
-                **{q.name: on_grid(part["time_s"], part[q.name], edges) for q in _QUANTITIES},
-            }
-            for part in parts
-        ]
-        for name, parts in nodes.items()
-    }
+    found: dict[str, list[Columns]] = {}
+    for name, parts in nodes.items():
+        time_s = np.concatenate([part["time_s"] for part in parts])
+        grid = {"time_s": (edges[:-1] + edges[1:]) / 2}
+        for q in _QUANTITIES:
+            grid[q.name] = on_grid(time_s, np.concatenate([part[q.name] for part in parts]), edges)
+        found[name] = [grid]
+    return found
 
 
 Series = dict[str, tuple[Floats, Floats]]
@@ -109,13 +107,16 @@ def _machine_figure(
     quantity: _Quantity, nodes: dict[str, list[Columns]], axis: Axis, few: bool
 ) -> Figure | None:
     series = {
-        name: _one_after_another(parts, quantity.name) if few else _together(parts, quantity.name)
+        name: _one_after_another(parts, quantity.name)
+        if few
+        else (parts[0]["time_s"], parts[0][quantity.name])
         for name, parts in nodes.items()
     }
     series = {name: pair for name, pair in series.items() if not np.isnan(pair[1]).all()}
     if not series:
         return None
     high = max(float(np.nanmax(y)) for _, y in series.values())
+    low = min(0.0, *(float(np.nanmin(y)) for _, y in series.values()))
     scale, unit = quantity.scale, quantity.unit
     if unit == "MB/s" and high >= 1e9:
         scale, unit = 1e9, "GB/s"
@@ -128,7 +129,7 @@ def _machine_figure(
         title=f"{quantity.title} by node over time",
         description=f"{', '.join(text for _, text in values)}. {remark}",
         x=axis,
-        y=linear(0.0, 100.0 if unit == "%" else high / scale, unit),
+        y=linear(low / scale, 100.0 if unit == "%" else high / scale, unit),
         lines=lines,
         bands=bands,
         height=120,
@@ -144,11 +145,6 @@ def _one_after_another(parts: Sequence[Columns], name: str) -> tuple[Floats, Flo
     times = [time_s for part in parts for time_s in (part["time_s"], part["time_s"][-1:])]
     values = [value for part in parts for value in (part[name], np.array([np.nan]))]
     return np.concatenate(times), np.concatenate(values)
-
-
-def _together(parts: Sequence[Columns], name: str) -> tuple[Floats, Floats]:
-    """The attempts' samples, which lie on the same grid."""
-    return parts[0]["time_s"], _nan(np.nanmean, [part[name] for part in parts])
 
 
 def _each_node(series: Series, unit: str) -> Drawn:

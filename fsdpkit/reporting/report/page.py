@@ -25,8 +25,8 @@ from fsdpkit.reporting.report.about import Training
 from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
 from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
-from fsdpkit.reporting.series import read_metrics, thin
-from fsdpkit.reporting.timeline import Span, bounds_of, timeline_of
+from fsdpkit.reporting.series import every, read_metrics, thin
+from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _SPARK_POINTS = 60
 _MOST_EVENTS = 200
-_MOST_CHECKPOINTS = 400
+_MOST_BLOCKS = 400
+"""In a lane of the timeline; of more every second is drawn, or every third, and so on."""
 
 
 def page(run: Run, array_task: int | None = None, now_s: float | None = None) -> str:
@@ -52,6 +53,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     newest = decisive(run.record, states)
     shown = [array_task] if array_task is not None else tasks if tasks is not None else [None]
     trainings = [_read(run, task, newest) for task in shown]
+    bounds = [bounds_of(one.history, states, one.metrics) for one in trainings]
     detailed = trainings[0] if tasks is None or array_task is not None else None
     job = about.job_of(run)
     context: dict[str, Any] = {
@@ -63,12 +65,12 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "head": about.headline(run, trainings, job, now_s),
         "facts": about.facts(run, detailed, job, states),
         "diagnosis": _diagnosis(run, array_task, trainings),
-        "efficiency": _efficiency(run, trainings, states, now_s),
+        "efficiency": _efficiency(run, trainings, states, bounds, now_s),
         "settings": about.settings(job),
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
         "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
-        **(_details(run, detailed, states, now_s) if detailed else _NO_DETAILS),
+        **(_details(run, detailed, states, bounds[0], now_s) if detailed else _NO_DETAILS),
     }
     return _rendered(context)
 
@@ -117,10 +119,11 @@ def _place(file: Path | None, line: int | None, directory: Path) -> str:
     return f"{inside}:{line}" if line else str(inside)
 
 
-def _details(run: Run, one: Training, states: States, now_s: float) -> dict[str, Any]:
+def _details(
+    run: Run, one: Training, states: States, bounds: Sequence[Bounds], now_s: float
+) -> dict[str, Any]:
     history, metrics = one.history, one.metrics
-    bounds = bounds_of(history, states, metrics)
-    spans = timeline_of(run, [history], states, [metrics])
+    spans = timeline_of(run, [history], states, [metrics], [bounds])
     numbers = {span.begin_s: str(place) for place, span in enumerate(_troubles(spans), 1)}
     steps = figures.steps_of(metrics, history, numbers)
     per_node = run.record.ranks_per_node
@@ -193,8 +196,11 @@ def _timeline(spans: Sequence[Span], now_s: float) -> Timeline:
             mark = str(len(faults) + 1)
             faults.append(Block(begin=span.begin_s, end=None, tone="bad", label=label, number=mark))
         events.append(Event(moment(span.begin_s), took, span.label, mark))
-    rows["saved"] = rows["saved"][:: len(rows["saved"]) // _MOST_CHECKPOINTS + 1]
-    lanes_ = [(name, blocks) for name, blocks in [*rows.items(), ("faults", faults)] if blocks]
+    lanes_ = [
+        (name, every(blocks, _MOST_BLOCKS))
+        for name, blocks in [*rows.items(), ("faults", faults)]
+        if blocks
+    ]
     description = f"{len(events)} events, {saved} checkpoints, {len(faults)} faults or requests"
     drawing = lanes("timeline", "Timeline", description, lanes_, clock(begin_s, end_s))
     shown = events[-_MOST_EVENTS:]
@@ -208,6 +214,9 @@ def _timeline(spans: Sequence[Span], now_s: float) -> Timeline:
 class Cost:
     granted: str
     trained: str
+    """In a word."""
+    told: str
+    """In a clause."""
     unit: str
     """Hours, or minutes of a run that had no hour."""
     drawing: Markup
@@ -216,13 +225,18 @@ class Cost:
 
 
 def _efficiency(
-    run: Run, trainings: Sequence[Training], states: States, now_s: float
+    run: Run,
+    trainings: Sequence[Training],
+    states: States,
+    bounds: Sequence[Sequence[Bounds]],
+    now_s: float,
 ) -> Cost | None:
     found: Efficiency = efficiency_of(
-        run, [t.history for t in trainings], [t.metrics for t in trainings], states, now_s
+        run, [t.history for t in trainings], [t.metrics for t in trainings], states, now_s, bounds
     )
-    if found.trained_share is None:
+    if not found.granted_h:
         return None
+    trained = found.trained_share
     short = found.granted_h < 0.5
     unit = found.unit.replace("hours", "minutes") if short else found.unit
     rows = [
@@ -234,7 +248,10 @@ def _efficiency(
     return Cost(
         granted=f"{_time(found.granted_h, short)} {unit}",
         unit=unit,
-        trained=f"{found.trained_share:.0%}",
+        trained="unknown" if trained is None else f"{trained:.0%}",
+        told="of which nobody knows how much trained: no step was logged"
+        if trained is None
+        else f"of which {trained:.0%} trained",
         drawing=shares("efficiency", title, bar),
         rows=tuple(rows),
     )
@@ -258,6 +275,7 @@ class TaskRow:
     evaluation: str
     attempts: int
     trouble: str
+    arguments: str
     spark: Markup
 
 
@@ -281,6 +299,7 @@ def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
         evaluation=number(float(held_out[-1]), 4) if len(held_out) else "–",
         attempts=len(history.attempts),
         trouble=trouble.message if trouble else "",
+        arguments=about.arguments(job, history.array_task),
         spark=sparkline(x, y, f"loss of task {history.array_task}"),
     )
 

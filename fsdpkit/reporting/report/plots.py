@@ -161,16 +161,21 @@ def _down(chart: Chart, values: Floats) -> list[str]:
 
 def _path(chart: Chart, line: Line) -> Markup:
     x, y = _across(chart.x, line.x), _down(chart, line.y)
-    words, there = [], ~np.isnan(line.y)
+    words, dots, there = [], [], ~np.isnan(line.y)
     for place in np.flatnonzero(there).tolist():
         goes_on = place > 0 and there[place - 1]
         words.append(f"{'L' if goes_on else 'M'}{x[place]} {y[place]}")
         if not goes_on and (place + 1 == len(there) or not there[place + 1]):
-            words.append("h0")  # a dot, by the line's round ends
+            words.append("h0")
+            dots.append(f"M{x[place]} {y[place]}h0")  # of no length, with round ends: a disc
     style = "" if line.style == "plain" else f" {line.style}"
-    return Markup('<path class="line {tone}{style}" data-name="{name}" d="{d}"/>').format(
+    drawn = Markup('<path class="line {tone}{style}" data-name="{name}" d="{d}"/>').format(
         tone=line.tone, style=style, name=line.name, d="".join(words)
     )
+    alone = Markup('<path class="line dots {tone}" d="{d}"/>').format(
+        tone=line.tone, d="".join(dots)
+    )
+    return drawn + alone if dots and line.style == "plain" else drawn
 
 
 def _area(chart: Chart, band: Band) -> Markup:
