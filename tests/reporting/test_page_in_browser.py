@@ -55,11 +55,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A long run of several attempts on many nodes, a small one that failed, and an array."""
+    """A long run of several attempts on many nodes, a small one that failed, an array, and one
+    whose loss exploded, with a single evaluation."""
     work = tmp_path_factory.mktemp("reports")
     long_run = Run.open(synthetic(work / "long-20260101-000000-0000", 6, 4, 600))
     failed = made_run(work / "failed-20260101-000000-0000", state="FAILED", exit_code=1)
-    array = made_run(work / "array-20260101-000000-0000", array=[*range(12)])
+    job = {"training": {"steps": 20}, "args": ["--set", "training.seed={array_task}"]}
+    array = made_run(work / "array-20260101-000000-0000", array=[*range(12)], job=job)
+    exploded = _exploded(work / "exploded-20260101-000000-0000")
     for task in (failed.paths.task(), *(array.paths.task(number) for number in range(10))):
         starts(task, 0, T0 + 20)
         launches(task, 0, T0 + 40)
@@ -72,10 +75,31 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             sample = {"time_s": T0 + 20 + 10 * k, "cpu_percent": 9 * node + k, **bytes_}
             write_lines(failed.paths.task().attempt(0).node_samples(node), sample)
     written = {}
-    for name, run in (("long", long_run), ("failed", failed), ("array", array)):
+    for name, run in {
+        "long": long_run,
+        "failed": failed,
+        "array": array,
+        "exploded": exploded,
+    }.items():
         written[name] = work / f"{name}.html"
         written[name].write_text(page(run), encoding="utf-8")
     return written
+
+
+def _exploded(directory: Path) -> Run:
+    run = made_run(directory)
+    task = run.paths.task()
+    starts(task, 0, T0 + 60)
+    launches(task, 0, T0 + 70)
+    at_s = trains(task, 1, 40, T0 + 80, grad_norm=1.0)
+    told = {"step_time_s": 1.0, "grad_norm": float("inf")}
+    for place, loss in enumerate([1e29, *[float("inf")] * 9, *[float("nan")] * 30, 3.0, 2.5]):
+        write_lines(
+            task.metrics, {"time_s": at_s + place, "step": 41 + place, "loss": loss, **told}
+        )
+    write_lines(task.metrics, {"time_s": at_s + 60, "step": 90, "eval_loss": 4.5})
+    ends(task, 0, at_s + 70)
+    return run
 
 
 @dataclass
@@ -110,7 +134,12 @@ def show(browser: Any, reports: dict[str, Path]) -> Iterator[Any]:
         context.close()
 
 
-PAGES = pytest.mark.parametrize("name", ["long", "failed", "array"])
+PAGES = pytest.mark.parametrize("name", ["long", "failed", "array", "exploded"])
+
+
+def test_the_words_of_a_table_stay_words_on_a_phone(show: Any) -> None:
+    heights = "[...document.querySelectorAll('.scroll tr')].map((row) => row.offsetHeight)"
+    assert max(show("array", PHONE).page.evaluate(heights)) < 60
 
 
 @PAGES

@@ -93,7 +93,11 @@ def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
     evaluated, held_out = metrics.evaluations["step"], metrics.evaluations["eval_loss"]
     known = np.concatenate([loss, held_out])
     known = known[~np.isnan(known)]
-    bad = [metrics.not_finite[name] for name in ("loss", "eval_loss") if name in metrics.not_finite]
+    bad = [
+        (metrics.not_finite[name], steps_[~np.isnan(values)])
+        for name, steps_, values in (("loss", step, loss), ("eval_loss", evaluated, held_out))
+        if name in metrics.not_finite
+    ]
     if not len(known) and not bad:
         return None
     lines = _over_steps("training", step, loss, metrics) if len(step) else []
@@ -116,7 +120,7 @@ def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
     remarks += _twice_in_words(metrics)
     if len(steps.marks) < steps.happened:
         remarks.append(f"{len(steps.marks)} of {steps.happened:,} events are marked")
-    marks = [mark for one in bad for mark in not_finite_marks(one)]
+    marks = [mark for one in bad for mark in not_finite_marks(*one)]
     return over_steps(
         "loss", "Loss", lines, steps, y, values, remarks, marks=marks, height=240, wide=True
     )
@@ -140,18 +144,23 @@ def _not_finite_in_words(whose: str, found: NotFinite | None) -> list[str]:
     return told
 
 
-def not_finite_marks(found: NotFinite) -> list[Mark]:
-    """Where a curve has gaps because its numbers were none, each gap named above its beginning."""
+def not_finite_marks(found: NotFinite, finite: Floats) -> list[Mark]:
+    """Where a curve has gaps because its numbers were none: each gap shaded, and a line at its
+    beginning. finite: the steps whose numbers are some, which end a gap."""
     order = np.argsort(found.step, kind="stable")
-    step, nan, infinite = found.step[order], found.nan[order], found.infinite[order]
+    step, kinds = found.step[order], (found.nan + 2 * found.infinite)[order]
+    after = np.searchsorted(np.sort(finite), step)
+    begins = np.flatnonzero((np.diff(after) != 0) | (np.diff(kinds) != 0)) + 1
     marks: list[Mark] = []
-    for part in np.array_split(np.arange(len(step)), min(len(step), _GAPS)):
+    for part in every(np.split(np.arange(len(step)), begins), _GAPS):
         first, last = float(step[part[0]]), float(step[part[-1]])
-        word = "NaN" if nan[part].all() else "inf" if infinite[part].all() else "NaN/inf"
+        word = ("NaN or inf", "NaN", "inf")[int(kinds[part[0]])]
         where = f"step {first:,.0f}" if first == last else f"steps {first:,.0f} to {last:,.0f}"
-        named = not marks or word not in {mark.number for mark in marks}
-        label = f"not finite ({word}) at {where}"
+        named = word not in {mark.number for mark in marks}
+        label = f"{word} at {where}"
         marks.append(Mark(x=first, label=label, tone="bad", number=word if named else ""))
+        if last > first:
+            marks.append(Mark(x=first, until=last, label=label, tone="bad"))
     return marks
 
 
@@ -192,7 +201,7 @@ def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
         )
         high = _high(values, name)
         y = linear(min(0.0, float(np.nanmin(values))), high, unit)
-        marks = not_finite_marks(gaps) if gaps else []
+        marks = not_finite_marks(gaps, metrics.steps["step"][~np.isnan(values)]) if gaps else []
         remarks = [remark, *_not_finite_in_words("", gaps)]
         figures.append(
             over_steps(name, title, lines, steps, y, [("a", told)], remarks, marks=marks)
