@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -24,15 +24,16 @@ _AGAIN = "To go on: "
 
 
 @click.command("diagnose")
-@click.argument("run", shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--attempt", type=click.IntRange(min=0), help="This one (default: the newest).")
 @click.option("--task", type=click.IntRange(min=0), help="This task of an array.")
 @runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    run: str, attempt: int | None, task: int | None, runs: str | None, as_json: bool
+    run: str | None, attempt: int | None, task: int | None, runs: str | None, as_json: bool
 ) -> int:
-    """Say why RUN (its path, id, or a unique part of it) ended as it did, and what to do.
+    """Say why RUN (its path, id, or a unique part of it; else the newest) ended as it did, and what
+    to do.
 
     \b
       fsdpkit diagnose fsdp-t5-20261121-101500-3f2a
@@ -46,7 +47,7 @@ def command(
     from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(run, runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs)
     found = diagnose(gather(opened, Wanted(task, attempt)), attempt)
     if as_json:
         import msgspec

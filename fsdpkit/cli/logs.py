@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.logs.errors import Broken, Errors
@@ -21,7 +21,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
 
 
 @click.command("logs")
-@click.argument("run", shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
 @click.option("--rank", "ranks", metavar="RANKS", help="Global ranks: 5, 0-3,7. [default: 0]")
 @click.option("--all", "all_ranks", is_flag=True, help="All ranks.")
@@ -41,7 +41,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
 @click.pass_context
 def command(
     ctx: click.Context,
-    run: str,
+    run: str | None,
     runs: str | None,
     ranks: str | None,
     all_ranks: bool,
@@ -55,7 +55,7 @@ def command(
     follow: bool,
     errors: bool,
 ) -> int:
-    """Print what the ranks of RUN wrote.
+    """Print what the ranks of RUN (else the newest) wrote.
 
     \b
       fsdpkit logs fsdp-t5-20261121-101500-3f2a --follow
@@ -76,7 +76,7 @@ def command(
     from fsdpkit.scheduling.run import Run
 
     _refuse_what_does_not_fit(ctx)
-    opened = Run.open(run, runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs)
     task = _task(opened, task)
     if errors:
         return _print_errors(opened, task, attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,6 +33,24 @@ def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str
 
     names = [p.name for p in all_runs(runs_dir(ctx.params.get("runs")))]
     return [name for name in names if name.startswith(incomplete)]
+
+
+def chosen(run: str | None, runs: str | None) -> str | Path:
+    """The run that was named, else the newest, which standard error then names. Raises
+    NotFoundError if there is none."""
+    if run is not None:
+        return run
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.runs.store import newest_run, runs_dir
+
+    top = runs_dir(runs)
+    newest = newest_run(top)
+    if newest is None:
+        raise NotFoundError(
+            f"there is no run in {top} yet; name one by its path, or give --runs DIR"
+        )
+    click.echo(f"fsdpkit: {newest.name}, the newest run", err=True)
+    return newest
 
 
 def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 
 @click.command("report")
-@click.argument("run", shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
 @click.option(
     "-o",
@@ -19,8 +19,9 @@ from fsdpkit.cli.options import complete_run, runs_option
     help="File to write, or `-` to print (default: RUN.html in the current directory).",
 )
 @click.option("--task", type=click.IntRange(0), help="One task of an array in full.")
-def command(run: str, runs: str | None, output: str | None, task: int | None) -> int:
-    """Write one HTML file about RUN that needs nothing else, to look at or to send.
+def command(run: str | None, runs: str | None, output: str | None, task: int | None) -> int:
+    """Write one HTML file about RUN (else the newest) that needs nothing else, to look at or to
+    send.
 
     \b
       fsdpkit report fsdp-t5-20261121-101500-3f2a
@@ -34,7 +35,7 @@ def command(run: str, runs: str | None, output: str | None, task: int | None) ->
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(run, runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs)
     html = page(opened, task)
     if output == "-":
         click.echo(html, nl=False)

@@ -16,6 +16,7 @@ from fsdpkit.cli.terminal import redraw
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.overview import Status, Task
+    from fsdpkit.scheduling.asking import PacedAsking
 
 NEWEST = 20
 """Runs that have ended and are shown without --all."""
@@ -58,27 +59,36 @@ def command(
       fsdpkit status 3f2a --watch
 
     Of runs that have ended only the newest are shown. --watch looks again every 10 seconds, or
-    as often as you say, until Ctrl-C, which ends it with status 0.
+    as often as you say, until Ctrl-C, which ends it with status 0; the scheduler is asked ever more
+    rarely, in the end once a minute. Exit status: 70 if nobody knows whether RUN, which has ended,
+    did anything; else 0, however it stands.
     """
+    from fsdpkit.errors import FsdpkitError
     from fsdpkit.reporting.status.overview import all_statuses, one_status
     from fsdpkit.runs.store import find_run, runs_dir
+    from fsdpkit.scheduling.asking import Asking, PacedAsking
 
     top = runs_dir(runs)
+    asking = Asking() if watch is None else PacedAsking()
+    unknown: list[str] = []
 
     def look() -> str:
         if run is not None:
-            status = one_status(find_run(run, top))
+            status = one_status(find_run(run, top), asking)
+            if _not_vouched_for(status):
+                unknown.append(status.run)
             return _json(status) if as_json else "\n".join(_described(status))
-        statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST)
+        statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST, asking)
         if as_json:
             return _json(statuses)
         return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"
 
-    if watch is None:
-        click.echo(look())
-    else:
-        _watch(look, watch, as_json)
-    return 0
+    if isinstance(asking, PacedAsking):
+        assert watch is not None
+        _watch(look, watch, asking, as_json)
+        return 0
+    click.echo(look())
+    return FsdpkitError.exit_code if unknown else 0
 
 
 def _json(answer: object) -> str:
@@ -87,14 +97,16 @@ def _json(answer: object) -> str:
     return msgspec.json.encode(answer).decode()
 
 
-def _watch(look: Callable[[], str], pause_s: float, as_json: bool) -> None:
+def _watch(look: Callable[[], str], pause_s: float, asking: PacedAsking, as_json: bool) -> None:
     """Until Ctrl-C: a screen drawn anew on a terminal, one answer after the other elsewhere."""
     drawn = sys.stdout.isatty() and not as_json
     try:
         while True:
             text = look()
             if not as_json:
-                text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}, every {pause_s:g} s\n\n{text}"
+                asked = f"the scheduler was asked {duration(asking.age_s)} ago"
+                now = time.strftime("%Y-%m-%d %H:%M:%S")
+                text = f"{now}, every {pause_s:g} s; {asked}\n\n{text}"
             if drawn:
                 redraw(text)
             else:
@@ -109,11 +121,12 @@ def _watch(look: Callable[[], str], pause_s: float, as_json: bool) -> None:
 
 
 def _listed(statuses: list[Status], left_out: int) -> list[str]:
-    rows = [["RUN", "JOB", "STATE", "STEP", "LOSS", "TOKENS/S", "LEFT", "SAVED"]]
+    rows = [["RUN", "JOB", "STATE", *_PROGRESS, *_TIMES]]
     notes: list[list[str]] = [[]]
     for status in statuses:
         state = f"unreadable: {status.error}" if status.error else _short_state(status)
-        rows.append([status.run, status.job_id or "-", state, *_progress_cells(status)])
+        cells = [*_progress_cells(status), *_time_cells(status)]
+        rows.append([status.run, status.job_id or "-", state, *cells])
         notes.append(_notes(status))
     lines = []
     for row, below in zip(_columns(rows), notes, strict=True):
@@ -136,7 +149,24 @@ def _notes(status: Status) -> list[str]:
     return [*notes, status.waiting.action] if status.waiting.action else notes
 
 
+_PROGRESS = ("STEP", "LOSS", "TOKENS/S", "LEFT", "SAVED")
+_TIMES = ("STARTED", "ELAPSED", "ENDED")
+
+
+def _time_cells(status: Status) -> list[str]:
+    over = status.phase not in ("pending", "running") and status.elapsed_s is not None
+    return [
+        "" if status.started_s is None else _moment(status.started_s),
+        "" if status.elapsed_s is None else duration(status.elapsed_s),
+        _moment(status.ends_s) if over else "",
+    ]
+
+
 def _progress_cells(status: Status) -> list[str]:
+    if status.task_steps:
+        least, most, steps = status.task_steps
+        done = f"{least}" if least == most else f"{least}-{most}"
+        return [f"{done}/{steps}" if steps else done, "", "", "", ""]
     progress = status.progress if status.phase == "running" else None
     if not progress or progress["step"] is None:
         return [""] * 5
@@ -172,6 +202,10 @@ def _described(status: Status) -> list[str]:
     if status.started_s is not None:
         until = f", at most until {_moment(status.ends_s)}" if status.phase == "running" else ""
         lines += _labelled("started", _moment(status.started_s) + until)
+    if status.elapsed_s is not None:
+        lines += _labelled("elapsed", duration(status.elapsed_s))
+        if status.phase not in ("pending", "running"):
+            lines += _labelled("ended", _moment(status.ends_s))
     if status.waiting:
         lines += _labelled("why", _why(status))
         lines += _labelled("to do", status.waiting.action)
@@ -187,8 +221,10 @@ def _described(status: Status) -> list[str]:
     lines += _task_lines(status.tasks)
     lines += _labelled("exit", status.exit)
     lines += _labelled("directory", status.dir)
-    if status.phase == "failed":
+    if status.phase == "failed" or _not_vouched_for(status):
         lines += [f"  {line}" for line in _failure_lines(status)]
+    if status.phase == "stopped":
+        lines.append(f"  to go on: fsdpkit resume {status.run}")
     for sentence in status.unread:
         lines += _labelled("not read", sentence)
     return lines
@@ -256,15 +292,22 @@ def _task_lines(tasks: list[Task]) -> list[str]:
     return lines
 
 
+def _not_vouched_for(status: Status) -> bool:
+    return status.phase == "unknown" and "UNKNOWN" in status.states.values()
+
+
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
     from fsdpkit.reporting.logs.errors import end_of
 
-    failure = status.failure
+    job_id = next((i for i, word in status.states.items() if word != "COMPLETED"), None)
+    tasks = [task for task in status.tasks if task.job_id == job_id]
+    failure = tasks[0].failure if tasks else status.failure
     lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []
-    for path in sorted(Path(status.dir).glob("slurm-*.log"))[:1]:
-        lines += [] if lines else end_of(path, 3)
-        lines.append(f"start-up log: {path}")
+    log = Path(status.dir) / f"slurm-{job_id}.log"
+    if log.exists():
+        lines += [] if lines else end_of(log, 3)
+        lines.append(f"start-up log: {log}")
     return [*lines, f"why, and what to do: fsdpkit diagnose {status.run}"]
 
 

@@ -13,6 +13,7 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
     from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.states import JobState
 
 
 class _WithTrainerArgs(click.Command):
@@ -165,7 +166,15 @@ def print_output(run: Run, first_attempt: int = 0) -> None:
 
 def outcome(run: Run) -> int:
     """Wait for the end and say how it was; the exit status."""
-    state = run.wait()
+    told: set[str] = set()
+
+    def tell(state: JobState) -> None:
+        for line in _never_starts(run, state):
+            if line not in told:
+                told.add(line)
+                click.echo(f"fsdpkit: {run.id}: {line}", err=True)
+
+    state = run.wait(heard=tell)
     click.echo(f"fsdpkit: {run.id}: {state.describe()}", err=True)
     if not state.succeeded:
         for line in failure_lines(run):
@@ -173,12 +182,37 @@ def outcome(run: Run) -> int:
     return state.exit_status
 
 
-def failure_lines(run: Run) -> list[str]:
-    """The first recorded failure, else what the script itself complained of, and where to look."""
-    from fsdpkit.reporting.logs.errors import end_of
+def _never_starts(run: Run, state: JobState) -> list[str]:
+    """Why a job will not start by itself, and what to do."""
+    from fsdpkit.reporting.pending import PendingEvidence, why
 
-    lines = [f"first failure: {failure}"] if (failure := run.first_failure()) else []
-    for path in run.batch_logs()[:1]:
-        lines += [] if lines else end_of(path, 3)
-        lines.append(f"start-up log: {path}")
+    if state.phase != "pending":
+        return []
+    evidence = PendingEvidence(
+        reason=state.reason, state=state.state, job_id=run.job_id, run=run.id
+    )
+    answer = why(evidence)
+    if not answer.never:
+        return []
+    words = f"{state.state}: {answer.words}; this does not clear by itself"
+    return [words, *([answer.action] if answer.action else [])]
+
+
+def failure_lines(run: Run) -> list[str]:
+    """The first failure on record of the job, or array task, that says how the run ended, else what
+    its script complained of, and where to look."""
+    from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.scheduling.run import Run
+
+    newest = Run.open(run.dir)  # it may have been resumed meanwhile
+    job_id, state = newest.decisive_job()
+    if job_id is None or (state is not None and state.outcome == "stopped"):
+        return [f"to go on: fsdpkit resume {run.id}"]
+    task = job_id.partition("_")[2]
+    failure = newest.first_failure(int(task) if task else None)
+    lines = [f"first failure: {failure}"] if failure else []
+    log = newest.batch_log(job_id)
+    if log.exists():
+        lines += [] if lines else end_of(log, 3)
+        lines.append(f"start-up log: {log}")
     return lines

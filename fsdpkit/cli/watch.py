@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("watch")
-@click.argument("run", shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
 @click.option(
@@ -29,23 +29,26 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.2, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks; Slurm is asked every 10 at most.",
+    help="Seconds between two looks; the scheduler is asked ever more rarely.",
 )
-def command(run: str, runs: str | None, task: int | None, every: float) -> int:
-    """Watch RUN (its path, id, or a unique part of it) until it ends, then say why it did.
+def command(run: str | None, runs: str | None, task: int | None, every: float) -> int:
+    """Watch RUN (its path, id, or a unique part of it; else the newest) until it ends, then say
+    why it did.
 
     \b
       fsdpkit watch fsdp-t5-20261121-101500-3f2a
       fsdpkit watch fsdp-t5-20261121-101500-3f2a | tee watched.txt
 
-    Ctrl-C ends the watching, not the run. Where nothing can be drawn, each change is a line.
+    Ctrl-C ends the watching, not the run. Where nothing can be drawn, each change is a line. Exit
+    status: the job's own, as with --wait; 75 if it stopped on request with its work saved, 70 if
+    nobody knows whether it did anything.
     """
     from fsdpkit.cli.watch_frame import summary
     from fsdpkit.errors import NotFoundError
     from fsdpkit.reporting.status.looking import Watcher, diagnosis_of
     from fsdpkit.scheduling.run import Run
 
-    opened = Run.open(run, runs=runs)
+    opened = Run.open(chosen(run, runs), runs=runs)
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")
@@ -57,7 +60,7 @@ def command(run: str, runs: str | None, task: int | None, every: float) -> int:
         watcher.close()
     for line in summary(view, diagnosis_of(opened, task)):
         click.echo(line)
-    return 0
+    return view.exit_status or 0
 
 
 def _can_draw() -> bool:

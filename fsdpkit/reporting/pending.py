@@ -18,6 +18,8 @@ class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str | None = None
     """As squeue's %r or scontrol's Reason has it, with what Slurm appends."""
+    state: str | None = None
+    """Slurm's word for it: `PENDING`, `REQUEUE_HOLD`, `SPECIAL_EXIT`."""
     job_id: str | None = None
     run: str | None = None
     """The id of the run, for commands to type."""

@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from fsdpkit.reporting.series import MOST, Floats
+from fsdpkit.reporting.series import Floats
+from fsdpkit.runs.reading import LARGEST
 
 _CLOCK_STEPS_S = (
     *(1, 2, 5, 10, 15, 30),
@@ -57,9 +58,9 @@ class Axis:
 def linear(low: float, high: float, unit: str = "", *, tight: bool = False, ticks: int = 4) -> Axis:
     """An axis that shows `low` to `high`, wider by part of a tick unless `tight`."""
     low, high = (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
-    low, high = max(min(low, high), -MOST), min(max(low, high), MOST)
-    if high - low <= max(abs(high), abs(low), 1 / MOST) * 1e-9:
-        tiny = abs(high) < 1 / MOST
+    low, high = max(min(low, high), -LARGEST), min(max(low, high), LARGEST)
+    if high - low <= max(abs(high), abs(low), 1 / LARGEST) * 1e-9:
+        tiny = abs(high) < 1 / LARGEST
         low, high = (min(low, 0.0), 1.0) if tiny else (0.0, high) if low >= 0 else (2 * low, 0.0)
     step = _round_step((high - low) / ticks)
     if tight and step < 1:
@@ -75,8 +76,8 @@ def linear(low: float, high: float, unit: str = "", *, tight: bool = False, tick
 
 def logarithmic(low: float, high: float, unit: str = "") -> Axis:
     """From above 0 on; ticks at 1, 2 and 5 times powers of ten, or fewer of them."""
-    low = min(max(low, 1 / MOST), MOST)
-    low, high = low / 1.05, min(max(high, low), MOST) * 1.05
+    low = min(max(low, 1 / LARGEST), LARGEST)
+    low, high = low / 1.05, min(max(high, low), LARGEST) * 1.05
     for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         values = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]

@@ -2,7 +2,7 @@
 
 A file is read once. Lines that are torn, and fields of the wrong kind, are passed over; a missing
 file has no lines. A number that is absent, or was not finite, is NaN here; one beyond what can be
-computed with (`MOST`) counts as infinite.
+computed with (`LARGEST`) counts as infinite.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
-from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, open_regular, parsed, read_bytes
+from fsdpkit.runs.reading import (
+    LARGEST,
+    MOST_BYTES_OF_LINES,
+    open_regular,
+    parsed,
+    read_bytes,
+)
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Columns = dict[str, Floats]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Step = Annotated[float, Meta(ge=0, le=2**53)]
-MOST = 1e100
-"""Of a number: what is computed from a few of them still fits into a float."""
 _LONGEST_STEP_S = 1e9
 
 
@@ -159,7 +163,8 @@ def _not_finite(lines: Sequence[_MetricsLine], name: str) -> NotFinite:
     found = [
         (line.step, (line.not_finite or {}).get(name, "") if value is None else str(value))
         for line in lines
-        if (value := getattr(line, name)) is not UNSET and (value is None or not abs(value) <= MOST)
+        if (value := getattr(line, name)) is not UNSET
+        and (value is None or not abs(value) <= LARGEST)
     ]
     words = [word.lower() for _, word in found]
     return NotFinite(
@@ -234,6 +239,7 @@ Line = TypeVar("Line", bound=msgspec.Struct)
 Item = TypeVar("Item")
 _MAY_HOLD_NO_NUMBER = re.compile(rb"\bNaN\b|\bInfinity\b|[eE]\+?\d{3}")
 """Words that Python's json writes and JSON does not know, and numbers that no float holds."""
+_LONGEST_LINE = 1 << 20
 
 
 def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
@@ -244,7 +250,7 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    if _MAY_HOLD_NO_NUMBER.search(line):
+                    if len(line) <= _LONGEST_LINE and _MAY_HOLD_NO_NUMBER.search(line):
                         with contextlib.suppress(ValueError):  # msgspec's errors are ValueErrors
                             yield msgspec.convert(parsed(line), kind)
     except OSError:
@@ -271,7 +277,7 @@ def _column(lines: Sequence[msgspec.Struct], name: str) -> Floats:
     if name in _MAY_BE_UNSET:
         values = [None if value is UNSET else value for value in values]
     column = np.array(values, dtype=np.float64)  # None becomes NaN
-    column[~(np.abs(column) <= MOST)] = np.nan
+    column[~(np.abs(column) <= LARGEST)] = np.nan
     return column
 
 

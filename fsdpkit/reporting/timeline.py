@@ -50,6 +50,8 @@ class Span:
     label: str
     attempt: int | None = None
     array_task: int | None = None
+    guessed: bool = False
+    """Whether `end_s` is only the last sign of life, and nobody knows that it ended."""
 
 
 def timeline_of(
@@ -72,8 +74,11 @@ def timeline_of(
     ]
     for history, read, its_bounds in zip(histories, read_or_not, known, strict=True):
         spans += _queues(run.record.jobs, history, its_bounds, states)
+        newest = history.attempts[-1] if history.attempts else None
         for attempt, (begin_s, end_s) in zip(history.attempts, its_bounds, strict=True):
-            spans += _of_attempt(attempt, history.array_task, begin_s, end_s)
+            state = states.get(attempt.job_id or "")
+            over = attempt is not newest or attempt.ending or (state is not None and state.over)
+            spans += _of_attempt(attempt, history.array_task, begin_s, end_s, guessed=not over)
         spans += _checkpoints(history, read)
     return sorted(spans, key=lambda span: span.begin_s)
 
@@ -210,13 +215,18 @@ def _queues(
 
 
 def _of_attempt(
-    attempt: Attempt, task: int | None, begin_s: float | None, end_s: float | None
+    attempt: Attempt,
+    task: int | None,
+    begin_s: float | None,
+    end_s: float | None,
+    *,
+    guessed: bool,
 ) -> Iterable[Span]:
     if begin_s is None:
         return
     number, job = attempt.number, f" (job {attempt.job_id})" if attempt.job_id else ""
     why = f": {attempt.ending.why}" if attempt.ending and attempt.ending.why else ""
-    yield Span("attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task)
+    yield Span("attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task, guessed)
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s

@@ -23,6 +23,10 @@ MOST_BYTES_OF_LINES = 1 << 30
 """Of a file that grows by lines and is read whole."""
 
 
+LARGEST = 1e100
+"""Number that is computed with: what is made of a few of them still fits into a float."""
+
+
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -28,6 +28,11 @@ def all_runs(top: Path) -> list[Path]:
     return [top / name for name in _names(top) if os.path.exists(f"{top}/{name}/run.json")]
 
 
+def newest_run(top: Path) -> Path | None:
+    """The first of `all_runs`, without looking at the others. Raises StorageError."""
+    return next((top / n for n in _names(top) if os.path.exists(f"{top}/{n}/run.json")), None)
+
+
 def _names(top: Path) -> list[str]:
     """What may be runs, newest first."""
     try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,8 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
+from fsdpkit.scheduling.asking import Pace
+from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
     States,
     all_states,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 2.0
 """Between two looks whether the batch shell has written how it ended."""
-_SETTLE_S = 10.0
-"""How long a state must last that may be followed by a requeue."""
 _UNHEARD_S = 300.0
 """How long nobody may know the job before waiting for it is given up."""
 
@@ -91,61 +90,69 @@ class Run:
         return all_states([(self.paths, self.record)])[0]
 
     def state(self, array_task: int | None = None) -> JobState | None:
-        """One state for the whole run, or for one task of its array: of several, the first that
-        has not succeeded."""
-        states = [
-            state
+        """One state for the whole run, or for one task of its array: of several, what goes on, what
+        nobody could say, then the first that failed."""
+        return self.decisive_job(array_task)[1]
+
+    def decisive_job(self, array_task: int | None = None) -> tuple[str | None, JobState | None]:
+        """The job, or array task, whose state is that of the run (`state`)."""
+        states = {
+            job_id: state
             for job_id, state in self.states().items()
             if array_task is None or job_id.partition("_")[2] == str(array_task)
-        ]
-        if not states:
-            return None
-        for phase in ("running", "pending"):
-            for state in states:
-                if state is not None and state.phase == phase:
-                    return state
-        return next((s for s in states if s is None or not s.succeeded), states[0])
+        }
+        return min(states.items(), key=lambda item: _order(item[1]), default=(None, None))
 
-    def wait(self, *, poll_s: float | None = None, array_task: int | None = None) -> JobState:
+    def wait(
+        self,
+        *,
+        poll_s: float | None = None,
+        array_task: int | None = None,
+        heard: Callable[[JobState], object] | None = None,
+    ) -> JobState:
         """Block until the scheduler says that the run ended, all its jobs; its last state.
 
         poll_s: between two questions; by default they become rarer, from 2 s to a minute, until an
-        attempt ends. array_task: wait for this one alone. Raises SchedulerError if nobody knows the
-        job for five minutes.
+        attempt ends. array_task: wait for this one alone. heard: is told each state. Raises
+        SchedulerError if nobody knows the job for five minutes.
         """
-        heard = ended = time.monotonic()
-        pauses = _pauses(poll_s)
+        known = ended = time.monotonic()
+        pace = Pace(poll_s)
         while True:
             state = self._newer().state(array_task)
             if state is None or state.phase != "ended":
                 ended = time.monotonic()
-            elif not state.may_return or time.monotonic() - ended > _SETTLE_S:
+            elif time.monotonic() - ended >= settle_s(state):
                 return state
             if state is not None:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _UNHEARD_S:
+                known = time.monotonic()
+                if heard is not None:
+                    heard(state)
+            elif time.monotonic() - known > _UNHEARD_S:
                 raise SchedulerError(
                     f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
                     "nor scontrol knows it"
                 )
-            if self._attempt_ends_within(next(pauses), array_task):
-                pauses = _pauses(poll_s)
+            if self._has_news_within(pace.pause_s(), array_task):
+                pace.news()
 
-    def _attempt_ends_within(self, pause_s: float, array_task: int | None) -> bool:
-        """Sleep so long, or until the batch shell writes how the newest attempt ended."""
-        until, before = time.monotonic() + pause_s, self._endings(array_task)
+    def _has_news_within(self, pause_s: float, array_task: int | None) -> bool:
+        """Sleep so long, or until an attempt begins or the batch shell writes how it ended."""
+        until, before = time.monotonic() + pause_s, self.newest_ending(array_task)
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_S))
-            if self._endings(array_task) - before:
+            if self.newest_ending(array_task) != before:
                 return True
         return False
 
-    def _endings(self, array_task: int | None) -> set[Path]:
-        """The newest attempt's `ending.json`, once it is there; for a whole array none."""
+    def newest_ending(self, array_task: int | None) -> tuple[int, bool] | None:
+        """The newest attempt, and whether the batch shell has written how it ended: when this
+        changes, the scheduler has news. None before the first; for a whole array always."""
         if self.record.array is not None and array_task is None:
-            return set()
+            return None
         task = self.paths.task(array_task)
-        return {p for n in task.attempts()[-1:] if (p := task.attempt(n).ending).exists()}
+        newest = next(reversed(task.attempts()), None)
+        return None if newest is None else (newest, task.attempt(newest).ending.exists())
 
     def _newer(self) -> Run:
         """The run as its directory has it now: somebody may have resumed it."""
@@ -239,17 +246,16 @@ class Run:
         """A rank's newest output file, the last restart by torchrun within the newest attempt."""
         return _newest_file(self.newest_attempt(array_task), rank, stream)
 
-    def first_failure(self) -> str | None:
+    def first_failure(self, array_task: int | None = None) -> str | None:
         """`rank 5 on node2: exit status 3`: what the agents of the newest attempt found to be the
-        cause, or else the first failure on record; of an array, that of the first task with one."""
-        array_tasks: list[int | None] = (
-            [None] if self.record.array is None else [*self.record.array]
-        )
-        for array_task in array_tasks:
-            attempts = self.paths.task(array_task).attempts()
+        cause, or else the first failure on record; of a whole array, that of the first task with
+        one."""
+        whole = self.record.array is not None and array_task is None
+        for task in self.record.array or [] if whole else [array_task]:
+            attempts = self.paths.task(task).attempts()
             if not attempts:
                 continue
-            attempt = self.paths.task(array_task).attempt(attempts[-1])
+            attempt = self.paths.task(task).attempt(attempts[-1])
             if told := _verdict(attempt):
                 return told
             recorded = sorted(attempt.failures.glob("*"))
@@ -257,9 +263,26 @@ class Run:
                 return read_text(recorded[0]).partition(" ")[2].strip()
         return None
 
+    def batch_log(self, job_id: str) -> Path:
+        """The output of the batch shell of a job (an array task as `12_3`), where start-up errors
+        stand."""
+        return self.dir / f"slurm-{job_id}.log"
+
     def batch_logs(self) -> list[Path]:
-        """The batch shells' own output, where start-up errors stand."""
-        return sorted(self.dir.glob("slurm-*.log"))
+        """Those that are there, the newest job's last."""
+        logs = (self.batch_log(job_id) for job in self.record.jobs for job_id in job.job_ids)
+        return [log for log in logs if log.exists()]
+
+
+def _order(state: JobState | None) -> int:
+    """Which of several states is told first."""
+    if state is None:
+        return 2
+    if state.phase in ("running", "pending"):
+        return 0 if state.phase == "running" else 1
+    if state.succeeded:
+        return 6
+    return {"unknown": 4, "stopped": 5}.get(state.outcome or "", 3)
 
 
 def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
@@ -277,15 +300,6 @@ def _verdict(attempt: AttemptPaths) -> str | None:
         return str(told["message"]) if told else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _pauses(fixed_s: float | None) -> Iterator[float]:
-    """Seconds between questions to the scheduler: a job that waits for days asks once a minute."""
-    pause_s = fixed_s or 2.0
-    while True:
-        yield pause_s * random.uniform(0.9, 1.1)  # users that began together drift apart
-        if fixed_s is None:
-            pause_s = min(pause_s * 1.3, 60.0)
 
 
 def states_of(runs: Sequence[Run]) -> list[States]:

@@ -6,6 +6,7 @@ Whoever asks also puts on record what is settled, so that ended runs are not ask
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -15,7 +16,8 @@ import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.record import JobRecord, RunRecord, changing, save
+from fsdpkit.runs.record import JobRecord, RunRecord, Time, changing, save
+from fsdpkit.scheduling.outcome import judged, may_be_unseen
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
@@ -78,8 +80,21 @@ def _ask_slurm(
     comments = [comment(record) for _, record in runs if awaited(record)]
     jobs = client.find_by_comments(comments, asked) if comments else {}
     known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
-    states = client.states(_to_ask([record for _, record in known]), asked)
+    states: dict[str, JobState] = {}
+    for user, records in _by_owner(known).items():
+        states |= client.states(_to_ask(records), asked, user)
     return _answers(known, states, asked)
+
+
+def _by_owner(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[str | None, list[RunRecord]]:
+    """The records of each user, by number; None: nobody knows whose."""
+    found: dict[str | None, list[RunRecord]] = {}
+    for paths, record in runs:
+        owner = None
+        with contextlib.suppress(OSError):
+            owner = str(os.stat(paths.record).st_uid)
+        found.setdefault(owner, []).append(record)
+    return found
 
 
 def _ask_local(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[RunPaths, Standing]:
@@ -108,8 +123,9 @@ def _answers(
     answered = asked is None or asked.answered
     found = {}
     for paths, record in runs:
-        _put_on_record(paths, record, states)
-        ours = {k: v for job in record.jobs for k, v in _of_job(job, states).items()}
+        known = {i: judged(paths, record, i, states[i]) for i in _to_ask([record]) if i in states}
+        _put_on_record(paths, record, known)
+        ours = {k: v for job in record.jobs for k, v in _of_job(job, known).items()}
         concerns = any(job.ended is None for job in record.jobs)
         found[paths] = Standing(record, ours, unread if concerns else (), answered or not concerns)
     return found
@@ -167,15 +183,21 @@ _FIELDS = frozenset(field.name for field in fields(JobState))
 def _recorded(state: Mapping[str, Any]) -> JobState | None:
     """A state from the record, None if it is none; keys of a later version are passed over."""
     try:
-        return msgspec.convert({k: v for k, v in state.items() if k in _FIELDS}, JobState)
+        found = msgspec.convert({k: v for k, v in state.items() if k in _FIELDS}, JobState)
+        msgspec.convert([found.submit_s, found.start_s, found.end_s], list[Time | None])
     except msgspec.ValidationError:
         return None
+    return found
 
 
 def settled(job: JobRecord, known: Mapping[str, JobState | None]) -> JobRecord:
     """`job` with the end of all its tasks, where each is known for good."""
     states = {job_id: known.get(job_id) for job_id in job.job_ids}
-    final = {job_id: asdict(state) for job_id, state in states.items() if state and state.final}
+    final = {
+        job_id: asdict(state)
+        for job_id, state in states.items()
+        if state and state.final and not may_be_unseen(state)
+    }
     if job.ended is not None or not final or len(final) < len(states):
         return job
     return msgspec.structs.replace(job, ended=final)

@@ -254,9 +254,13 @@ class SlurmClient:
             raise SchedulerError(_refusal("sbatch --test-only", done))
         return (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: ")
 
-    def states(self, job_ids: Iterable[str], asked: Round | None = None) -> dict[str, JobState]:
+    def states(
+        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
+    ) -> dict[str, JobState]:
         """The state of each job (array tasks as `12_3`): squeue, then sacct, then scontrol.
 
+        user: whose jobs they are, name or number. For several jobs slurmctld sends squeue the table
+        of all users' jobs unless it asks for those of one user.
         A job that no source knows is absent. Never raises: a source that does not answer is
         passed over (`asked` then says which), and what nobody answered for stays unknown.
         """
@@ -264,7 +268,9 @@ class SlurmClient:
         if not wanted:
             return {}
         asked = asked or Round()
-        flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", _parents(wanted)]
+        parents = _parents(wanted)
+        flags = ["-h", "-r", "-o", SQUEUE_FORMAT, "-t", "all", "-j", parents]
+        flags += ["-u", user] if user is not None and "," in parents else []
         queue = self._ask(["squeue", *self._cluster_flag(), *flags], asked)
         found = parse_squeue(queue or "")
         # squeue knows a job sooner; of its end only the others know the exit code.

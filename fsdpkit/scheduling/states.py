@@ -11,7 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from fsdpkit.errors import FsdpkitError
+
 Phase = Literal["pending", "running", "ended", "unknown"]
+Outcome = Literal["done", "stopped", "unknown"]
+"""All is done, and an agent vouches for it; it stopped on request, its work saved; it ended, and
+nobody knows whether anything was done."""
 
 _PENDING = {
     "PENDING",
@@ -86,6 +91,11 @@ class JobState:
     """When it ended, or will have to."""
     cancelled_by: str | None = None
     """The user who cancelled it: a name, or the number if that has none."""
+    outcome: Outcome | None = None
+    """What the run's own files say of its end; None: they were not asked, or have nothing to add.
+    """
+    account: str | None = None
+    """Why the outcome is that, in words."""
 
     @property
     def phase(self) -> Phase:
@@ -117,19 +127,33 @@ class JobState:
 
     @property
     def succeeded(self) -> bool:
-        return self.state == "COMPLETED" and self.exit_code == 0 and not self.exit_signal
+        well = self.state == "COMPLETED" and self.exit_code == 0 and not self.exit_signal
+        return well and self.outcome != "unknown"
+
+    @property
+    def word(self) -> str:
+        """The state in a word: the scheduler's, unless the run's own files know better."""
+        words = {"stopped": "STOPPED", "unknown": "UNKNOWN"}
+        return words.get(self.outcome or "", self.state)
 
     @property
     def exit_status(self) -> int:
-        """What `--wait` exits with: the script's own status, 128 + signal, or 1 if neither says."""
+        """What `--wait` exits with: the script's own status, 128 + signal, or 1 if neither says; 70
+        where nobody knows."""
         if self.succeeded:
             return 0
+        if self.outcome == "unknown":
+            return FsdpkitError.exit_code
         if self.exit_signal:
             return 128 + self.exit_signal
         return self.exit_code or 1
 
     def describe(self) -> str:
         """The state for a person, e.g. `FAILED, exit status 3`."""
+        if self.outcome == "unknown":
+            return f"UNKNOWN: it is {self.state}, but {self.account}"
+        if self.outcome == "stopped":
+            return f"STOPPED: {self.account}"
         words = [f"{self.state} by {self.cancelled_by}" if self.cancelled_by else self.state]
         if self.phase == "pending" and self.reason and self.reason != "None":
             words.append(f"waiting for {self.reason}")

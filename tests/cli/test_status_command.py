@@ -87,8 +87,8 @@ def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> Non
 
 def test_a_pipe_gets_every_column_and_all_every_run(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
     told = fsdpkit("status").stdout
-    assert re.search(r" LEFT +SAVED\n", told)
-    assert re.search(r"2,770 +\d+ min +\d+ s ago\n", told)
+    assert re.search(r" LEFT +SAVED +STARTED +ELAPSED\n", told)
+    assert re.search(r"2,770 +\d+ min +\d+ s ago +1970-01-01 00:00:02 +\d+ d \d+ h\n", told)
     assert told.count("COMPLETED") == 20
     everything = fsdpkit("status", "--all").stdout
     assert everything.count("COMPLETED") == 25

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
     put()
     return put
+
+
+def vouched_for(directory: Path) -> None:
+    """As an agent does that has seen all ranks to their end."""
+    (directory / "attempt-0").mkdir()
+    (directory / "attempt-0" / "verdict.json").write_text("{}")
 
 
 def asked(tmp_path: Path) -> list[str]:
@@ -194,7 +201,7 @@ def test_many_jobs_that_only_the_controller_knows_are_one_question(
     off = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
     slurm(squeue=states, sacct=off, scontrol=jobs)
     for number in range(50):
-        make_run(str(number))
+        vouched_for(make_run(str(number)))
     statuses, _ = all_statuses(tmp_path / "runs", newest=20)
     assert {status.phase for status in statuses} == {"succeeded"}
     assert asked(tmp_path) == ["squeue", "sacct", "scontrol"]
@@ -256,6 +263,8 @@ def test_without_slurm_s_commands_it_says_that_they_are_missing(
 
 
 COMPLETED = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0)
+ON_REQUEST = JobState("FAILED", "sacct", exit_code=75, exit_signal=0, outcome="stopped")
+NOT_VOUCHED_FOR = replace(COMPLETED, outcome="unknown")
 GREEN_FAILURE = JobState("FAILED", "sacct", exit_code=0, exit_signal=0)
 
 
@@ -267,6 +276,9 @@ GREEN_FAILURE = JobState("FAILED", "sacct", exit_code=0, exit_signal=0)
         ([COMPLETED, None], "unknown"),
         ([COMPLETED, JobState("NEVER_SEEN", "squeue")], "unknown"),
         ([JobState("COMPLETED", "squeue")], "failed"),
+        ([COMPLETED, ON_REQUEST], "stopped"),
+        ([GREEN_FAILURE, ON_REQUEST], "failed"),
+        ([COMPLETED, NOT_VOUCHED_FOR], "unknown"),
         ([None, JobState("PENDING", "squeue")], "pending"),
         ([JobState("PENDING", "squeue"), JobState("RUNNING", "squeue")], "running"),
         ([], "unknown"),

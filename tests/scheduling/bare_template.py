@@ -1,4 +1,5 @@
-"""A template that runs a job's script as one process, without agents or torchrun."""
+"""A template that runs a job's script as one process, without agents or torchrun, and vouches for
+it as agents do."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ FSDPKIT_TASK_DIR+=/task-$SLURM_ARRAY_TASK_ID
 {% endif %}
 ATTEMPT=$(( {{ run.first_attempt }} + ${SLURM_RESTART_COUNT:-0} ))
 mkdir -p "$FSDPKIT_TASK_DIR/attempt-$ATTEMPT"
-exec python3 -S "$entry" "${arguments[@]}"
+python3 -S "$entry" "${arguments[@]}" || exit
+echo '{}' > "$FSDPKIT_TASK_DIR/attempt-$ATTEMPT/verdict.json"
 """
 
 

@@ -96,7 +96,7 @@ def state_in_words(state: JobState | None, history: History | None) -> tuple[str
     if state.succeeded:
         return "finished", "good"
     if state.phase == "ended":
-        return state.describe(), "bad"
+        return state.describe(), "bad" if state.outcome is None else "open"
     return f"in a state that fsdpkit does not know: {state.state}", "open"
 
 

@@ -32,12 +32,12 @@ from fsdpkit.reporting.timeline import Span, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
+from fsdpkit.scheduling.asking import Pace
+from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import Standing, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
-ASK_S = 10.0
-"""Between two questions to the scheduler; also how long an end must last that may be none."""
 _UNHEARD_S = 300.0
 """How long nobody may know the job before watching it is given up."""
 _MOST_NODES = 64
@@ -48,10 +48,13 @@ _MOST_LINES = 50
 class Watcher:
     """Looks at one run, or at one task of an array, again and again."""
 
-    def __init__(self, run: Run, array_task: int | None = None, *, ask_s: float = ASK_S) -> None:
+    def __init__(
+        self, run: Run, array_task: int | None = None, *, ask_s: float | None = None
+    ) -> None:
         self.run, self._task = run, array_task
         self._job = _json(run.paths.job)
-        self._scheduler = _Scheduler(run, ask_s)
+        self._scheduler = _Scheduler(run, Pace(ask_s))
+        self._ending = run.newest_ending(array_task)
         self._curves, self._log = Curves(), _Log(run, array_task)
         self._metrics = LineReader(run.paths.task(array_task).metrics)
         self._samples: dict[Path, LineReader] = {}
@@ -64,6 +67,10 @@ class Watcher:
 
     def look(self) -> View:
         """What there is now. Raises what the scheduler's client raised, or StorageError."""
+        ending = self.run.newest_ending(self._task)
+        if ending != self._ending:
+            self._ending = ending
+            self._scheduler.ask_now()
         standing, asked = self._scheduler.newest()
         record = standing.record if standing else self.run.record
         states = standing.states if standing else {}
@@ -108,10 +115,9 @@ class Watcher:
             raise SchedulerError(
                 f"nobody can say what became of {self.run.id}: the scheduler does not know its job"
             )
-        if state is None:
+        if state is None or state.phase != "ended":
             return False
-        lasts = self._scheduler.unchanged_s() > ASK_S
-        return state.over or (state.phase == "ended" and lasts)
+        return self._scheduler.unchanged_s() >= settle_s(state)
 
     def _read_small_files(
         self, record: RunRecord, states: Mapping[str, JobState | None], asked: int
@@ -182,17 +188,22 @@ class _Log:
             path = self._run.rank_log(0, array_task=self._task)
             if path.exists():
                 return path
-        return next(reversed(self._run.batch_logs()), None)
+        with contextlib.suppress(StorageError, NotFoundError):
+            self._run = Run(self._run.dir, load(self._run.dir))  # it may have been resumed
+        logs = self._run.batch_logs()
+        if self._task is not None:
+            logs = [log for log in logs if log.stem.endswith(f"_{self._task}")]
+        return next(reversed(logs), None)
 
 
 class _Scheduler:
-    """Asks how the run stands, every `ask_s` seconds, in a thread."""
+    """Asks how the run stands, in a thread, at a pace that begins anew when there is news."""
 
-    def __init__(self, run: Run, ask_s: float) -> None:
-        self._run, self._ask_s = run, ask_s
-        self._lock, self._stopped = threading.Lock(), threading.Event()
+    def __init__(self, run: Run, pace: Pace) -> None:
+        self._run, self._pace = run, pace
+        self._lock, self._wake, self._stopped = threading.Lock(), threading.Event(), False
         self._standing: Standing | None = None
-        self._asked, self._since = 0, time.monotonic()
+        self._asked, self._since, self._answered = 0, time.monotonic(), time.monotonic()
         self._error: Exception | None = None
         threading.Thread(target=self._ask, name="fsdpkit-states", daemon=True).start()
 
@@ -204,28 +215,37 @@ class _Scheduler:
             return self._standing, self._asked
 
     def unchanged_s(self) -> float:
+        """For how long the answer has been the same each time."""
         with self._lock:
-            return time.monotonic() - self._since
+            return self._answered - self._since
+
+    def ask_now(self) -> None:
+        """Something has happened that the scheduler may have more to say about."""
+        self._pace.news()
+        self._wake.set()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stopped = True
+        self._wake.set()
 
     def _ask(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped:
+            self._wake.clear()
             try:
                 record = self._run.record
                 with contextlib.suppress(StorageError, NotFoundError):
                     record = load(self._run.dir)  # somebody may have resumed it
                 standing = standings([(self._run.paths, record)])[0]
                 with self._lock:
+                    self._answered = time.monotonic()
                     if self._standing is None or standing.states != self._standing.states:
-                        self._since = time.monotonic()
+                        self._since = self._answered
                     self._standing, self._asked = standing, self._asked + 1
             except Exception as error:
                 with self._lock:
                     self._error = error
                 return
-            self._stopped.wait(self._ask_s)
+            self._wake.wait(self._pace.pause_s())
 
 
 def diagnosis_of(run: Run, array_task: int | None = None) -> str:

@@ -7,6 +7,7 @@ prints. What could not be read is None, and named in `unread`; an unknown state 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +22,20 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import open_regular, read_json
 from fsdpkit.runs.record import JobRecord, RunRecord, load
 from fsdpkit.runs.store import runs_by_end
-from fsdpkit.scheduling.run_states import Standing, States, decisive, standings
+from fsdpkit.scheduling.asking import Asking
+from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt
 
-Phase = Literal["pending", "running", "succeeded", "failed", "unknown"]
+Phase = Literal["pending", "running", "succeeded", "stopped", "failed", "unknown"]
+"""`stopped`: on request, its work saved. `unknown`: nobody could say, or it ended and no agent
+vouches for what was done."""
+
+
+_MOST_TASKS_READ = 64
+"""Of an array among other runs, whose newest step is read."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +92,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "unknown"
     """In words."""
     states: dict[str, str | None] = {}
-    """Slurm's word by job id, for each array task; None: nobody could say."""
+    """In a word by job id, for each array task: Slurm's, or STOPPED or UNKNOWN by the run's own
+    files; None: nobody could say."""
     exit: str | None = None
     """`ExitCode 1:0, DerivedExitCode 15:0`, of a job that has ended without success."""
     started_s: float | None = None
+    """Of an array, when the first task did."""
     ends_s: float | None = None
-    """When the time limit is reached, or when it ended."""
+    """When the time limit is reached, or when it ended; of an array the last of these."""
+    elapsed_s: float | None = None
+    """Seconds since it started, until it ended if it has."""
     nodes: str | None = None
     """In Slurm's notation."""
     shape: dict[str, int] = {}
@@ -104,6 +116,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     tasks: list[Task] = []
     """Of an array, each that has started; read only for a single run."""
+    task_steps: list[int] | None = None
+    """Of an array that runs, the fewest and the most steps that a running task has done, and how
+    many there are to do (0: not known)."""
     before: list[dict[str, Any]] = []
     """The record's earlier jobs."""
     others: list[str] = []
@@ -112,17 +127,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be read or asked, a sentence each."""
 
 
-def all_statuses(top: Path, newest: int | None) -> tuple[list[Status], int]:
+def all_statuses(
+    top: Path, newest: int | None, asking: Asking | None = None
+) -> tuple[list[Status], int]:
     """Every run below `top` that has not ended for good, and the `newest` others (None: all), the
     newest first; and how many others are left out. Raises StorageError if `top` cannot be read."""
     names = runs_by_end(top)
     ended = [name for name, over in names if over]
     left_out = set() if newest is None else set(ended[newest:])
     shown = [top / name for name, _ in names if name not in left_out]
-    return _statuses(shown), len(left_out)
+    return _statuses(shown, asking or Asking()), len(left_out)
 
 
-def _statuses(directories: Sequence[Path]) -> list[Status]:
+def _statuses(directories: Sequence[Path], asking: Asking) -> list[Status]:
     records: dict[Path, RunRecord | str] = {}
     for directory in directories:
         try:
@@ -130,7 +147,8 @@ def _statuses(directories: Sequence[Path]) -> list[Status]:
         except FsdpkitError as error:
             records[directory] = str(error)
     known = [(RunPaths(d), r) for d, r in records.items() if isinstance(r, RunRecord)]
-    standing = dict(zip((paths.dir for paths, _ in known), standings(known), strict=True))
+    answers = asking.standings(known)
+    standing = dict(zip((paths.dir for paths, _ in known), answers, strict=True))
     return [
         Status(run=d.name, dir=str(d), error=r) if isinstance(r, str) else _shown(d, standing[d])
         for d, r in records.items()
@@ -149,19 +167,32 @@ def _shown(directory: Path, standing: Standing) -> Status:
 def _brief(directory: Path, standing: Standing) -> Status:
     """A run among others: of one that has ended nothing but the record is read."""
     status = _status(directory, standing)
-    if status.phase != "running" or standing.record.array is not None:
+    if status.phase != "running":
         return status
+    if standing.record.array is not None:
+        steps = _task_steps(RunPaths(directory), decisive(standing.record, standing.states))
+        return msgspec.structs.replace(status, task_steps=steps)
     task = _task(RunPaths(directory), standing.record, None, status.job_id, status.state)
     return _with_task(status, task)
 
 
-def one_status(directory: Path) -> Status:
+def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
+    from fsdpkit.reporting.status.progress import steps_done, steps_to_do
+
+    running = [_number(job_id) for job_id, s in states.items() if s and s.phase == "running"]
+    stride = -(-len(running) // _MOST_TASKS_READ) or 1
+    done = [steps_done(paths.task(number).metrics) for number in running[::stride]]
+    known = [step for step in done if step is not None]
+    return [min(known), max(known), steps_to_do(_job(paths)) or 0] if known else None
+
+
+def one_status(directory: Path, asking: Asking | None = None) -> Status:
     """One run with all that is known of it. Raises NotFoundError, StorageError."""
-    paths = RunPaths(directory)
-    (standing,) = standings([(paths, load(directory))])
+    paths, asking = RunPaths(directory), asking or Asking()
+    (standing,) = asking.standings([(paths, load(directory))])
     status = _status(directory, standing)
     record = standing.record
-    details, unread = _details(standing, status)
+    details, unread = _details(standing, status, asking)
     tasks = [
         _task(paths, record, _number(job_id), job_id, described(state, standing.answered))
         for job_id, state in decisive(record, standing.states).items()
@@ -195,6 +226,9 @@ def _status(directory: Path, standing: Standing) -> Status:
     states = decisive(record, standing.states)
     known = [state for state in states.values() if state is not None]
     one = known[0] if len(states) == 1 and known else None
+    began = [state for state in known if state.phase != "pending"]
+    started_s = min((state.start_s for state in began if state.start_s), default=None)
+    ends_s = max((state.end_s for state in began if state.end_s), default=None)
     return Status(
         run=record.id,
         dir=str(directory),
@@ -203,10 +237,11 @@ def _status(directory: Path, standing: Standing) -> Status:
         submitted_s=record.submitted_s or record.created_s,
         phase=phase_of(list(states.values())),
         state=_in_words(record, states, standing.answered),
-        states={job_id: state.state if state else None for job_id, state in states.items()},
+        states={job_id: state.word if state else None for job_id, state in states.items()},
         exit=_exit(one) if one else None,
-        started_s=one.start_s if one and one.phase != "pending" else None,
-        ends_s=one.end_s if one and one.phase != "pending" else None,
+        started_s=started_s,
+        ends_s=ends_s,
+        elapsed_s=_elapsed_s(known, started_s, ends_s),
         nodes=next((state.node_list for state in known if state.node_list), None),
         shape={"nodes": record.nodes, "ranks_per_node": record.ranks_per_node},
         waiting=_waiting(record, standing.states, {}),
@@ -214,6 +249,16 @@ def _status(directory: Path, standing: Standing) -> Status:
         others=_other_jobs(record, standing, states),
         unread=list(standing.unread),
     )
+
+
+def _elapsed_s(
+    states: Sequence[JobState], started_s: float | None, ends_s: float | None
+) -> float | None:
+    if started_s is None:
+        return None
+    if all(state.over for state in states):
+        return None if ends_s is None else max(0.0, ends_s - started_s)
+    return max(0.0, time.time() - started_s)
 
 
 def phase_of(states: Sequence[JobState | None]) -> Phase:
@@ -225,7 +270,10 @@ def phase_of(states: Sequence[JobState | None]) -> Phase:
         return "pending"
     if not states or "unknown" in phases:
         return "unknown"
-    return "succeeded" if all(state and state.succeeded for state in states) else "failed"
+    short = {state.outcome for state in states if state and not state.succeeded}
+    if not short:
+        return "succeeded"
+    return "unknown" if "unknown" in short else "stopped" if short == {"stopped"} else "failed"
 
 
 def described(state: JobState | None, answered: bool = True) -> str:
@@ -287,6 +335,7 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
     answer = why(
         PendingEvidence(
             reason=reason,
+            state=state.state,
             job_id=job_id.partition("_")[0],
             run=record.id,
             dependency=said(details, "Dependency"),
@@ -306,17 +355,17 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
     )
 
 
-def _details(standing: Standing, status: Status) -> tuple[dict[str, str], list[str]]:
+def _details(
+    standing: Standing, status: Status, asking: Asking
+) -> tuple[dict[str, str], list[str]]:
     """What slurmctld has of a job that is not over; and why it did not say, if so."""
     record = standing.record
     active = status.phase in ("pending", "running") and status.job_id is not None
     if record.kind != "slurm" or not active or not standing.answered:
         return {}, []
-    from fsdpkit.scheduling.slurm import Round, SlurmClient
-
-    asked = Round()
-    job_id = next(i for i, s in decisive(record, standing.states).items() if s and not s.over)
-    return SlurmClient(record.cluster).details(job_id, asked), asked.unread
+    states = decisive(record, standing.states).items()
+    job_id, state = next((i, s) for i, s in states if s and not s.over)
+    return asking.details(record, job_id, state)
 
 
 # What the run directory tells
@@ -333,10 +382,6 @@ def _task(
     except OSError:  # another user's, in a directory that may not be entered
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
-    try:
-        job = read_json(paths.job)
-    except (OSError, ValueError):
-        job = {}
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
         task=number,
@@ -344,9 +389,18 @@ def _task(
         state=state,
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
-        progress=asdict(progress_of(history, job)),
+        progress=asdict(progress_of(history, _job(paths))),
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )
+
+
+def _job(paths: RunPaths) -> dict[str, Any]:
+    """job.json; empty if it cannot be read."""
+    try:
+        found = read_json(paths.job)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _failure(attempt: Attempt) -> Failure | None:

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from fsdpkit.runs.history import History
-from fsdpkit.runs.reading import open_regular, parsed
+from fsdpkit.runs.reading import LARGEST, open_regular, parsed
 
 _TAIL_BYTES = 1 << 16
+_MOST_STEPS = 1 << 53
 _MOST_BYTES = 1 << 24
 """A line holds a number for each rank now and then, so that its length is not known."""
 
@@ -47,9 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
     """Where one training stands. `job`: what is in `job.json`; empty if that cannot be read."""
     lines = _newest_lines(history.paths.metrics)
-    training = job.get("training")
-    steps = training.get("steps") if isinstance(training, Mapping) else None
-    steps = steps if isinstance(steps, int) else None
+    steps = steps_to_do(job)
     newest = history.checkpoints[-1] if history.checkpoints else None
     last = lines[-1] if lines else {}
     ended = bool(history.attempts) and history.attempts[-1].ending is not None
@@ -65,6 +64,19 @@ def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
         checkpoint_s=newest.time_s if newest else None,
         updated_s=last.get("time_s"),
     )
+
+
+def steps_to_do(job: Mapping[str, Any]) -> int | None:
+    """In all, by `job.json`."""
+    training = job.get("training")
+    steps = training.get("steps") if isinstance(training, Mapping) else None
+    return steps if isinstance(steps, int) and 0 <= steps <= _MOST_STEPS else None
+
+
+def steps_done(metrics: Path) -> int | None:
+    """By the newest line."""
+    lines = _newest_lines(metrics)
+    return lines[-1]["step"] if lines else None
 
 
 Line = dict[str, Any]
@@ -104,7 +116,9 @@ def _step_lines(tail: bytes, *, whole: bool) -> list[Line]:
 def _is_step(line: Line) -> bool:
     return (
         isinstance(line.get("step"), int)
+        and 0 <= line["step"] <= _MOST_STEPS
         and isinstance(line.get("time_s"), int | float)
+        and 0 <= line["time_s"] <= 1e11
         and "step_time_s" in line
     )
 
@@ -120,8 +134,9 @@ def _median(values: Sequence[object]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """A number that is not a truth value; null stands for one that is not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A number that is not a truth value; null stands for one that is not finite, and what Python
+    writes instead is none either."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return None
     return float(value)
 

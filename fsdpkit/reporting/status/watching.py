@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.scales import duration, number
 from fsdpkit.reporting.status.progress import Progress
 from fsdpkit.reporting.timeline import Span
 from fsdpkit.runs.history import History
+from fsdpkit.runs.reading import LARGEST, parsed
 from fsdpkit.scheduling.run_states import Standing
 from fsdpkit.scheduling.states import JobState
 
@@ -72,6 +74,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
     """What the scheduler did not say, and why."""
     over: bool = False
+    exit_status: int | None = None
+    """What whoever waited for the run exits with, once it is over."""
 
 
 class Curves:
@@ -87,7 +91,12 @@ class Curves:
         try:
             line = _decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return
+            if "NaN" not in text and "Infinity" not in text:
+                return
+            try:  # as Python's json writes what is no number
+                line = msgspec.convert(parsed(text), _Line)
+            except ValueError:
+                return
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint
         while self._points and self._points[-1].step >= line.step:
@@ -101,11 +110,15 @@ class Curves:
 
     @property
     def loss(self) -> tuple[float | None, ...]:
-        return tuple(point.loss for point in self._points)
+        return tuple(_drawable(point.loss) for point in self._points)
 
     @property
     def tokens_per_s(self) -> tuple[float | None, ...]:
-        return tuple(point.tokens_per_s for point in self._points)
+        return tuple(_drawable(point.tokens_per_s) for point in self._points)
+
+
+def _drawable(value: float | None) -> float | None:
+    return value if value is not None and abs(value) <= LARGEST else None
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -137,7 +150,7 @@ def happenings(spans: Iterable[Span]) -> list[Happening]:
     for span in spans:
         if span.kind == "attempt":
             told.append(Happening(time_s=span.begin_s, words=f"attempt {span.attempt} began"))
-            if span.end_s is not None:
+            if span.end_s is not None and not span.guessed:
                 told.append(Happening(time_s=span.end_s, words=f"over: {span.label}"))
         elif span.kind == "launch" and not span.label.startswith("launch 0 "):
             told.append(Happening(time_s=span.begin_s, words=f"ranks started again, {span.label}"))
@@ -193,8 +206,20 @@ def view_of(
         action=answer.action if answer else None,
         attempt=attempt.number if attempt else None,
         unread=standing.unread if standing else (),
+        exit_status=_exit_status(state, history),
         **seen,
     )
+
+
+def _exit_status(state: JobState | None, history: History) -> int | None:
+    """As the scheduler has it; of a job that it has forgotten, as the run's own files do."""
+    if state is not None:
+        return state.exit_status if state.phase == "ended" else None
+    if not ended_on_record(history):
+        return None
+    newest = history.attempts[-1]
+    status = newest.ending.status if newest.ending else 0
+    return status or (0 if newest.verdict else FsdpkitError.exit_code)
 
 
 def _state(state: JobState | None, history: History, standing: Standing | None) -> str:

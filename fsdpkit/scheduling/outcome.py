@@ -1,0 +1,102 @@
+"""How a job ended by the run's own files, beside what the scheduler says: done needs a verdict.
+
+A scheduler's COMPLETED says that the batch script ended with status 0; that all was done says the
+head node's agent, in `verdict.json`. Where it left none, nobody knows. Statuses that tell of a stop
+on request are believed only with the files that say so, too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import msgspec
+
+from fsdpkit.errors import STOPPED_EARLY
+from fsdpkit.runs import outcomes
+from fsdpkit.runs.layout import RunPaths, TaskPaths
+from fsdpkit.runs.outcomes import Ending, Verdict
+from fsdpkit.runs.reading import read_json
+from fsdpkit.runs.record import RunRecord, jobs_of_attempts
+from fsdpkit.scheduling.states import JobState
+
+_RETURNS_WITHIN_S = 10.0
+UNSEEN_S = 60.0
+"""How long a client of a network file system may not see a file that is there."""
+
+
+def judged(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
+    """`state` with its outcome, if it has ended in a way that the run's files speak of."""
+    if not state.over or state.exit_signal:
+        return state
+    if state.state == "COMPLETED" and state.exit_code == 0:
+        return _vouched_for(paths, record, job_id, state)
+    if state.exit_code == STOPPED_EARLY:
+        return _stopped(paths, record, job_id, state)
+    return state
+
+
+def may_be_unseen(state: JobState, now_s: float | None = None) -> bool:
+    """Whether the files that would vouch for a job may only not have been seen yet."""
+    ended_s = state.end_s or 0.0
+    return state.outcome == "unknown" and (now_s or time.time()) - ended_s < UNSEEN_S
+
+
+def settle_s(state: JobState) -> float:
+    """How long an end must be the last word until it is believed, seconds."""
+    if may_be_unseen(state):
+        return UNSEEN_S
+    return _RETURNS_WITHIN_S if state.may_return else 0.0
+
+
+def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
+    task = _task(paths, job_id)
+    try:
+        number = _newest_attempt(task, record, job_id)
+        if number is None:
+            return replace(state, outcome="unknown", account="no attempt of it is on record")
+        verdict = msgspec.convert(read_json(task.attempt(number).verdict), Verdict)
+    except FileNotFoundError:
+        return replace(state, outcome="unknown", account="no agent left a verdict")
+    except OSError as error:
+        why = f"its verdict cannot be read: {error.strerror}"
+        return replace(state, outcome="unknown", account=why)
+    except ValueError:
+        return replace(state, outcome="unknown", account="its verdict cannot be understood")
+    if verdict.trouble is not None:
+        return replace(state, outcome="unknown", account=f"its verdict is {verdict.trouble.cause}")
+    return replace(state, outcome="done")
+
+
+def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
+    task = _task(paths, job_id)
+    try:
+        number = _newest_attempt(task, record, job_id)
+    except OSError:
+        return state
+    if number is None:
+        return state
+    attempt = task.attempt(number)
+    verdict, ending = outcomes.read(attempt.verdict, Verdict), outcomes.read(attempt.ending, Ending)
+    trouble = verdict.trouble if verdict else None
+    if not trouble or trouble.cause != "stopped" or not ending or ending.action != "end":
+        return state
+    saved = "" if ending.step is None else f"; saved at step {ending.step:,}"
+    return replace(state, outcome="stopped", account=f"{ending.why}{saved}")
+
+
+def _task(paths: RunPaths, job_id: str) -> TaskPaths:
+    _, _, task = job_id.partition("_")
+    return paths.task(int(task) if task else None)
+
+
+def _newest_attempt(task: TaskPaths, record: RunRecord, job_id: str) -> int | None:
+    """Of this job. Raises OSError where nobody may look, other than `TaskPaths.attempts`."""
+    try:
+        os.listdir(task.dir)
+    except FileNotFoundError:
+        return None
+    parent, _, number = job_id.partition("_")
+    mine = jobs_of_attempts(record.jobs, task.attempts(), int(number) if number else None)
+    return max((n for n, job in mine.items() if job.job_id == parent), default=None)
