@@ -106,7 +106,7 @@ COMMANDS = [
     (["status", "--json"], 0),
     (["diagnose", "RUN"], 0),
     (["diagnose", "RUN", "--json"], 0),
-    (["watch", "RUN"], 0),
+    (["watch", "RUN"], 1),
     (["logs", "RUN"], 0),
     (["logs", "RUN", "--all", "--batch"], 0),
     (["logs", "RUN", "--follow"], 0),
