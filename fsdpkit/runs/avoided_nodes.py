@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.errors import FsdpkitError, StorageError, UsageError
 from fsdpkit.runs.layout import make_directory, write_atomically
 from fsdpkit.runs.reading import read_bytes
-from fsdpkit.runs.record import RunId, Time, now_s
+from fsdpkit.runs.record import RunId, Time, load, now_s
 
 _DIRECTORY = "avoided-nodes"
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -69,6 +69,18 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
         if _NODE.fullmatch(node) and note.until_s > now_s:
             found.append(AvoidedNode(node, note.why, note.run_id, note.since_s, note.until_s))
     return found
+
+
+def avoided_on(site: str, runs: Path, now_s: float) -> list[AvoidedNode]:
+    """Those that failed a run on this cluster: another one's Slurm does not know their names."""
+
+    def is_here(note: AvoidedNode) -> bool:
+        try:
+            return load(runs / note.run_id).site == site
+        except FsdpkitError:
+            return False
+
+    return [note for note in avoided(runs, now_s) if is_here(note)]
 
 
 def forgive(runs: Path, node: str) -> bool:

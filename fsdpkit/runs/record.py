@@ -33,6 +33,7 @@ RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")]
 JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
 TaskId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}(_[0-9]{1,9})?\Z")]
 Clusters = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,-]{0,255}\Z")]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
@@ -52,6 +53,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     first_attempt: Number = 0
     after: list[JobId] = []
     """Jobs of the run that must have ended short of the goal before this one starts."""
+    left_out: list[NodeName] = []
+    """Nodes that it was submitted without because they failed a run, beside the job's own
+    resources.exclude."""
     submitted_s: Time | None = None
     """Unix time."""
     ended: Ended | None = None
@@ -87,6 +91,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     array: list[Number] | None = None
     first_attempt: Number = 0
     after: list[JobId] = []
+    left_out: list[NodeName] = []
     submitted_s: Time | None = None
     ended: Ended | None = None
     """Once the scheduler had said how every job ended: those states by job id, not asked again."""

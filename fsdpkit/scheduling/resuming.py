@@ -288,6 +288,7 @@ def _next_job(plan: Plan) -> JobRecord:
         array=parse_array(plan.array)[0] if plan.array else None,
         first_attempt=plan.first_attempt,
         after=list(plan.chained),
+        left_out=[node for node, _ in plan.avoided],
         submitted_s=now_s(),
     )
 

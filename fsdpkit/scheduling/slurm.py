@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.exclusions import SINFO_FORMAT
 from fsdpkit.scheduling.states import (
     JobState,
     job_fields,
@@ -323,6 +324,11 @@ class SlurmClient:
     def config_text(self, asked: Round) -> str | None:
         """How slurmctld is configured, in its own words; None if it does not say."""
         return self._ask(["scontrol", *self._cluster_flag(), "show", "config"], asked)
+
+    def nodes_text(self, partition: str | None, asked: Round) -> str | None:
+        """What `exclusions.nodes_of` reads, of one partition or all; None if it does not say."""
+        where = [] if partition is None else ["-p", partition]
+        return self._ask(["sinfo", *self._cluster_flag(), "-hNo", SINFO_FORMAT, *where], asked)
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +24,12 @@ from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import problems
 from fsdpkit.config.trust import items_of, refuse_strangers
-from fsdpkit.errors import ConfigError, FsdpkitError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
-from fsdpkit.runs import avoided_nodes
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
-from fsdpkit.runs.record import RunRecord, load, now_s, save
+from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
@@ -142,12 +141,8 @@ def fit(
 
         check_fits(resources)
     else:
-        avoided = _avoided(runs, site.id)
-    if avoided and resources.nodelist:
-        names = ", ".join(node for node, _ in avoided)
-        warnings.append(f"not avoiding {names}: resources.nodelist says which nodes to use")
-        avoided = ()
-    warnings += [f"avoiding {node}, {why}" for node, why in avoided]
+        avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
+        warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:
         warnings.append(
             f"{profile.title} does not queue a job again, so what [retry] would requeue ends "
@@ -202,21 +197,6 @@ def _check_forking(job: LoadedJob) -> None:
             f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
             '"auto" they are started anew'
         ) from error
-
-
-def _avoided(runs: Path, site: str) -> tuple[tuple[str, str], ...]:
-    """The nodes to avoid on this cluster: sbatch refuses names that it does not know."""
-    found = []
-    for note in avoided_nodes.avoided(runs, now_s()):
-        try:
-            here = load(runs / note.run_id).site == site
-        except FsdpkitError:
-            continue
-        if here:
-            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until_s))
-            why = "".join(c if c.isprintable() else " " for c in note.why)
-            found.append((note.node, f"until {until}: {why[:200]} ({note.run_id})"))
-    return tuple(found)
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -283,6 +263,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         nodes=resources.nodes,
         ranks_per_node=resources.gpus,
         array=parse_array(plan.array)[0] if plan.array else None,
+        left_out=[node for node, _ in plan.avoided],
         submitted_s=now_s(),
         work_dir=str(plan.work_dir),
         command=sys.argv,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class FakeSlurm:
             "squeue": SQUEUE,
             "sacct": "exit 1",
             "scontrol": "exit 1",
+            "sinfo": "cat {here}/nodes",
             "scancel": 'echo "$@" >> {here}/cancelled',
         }.items():
             (here / name).write_text("#!/bin/sh\n" + text.format(here=here))
@@ -61,6 +63,11 @@ class FakeSlurm:
         (self.here / "state").unlink(missing_ok=True)
         if lines:
             (self.here / "state").write_text("\n".join(lines) + "\n")
+
+    def nodes(self, *names: str) -> None:
+        """What sinfo prints: nodes with four GPUs each, all idle; nothing: it fails."""
+        text = "".join(f"main*|{name}|idle|64|500000|(null)|gpu:4\n" for name in names)
+        (self.here / "nodes").write_text(text)
 
 
 @pytest.fixture
@@ -212,6 +219,7 @@ def test_only_nodes_of_this_cluster_are_avoided(
         run.paths.record.read_text().replace('"site": "generic"', '"site": "osc-ascend"')
     )
     until_s = time.time() + 60
+    slurm.nodes("n1", "n2", "n3", "n4", "n5", "n7")
     avoid(tmp_path / "runs", "n1", why="it\nhung", run_id=run.id, until_s=until_s)
     avoid(tmp_path / "runs", "n2", why="it hung", run_id="other-run", until_s=until_s)
     avoid(tmp_path / "runs", "n3", why="it hung", run_id="no-run", until_s=until_s)
@@ -224,6 +232,45 @@ def test_only_nodes_of_this_cluster_are_avoided(
     assert "--exclude" not in asked_for.stdout
     assert "not avoiding n1: resources.nodelist" in asked_for.stderr
     assert json.loads(run.paths.job.read_text())["resources"]["exclude"] is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words", "out"),
+    [
+        (("n1", "n2", "n3", "n4"), ("--nodes", "2"), {"n2", "n3"}),
+        (("n1", "n2", "n3"), ("--nodes", "2"), {"n3"}),  # the newest
+        (("n1", "n2", "n3"), ("--nodes", "2", "--spare", "1"), set()),
+        (("n1", "n2", "n3"), ("--nodes", "2", "--set", "resources.exclude=n1"), set()),
+        (("n1", "n2", "n3", "n4"), ("--nodes", "2", "--gpus", "8"), set()),  # none has as many
+        (("n1", "n3", "n4"), ("--nodes", "2"), {"n3"}),  # Slurm has no n2
+        ((), ("--nodes", "1"), set()),  # nobody can say
+        (("n1", "n2", "n3"), ("--nodes", "1", "--set", "resources.exclude=n["), set()),
+        (("n1", "n2", "n3"), ("--nodes", "1", "--set", "resources.reservation=mine"), set()),
+    ],
+)
+def test_a_job_leaves_out_no_more_nodes_than_it_can_do_without(
+    run: Run,
+    slurm: FakeSlurm,
+    fsdpkit: Callable[..., Completed],
+    tmp_path: Path,
+    nodes: tuple[str, ...],
+    words: tuple[str, ...],
+    out: set[str],
+) -> None:
+    if nodes:
+        slurm.nodes(*nodes)
+    until_s = time.time() + 3600
+    for node in ("n2", "n3"):
+        avoid(tmp_path / "runs", node, why="hung", run_id=run.id, until_s=until_s)
+        time.sleep(0.002)
+    done = fsdpkit("submit", "train.py", "--set", "template=bare", "--gpus", "2", *words)
+    assert done.returncode == 0, done.stderr
+    made = next(path for path in (tmp_path / "runs").glob("train-*") if path != run.dir)
+    (asked,) = re.findall(r"--exclude=(\S+)", directives(Run.open(made))) or [""]
+    assert set(asked.strip('"').split(",")) - {"n1", "n["} == out or (not asked and not out)
+    assert set(Run.open(made).record.left_out) == out
+    used = {"n2", "n3"} & set(nodes or ("n2", "n3")) - out
+    assert [f"not avoiding {', '.join(sorted(used))}: " in done.stderr] == [bool(used)]
 
 
 def test_while_one_resumes_another_waits_and_then_knows(run: Run, slurm: FakeSlurm) -> None:

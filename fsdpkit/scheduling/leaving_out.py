@@ -1,0 +1,77 @@
+"""Which of the nodes that failed a run a new job is submitted without, as far as it can be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from fsdpkit.config.job import Resources
+from fsdpkit.config.placement import Placement
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.units import parse_memory_mb
+from fsdpkit.rendering.directives import resource_directives
+from fsdpkit.runs import avoided_nodes, exclusions
+from fsdpkit.runs.avoided_nodes import AvoidedNode
+from fsdpkit.runs.record import now_s
+
+
+def nodes_to_leave_out(
+    runs: Path, resources: Resources, placement: Placement, site: LoadedSite
+) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """The nodes that the job leaves out, each with the why; and why others are not left out."""
+    notes = avoided_nodes.avoided_on(site.id, runs, now_s())
+    if not notes:
+        return (), []
+    left_out: list[AvoidedNode] = []
+    if resources.nodelist:
+        used, why = notes, "resources.nodelist says which nodes to use"
+    else:
+        left_out, used, why = _divided(notes, resources, placement, site.profile)
+    names = ", ".join(note.node for note in used)
+    return (
+        tuple((note.node, _in_words(note)) for note in left_out),
+        [f"not avoiding {names}: {why}"] if names else [],
+    )
+
+
+def _divided(
+    notes: list[AvoidedNode], resources: Resources, placement: Placement, profile: SiteProfile
+) -> tuple[list[AvoidedNode], list[AvoidedNode], str]:
+    """Nodes to leave out and nodes to use after all, by what Slurm says of its nodes; and why to
+    use them."""
+    from fsdpkit.scheduling.slurm import Round, SlurmClient
+
+    asked = Round()
+    demand = _demand(resources, placement, profile)
+    text = SlurmClient(profile.slurm_clusters).nodes_text(demand.partition, asked)
+    nodes, own = exclusions.nodes_of(text or ""), exclusions.expand(resources.exclude or "")
+    if not nodes or own is None or resources.reservation:
+        return [], notes, "; ".join(["nobody can say how many nodes would be left", *asked.unread])
+    suitable = [names - set(own) for names in exclusions.suitable(nodes, demand)]
+    known = {node.name for node in nodes}
+    left_out = exclusions.leave_out(notes, known, suitable, demand.nodes)
+    used = [note for note in notes if note.node in known and note not in left_out]
+    return left_out, used, f"too few others suit the job, which needs {demand.nodes} nodes"
+
+
+def _demand(resources: Resources, placement: Placement, profile: SiteProfile) -> exclusions.Demand:
+    """What each node must have, from the lines that sbatch will read."""
+    asked = {d.name: d.value for d in resource_directives(resources, placement, profile)}
+    gres = [asked["gres"]] if asked.get("gres") else []
+    if gpus := asked.get("gpus-per-node"):
+        gres.append(f"gpu:{gpus}")
+    return exclusions.Demand(
+        nodes=resources.nodes_asked,
+        partition=asked.get("partition"),
+        cpus=placement.cpus_per_task,
+        memory_mb=parse_memory_mb(resources.memory) if resources.memory else 0,
+        constraint=asked.get("constraint"),
+        gres=tuple(one for text in gres for one in str(text).split(",")),
+    )
+
+
+def _in_words(note: AvoidedNode) -> str:
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until_s))
+    why = "".join(c if c.isprintable() else " " for c in note.why)
+    return f"until {until}: {why[:200]} ({note.run_id})"
