@@ -33,6 +33,8 @@ _STRAGGLE_S = 120.0
 """How long ranks may differ in how long they take to leave."""
 _ABSENT_S = 5.0
 """A pause between two looks that is no business of the nodes'."""
+_QUIET_S = 2.0
+"""A silence that may become a loss."""
 _GATHER_S = 30.0
 """With spares: how long to wait for the last nodes when enough are there."""
 
@@ -52,6 +54,8 @@ class Conductor:
     start_s: float = 600.0
     """How long nodes may take until their agents are there."""
     clock: Callable[[], float] = time.monotonic
+    connected: Callable[[], bool] = lambda: True
+    """Whether this node's interface has a carrier."""
 
     over: bool = False
     _launch: int = -1
@@ -66,6 +70,7 @@ class Conductor:
     _stopping: bool = False
     _look_s: float = 0.0
     _ticked_s: float = 0.0
+    _cut_off: bool = False
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -165,6 +170,8 @@ class Conductor:
             self.board.order(Order(do="stop"))
 
     def _judge(self, now: float) -> None:
+        quiet = any(now - self._heard_s[n] > _QUIET_S for n in self._training)
+        self._cut_off = quiet and (self._cut_off or not self.connected())
         lost = [self.nodes[n] for n in self._training if n in self._gone]
         reports = [self._reports[n] for n in self._training if n in self._reports]
         trouble = first_trouble(reports, lost, max(0.0, now - self._began_s))
@@ -185,7 +192,7 @@ class Conductor:
         self._answer(trouble, now)
 
     def _silent(self, now: float) -> bool:
-        return any(now - self._heard_s[n] > 2.0 for n in self._training if n not in self._gone)
+        return any(now - self._heard_s[n] > _QUIET_S for n in self._training if n not in self._gone)
 
     def _answer(self, trouble: Trouble, now: float) -> None:
         self.record(
@@ -224,6 +231,7 @@ class Conductor:
             warned=self._stopping,
             restarts=max(0, self._launch),
             earlier=tuple(self._troubles),
+            cut_off=self._cut_off,
         )
         with contextlib.suppress(OSError):  # a full disk; the failures on record are left
             outcomes.write(self.attempt.verdict, verdict)

@@ -1,10 +1,12 @@
 """What the batch shell asks when srun is over, with the status of it as the argument.
 
-Standard input is `scontrol show job -o`. The answer on standard output is one line for the shell:
-`end STATUS [JOBS]` with the jobs chained behind it that are not to start; `requeued STATUS`, if
-Slurm has queued the job again itself; or `requeue STATUS [NODES]` with the nodes to leave out. Jobs
-and nodes are separated by commas. What a person should read goes to standard error. Imports no
-torch: the job's last seconds may be short.
+Standard input is `scontrol show job -o`, and behind it what sinfo says of the partition's nodes
+(runs/exclusions.py). The answer on standard output is one line for the shell: `end STATUS [JOBS]`
+with the jobs chained behind it that are not to start; `requeued STATUS`, if Slurm has queued the
+job again itself; or `requeue STATUS [NODES]` with what it is to exclude from now on: `-` is none,
+nothing is what it excludes already. Jobs and nodes are separated by commas.
+What a person should read goes to standard error. Imports no torch: the job's last seconds may be
+short.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import msgspec
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
+from fsdpkit.launching.leaving_out import Exclusions, exclusions
 from fsdpkit.launching.policy import (
     CHECK_FAILED,
+    HEAD_SILENT,
     Attempt,
     Job,
     after_attempt,
@@ -34,7 +38,9 @@ from fsdpkit.launching.policy import (
 )
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
+from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
+from fsdpkit.runs.exclusions import nodes_of
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
@@ -49,7 +55,6 @@ _FEW = 5
 holds the job back for two."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB = re.compile(r"\d+(?:_\d+)?")
-_NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")  # node[5-7,9],gpu12
 
 
 def main() -> int:
@@ -65,9 +70,14 @@ def _answer(status: int) -> int:
     attempt = AttemptPaths(Path(os.environ["FSDPKIT_ATTEMPT_DIR"]))
     task = TaskPaths(attempt.dir.parent)
     retry = _retry(run)
-    facts = gather(status, job_of(sys.stdin.read()), attempt, task)
+    about_job, _, about_nodes = sys.stdin.read().partition("\n")
+    facts = gather(status, job_of(about_job), attempt, task)
     decision = after_attempt(facts, retry)
     ending = msgspec.structs.replace(decision, step=_newest_step(task))
+    left_out = None
+    if ending.action == "requeue":
+        left_out = _exclusions(facts.job, ending, run, attempt, about_nodes)
+        ending = msgspec.structs.replace(ending, left_out=left_out.left_out)
     try:
         _record(ending, attempt, run, retry)
     except OSError as error:  # an attempt that leaves no trace must not be followed by another
@@ -75,9 +85,10 @@ def _answer(status: int) -> int:
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
     if ending.action == "requeue":
-        say(f"{ending.why}; queued again", sys.stderr)
-        before = [facts.job.exclude] if facts.job.exclude and ending.avoid else []
-        print("requeue", ending.status, ",".join([*before, *ending.avoid]))
+        without = f" without {', '.join(ending.left_out)}" if ending.left_out else ""
+        say(f"{ending.why}; queued again{without}", sys.stderr)
+        change = left_out.change if left_out else None
+        print("requeue", ending.status, "" if change is None else change or "-")
         return 0
     behind = _chained(run) if ending.for_good else []
     if ending.cause != "done":
@@ -89,6 +100,48 @@ def _answer(status: int) -> int:
             say(f"to go on: fsdpkit resume {shlex.quote(str(run.dir))}", sys.stderr)
     print("requeued" if facts.job.requeued else "end", ending.status, ",".join(behind))
     return 0
+
+
+def _exclusions(
+    job: Job, ending: Ending, run: RunPaths, attempt: AttemptPaths, about_nodes: str
+) -> Exclusions:
+    """What the job is to exclude when it is queued again."""
+    now_s = time.time()
+    avoided = [AvoidedNode(node, ending.why, run.dir.name, now_s, now_s) for node in ending.avoid]
+    before: set[str] = set()
+    with contextlib.suppress(FsdpkitError):  # of other runs' nodes nothing is known then
+        record = load(run.dir)
+        others = avoided_nodes.avoided_on(record.site, run.dir.parent, now_s)
+        avoided += [note for note in others if note.node not in ending.avoid]
+        this = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
+        before = {node for one in record.jobs if one.job_id == this for node in one.left_out}
+    resources: dict[str, Any] = {}
+    with contextlib.suppress(OSError, StorageError):
+        resources = table_of_job(run.dir, "resources", dict[str, Any])
+    for past in _endings_of_job(attempt):
+        before.update(past.left_out, past.avoid)
+    return exclusions(
+        avoided,
+        present=job.exclude,
+        own=resources.get("exclude") or "",
+        before=before,
+        nodes=nodes_of(about_nodes),
+        had=os.environ.get("FSDPKIT_NODE_NAMES", "").split(),
+        features=job.features,
+        chosen=job.chosen,
+    )
+
+
+def _endings_of_job(attempt: AttemptPaths) -> list[Ending]:
+    """How this job's earlier attempts ended, as far as that is on record."""
+    number, task = _number(attempt), TaskPaths(attempt.dir.parent)
+    first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    found = [outcomes.read(task.attempt(n).ending, Ending) for n in range(max(0, first), number)]
+    return [ending for ending in found if ending is not None]
+
+
+def _number(attempt: AttemptPaths) -> int:
+    return int(attempt.dir.name.removeprefix("attempt-"))
 
 
 def _chained(run: RunPaths) -> list[str]:
@@ -114,9 +167,15 @@ def job_of(text: str) -> Job:
         reason=fields.get("Reason"),
         preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", ""),
         requeue={"1": True, "0": False}.get(fields.get("Requeue", "")),
-        exclude=excluded if _NODES.fullmatch(excluded := fields.get("ExcNodeList", "")) else None,
+        exclude=_unless_null(fields.get("ExcNodeList")),
+        features=bool(_unless_null(fields.get("Features"))),
+        chosen=bool(_unless_null(fields.get("ReqNodeList")) or "Reservation" in fields),
         requeued=int(fields.get("Restarts", "0")) > int(os.environ.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def _unless_null(value: str | None) -> str | None:
+    return "" if value == "(null)" else value
 
 
 def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Attempt:
@@ -137,7 +196,10 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
         job=job,
         trouble=trouble,
         nodes=int(os.environ.get("FSDPKIT_NODES", "1")),
-        lost=_names(node for one in verdict.earlier for node in one.lost) if verdict else (),
+        head=os.environ.get("FSDPKIT_NODE_NAMES", "").partition(" ")[0],
+        losses=tuple(_names(one.lost) for one in verdict.earlier) if verdict else (),
+        accusers=_accusers(attempt),
+        cut_off=verdict is not None and verdict.cut_off,
         decided=verdict is not None,
         warned=verdict is not None and verdict.warned,
         why=verdict.why if verdict else "",
@@ -165,6 +227,15 @@ def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
         return msgspec.structs.replace(found[0], lost=tuple(nodes))
     # The same on several nodes is not theirs.
     return msgspec.structs.replace(found[0], cause="preflight", status=NodeError.exit_code)
+
+
+def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
+    """Nodes that left the word that the head node does not answer."""
+    status = f"{NodeLostError.exit_code} "
+    words = (read_text(path).strip() for path in attempt.failures.glob("*"))
+    ours = (line.removeprefix(status) for line in words if line.startswith(status))
+    parts = (line.partition(": ") for line in ours)
+    return _names(name for name, _, told in parts if told.startswith(HEAD_SILENT))
 
 
 def _names(nodes: Iterable[str]) -> tuple[str, ...]:
@@ -204,7 +275,7 @@ def _fruitless(attempt: AttemptPaths, task: TaskPaths, told: str) -> int:
     do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
     node is gone (SlurmdTimeout) it may refuse one after another. told: of this attempt's end.
     """
-    number = int(attempt.dir.name.removeprefix("attempt-"))
+    number = _number(attempt)
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     said = {n: ending.get("why", "") for n, ending in endings.items()} | {number: told}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from fsdpkit.errors import NodeError, NodeLostError
 from fsdpkit.launching.board import Answer, Letter, Meeting, Order, Said
 from fsdpkit.launching.line import Line
-from fsdpkit.launching.policy import Report
+from fsdpkit.launching.policy import HEAD_SILENT, Report
 
 TICK_S = 0.25
 _NODES_A_TICK = 256
@@ -115,7 +115,7 @@ class Link:
 
     def lost_message(self) -> str:
         why = f" ({self.broken})" if self.broken else f", for {self.silent_s:.0f} s"
-        return f"the head node's agent does not answer any more{why}"
+        return f"{HEAD_SILENT}{why}"
 
     def _run(self) -> None:
         try:

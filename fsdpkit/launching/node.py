@@ -28,6 +28,7 @@ from fsdpkit.failures.ends import End, explain, told
 from fsdpkit.failures.patterns import Level
 from fsdpkit.launching import flight, warm
 from fsdpkit.launching.board import Board, Meeting, Order
+from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import Connection, HeadLine
@@ -169,7 +170,9 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
             board = Board(len(names))
             link = Link(HeadLine(board), len(names), math.inf)
             record = JsonLines(node.attempt.dir / "orders.jsonl").write
+            connected = Conductor.connected
             if torchrun.endpoint is not None:
+                connected = carrier_of(torchrun.endpoint[0])
                 gate = Gate(board, keys_of(torchrun.config.run_id))
                 gate.open(*torchrun.endpoint)
                 at_end.callback(_close_gate, gate, record)
@@ -184,6 +187,7 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
                 task=node.task,
                 record=record,
                 start_s=start_s,
+                connected=connected,
             )
             link.ticks.append(conductor.tick)
             at_end.callback(lambda: link.broken or board.linger(others=conductor.others))

@@ -28,6 +28,7 @@ from fsdpkit.errors import (
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import explain_record
 from fsdpkit.failures.patterns import Level
+from fsdpkit.launching.lost_nodes import to_blame
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
@@ -127,7 +128,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     requeue: bool | None = None
     """Whether it may be queued again."""
     exclude: str | None = None
-    """The nodes that it avoids as yet, in Slurm's notation."""
+    """The nodes that it excludes as yet, in Slurm's notation."""
+    features: bool = False
+    """Whether it asks for features."""
+    chosen: bool = False
+    """Whether it names nodes that it must have, or a reservation."""
     requeued: bool = False
     """Slurm has queued it again itself: a lost node, or a preemption at the end of its grace."""
 
@@ -141,8 +146,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     trouble: Trouble | None = None
     """The agents' verdict, or else the first failure on record."""
     nodes: int = 2
-    lost: tuple[str, ...] = ()
-    """Nodes that were lost on the way, though the attempt may have gone on without them."""
+    head: str = ""
+    losses: tuple[tuple[str, ...], ...] = ()
+    """Nodes that were lost on the way, though the attempt may have gone on without them: those of
+    one launch together."""
+    accusers: tuple[str, ...] = ()
+    """Nodes on record with the word that the head node does not answer."""
+    cut_off: bool = False
+    """Whether the head node's interface had no carrier while others were silent."""
     decided: bool = False
     """Whether the agents came to a verdict, or were ended before."""
     warned: bool = False
@@ -160,9 +171,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     """When srun is over: end the job with which status, or queue it again without which nodes."""
     trouble, job = attempt.trouble, attempt.job
-    avoid = tuple(dict.fromkeys([*attempt.lost, *(trouble.lost if trouble else ())]))
-    if len(avoid) > max(1, attempt.nodes // 10):
-        avoid = ()  # that many do not break at once: the network did, or the node that looks
+    losses = dict.fromkeys([*attempt.losses, *([trouble.lost] if trouble else [])])
+    avoid = to_blame(
+        losses,
+        attempt.nodes,
+        attempt.head,
+        accusers=attempt.accusers,
+        cut_off=attempt.cut_off,
+    )
     if trouble is None and attempt.status == 0 and not attempt.decided:
         why = "srun ended with status 0, but the agents left no verdict: nobody knows what was done"
         return Ending(action="end", status=FsdpkitError.exit_code, cause="unknown", why=why)
@@ -241,6 +257,9 @@ def _action_on(cause: str, retry: Retry) -> str:
         "out-of-memory": retry.on_out_of_memory,
     }.get(cause, "stop")
 
+
+HEAD_SILENT = "the head node's agent does not answer any more"
+"""What an agent says on record of a head node that it has lost."""
 
 CHECK_FAILED = "check before training failed"
 """How an agent begins to say that its node is not fit."""

@@ -23,6 +23,7 @@ _UP = {"idle", "mix", "alloc", "comp", "plnd"}
 _DOUBTFUL = "*$"
 """Flags behind a state: not responding, under maintenance."""
 _MOST_NAMES = 100_000
+_WORD = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+")
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def expand(text: str) -> tuple[str, ...] | None:
     """
     names: list[str] = []
     for word in filter(None, re.split(r",(?![^\[]*\])", text)):
-        if not re.fullmatch(r"(?:[^\[\]]|\[[^\[\]]+\])+", word):
+        if not _WORD.fullmatch(word):
             return None
         parts = [
             _numbers(part) if number % 2 else [part]

@@ -56,6 +56,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     earlier: tuple[Trouble, ...] = ()
     """What ended each launch, the last included if it was not done."""
+    cut_off: bool = False
+    """Whether this node's interface had no carrier while others were silent."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     why: str
     avoid: tuple[str, ...] = ()
+    """Nodes that failed in this attempt."""
+    left_out: tuple[str, ...] = ()
+    """Nodes that the job leaves out when it is queued again, beside those that its owner excludes.
+    """
     for_good: bool = False
     """Whether a job that is chained behind this one would only meet the same, and is not to start.
     """

@@ -44,6 +44,7 @@ class Scene:
 
     def __init__(self, path: Path, nodes: int = 2, spares: int = 0, **retry: Any) -> None:
         self.now = 1000.0
+        self.connected = True
         self.names = [f"node{n + 1}" for n in range(nodes + spares)]
         self.table = Table(nodes + spares)
         self.task = TaskPaths(path)
@@ -61,6 +62,7 @@ class Scene:
             record=lambda **fields: self.events.append(fields),
             start_s=600.0,
             clock=lambda: self.now,
+            connected=lambda: self.connected,
         )
 
     def live(self, seconds: float, *silent: int) -> None:
@@ -191,6 +193,22 @@ def test_a_silent_node_ends_the_attempt_by_name_in_bounded_time(scene: Scene) ->
     assert scene.last.do == "end"
     assert scene.verdict["trouble"]["lost"] == ["node2"]
     assert "resource" in scene.verdict["why"]
+
+
+def test_a_head_node_without_a_carrier_says_so_though_it_has_one_again(scene: Scene) -> None:
+    scene.connected = False
+    scene.live(20, 1)
+    scene.connected = True
+    scene.live(16, 1)
+    assert scene.verdict["cut_off"] is True
+
+
+def test_a_carrier_that_was_missing_before_others_fell_silent_says_nothing(scene: Scene) -> None:
+    scene.connected = False
+    scene.live(20)
+    scene.connected = True
+    scene.live(36, 1)
+    assert scene.verdict["cut_off"] is False
 
 
 def test_the_crash_of_those_who_lost_a_node_waits_until_that_is_known(scene: Scene) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import msgspec
 import pytest
 
 from fsdpkit.launching import ending
+from fsdpkit.launching.policy import HEAD_SILENT
+from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import save
 from tests.scheduling.records import job, run_of
 
 RUNNING = "JobId=7 JobState=RUNNING Reason=None Requeue=1 Restarts=0 ExcNodeList=(null)"
+SINFO = "main*|{}|alloc|64|500000|(null)|gpu:4"
 BROKEN = "check before training failed: torch cannot be imported by python on this node"
 
 
@@ -33,17 +37,23 @@ class Shell:
         self._patch, self._capsys = monkeypatch, capsys
         self.retry: dict[str, Any] = {}
         environ = {"FSDPKIT_RUN_DIR": self.run, "FSDPKIT_ATTEMPT_DIR": self.attempt}
-        for name, value in {**environ, "FSDPKIT_NODES": 2, "SLURM_JOB_ID": 7}.items():
+        names = {"FSDPKIT_NODES": 2, "FSDPKIT_NODE_NAMES": "node1 node2", "SLURM_JOB_ID": 7}
+        for name, value in {**environ, **names}.items():
             monkeypatch.setenv(name, str(value))
+        self.told = RUNNING
+        self.nodes = ["node1", "node2", "node3"]
+        self.resources: dict[str, Any] = {}
 
     def fails(self, node: int, line: str) -> None:
         (self.attempt / "failures" / f"{node:020}-node-{node}").write_text(line + "\n")
 
     def ask(self, status: int) -> str:
         """The answer on standard output; `said` is what a person reads."""
-        (self.run / "job.json").write_text(json.dumps({"retry": self.retry}))
+        job = {"retry": self.retry, "resources": self.resources}
+        (self.run / "job.json").write_text(json.dumps(job))
         self._patch.setattr(sys, "argv", ["ending", str(status)])
-        self._patch.setattr(sys, "stdin", io.StringIO(RUNNING))
+        lines = [one if "|" in one else SINFO.format(one) for one in self.nodes]
+        self._patch.setattr(sys, "stdin", io.StringIO("\n".join([self.told, *lines])))
         assert ending.main() == 0
         out, self.said = self._capsys.readouterr()
         return out.strip()
@@ -64,8 +74,105 @@ def test_a_node_that_fails_its_check_is_left_out_of_the_next_attempt(shell: Shel
     shell.fails(1, f"71 node2: {BROKEN}")
     assert shell.ask(71) == "requeue 71 node2"
     assert shell.written["cause"] == "node-failure"
-    assert shell.said == f"fsdpkit: node2: {BROKEN}; queued again\n"
+    assert shell.said == f"fsdpkit: node2: {BROKEN}; queued again without node2\n"
+    assert shell.written["left_out"] == ["node2"]
     assert (shell.run.parent / "avoided-nodes" / "node2.json").exists()
+
+
+def test_a_node_that_the_job_cannot_do_without_is_used_again(shell: Shell) -> None:
+    shell.nodes = ["node1", "node2"]
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71"
+    assert (shell.written["avoid"], shell.written["left_out"]) == (["node2"], [])
+
+
+def noted(shell: Shell, node: str, hours: float = 1.0) -> None:
+    """By an earlier run on the same cluster."""
+    other = shell.run.parent / "other-run"
+    other.mkdir(exist_ok=True)
+    save(RunPaths(other), msgspec.structs.replace(run_of(job("3")), id=other.name))
+    until_s = time.time() + 3600 * hours
+    avoid(shell.run.parent, node, why="hung", run_id=other.name, until_s=until_s)
+
+
+def recorded(shell: Shell, *left_out: str) -> None:
+    record = run_of(msgspec.structs.replace(job("7"), left_out=list(left_out)))
+    save(RunPaths(shell.run), msgspec.structs.replace(record, id=shell.run.name))
+
+
+def excludes(shell: Shell, names: str) -> None:
+    shell.told = RUNNING.replace("(null)", names)
+
+
+def test_what_is_avoided_now_takes_the_place_of_what_was_left_out_before(shell: Shell) -> None:
+    recorded(shell, "node3")
+    excludes(shell, "node3")
+    noted(shell, "node3", hours=-1)  # its time is over
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2"
+
+
+def test_what_a_person_excludes_stays_excluded(shell: Shell) -> None:
+    """In the job, or later by scontrol; also where fsdpkit had left it out itself."""
+    shell.nodes = [f"node{n}" for n in range(1, 10)]
+    shell.resources = {"exclude": "node[6-7]"}
+    recorded(shell, "node7", "node8")
+    excludes(shell, "node[6-9]")
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node[6-7],node9,node2"
+
+
+def test_nodes_that_a_person_excludes_are_not_counted_as_left(shell: Shell) -> None:
+    shell.resources = {"exclude": "node3"}
+    recorded(shell)
+    excludes(shell, "node3")
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71"
+
+
+def test_what_failed_another_run_is_left_out_too_if_enough_are_left(shell: Shell) -> None:
+    recorded(shell)
+    noted(shell, "node1")
+    shell.nodes = ["node1", "node2", "node3", "node4"]
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2,node1"
+    shell.nodes.remove("node4")
+    assert shell.ask(71) == "requeue 71 node2"
+
+
+@pytest.mark.parametrize("words", ["ReqNodeList=node[1-2]", "ReqNodeList=(null) Reservation=r1"])
+def test_where_the_job_says_where_to_run_nothing_is_left_out(shell: Shell, words: str) -> None:
+    shell.told += f" {words}"
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71"
+
+
+def test_only_nodes_with_the_same_features_count_where_the_job_asks_for_some(
+    shell: Shell,
+) -> None:
+    shell.nodes[2] = SINFO.format("node3").replace("(null)", "slow")
+    shell.fails(1, f"71 node2: {BROKEN}")
+    assert shell.ask(71) == "requeue 71 node2"
+    shell.told += " Features=fast"
+    assert shell.ask(71) == "requeue 71"
+
+
+def silent(shell: Shell, *names: str) -> None:
+    trouble = {"cause": "node-failure", "status": 71, "message": "no sign of life", "lost": names}
+    (shell.attempt / "verdict.json").write_text(json.dumps({"trouble": trouble}))
+
+
+def test_a_head_node_that_the_others_lost_is_the_one_to_leave_out(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSDPKIT_NODES", "3")
+    monkeypatch.setenv("FSDPKIT_NODE_NAMES", "node1 node2 node3")
+    shell.nodes.append("node4")
+    silent(shell, "node2", "node3")
+    assert shell.ask(137) == "requeue 71"
+    for node in (1, 2):
+        shell.fails(node, f"71 node{node + 1}: {HEAD_SILENT}, for 30 s")
+    assert shell.ask(137) == "requeue 71 node1"
 
 
 def test_a_check_that_fails_on_several_nodes_is_not_their_fault(shell: Shell) -> None:

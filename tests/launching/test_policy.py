@@ -321,16 +321,8 @@ def test_a_lost_node_is_left_out_next_time() -> None:
 
 
 def test_a_node_that_was_replaced_is_avoided_though_all_went_well() -> None:
-    ending = after_attempt(attempt(status=0, decided=True, lost=("node2",)), Retry())
+    ending = after_attempt(attempt(status=0, decided=True, losses=(("node2",),)), Retry())
     assert (ending.action, ending.status, ending.avoid) == ("end", 0, ("node2",))
-
-
-def test_nodes_that_all_fall_silent_at_once_are_not_called_broken() -> None:
-    """The network failed, or the node that looks at them."""
-    many = trouble("node-failure", lost=("node2", "node3", "node4"))
-    ending = after_attempt(attempt(many, nodes=4), Retry())
-    assert (ending.action, ending.avoid) == ("requeue", ())
-    assert after_attempt(attempt(many, nodes=30), Retry()).avoid == many.lost
 
 
 def test_a_job_over_its_limit_that_was_preempted_once_comes_back() -> None:

@@ -32,7 +32,9 @@ SCONTROL = r"""
 echo "$*" >>"$RECORD/scontrol"
 case "$1 ${2:-}" in
     "show hostnames") (( ${#NODES[@]} == 0 )) || printf "%s\n" "${NODES[@]}" ;;
-    "show job") echo "JobId=12345 Requeue=${REQUEUE:-0} Restarts=0 JobState=RUNNING Reason=None" ;;
+    "show job")
+        echo "JobId=12345 Requeue=${REQUEUE:-0} Restarts=0 JobState=RUNNING Reason=None" \
+            "ExcNodeList=${EXCLUDED:-(null)}" ;;
     requeue\ *) [[ -z ${REQUEUE_FAILS:-} ]] || exit 1 ;;
 esac
 """
@@ -58,6 +60,10 @@ case "$*" in
     *) echo "ip: not understood: $*" >&2; exit 1 ;;
 esac
 """
+SINFO = r"""
+echo "$*" >>"$RECORD/sinfo"
+printf "main*|%s|alloc|64|500000|(null)|gpu:4\n" ${SINFO_NODES:-"${NODES[@]}"}
+"""
 STUBS = {
     "srun": SRUN,
     "scontrol": SCONTROL,
@@ -66,6 +72,7 @@ STUBS = {
     "getent": GETENT,
     "ip": IP,
     "ss": 'echo "$*" >>"$RECORD/ss"',
+    "sinfo": SINFO,
     "sleep": "[[ $1 != 5 ]] || exec /usr/bin/sleep 5",  # the others are for Slurm to end
 }
 
@@ -134,6 +141,7 @@ class Bash:
             "SLURM_JOB_NODELIST": "node[1-2]",
             "SLURM_JOB_NUM_NODES": str(len(self.nodes)),
             "SLURM_CPUS_PER_TASK": "16",
+            "SLURM_JOB_PARTITION": "main",
             "SLURMD_NODENAME": "node1",
             "SLURM_EXPORT_ENV": "NONE",
             **self.environment,

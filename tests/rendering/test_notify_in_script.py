@@ -104,7 +104,7 @@ def test_a_requeue_is_told_once_and_only_after_slurm_has_done_it(
     failed(calling, REQUEUE="1")
     calling.stubs["scontrol"] += '[[ $1 == show ]] || echo "scontrol $1" >>"$RECORD/calls"\n'
     calling.run(render_script(python=calling.python, options=COMMAND))
-    assert calls(calling) == ["scontrol requeue", "scontrol update", "requeued 71"]
+    assert calls(calling) == ["scontrol requeue", "requeued 71"]
 
 
 def test_a_requeue_by_slurm_itself_is_told_as_one(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.runs.exclusions import SINFO_FORMAT
 from tests.rendering.bash_stubs import IP, Bash, RenderScript, wait_for
 
 
@@ -112,17 +113,91 @@ def verdict(shell: Bash, **trouble: object) -> None:
 LOST = {"cause": "node-failure", "status": 78, "message": "node2: gone", "lost": ["node2", "a;b"]}
 
 
+SEND_BACK = {"SRUN_STATUS": "137", "REQUEUE": "1"}
+THREE = "node1 node2 node3"
+
+
 def test_a32_a55_a_lost_node_sends_the_job_back_without_it(
     shell: Bash, render_script: RenderScript, tmp_path: Path
 ) -> None:
     """What is no node's name does not reach scontrol."""
-    shell.environment.update(SRUN_STATUS="137", REQUEUE="1")
-    verdict(shell, **LOST)
+    shell.environment.update(SEND_BACK, SINFO_NODES=THREE)
+    verdict(shell, **(LOST | {"lost": ["a;b", "node2"]}))
     done = shell.run(render_script(python=shell.python))
     asked = (shell.record / "scontrol").read_text().splitlines()
     assert asked[-2:] == ["requeue 12345", "update JobId=12345 ExcNodeList=node2"]
-    assert "node2: gone; queued again" in done.stderr
+    assert "node2: gone; queued again without node2" in done.stderr
     assert json.loads((tmp_path / "run/attempt-0/ending.json").read_text())["action"] == "requeue"
+    (about_nodes,) = (shell.record / "sinfo").read_text().splitlines()
+    assert about_nodes == f"-hNo {SINFO_FORMAT} -p main"
+
+
+def test_a_lost_node_that_the_job_cannot_do_without_stays(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment.update(SEND_BACK)
+    verdict(shell, **LOST)
+    done = shell.run(render_script(python=shell.python))
+    assert (shell.record / "scontrol").read_text().splitlines()[-1] == "requeue 12345"
+    assert done.stderr.endswith("node2: gone; queued again\n")
+
+
+def test_nothing_is_left_out_where_slurm_does_not_say_what_nodes_it_has(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment.update(SEND_BACK)
+    shell.stubs["sinfo"] = "exit 1"
+    verdict(shell, **LOST)
+    shell.run(render_script(python=shell.python))
+    assert (shell.record / "scontrol").read_text().splitlines()[-1] == "requeue 12345"
+
+
+def test_what_was_left_out_before_is_left_out_no_more_when_others_are(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """And nothing, when nothing is to be avoided any more."""
+    (tmp_path / "run" / "attempt-0").mkdir(parents=True)
+    past = {"action": "requeue", "status": 71, "cause": "node-failure", "why": "x"}
+    left = json.dumps(past | {"avoid": ["node3"], "left_out": ["node3"]})
+    (tmp_path / "run" / "attempt-0" / "ending.json").write_text(left)
+    shell.environment.update(
+        SEND_BACK, SINFO_NODES=THREE, EXCLUDED="node3", SLURM_RESTART_COUNT="1"
+    )
+    script, srun = render_script(python=shell.python), shell.stubs["srun"]
+    verdict(shell, **LOST)
+    shell.run(script)
+    shell.stubs["srun"] = srun
+    verdict(shell, **(LOST | {"lost": []}))
+    shell.run(script)
+    asked = (shell.record / "scontrol").read_text().splitlines()
+    changes = [line for line in asked if line.startswith("update")]
+    assert changes == [f"update JobId=12345 ExcNodeList={names}" for names in ("node2", "")]
+
+
+def test_slurm_s_end_of_a_job_that_is_queued_again_leaves_no_word_in_its_log(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment.update(SEND_BACK)
+    shell.stubs["sleep"] = "[[ $1 == 600 ]] || exec /usr/bin/sleep 0.1; kill -KILL $$"
+    verdict(shell, **LOST)
+    done = shell.run(render_script(python=shell.python))
+    assert done.stderr.endswith("queued again\n")
+
+
+@pytest.mark.parametrize("options", [{}, {"array": "0-3"}])
+def test_outside_slurm_the_script_says_so_and_touches_nothing(
+    options: dict[str, str], shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    names = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_CPUS_PER_TASK")
+    shell.environment.update(dict.fromkeys(names, ""))
+    ending = tmp_path / "run" / "attempt-0" / "ending.json"
+    ending.parent.mkdir(parents=True)
+    ending.touch()
+    done = shell.run(render_script(python=shell.python, **options))
+    assert (done.returncode, done.stdout) == (78, "")
+    (said,) = done.stderr.splitlines()
+    assert "Slurm has not started this script ($SLURM_JOB_ID is not set)" in said
+    assert ending.exists()
 
 
 def test_a32_an_array_task_goes_back_alone(
