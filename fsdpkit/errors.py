@@ -72,5 +72,19 @@ class BrokenNodeError(NodeError):
     exit_code = NodeLostError.exit_code
 
 
+class PortTakenError(NodeError):
+    """Somebody took the head node's port after it had been found free. It speaks against no node,
+    and the job's next attempt has another port."""
+
+    exit_code = NodeLostError.exit_code
+
+    def __init__(self, port: int, why: str) -> None:
+        super().__init__(
+            f"port {port} is taken on the head node ({why}) although it was free a moment ago; the "
+            "next attempt has another one; to keep away from whoever takes them, move "
+            "rendezvous.port_base in the site profile"
+        )
+
+
 STOPPED_EARLY = 75
 """Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
+import os
 import resource
 import socket
 import threading
@@ -19,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching.board import Board, Letter
 from fsdpkit.launching.signing import CLAIM_BYTES, ForgedError, Frames, Head, Keys
 
@@ -76,10 +78,12 @@ class Gate:
         self._listening: socket.socket | None = None
 
     def open(self, host: str, port: int) -> int:
-        """Listen, and serve from now on; the port. Raises NodeError."""
+        """Listen, and serve from now on; the port. Raises NodeError, PortTakenError."""
         try:
             self._listening = listen(host, port)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortTakenError(port, os.strerror(error.errno)) from error
             why = error.strerror or error
             raise NodeError(f"cannot open the head node's port {host}:{port}: {why}") from error
         _allow_files(self._board.nodes + _STRANGERS + _OTHER_FILES)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError
+from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError, PortTakenError
 from fsdpkit.failures.ends import End, explain, told
 from fsdpkit.failures.patterns import Level
 from fsdpkit.launching import flight, warm
@@ -111,7 +111,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         compare_nodes(attempt, node, name, findings["software"])
     except (FsdpkitError, OSError) as error:
         status = getattr(error, "exit_code", NodeError.exit_code)
-        failure = Failure(status, f"{CHECK_FAILED}: {error}", time.time_ns())
+        says = "" if isinstance(error, PortTakenError) else f"{CHECK_FAILED}: "
+        failure = Failure(status, f"{says}{error}", time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
     say(f"{name}: ready, {_in_words(findings)}")

@@ -1,7 +1,8 @@
 """What is checked on every node in the seconds before torchrun starts.
 
 Each check returns what it found or raises NodeError with the remedy (BrokenNodeError where another
-node may do: the job is then queued again without this one); the agent adds the node's name and
+node may do: the job is then queued again without this one, PortTakenError where another port does);
+the agent adds the node's name and
 writes everything down, so that a failed start says which node and why. What looks wrong
 but hinders no training is a warning in the node's log. `FSDPKIT_PREFLIGHT=0` (template parameter
 `preflight = false`) leaves only the look at the run directory.
@@ -25,7 +26,7 @@ from typing import Any
 import psutil
 
 import fsdpkit
-from fsdpkit.errors import BrokenNodeError, NodeError
+from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
 from fsdpkit.launching import machine
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
@@ -159,10 +160,7 @@ def check_port(environ: Mapping[str, str]) -> int | None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise NodeError(
-                f"port {port} is taken on the head node ({error.strerror}) although it was free a "
-                "moment ago; submit again, or move rendezvous.port_base in the site profile"
-            ) from error
+            raise PortTakenError(port, os.strerror(error.errno or 0)) from error
     return port
 
 

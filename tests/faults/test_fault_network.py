@@ -1,6 +1,11 @@
-"""Hiccups of the network that come one after the other: the run goes on, whoever they hit."""
+"""Hiccups of the network, one after the other, and a port that somebody takes: the run goes on."""
 
 from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,6 +13,7 @@ from tests.faults import injectors as by
 from tests.faults.conftest import LOST_LANE
 from tests.faults.outcomes import Losses
 from tests.faults.trial import HELD_AT, Bed, Trial
+from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, LOST_LANE]
 
@@ -49,3 +55,49 @@ def test_two_hiccups_leave_enough_nodes_to_go_on_with(bed: Bed, undisturbed: Los
 
     again = bed.submit(runs=trial.dir.parent)
     assert bed.cluster.wait_job(again.job_id)["JobState"] == "COMPLETED"
+
+
+TAKE = """
+import socket, sys, time
+taken = socket.socket()
+taken.bind(("", int(sys.argv[1])))
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def port_taken(cluster: SlurmCluster, node: str, port: int) -> Iterator[None]:
+    """Bound by another program that does not listen, so that the batch shell does not see it."""
+    words = [*cluster.network.machine(node).enter(), sys.executable, "-c", TAKE, str(port)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "taken\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("looks_first", ["true", "false"])
+def test_a_port_that_is_taken_after_it_was_found_free_costs_an_attempt(
+    bed: Bed, undisturbed: Losses, looks_first: str
+) -> None:
+    """Whether the check before training finds it so or the head's agent, which blames no node."""
+    partition = ["scontrol", "update", "PartitionName=main"]
+    bed.cluster.run([*partition, "State=DOWN"])
+    try:
+        trial = bed.submit(sets=[f"parameters.preflight={looks_first}"])
+        with port_taken(bed.cluster, by.HEAD, 10000 + int(trial.job_id) % 20000):
+            bed.cluster.run([*partition, "State=UP"])
+            job = trial.wait_end()
+    finally:
+        bed.cluster.run([*partition, "State=UP"])
+    try:
+        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+        assert trial.losses() == undisturbed
+        first, second = (trial.ending(n) or {} for n in trial.task.attempts())
+        assert (first["action"], first["avoid"], second["cause"]) == ("requeue", [], "done")
+        assert "is taken on the head node" in first["why"]
+    except AssertionError as error:
+        raise trial.error(str(error)) from error

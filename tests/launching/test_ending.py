@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fsdpkit.errors import PortTakenError
 from fsdpkit.launching import ending
 from fsdpkit.launching.policy import HEAD_SILENT
 from fsdpkit.runs.avoided_nodes import avoid
@@ -195,6 +196,13 @@ def test_what_the_job_wants_is_believed_as_it_was_submitted_alone(
 def test_a_check_that_does_not_speak_against_the_node_ends_the_job(shell: Shell) -> None:
     shell.fails(1, "78 node2: check before training failed: only 1 GB are free")
     assert shell.ask(78) == "end 78"
+
+
+def test_a_port_that_somebody_took_brings_the_job_back_and_costs_no_node(shell: Shell) -> None:
+    error = PortTakenError(12345, "Address already in use")
+    shell.fails(0, f"{error.exit_code} node1: {error}")
+    assert shell.ask(error.exit_code) == f"requeue {error.exit_code}"
+    assert (shell.written["avoid"], shell.written["left_out"]) == ([], [])
 
 
 def test_where_the_policy_says_stop_a_broken_node_ends_the_job(shell: Shell) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.errors import NodeError
+from fsdpkit.errors import NodeError, PortTakenError
 from fsdpkit.launching import board as board_module
 from fsdpkit.launching import gate as gate_module
 from fsdpkit.launching import line as line_module
@@ -278,8 +278,10 @@ def test_a_head_whose_agent_has_gone_is_told_at_once(
 def test_a_port_that_is_taken_and_a_head_that_is_not_there_are_told() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(NodeError, match=f"cannot open the head node's port {HOST}:{port}"):
+        with pytest.raises(PortTakenError, match=f"port {port} is taken on the head node"):
             Gate(Board(2), KEYS).open(HOST, port)
+    with pytest.raises(NodeError, match=r"cannot open the head node's port 198\.51\.100\.7:1"):
+        Gate(Board(2), KEYS).open("198.51.100.7", 1)
     with pytest.raises(NodeError, match=r"cannot reach the head node's port.*refused"):
         Connection(HOST, port, 1, KEYS, print).open(0.1)
 

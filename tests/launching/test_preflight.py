@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fsdpkit.errors import BrokenNodeError, NodeError
+from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
 from fsdpkit.launching import preflight
 from fsdpkit.runs.layout import AttemptPaths
 
@@ -42,7 +42,7 @@ def test_a_taken_port_is_refused_on_the_head_only() -> None:
         busy.bind(("", 0))
         busy.listen()
         port = str(busy.getsockname()[1])
-        with pytest.raises(NodeError, match=f"port {port} is taken"):
+        with pytest.raises(PortTakenError, match=f"port {port} is taken"):
             preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "0"})
         assert preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "1"}) is None
     assert preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "0"}) == int(port)
