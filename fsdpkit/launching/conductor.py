@@ -24,7 +24,7 @@ from fsdpkit.launching.policy import (
 )
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import outcomes
-from fsdpkit.runs.layout import AttemptPaths, TaskPaths
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, Trouble, Verdict
 
 _SETTLE_S = 3.0
@@ -247,6 +247,7 @@ class Conductor:
 
 def warn(task: TaskPaths) -> None:
     """Ask for a checkpoint and a stop because the scheduler gave a warning; any agent may."""
-    # It may be there already, and a full disk must not end what goes on well.
-    with contextlib.suppress(OSError), open(task.stop_requested, "x", encoding="utf-8") as file:
-        file.write(WARNING + "\n")
+    # It may be there already, and a full disk must not end what goes on well. An empty file would
+    # say: and do not come back.
+    with contextlib.suppress(OSError):
+        write_new(task.stop_requested, WARNING + "\n")

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -189,6 +190,28 @@ def write_atomically(path: Path, content: str | bytes, *, by_umask: bool = False
     It can be read by whom the directory it lies in is open to, and written by its owner alone,
     whatever the umask, unless it is to go `by_umask`. Raises OSError; the old content then stands.
     """
+    with _written_beside(path, content, by_umask) as temporary:
+        os.replace(temporary, path)
+
+
+def write_new(path: Path, content: str | bytes) -> None:
+    """Make `path` with `content`, at once or not at all. Raises FileExistsError if it is there, or
+    OSError."""
+    with _written_beside(path, content, False) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links here; an empty name is the best that can be had first
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+            os.replace(temporary, path)
+        else:
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, content: str | bytes, by_umask: bool) -> Iterator[Path]:
+    """A file of another name with the content on disk, to be given that of `path`."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     number = os.open(temporary, flags, 0o666 if by_umask else 0o600)
@@ -199,7 +222,7 @@ def write_atomically(path: Path, content: str | bytes, *, by_umask: bool = False
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(number)
-        os.replace(temporary, path)
+        yield temporary
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -8,10 +8,6 @@ Changes of a run that others may be changing too are made inside `changing`.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shlex
-import socket
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -23,7 +19,8 @@ from msgspec import Meta
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.reading import read_bytes, read_json
+from fsdpkit.runs.lock import locked
+from fsdpkit.runs.reading import read_bytes
 
 SCHEMA = "fsdpkit.run/1"
 
@@ -38,7 +35,6 @@ Count = Annotated[int, Meta(ge=1, le=100_000)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 Ended = dict[TaskId, dict[str, Any]]
-_LOOK_S = 0.1
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,87 +181,12 @@ def load(directory: Path, *, copied: bool = False) -> RunRecord:
     return record
 
 
-class BusyError(StorageError):
-    """Somebody else is changing the run."""
-
-
 @contextlib.contextmanager
 def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]:
-    """The record as it stands, while nobody else changes it.
-
-    The lock is a file that only one process can make, since not every cluster's file system knows
-    locks. A dead process of this machine leaves none behind. Raises BusyError after `patience_s`.
-    """
-    lock = paths.record.with_name(f"{paths.record.name}.lock")
-    deadline = time.monotonic() + patience_s
-    while not _take(lock):
-        if _clear_if_dead(lock):
-            continue
-        if time.monotonic() > deadline:
-            raise BusyError(_who_holds(lock))
-        time.sleep(_LOOK_S)
-    try:
+    """The record as it stands, while nobody else changes it. Raises BusyError after `patience_s`,
+    StorageError."""
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), patience_s):
         yield load(paths.dir)
-    finally:
-        lock.unlink(missing_ok=True)
-
-
-def _take(lock: Path) -> bool:
-    try:
-        number = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
-    with open(number, "w", encoding="utf-8") as file:
-        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
-    return True
-
-
-def _clear_if_dead(lock: Path) -> bool:
-    """Remove the lock of a process that is no more; whether it was removed."""
-    holder = _holder(lock)
-    if holder.get("host") != socket.gethostname() or _alive(holder.get("pid")):
-        return False
-    aside = lock.with_name(f"{lock.name}.{os.getpid()}")
-    # Of two that found it dead only one can move it; should it have moved a new one, that one
-    # goes back.
-    with contextlib.suppress(OSError):
-        os.rename(lock, aside)
-        was_dead = _holder(aside) == holder
-        if not was_dead:
-            os.link(aside, lock)
-        aside.unlink()
-        return was_dead
-    return False
-
-
-def _holder(lock: Path) -> dict[str, Any]:
-    try:
-        return dict(read_json(lock))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _who_holds(lock: Path) -> str:
-    holder = _holder(lock)
-    who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
-    return (
-        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
-        f"is no more, remove {shlex.quote(str(lock))}"
-    )
 
 
 def now_s() -> float:

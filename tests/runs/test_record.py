@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.record import BusyError, JobRecord, RunRecord, changing, load, save
+from fsdpkit.runs.lock import BusyError
+from fsdpkit.runs.record import JobRecord, RunRecord, changing, load, save
 
 RECORD = RunRecord(
     id="t5-1",

@@ -1,0 +1,170 @@
+"""A lock that is a file, since not every cluster's file system knows locks.
+
+    {"host": "login1", "pid": 4711, "user": "alex", "since_s": 1795300000.0, "token": "9f…"}
+
+Whoever makes it holds it; it appears whole or not at all. One whose holder is dead is replaced: of
+several that find it dead one alone claims the right to, in `<lock>.<digest of what it replaces>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import write_atomically, write_new
+from fsdpkit.runs.reading import parsed, read_bytes
+
+ABANDONED_S = 600.0
+"""After so long a lock is nobody's whose holder cannot be looked at, such as one on another host.
+What is done under a lock takes four minutes at most: sbatch is given two."""
+_SKEW_S = 10.0
+"""What the clock may be set forward meanwhile."""
+_LOOK_S = 0.1
+_MOST_BYTES = 4096
+
+
+class BusyError(StorageError):
+    """Somebody else holds the lock."""
+
+
+@contextlib.contextmanager
+def locked(lock: Path, patience_s: float) -> Iterator[None]:
+    """Hold the lock. Raises BusyError after `patience_s`, StorageError if it cannot be written."""
+    own = _own_text()
+    deadline = time.monotonic() + patience_s
+    while not (_take(lock, own) or _take_over(lock, own)):
+        if time.monotonic() > deadline:
+            raise BusyError(_who_holds(lock))
+        time.sleep(_LOOK_S)
+    try:
+        yield
+    finally:
+        if _text(lock) == own:
+            lock.unlink(missing_ok=True)
+
+
+def _own_text() -> bytes:
+    holder = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "user": _user(),
+        "since_s": round(time.time(), 3),
+        "token": os.urandom(8).hex(),
+    }
+    return json.dumps(holder).encode()
+
+
+def _user() -> str:
+    import pwd  # only Unix has it
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _take(lock: Path, own: bytes) -> bool:
+    try:
+        write_new(lock, own)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{lock} cannot be made: {error.strerror}") from error
+    return True
+
+
+def _take_over(lock: Path, own: bytes) -> bool:
+    """Replace the lock of somebody who is dead; whether that was done."""
+    found = _text(lock)
+    if found is None or not _is_dead(lock, _holder(found)):
+        return False
+    claim = lock.with_name(f"{lock.name}.{hashlib.sha256(found).hexdigest()[:16]}")
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        if _age_s(claim) > ABANDONED_S:  # whoever claimed it died of it
+            claim.unlink(missing_ok=True)
+        return False
+    except OSError as error:
+        raise StorageError(f"{claim} cannot be made: {error.strerror}") from error
+    try:
+        if _text(lock) != found:
+            return False
+        write_atomically(lock, own)
+    except OSError as error:
+        raise StorageError(f"{lock} cannot be written: {error.strerror}") from error
+    finally:
+        claim.unlink(missing_ok=True)
+    return True
+
+
+def _text(lock: Path) -> bytes | None:
+    try:
+        return read_bytes(lock, _MOST_BYTES)
+    except OSError:
+        return None
+
+
+def _holder(text: bytes) -> dict[str, Any]:
+    """What the lock says of its holder; empty if it is none of ours."""
+    try:
+        found = parsed(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_dead(lock: Path, holder: dict[str, Any]) -> bool:
+    pid = holder.get("pid")
+    if holder.get("host") == socket.gethostname() and isinstance(pid, int) and pid > 0:
+        return not _is_running(pid, holder.get("since_s"))
+    return _age_s(lock) > ABANDONED_S
+
+
+def _is_running(pid: int, since_s: object) -> bool:
+    """Whether the process is there, and was when the lock was made."""
+    import psutil
+
+    try:
+        began_s = psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+    return not isinstance(since_s, float) or began_s < since_s + _SKEW_S
+
+
+def _age_s(path: Path) -> float:
+    """Seconds since the file was written, by the clock of the file system, which set its time."""
+    trial = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        written_s = path.stat().st_mtime
+        trial.touch(mode=0o600, exist_ok=False)
+        now_s = trial.stat().st_mtime
+        trial.unlink()
+    except OSError:
+        return 0.0
+    return now_s - written_s
+
+
+def _who_holds(lock: Path) -> str:
+    holder = _holder(_text(lock) or b"")
+    who = "another process"
+    if holder:
+        pid, host, user = (str(holder.get(key))[:80] for key in ("pid", "host", "user"))
+        who = f"process {pid} on {host}" + (f" of {user}" if "user" in holder else "")
+    if isinstance(since_s := holder.get("since_s"), float) and 0 < since_s < 1e11:
+        who += time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since_s))
+    return (
+        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
+        f"is no more, remove {shlex.quote(str(lock))}"
+    )
