@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ NEWEST = 20
 """Runs that have ended and are shown without --all."""
 _WATCH_S = 10.0
 _MOST_TASKS = 20
+_LONGEST_STATE = 30
 _INDENT = " " * 4
 
 
@@ -124,7 +126,7 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     rows = [["RUN", "JOB", "STATE", *_PROGRESS, *_TIMES]]
     notes: list[list[str]] = [[]]
     for status in statuses:
-        state = f"unreadable: {status.error}" if status.error else _short_state(status)
+        state = f"unreadable: {status.error}" if status.error else _short_state(status)[0]
         cells = [*_progress_cells(status), *_time_cells(status)]
         rows.append([status.run, status.job_id or "-", state, *cells])
         notes.append(_notes(status))
@@ -137,14 +139,20 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     return [*lines, *(f"not read: {sentence}" for sentence in unread)]
 
 
-def _short_state(status: Status) -> str:
-    """Why it waits is told below."""
-    return status.state.partition(", waiting for")[0] if status.waiting else status.state
+def _short_state(status: Status) -> tuple[str, str]:
+    """What fits into a column, and the sentence that is told below."""
+    if status.waiting:  # why it waits is told below anyway
+        return status.state.partition(", waiting for")[0], ""
+    if len(status.states) == 1 and len(status.state) > _LONGEST_STATE:
+        word, _, rest = re.split(r"([:,]) ", status.state, maxsplit=1)
+        return word, rest
+    return status.state, ""
 
 
 def _notes(status: Status) -> list[str]:
     if status.waiting is None:
-        return []
+        note = "" if status.error else _short_state(status)[1]
+        return [note] if note else []
     notes = [_why(status)]
     return [*notes, status.waiting.action] if status.waiting.action else notes
 
@@ -300,7 +308,8 @@ def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
     from fsdpkit.reporting.logs.errors import end_of
 
-    job_id = next((i for i, word in status.states.items() if word != "COMPLETED"), None)
+    told_last = {"COMPLETED": 3, "STOPPED": 2, "UNKNOWN": 1, None: 1}
+    job_id = min(status.states, key=lambda i: told_last.get(status.states[i], 0), default=None)
     tasks = [task for task in status.tasks if task.job_id == job_id]
     failure = tasks[0].failure if tasks else status.failure
     lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []

@@ -78,7 +78,8 @@ def command(
       fsdpkit submit --nodes 2 --gpus 4 --set training.steps=500 --follow
       fsdpkit submit my_train.py --nodes 1 --gpus 4 -- --lr 1e-4
 
-    Standard output is the run's id, then how to follow it.
+    Standard output is the run's id, then how to follow it. Exit status with --wait: the job's own;
+    75 if it stopped on request with its work saved, 70 if nobody knows whether it did anything.
     """
     from fsdpkit.scheduling import submission
 

@@ -55,6 +55,8 @@ def why(evidence: PendingEvidence) -> Answer:
     known = _KNOWN.get(head)
     if head == "ReqNodeNotAvail":
         known = _node_not_available(tail)
+    if evidence.state in _HELD_STATES or re.fullmatch(r"(?i)job requeued in held state", text):
+        known = _requeued_and_held(evidence.state)
     known = known or _limit(head) or _held_after_requeue(text)
     if known is None:
         return Answer(words=f"Slurm gives as the reason {text!r}")
@@ -258,6 +260,16 @@ def _node_not_available(tail: str) -> _Meaning:
     if "reserved" in tail.lower():
         return _Meaning("the nodes that it could use are reserved for other jobs")
     return _Meaning("nodes that it needs are in use, reserved, down or drained", "See: sinfo -R")
+
+
+_HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+
+
+def _requeued_and_held(state: str | None) -> _Meaning:
+    """By `scontrol requeuehold`, or by the site for an exit status that it holds jobs for."""
+    marked = ", marked as a special exit" if state == "SPECIAL_EXIT" else ""
+    words = f"it was put back into the queue and is held{marked}"
+    return _Meaning(words, _RELEASE, True)
 
 
 def _held_after_requeue(text: str) -> _Meaning | None:

@@ -234,7 +234,7 @@ def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States
 
 
 def _first_not_failed(ids: Sequence[str], states: Mapping[str, JobState | None]) -> str:
-    while len(ids) > 1 and _never_began(states.get(ids[-1])):
+    while len(ids) > 1 and (state := states.get(ids[-1])) is not None and state.never_began:
         ids = ids[:-1]
     for place, job_id in enumerate(ids[:-1]):
         state = states.get(job_id)
@@ -242,10 +242,6 @@ def _first_not_failed(ids: Sequence[str], states: Mapping[str, JobState | None])
         if not failed and not any(_released(states.get(later)) for later in ids[place + 1 :]):
             return job_id
     return ids[-1]
-
-
-def _never_began(state: JobState | None) -> bool:
-    return state is not None and state.state == "CANCELLED" and not state.node_list
 
 
 def _released(state: JobState | None) -> bool:

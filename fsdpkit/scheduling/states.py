@@ -116,6 +116,11 @@ class JobState:
         return self.state in ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 
     @property
+    def never_began(self) -> bool:
+        """Whether it was cancelled in the queue."""
+        return self.state == "CANCELLED" and not self.node_list
+
+    @property
     def over(self) -> bool:
         """Ended, never to return."""
         return self.phase == "ended" and not self.may_return

@@ -107,7 +107,7 @@ def test_the_answer_names_what_is_known_and_leaves_no_gap_where_nothing_is() -> 
         ("ReqNodeNotAvail", "in use, reserved, down or drained"),
         ("launch failed requeued held", "because of this: launch failed"),
         ("user_env_retrieval_failed_requeued_held", "user env retrieval failed"),
-        ("job requeued in held state", "holds it"),
+        ("job requeued in held state", "is held"),
         ("the moon is full", "'the moon is full'"),
     ],
 )
@@ -133,3 +133,22 @@ def test_any_text_has_an_answer(reason: str | None, name: str | None) -> None:
 @given(st.from_regex(r"(Assoc|QOS)?(Grp|Max|Min)[A-Za-z]{0,12}(Minutes)?(Per[A-Z][a-z]{2,6})?"))
 def test_reasons_of_a_later_slurm_have_an_answer(reason: str) -> None:
     assert why(PendingEvidence(reason=reason)).words
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "marked"),
+    [
+        ("PENDING", "job requeued in held state", ""),  # squeue of 22.05, after requeuehold
+        ("PENDING", "job_requeued_in_held_state", ""),  # scontrol of 22.05
+        ("REQUEUE_HOLD", "JobHeldUser", ""),
+        ("SPECIAL_EXIT", "job requeued in held state", ", marked as a special exit"),
+        ("SPECIAL_EXIT", None, ", marked as a special exit"),
+    ],
+)
+def test_what_was_queued_again_and_held_is_told_as_that(
+    state: str, reason: str | None, marked: str
+) -> None:
+    answer = why(PendingEvidence(state=state, reason=reason, job_id="7"))
+    assert answer.words == (f"it was put back into the queue and is held{marked}")
+    assert answer.action == "Let it go: scontrol release 7"
+    assert answer.never

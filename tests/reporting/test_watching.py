@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +30,7 @@ from fsdpkit.reporting.status.watching import (
 )
 from fsdpkit.reporting.timeline import Span
 from fsdpkit.runs.history import Attempt, History
-from fsdpkit.runs.record import save
+from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.watched_run import RECORD, WatchedRun
@@ -173,6 +175,77 @@ def test_a_job_that_the_scheduler_has_forgotten_is_over_only_if_its_files_say_so
     assert seen(watcher, lambda v: v.over).state == "ended, forgotten by the scheduler"
 
 
+def test_no_end_is_told_before_anybody_knows_of_one(run: WatchedRun, watch: Watch) -> None:
+    """Before the scheduler's first word, while it stalls, and when it has forgotten the job."""
+    run.begins()
+    run.trains(1, 2)
+    watcher = watch()
+    assert not [one for one in watcher.look().happened if one.words.startswith("over")]
+    view = seen(watcher, lambda v: v.state == "unknown to the scheduler")
+    assert not [one for one in view.happened if one.words.startswith("over")]
+    run.slurm_remembers("TIMEOUT")
+    view = seen(watcher, lambda v: v.over)
+    assert [one.words for one in view.happened if one.words.startswith("over")] == [
+        "over: attempt 0 (job 7)"
+    ]
+
+
+def test_the_scheduler_is_asked_at_once_when_an_attempt_begins_or_ends(
+    run: WatchedRun, watch: Watch
+) -> None:
+    run.slurm_says("PENDING", "Priority", "")
+    watcher = watch(ask_s=1000.0)
+    seen(watcher, lambda v: v.state == "PENDING")
+    run.slurm_says("RUNNING")
+    run.begins()
+    seen(watcher, lambda v: v.state == "RUNNING")
+    run.slurm_remembers("COMPLETED")
+    run.ends()
+    view = seen(watcher, lambda v: v.over)
+    assert (view.state, view.exit_status, run.times_asked()) == ("COMPLETED", 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("remembered", "verdict", "told", "status"),
+    [
+        (("FAILED", "3:0"), {"trouble": None}, "FAILED, exit status 3", 3),
+        (
+            ("FAILED", "75:0"),
+            {"trouble": {"cause": "stopped", "status": 75, "message": "rank 0: stopped"}},
+            "STOPPED: asked to stop",
+            75,
+        ),
+        (("COMPLETED", "0:0"), None, "UNKNOWN: it is COMPLETED, but no agent left", 70),
+    ],
+)
+def test_a_watch_ends_as_the_run_did(
+    run: WatchedRun,
+    watch: Watch,
+    remembered: Any,
+    verdict: Any,
+    action: Any,
+    told: str,
+    status: int,
+) -> None:
+    run.begins()
+    run.ends("end", status, "asked to stop")
+    path = run.paths.task().attempt(0).verdict
+    path.unlink() if verdict is None else path.write_text(json.dumps(verdict))
+    run.slurm_remembers(*remembered)
+    view = seen(watch(), lambda v: v.over)
+    assert view.state.startswith(told)
+    assert view.exit_status == status
+
+
+def test_the_log_before_ranks_write_is_the_newest_job_s(run: WatchedRun, watch: Watch) -> None:
+    """Job 10 came after job 9, whatever the alphabet says."""
+    jobs = [JobRecord(job_id="9", nodes=2, ranks_per_node=2)]
+    save(run.paths, msgspec.structs.replace(RECORD, job_id="10", earlier=jobs))
+    for number in (9, 10):
+        (run.paths.dir / f"slurm-{number}.log").write_text(f"of job {number}\n")
+    assert watch().look().lines == ("of job 10",)
+
+
 def test_an_end_that_may_be_none_is_waited_out(run: WatchedRun, watch: Watch) -> None:
     run.begins()
     run.slurm_remembers("PREEMPTED")
@@ -281,6 +354,21 @@ def test_each_change_is_told_once() -> None:
     ]
     assert changes(second, second, 8.0) == []
     assert progress_line(Progress()) == "no step yet"
+
+
+def test_a_happening_whose_time_becomes_exact_is_told_once() -> None:
+    begun, exact = (Happening(time_s=t, words="attempt 0 began") for t in (5.0, 4.0))
+    boom, again = (Happening(time_s=t, words="rank 1: boom") for t in (6.0, 9.0))
+    first = View(run="r", state="RUNNING", happened=(begun, boom))
+    second = View(run="r", state="RUNNING", happened=(exact, boom, again))
+    assert changes(first, second, 10.0) == [again]
+
+
+def test_numbers_that_no_curve_shows_are_gaps() -> None:
+    curves = Curves()
+    for step, loss in enumerate(("1e29", "1e300", "NaN", "Infinity", "null", "2.5")):
+        curves.add(f'{{"step": {step}, "loss": {loss}, "step_time_s": 1}}')
+    assert curves.loss == (1e29, None, None, None, None, 2.5)
 
 
 def test_attempts_come_from_the_history() -> None:

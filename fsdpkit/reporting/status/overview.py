@@ -226,7 +226,7 @@ def _status(directory: Path, standing: Standing) -> Status:
     states = decisive(record, standing.states)
     known = [state for state in states.values() if state is not None]
     one = known[0] if len(states) == 1 and known else None
-    began = [state for state in known if state.phase != "pending"]
+    began = [state for state in known if state.phase != "pending" and not state.never_began]
     started_s = min((state.start_s for state in began if state.start_s), default=None)
     ends_s = max((state.end_s for state in began if state.end_s), default=None)
     return Status(
@@ -287,9 +287,12 @@ def _in_words(record: RunRecord, states: States, answered: bool) -> str:
     if record.job_id is None:
         known = "and Slurm knows no such job" if answered else "and Slurm does not answer"
         return f"submission not confirmed, {known}"
-    words = [described(state, answered) for state in states.values()]
-    if len(words) == 1:
-        return words[0]
+    if len(states) == 1:
+        return described(next(iter(states.values())), answered)
+    words = [
+        state.word if state is not None and state.outcome else described(state, answered)
+        for state in states.values()
+    ]
     return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -245,8 +246,7 @@ def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
     if not same and now.state != ASKING:
         job = f"job {now.job_id}" if now.job_id else None
         told.append(", ".join(filter(None, [now.state, job, now.nodes, now.why, now.action])))
-    known = set(before.happened) if before else set()
-    new = [one for one in now.happened if one not in known]
+    new = _new(before.happened if before else (), now.happened)
     if now.straggler and (before is None or before.straggler != now.straggler):
         told.append(now.straggler)
     newer = before is None or before.progress.updated_s != now.progress.updated_s
@@ -254,6 +254,19 @@ def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
         told.append(progress_line(now.progress))
     told += [one for one in now.unread if before is None or one not in before.unread]
     return [*new, *(Happening(time_s=now_s, words=words) for words in told)]
+
+
+def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happening]:
+    """What is told for the first time: a moment becomes more exact while files come in, so that the
+    same words at another time are the same happening, as often as they were there before."""
+    left = Counter(one.words for one in before)
+    found = []
+    for one in now:
+        if left[one.words]:
+            left[one.words] -= 1
+        else:
+            found.append(one)
+    return found
 
 
 def progress_line(progress: Progress) -> str:

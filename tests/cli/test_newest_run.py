@@ -1,0 +1,57 @@
+"""Without RUN a command takes the newest, and says which that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Completed
+from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains
+
+Fsdpkit = Callable[..., Completed]
+OLD, NEW = "zzz-20260101-000000-ffff", "made-20260102-000000-0000"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The older one has the later name in the alphabet, and what is newest is no run."""
+    for name in (OLD, NEW):
+        run = made_run(tmp_path / "runs" / name, state="FAILED", exit_code=1)
+        starts(run.paths.task(), 0, T0)
+        launches(run.paths.task(), 0, T0 + 20)
+        ends(run.paths.task(), 0, trains(run.paths.task(), 1, 3, T0 + 30), "crash", "boom")
+        run.paths.task().attempt(0).rank_file(0, "out", 0).write_text(f"rank 0 of {name}\n")
+        trouble = {"cause": "crash", "status": 1, "message": f"rank 0 on node1: ValueError: {name}"}
+        run.paths.task().attempt(0).verdict.write_text(json.dumps({"trouble": trouble}))
+    (tmp_path / "runs" / "avoided-20270101-000000-0000").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("logs",), f"rank 0 of {NEW}"),
+        (("diagnose",), f"ValueError: {NEW}"),
+        (("watch",), f"{NEW}: FAILED"),
+        (("report",), f"{NEW}.html"),
+    ],
+)
+def test_the_newest_run_is_taken_and_named(
+    words: tuple[str, ...], told: str, runs: Path, fsdpkit: Fsdpkit
+) -> None:
+    done = fsdpkit(*words)
+    assert told in done.stdout, done.stderr
+    assert f"fsdpkit: {NEW}, the newest run\n" in done.stderr
+    named = fsdpkit(*words, OLD)
+    assert "the newest run" not in named.stderr
+    assert OLD in named.stdout
+
+
+def test_without_any_run_it_says_where_it_looked(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
+    for command in ("logs", "diagnose", "watch", "report"):
+        done = fsdpkit(command)
+        assert done.returncode == 66
+        assert f"there is no run in {tmp_path}/runs" in done.stderr
