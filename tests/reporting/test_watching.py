@@ -223,7 +223,6 @@ def test_a_watch_ends_as_the_run_did(
     watch: Watch,
     remembered: Any,
     verdict: Any,
-    action: Any,
     told: str,
     status: int,
 ) -> None:
