@@ -176,7 +176,7 @@ def test_cancel_with_a_last_checkpoint_ends_the_run(
 ) -> None:
     run = holding("--nodes", "2", "--gpus", "1")
     told = fsdpkit("cancel", str(run.dir), "--save", "--wait")
-    assert f"{run.id}: FAILED, exit status 75" in told.stdout, everything_said(run.dir)
+    assert f"{run.id}: STOPPED" in told.stdout, everything_said(run.dir)
 
 
 # What newer releases give.
