@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 import time
+from pathlib import Path
 
 import click
 
@@ -12,7 +14,7 @@ from fsdpkit.cli.options import runs_option
 
 
 @click.command("nodes")
-@click.option("--forgive", metavar="NODE", help="Let jobs use NODE again.")
+@click.option("--forgive", metavar="NODE", help="Let jobs use NODE again, queued ones too.")
 @runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
@@ -24,16 +26,13 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
     """
     from dataclasses import asdict
 
-    from fsdpkit.errors import NotFoundError
     from fsdpkit.runs import avoided_nodes
     from fsdpkit.runs.record import now_s
     from fsdpkit.runs.store import runs_dir
 
     top = runs_dir(runs)
     if forgive is not None:
-        if not avoided_nodes.forgive(top, forgive):
-            raise NotFoundError(f"{forgive} is not avoided by runs in {top}")
-        click.echo(f"{forgive} may be used again")
+        _forgive(top, forgive)
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
@@ -47,3 +46,25 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         why = f"{one.why} ({one.run_id})"
         click.echo(textwrap.fill(why, 80, initial_indent="  ", subsequent_indent="  "))
     return 0
+
+
+def _forgive(top: Path, node: str) -> None:
+    """For jobs to come, and for those that wait in the queue already."""
+    from fsdpkit.errors import FsdpkitError, NotFoundError
+    from fsdpkit.runs import avoided_nodes
+    from fsdpkit.runs.record import load, now_s
+    from fsdpkit.scheduling.left_out import use_again
+
+    cluster = None
+    for note in avoided_nodes.avoided(top, now_s()):
+        if note.node == node:
+            with contextlib.suppress(FsdpkitError):
+                cluster = load(top / note.run_id).cluster
+    was_avoided = avoided_nodes.forgive(top, node)
+    freed, problems = use_again(node, top, cluster)
+    if not was_avoided and not freed:
+        raise NotFoundError(f"{node} is not avoided by runs in {top}")
+    too = f", also by what waits in the queue: {', '.join(freed)}" if freed else ""
+    click.echo(f"{node} may be used again{too}")
+    for problem in problems:
+        click.echo(f"fsdpkit: warning: {problem}", err=True)

@@ -217,6 +217,7 @@ def _described(status: Status) -> list[str]:
     if status.waiting:
         lines += _labelled("why", _why(status))
         lines += _labelled("to do", status.waiting.action)
+    lines += _labelled("without", _left_out(status))
     lines += [f"  {line}" for line in status.others]
     shape = status.shape
     lines += _labelled("shape", f"{shape['nodes']} nodes x {shape['ranks_per_node']} ranks")
@@ -236,6 +237,12 @@ def _described(status: Status) -> list[str]:
     for sentence in status.unread:
         lines += _labelled("not read", sentence)
     return lines
+
+
+def _left_out(status: Status) -> str | None:
+    from fsdpkit.scheduling.left_out import in_words
+
+    return in_words(status.left_out, Path(status.dir).parent)
 
 
 def _labelled(label: str, text: str | None) -> list[str]:

@@ -330,6 +330,29 @@ class SlurmClient:
         where = [] if partition is None else ["-p", partition]
         return self._ask(["sinfo", *self._cluster_flag(), "-hNo", SINFO_FORMAT, *where], asked)
 
+    def pending(self, asked: Round) -> list[tuple[str, str, str]]:
+        """Id (`12_[0-3]` of waiting tasks), comment and exclusions of this user's queued jobs."""
+        argv = ["squeue", *self._cluster_flag(), "-u", getpass.getuser(), "-ht", "PD"]
+        lines = (self._ask([*argv, "-o", "%i|%x|%k"], asked) or "").splitlines()
+        rows = (line.split("|") for line in lines)
+        return [
+            (re.sub(r"%\d+", "", row[0].strip()), row[2].strip(), row[1].strip())
+            for row in rows
+            if len(row) == 3
+        ]
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Let a queued job exclude these nodes and no others. Raises SchedulerError."""
+        if not _QUEUED.fullmatch(job_id):
+            raise SchedulerError(f"{job_id[:80]!r} is no id of a job")
+        words = ["update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
+        try:
+            done = self._run(["scontrol", *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError("scontrol update has not answered") from error
+        if done.returncode != 0:
+            raise SchedulerError(_refusal("scontrol update", done))
+
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
         own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
@@ -423,6 +446,7 @@ _NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connec
 
 # A word that begins with a dash would be an option to Slurm's commands.
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?", re.ASCII)
+_QUEUED = re.compile(r"[0-9]+(_([0-9]+|\[[0-9,:-]+\]))?", re.ASCII)
 _CLUSTERS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*", re.ASCII)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.avoided_nodes import avoid
+from fsdpkit.runs.exclusions import expand
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import everything_said, until
@@ -266,6 +268,50 @@ def test_a_node_that_failed_is_left_out_until_it_is_forgiven(
     assert fsdpkit("nodes").stdout.startswith("node1 ")
     assert fsdpkit("nodes", "--forgive", "node1").returncode == 0
     assert "exclude=node2\n" in start(1).paths.script.read_text()
+
+
+def test_a_forgiven_node_is_used_by_jobs_that_wait_in_the_queue_too(
+    on_slurm: SlurmCluster, start: Submit, fsdpkit: Callable[..., Completed]
+) -> None:
+    """Until then status and diagnose say that it is left out, why, and how to use it again."""
+    before = ended(start(1), "COMPLETED")
+    for node in ("node1", "node2"):
+        avoid(before.dir.parent, node, why="it hung", run_id=before.id, until_s=time.time() + 3600)
+    partition = ["scontrol", "update", "PartitionName=main"]
+    on_slurm.run([*partition, "State=DOWN"])
+    try:
+        runs = [
+            start(1),
+            start(1, "--array", "0-3%2"),
+            start(1, "--set", "resources.exclude=node1"),
+        ]
+        excluded = {one.id: exclusions_of(on_slurm, one) for one in runs}
+        assert list(excluded.values()) == [{"node1", "node2"}] * 3
+        for command in ("status", "diagnose"):
+            told = " ".join(fsdpkit(command, str(runs[0].dir)).stdout.split())
+            assert re.search(r"without +node1 until 20[^;]*: it hung; node2 until", told), told
+            assert "fsdpkit nodes --forgive NODE --runs " in told
+        assert "node1" not in fsdpkit("status", str(runs[2].dir)).stdout
+        done = fsdpkit("nodes", "--forgive", "node1")
+        assert done.stdout.startswith("node1 may be used again, also by what waits in the queue: ")
+        assert [exclusions_of(on_slurm, one) for one in runs] == [
+            {"node2"},
+            {"node2"},
+            {"node1", "node2"},
+        ]
+        assert fsdpkit("nodes", "--forgive", "node2").returncode == 0
+        assert [exclusions_of(on_slurm, one) for one in runs] == [set(), set(), {"node1"}]
+        assert fsdpkit("nodes", "--forgive", "node2").returncode == 66
+    finally:
+        on_slurm.run([*partition, "State=UP"])
+        for one in runs:
+            on_slurm.run(["scancel", str(one.job_id)])
+
+
+def exclusions_of(cluster: SlurmCluster, run: Run) -> set[str]:
+    found = {job["ExcNodeList"] for job in cluster.jobs(str(run.job_id))}
+    (names,) = found
+    return set() if names == "(null)" else set(expand(names) or ())
 
 
 def test_spare_nodes_are_asked_for_beside_those_that_train(

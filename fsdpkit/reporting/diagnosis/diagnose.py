@@ -151,12 +151,14 @@ def _pending(task: Task, evidence: Evidence) -> Diagnosis:
     cause = "pending-forever" if answer.never else "pending"
     if _REFUSED.search(told.reason or ""):
         cause = "refused"
-    quote = Quote(None, None, f"Slurm's reason: {told.reason}") if told.reason else None
+    said = [f"Slurm's reason: {told.reason}"] if told.reason else []
+    if job is not None and job.left_out:
+        said.append(f"without {job.left_out}")
     return Diagnosis(
         cause=cause,
         sentence=_sentence(CAUSES[cause].sentence, "the job", answer.words),
         task=task.number,
-        evidence=(quote,) if quote else (),
+        evidence=tuple(Quote(None, None, words) for words in said),
         action=answer.action or _filled(CAUSES[cause].action, evidence.run),
         earlier=tuple(_earlier(task.attempts or (), evidence.run)),
         looked_at=evidence.unread,

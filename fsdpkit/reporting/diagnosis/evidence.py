@@ -25,6 +25,7 @@ from fsdpkit.runs.outcomes import Ending, Verdict
 from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling import states as slurms
+from fsdpkit.scheduling.left_out import in_words, left_out
 from fsdpkit.scheduling.run_states import decisive
 from fsdpkit.scheduling.states import JobState
 
@@ -45,6 +46,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState | None = None
     """None: nobody could say."""
     pending: PendingEvidence | None = None
+    left_out: str | None = None
+    """Which nodes it does not use, until when, why, and how to lift it."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +178,12 @@ def _evidence(
     wanted: Wanted = EVERYTHING,
 ) -> Evidence:
     jobs = {
-        job_id: Job(id=job_id, state=state, pending=_pending(job_id, state, fields, record.id))
+        job_id: Job(
+            id=job_id,
+            state=state,
+            pending=_pending(job_id, state, fields, record.id),
+            left_out=_left_out(paths, record, job_id, fields.get(job_id, {})),
+        )
         for job_id, state in states.items()
     }
     numbers: list[int | None] = [None] if record.array is None else [*(record.array_tasks or [])]
@@ -202,6 +210,13 @@ def _evidence(
         tasks=tuple(tasks),
         unread=tuple(unread),
     )
+
+
+def _left_out(
+    paths: RunPaths, record: RunRecord, job_id: str, fields: Mapping[str, str]
+) -> str | None:
+    excluded = fields.get("ExcNodeList", "")
+    return in_words(left_out(paths, record, job_id, excluded), paths.dir.parent)
 
 
 def _pending(

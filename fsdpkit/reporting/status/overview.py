@@ -23,6 +23,7 @@ from fsdpkit.runs.reading import open_regular, read_json
 from fsdpkit.runs.record import JobRecord, RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
+from fsdpkit.scheduling.left_out import LeftOut, left_out
 from fsdpkit.scheduling.run_states import Standing, States, decisive
 from fsdpkit.scheduling.states import JobState
 
@@ -107,6 +108,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     shape: dict[str, int] = {}
     """`nodes` that train and `ranks_per_node`, as asked."""
     waiting: Waiting | None = None
+    left_out: list[LeftOut] = []
+    """Nodes that its job is not to use because they failed a run."""
     differences: list[Difference] = []
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
@@ -204,6 +207,7 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     return msgspec.structs.replace(
         status,
         waiting=_waiting(record, standing.states, details),
+        left_out=_left_out(paths, record, details),
         differences=differences(asked_for(paths), details),
         tasks=tasks if record.array is not None else [],
         unread=[*status.unread, *unread, *_unreadable(paths, tasks)],
@@ -356,6 +360,12 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
         never=answer.never,
         start_s=None if answer.never else state.start_s,
     )
+
+
+def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) -> list[LeftOut]:
+    parent, task = details.get("ArrayJobId"), details.get("ArrayTaskId", "")
+    job_id = f"{parent}_{task}" if parent else details.get("JobId", "")
+    return left_out(paths, record, job_id, said(details, "ExcNodeList") or "")
 
 
 def _details(
