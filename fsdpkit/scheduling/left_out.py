@@ -17,7 +17,6 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, load, now_s
-from fsdpkit.scheduling.slurm import Round, SlurmClient
 
 _COMMENT = re.compile(r"fsdpkit:([A-Za-z0-9][A-Za-z0-9._+-]*)")
 
@@ -63,6 +62,8 @@ def _node_in_words(one: LeftOut) -> str:
 def use_again(node: str, runs: Path, cluster: str | None) -> tuple[list[str], list[str]]:
     """Let this user's queued jobs of these runs use the node. Ids of those that now may, and why
     others could not be changed."""
+    from fsdpkit.scheduling.slurm import Round, SlurmClient
+
     asked, client = Round(), SlurmClient(cluster)
     freed, problems = [], []
     for job_id, comment, excluded in client.pending(asked):

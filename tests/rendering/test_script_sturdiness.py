@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
 
@@ -30,6 +34,34 @@ def test_a_warning_during_start_up_is_heard(
     (tmp_path / "go").touch()
     assert process.wait(timeout=60) == 0
     assert (tmp_path / "run" / "stop-requested").exists()
+
+
+def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
+    shell: Bash, render_script: RenderScript, tmp_path: Path
+) -> None:
+    """An empty one would say: and do not come back."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    (tmp_path / "run").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tmp_path / "run")]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    shell.environment["HOLD"] = "1"
+    shell.stubs["rm"] = f'[[ $2 != */stop-requested ]] || echo >>{tmp_path}/rm; exec /bin/rm "$@"'
+    try:
+        process = shell.start(render_script(python=shell.python))
+        wait_for(shell.record / "args.1")
+        with contextlib.suppress(OSError), (tmp_path / "run" / "filler").open("wb", 0) as file:
+            while file.write(b"x"):
+                pass
+        (tmp_path / "rm").unlink(missing_ok=True)  # of its beginning
+        os.kill(process.pid, signal.SIGUSR1)
+        wait_for(tmp_path / "rm")
+        (shell.record / "go").touch()
+        process.communicate(timeout=60)
+        assert not (tmp_path / "run" / "stop-requested").exists()
+    finally:
+        subprocess.run(["umount", str(tmp_path / "run")], check=True)
 
 
 def test_an_exported_name_of_ours_is_no_status(shell: Bash, render_script: RenderScript) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -232,6 +235,32 @@ def test_only_nodes_of_this_cluster_are_avoided(
     assert "--exclude" not in asked_for.stdout
     assert "not avoiding n1: resources.nodelist" in asked_for.stderr
     assert json.loads(run.paths.job.read_text())["resources"]["exclude"] is None
+
+
+def test_a_full_disk_is_named_and_the_run_can_be_resumed_when_there_is_room(
+    run: Run, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    """No empty lock is left, for which nobody would ever be the one to remove it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        shutil.copytree(run.dir, place / run.id, symlinks=True)
+        with contextlib.suppress(OSError), (place / "filler").open("wb", 0) as file:
+            while file.write(b"x" * 512):
+                pass
+        refused = fsdpkit("resume", str(place / run.id))
+        assert refused.returncode == 74, refused.stderr
+        assert "No space left on device" in refused.stderr
+        assert not list((place / run.id).glob("run.json.lock*"))
+        (place / "filler").unlink()
+        assert fsdpkit("resume", str(place / run.id)).returncode == 0
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.mark.parametrize(
