@@ -204,7 +204,11 @@ def write_new(path: Path, content: str | bytes) -> None:
             raise
         except OSError:  # no hard links here; an empty name is the best that can be had first
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-            os.replace(temporary, path)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
         else:
             temporary.unlink()
 

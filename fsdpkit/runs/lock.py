@@ -1,6 +1,7 @@
 """A lock that is a file, since not every cluster's file system knows locks.
 
-    {"host": "login1", "pid": 4711, "user": "alex", "since_s": 1795300000.0, "token": "9f…"}
+    {"host": "login1", "pids": "pid:[4026531836]", "pid": 4711, "user": "alex",
+     "since_s": 1795300000.0, "token": "9f…"}
 
 Whoever makes it holds it; it appears whole or not at all. One whose holder is dead is replaced: of
 several that find it dead one alone claims the right to, in `<lock>.<digest of what it replaces>`.
@@ -54,13 +55,21 @@ def locked(lock: Path, patience_s: float) -> Iterator[None]:
 
 def _own_text() -> bytes:
     holder = {
-        "host": socket.gethostname(),
+        **_place(),
         "pid": os.getpid(),
         "user": _user(),
         "since_s": round(time.time(), 3),
         "token": os.urandom(8).hex(),
     }
     return json.dumps(holder).encode()
+
+
+def _place() -> dict[str, str]:
+    """Where a process id means the same process: a container of this host has ids of its own."""
+    ids = ""
+    with contextlib.suppress(OSError):  # only Linux has it
+        ids = os.readlink("/proc/self/ns/pid")
+    return {"host": socket.gethostname(), "pids": ids}
 
 
 def _user() -> str:
@@ -125,7 +134,7 @@ def _holder(text: bytes) -> dict[str, Any]:
 
 def _is_dead(lock: Path, holder: dict[str, Any]) -> bool:
     pid = holder.get("pid")
-    if holder.get("host") == socket.gethostname() and isinstance(pid, int) and pid > 0:
+    if _place().items() <= holder.items() and isinstance(pid, int) and 0 < pid < 1 << 31:
         return not _is_running(pid, holder.get("since_s"))
     return _age_s(lock) > ABANDONED_S
 
@@ -135,10 +144,14 @@ def _is_running(pid: int, since_s: object) -> bool:
     import psutil
 
     try:
-        began_s = psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
-    except psutil.Error:
+    except PermissionError:
+        pass
+    try:
+        began_s = psutil.Process(pid).create_time()
+    except psutil.Error:  # another user's, where /proc shows only one's own (hidepid)
         return True
     return not isinstance(since_s, float) or began_s < since_s + _SKEW_S
 

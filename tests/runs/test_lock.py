@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fsdpkit.errors import StorageError
@@ -44,6 +45,7 @@ def is_held(lock: Path) -> bool:
 
 
 HERE = socket.gethostname()
+PIDS = os.readlink("/proc/self/ns/pid")
 
 
 def test_who_holds_it_since_when_is_said(lock: Path) -> None:
@@ -57,17 +59,37 @@ def test_who_holds_it_since_when_is_said(lock: Path) -> None:
 def test_the_lock_of_a_process_of_this_machine_that_is_gone_is_taken_at_once(lock: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    left_behind(lock, host=HERE, pid=process.pid, since_s=time.time())
+    left_behind(lock, host=HERE, pids=PIDS, pid=process.pid, since_s=time.time())
     assert not is_held(lock)
 
 
 def test_whoever_has_the_number_of_the_dead_holder_now_does_not_hold_it(lock: Path) -> None:
-    left_behind(lock, host=HERE, pid=os.getpid(), since_s=time.time() - 86_400.0)
+    left_behind(lock, host=HERE, pids=PIDS, pid=os.getpid(), since_s=time.time() - 86_400.0)
     assert not is_held(lock)
 
 
 def test_a_living_process_holds_it_as_long_as_it_likes(lock: Path) -> None:
-    left_behind(lock, 1e6, host=HERE, pid=os.getpid(), since_s=time.time())
+    left_behind(lock, 1e6, host=HERE, pids=PIDS, pid=os.getpid(), since_s=time.time())
+    assert is_held(lock)
+
+
+def test_a_process_that_proc_does_not_show_holds_it_as_long_as_it_lives(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Login nodes often show everybody only their own processes."""
+
+    def hidden(pid: int) -> None:
+        raise psutil.NoSuchProcess(pid)
+
+    monkeypatch.setattr(psutil, "Process", hidden)
+    left_behind(lock, 1e6, host=HERE, pids=PIDS, pid=1, since_s=time.time() - 1e6)
+    assert is_held(lock)
+
+
+def test_a_process_of_another_container_on_this_host_is_not_looked_for_here(lock: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    left_behind(lock, host=HERE, pids="pid:[1]", pid=process.pid, since_s=time.time())
     assert is_held(lock)
 
 
@@ -194,4 +216,7 @@ def test_a_new_file_is_made_by_one_alone_also_where_there_are_no_hard_links(
             write_new(path, "yours")
         assert path.read_text() == "mine"
         monkeypatch.setattr(os, "link", none)
+    monkeypatch.setattr(os, "replace", none)
+    with pytest.raises(PermissionError):
+        write_new(tmp_path / "full", "mine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t5-1", "with", "without"]
