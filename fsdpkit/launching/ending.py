@@ -76,7 +76,7 @@ def _answer(status: int) -> int:
     ending = msgspec.structs.replace(decision, step=_newest_step(task))
     left_out = None
     if ending.action == "requeue":
-        left_out = _exclusions(facts.job, ending, run, attempt, about_nodes)
+        left_out = _exclusions(facts, ending, run, attempt, about_nodes)
         ending = msgspec.structs.replace(ending, left_out=left_out.left_out)
     try:
         _record(ending, attempt, run, retry)
@@ -103,9 +103,10 @@ def _answer(status: int) -> int:
 
 
 def _exclusions(
-    job: Job, ending: Ending, run: RunPaths, attempt: AttemptPaths, about_nodes: str
+    facts: Attempt, ending: Ending, run: RunPaths, attempt: AttemptPaths, about_nodes: str
 ) -> Exclusions:
     """What the job is to exclude when it is queued again."""
+    job = facts.job
     now_s = time.time()
     avoided = [AvoidedNode(node, ending.why, run.dir.name, now_s, now_s) for node in ending.avoid]
     before: set[str] = set()
@@ -127,6 +128,7 @@ def _exclusions(
         before=before,
         nodes=nodes_of(about_nodes),
         had=os.environ.get("FSDPKIT_NODE_NAMES", "").split(),
+        gone=facts.maybe_gone,
         features=job.features,
         chosen=job.chosen,
     )

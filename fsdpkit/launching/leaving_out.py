@@ -31,6 +31,7 @@ def exclusions(
     before: Collection[str],
     nodes: Sequence[Node],
     had: Sequence[str],
+    gone: Collection[str] = (),
     features: bool = False,
     chosen: bool = False,
 ) -> Exclusions:
@@ -38,8 +39,9 @@ def exclusions(
 
     present: the exclusions that Slurm has, None if it did not say; own: the job's own; before: what
     fsdpkit has left out of this job up to now. nodes: what sinfo says; had: the nodes of this
-    attempt, spares included. features: whether the job asks for some. chosen: whether it names its
-    nodes or a reservation.
+    attempt, spares included. gone: nodes that fell silent and do not count as left, whatever sinfo
+    says, which hears of a loss minutes later. features: whether the job asks for some. chosen:
+    whether it names its nodes or a reservation.
     """
     now, asked = expand(present) if present is not None else None, expand(own)
     if now is None or asked is None:
@@ -48,7 +50,7 @@ def exclusions(
     persons = {*asked, *by_hand}
     out: list[AvoidedNode] = []
     if not chosen:
-        left = [names - persons for names in alike(nodes, had, features=features)]
+        left = [names - persons - {*gone} for names in alike(nodes, had, features=features)]
         known = {node.name for node in nodes} - persons
         out = leave_out(avoided, known, left, len(had))
     left_out = tuple(note.node for note in out)

@@ -1,4 +1,5 @@
-"""Which node to avoid after nodes fell silent: the one that was cut off, not those it lost."""
+"""Which node to avoid after nodes fell silent: the one that was cut off, not those it lost; and
+which of them may be gone, whoever is to blame."""
 
 from __future__ import annotations
 
@@ -21,10 +22,33 @@ def to_blame(
     """
     found: list[str] = []
     for lost in losses:
-        everybody_else = 0 < len(lost) >= nodes - 1
-        if everybody_else and (cut_off or len({*accusers} & {*lost}) > 1):
+        if _head_was_cut_off(lost, nodes, accusers, cut_off):
             found.append(head)
         # Beyond that not so many break at once: the network did.
         elif len(lost) <= max(1, nodes // 10):
             found += lost
     return tuple(dict.fromkeys(found))
+
+
+def maybe_gone(
+    losses: Iterable[tuple[str, ...]],
+    nodes: int,
+    *,
+    accusers: Collection[str] = (),
+    cut_off: bool = False,
+) -> set[str]:
+    """The lost nodes, but for those that only a head node lost which was cut off itself. Slurm may
+    not know of them yet."""
+    return {
+        node
+        for lost in losses
+        if not _head_was_cut_off(lost, nodes, accusers, cut_off)
+        for node in lost
+    }
+
+
+def _head_was_cut_off(
+    lost: tuple[str, ...], nodes: int, accusers: Collection[str], cut_off: bool
+) -> bool:
+    everybody_else = 0 < len(lost) >= nodes - 1
+    return everybody_else and (cut_off or len({*accusers} & {*lost}) > 1)

@@ -28,7 +28,7 @@ from fsdpkit.errors import (
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import explain_record
 from fsdpkit.failures.patterns import Level
-from fsdpkit.launching.lost_nodes import to_blame
+from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
@@ -167,13 +167,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     fruitless: int = 0
     """Attempts in a row, this one included, that left no newer checkpoint."""
 
+    @property
+    def all_losses(self) -> list[tuple[str, ...]]:
+        return [*dict.fromkeys([*self.losses, *([self.trouble.lost] if self.trouble else [])])]
+
+    @property
+    def maybe_gone(self) -> set[str]:
+        """Nodes that nobody should count on for the next attempt."""
+        return maybe_gone(self.all_losses, self.nodes, accusers=self.accusers, cut_off=self.cut_off)
+
 
 def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     """When srun is over: end the job with which status, or queue it again without which nodes."""
     trouble, job = attempt.trouble, attempt.job
-    losses = dict.fromkeys([*attempt.losses, *([trouble.lost] if trouble else [])])
     avoid = to_blame(
-        losses,
+        attempt.all_losses,
         attempt.nodes,
         attempt.head,
         accusers=attempt.accusers,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
-from fsdpkit.launching.lost_nodes import to_blame
+from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.exclusions import expand, nodes_of
 
@@ -50,8 +51,14 @@ class Cluster:
         silent = tuple(others) if victim == head else (victim,)
         if fault == "switch":
             silent = tuple(others)
-        if fault == "lost":
+        sinfo = self.sinfo()  # which hears of a loss minutes later
+        if fault in ("lost", "lost unseen"):
             self.up.discard(victim)
+        if fault == "two lost unseen" and victim != head:
+            silent = tuple({victim, others[-1]})
+            self.up -= {*silent}
+        if fault == "lost":
+            sinfo = self.sinfo()
         accusers = silent if fault == "cut" else ()
         blamed = to_blame([silent], len(had), head, accusers=accusers)
         if fault == "cut" and self.needed > 2:
@@ -59,25 +66,28 @@ class Cluster:
         self.hour += self.draw.choice([0.01, 1.0, 4.0])
         for node in blamed:
             self.notes[node] = AvoidedNode(node, fault, "r-1", self.hour, self.hour + AVOID_H)
-        return self.requeue(had, sinfo_answers=sinfo_answers)
+        gone = maybe_gone([silent], len(had), accusers=accusers)
+        return self.requeue(had, sinfo=sinfo if sinfo_answers else "", gone=gone)
 
-    def requeue(self, had: list[str], *, sinfo_answers: bool = True) -> Exclusions:
+    def requeue(self, had: list[str], *, sinfo: str, gone: Collection[str] = ()) -> Exclusions:
         avoided = [note for note in self.notes.values() if note.until_s > self.hour]
         found = exclusions(
             avoided,
             present=self.present,
             own=self.own,
             before=self.ours,
-            nodes=nodes_of(self.sinfo() if sinfo_answers else ""),
+            nodes=nodes_of(sinfo),
             had=had,
+            gone=gone,
         )
         self.ours |= {*found.left_out}
         self.present = self.present if found.change is None else found.change
         return found
 
 
+FAULTS = ["cut", "lost", "lost unseen", "two lost unseen", "switch", "crash", "heal"]
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["cut", "lost", "switch", "crash", "heal"]), st.integers(0, 9)),
+    st.tuples(st.sampled_from(FAULTS), st.integers(0, 9)),
     max_size=30,
 )
 
@@ -110,7 +120,7 @@ def test_the_run_can_always_be_scheduled_and_uses_everything_again_in_the_end(
         if len(cluster.up - own) >= needed:
             assert len(cluster.startable) >= needed
     cluster.up, cluster.hour = set(names), cluster.hour + 2 * AVOID_H
-    cluster.requeue(cluster.startable[:needed])
+    cluster.requeue(cluster.startable[:needed], sinfo=cluster.sinfo())
     assert set(cluster.startable) == set(names) - own
 
 
