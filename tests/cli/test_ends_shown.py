@@ -14,6 +14,7 @@ import pytest
 from fsdpkit.cli.submit import failure_lines, outcome
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.record import JobRecord
+from fsdpkit.scheduling import asking
 from fsdpkit.scheduling.run import Run
 from tests.conftest import Completed
 from tests.reporting.made_run import made_run, write_lines
@@ -145,3 +146,24 @@ def test_the_steps_of_an_array_s_tasks_stand_in_the_list(
     heads, row = fsdpkit("status").stdout.splitlines()[:2]
     assert "  STEP" in heads
     assert row.endswith("7-12/20")
+
+
+def test_who_waits_for_a_job_that_will_not_start_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Held after `scontrol requeuehold` at three looks, then cancelled."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    held = "echo '7|PENDING|job requeued in held state|'"
+    look = f"echo >>{commands}/looks; (( $(wc -l <{commands}/looks) > 3 )) || {held}"
+    for name, line in {"squeue": look, "sacct": "echo '7|CANCELLED by 0|0:0|0:0||'"}.items():
+        (commands / name).write_text(f"#!/bin/bash\n{line}\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setattr(asking, "FIRST_S", 0.05)
+    run = ended(tmp_path, None)  # type: ignore[arg-type]
+    assert outcome(run) == 1
+    told = capsys.readouterr().err
+    assert told.count("it was put back into the queue and is held; this does not clear") == 1
+    assert told.count("Let it go: scontrol release 7") == 1
+    assert f"{ID}: CANCELLED by root" in told
