@@ -65,12 +65,21 @@ class RunDirectoryLogs(LogsSpecs):
         self._variables = variables
         self._attempt, self._launch, self._memory = attempt, launch, memory
         self._errors: dict[str, Path] = {}
+        self._files: list[Path] = []
 
     def keep_errors(self) -> None:
         """Copy the error files to the attempt's directory, as far as there is room."""
         for source, kept in self._errors.items():
             with suppress(OSError):
                 shutil.copyfile(source, kept)
+
+    def drop_empty(self) -> None:
+        """Remove the files that nobody wrote to: a shared file system counts them, and most ranks
+        say nothing."""
+        for file in self._files:
+            with suppress(OSError):
+                if file.stat().st_size == 0:
+                    file.unlink()
 
     @property
     def root_log_dir(self) -> str:
@@ -84,6 +93,7 @@ class RunDirectoryLogs(LogsSpecs):
 
         out = {i: str(file(r, "out")) for i, r in ranks.items()}
         err = {i: str(file(r, "err")) for i, r in ranks.items()}
+        self._files = [Path(path) for path in (*out.values(), *err.values())]
         kept = {i: file(r, "error.json") for i, r in ranks.items()}
         errors = {i: str(self._memory / path.name) for i, path in kept.items()}
         self._errors = {errors[i]: path for i, path in kept.items()}
@@ -376,6 +386,7 @@ class Torchrun:
             if store is not None:
                 store.close()
             _reap_orphans([forks.server.pid] if forks.server else [])
+            logs.drop_empty()
             ends = agent.ends.by_rank() if agent.ends else {}
             if any(end.status != 0 for end in ends.values()):
                 ended(ends)
