@@ -192,6 +192,22 @@ def test_a_thousand_array_tasks_are_one_question(
     assert one_status(directory).tasks == []
 
 
+def test_of_several_jobs_slurm_is_asked_for_those_of_one_user_not_for_everybody_s(
+    make_run: MakeRun, slurm: Slurm, tmp_path: Path
+) -> None:
+    """squeue filters a list of jobs itself: slurmctld would send it all users'."""
+    slurm(squeue="echo '1|RUNNING|None|n1'; echo '2|RUNNING|None|n1'")
+    one = make_run("1")
+    one_status(one)
+    make_run("2")
+    all_statuses(tmp_path / "runs", newest=20)
+    lines = (tmp_path / "asked").read_text().splitlines()
+    alone, both = (line for line in lines if line.startswith("squeue"))
+    assert "-j 1" in alone
+    assert "-u" not in alone
+    assert f"-j 2,1 -u {os.getuid()}" in both
+
+
 def test_many_jobs_that_only_the_controller_knows_are_one_question(
     make_run: MakeRun, slurm: Slurm, tmp_path: Path
 ) -> None:
