@@ -29,6 +29,9 @@ class Placement:
     node_type: NodeType
     cpus_per_task: int
     cpus_reason: str
+    memory_mb: int | None
+    """Of each node; None: it is left to Slurm."""
+    memory_reason: str
     warnings: tuple[str, ...]
 
 
@@ -48,7 +51,10 @@ def place(resources: Resources, site: LoadedSite) -> Placement:
     select = dict(partition.select)
     if resources.partition and not profile.partitions:
         select["partition"] = resources.partition
-    return Placement(name, select, node_type, cpus, reason, tuple(warnings))
+    memory_mb, memory_reason = _memory(resources, node_type)
+    return Placement(
+        name, select, node_type, cpus, reason, memory_mb, memory_reason, tuple(warnings)
+    )
 
 
 def _check_account(account: str | None, site: LoadedSite) -> None:
@@ -159,6 +165,20 @@ def _shapes_that_fit(
             flag = f" --time {time}" if shorter else ""
             shapes.append(f"--nodes {nodes} --gpus {per_node}{flag} on {name}")
     return shapes
+
+
+def _memory(resources: Resources, node: NodeType) -> tuple[int | None, str]:
+    """As asked, else the GPUs' share of the node, where it is known: without a word about memory
+    many clusters give a job all of a node's, so that no other job gets the GPUs it leaves. Of a job
+    that leaves none nothing is asked: the profile's number may be a little too high."""
+    if resources.memory is not None:
+        return parse_memory_mb(resources.memory), "as asked"
+    if not (node.memory_mb and node.gpus) or resources.exclusive or resources.gpus >= node.gpus:
+        return None, ""
+    share = node.memory_mb * resources.gpus // node.gpus
+    if share > 1024:  # whole GiB: a megabyte above a site's memory per core would cost a core more
+        share -= share % 1024
+    return share, f"{resources.gpus} of {node.gpus} GPUs' share of a node"
 
 
 def _cpus_per_task(resources: Resources, node: NodeType) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.profile import SiteProfile
-from fsdpkit.config.units import format_time, parse_memory_mb
+from fsdpkit.config.units import format_time
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def resource_directives(
         ("nodes", str(resources.nodes_asked)),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(placement.cpus_per_task)),
-        ("mem", _memory(resources)),
+        # In megabytes, because not every Slurm reads every spelling that a person may use.
+        ("mem", None if placement.memory_mb is None else f"{placement.memory_mb}M"),
         ("time", format_time(resources.time_s)),
         ("constraint", resources.constraint),
         ("reservation", resources.reservation),
@@ -65,11 +66,6 @@ def resource_directives(
     if resources.exclusive:
         directives.append(Directive("exclusive", None))
     return directives
-
-
-def _memory(resources: Resources) -> str | None:
-    """In megabytes, because not every Slurm reads every spelling that a person may use."""
-    return None if resources.memory is None else f"{parse_memory_mb(resources.memory)}M"
 
 
 _SPACE = " \t\v\f\r"

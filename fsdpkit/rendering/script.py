@@ -238,6 +238,8 @@ def _origins(plan: Plan) -> list[str]:
     lines += [f"without {node}: {why}" for node, why in plan.avoided]
     placement = plan.placement
     lines.append(f"cpus-per-task = {placement.cpus_per_task} ({placement.cpus_reason})")
+    if placement.memory_mb is not None and plan.job.spec.resources.memory is None:
+        lines.append(f"mem = {placement.memory_mb}M ({placement.memory_reason})")
     if placement.select and not plan.job.spec.resources.partition:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")

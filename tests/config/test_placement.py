@@ -9,8 +9,10 @@ import pytest
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement, place
-from fsdpkit.config.site import load_site
+from fsdpkit.config.profile import NodeType, Partition, SiteProfile
+from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import UsageError
+from fsdpkit.rendering.directives import resource_directives
 
 
 def placed(site: str, nodes: int, gpus: int, **other: Any) -> Placement:
@@ -130,3 +132,34 @@ def test_a_slow_partition_is_never_chosen_by_itself() -> None:
     for nodes, gpus in [(1, 1), (2, 4), (1, 3)]:
         chosen = placed("osc-ascend", nodes, gpus).partition
         assert chosen in ("nextgen", "quad")
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory_mb"),
+    [
+        ({"gpus": 1}, 181 * 1024),  # not above the 7,744 MB of each of its 24 cores
+        ({"gpus": 2}, None),  # leaves no GPU to anybody
+        ({"gpus": 1, "memory": "64G"}, 65_536),
+        ({"gpus": 1, "exclusive": True}, None),
+        ({"gpus": 1, "partition": "unknown"}, None),
+    ],
+)
+def test_a_job_asks_for_its_gpus_share_of_the_memory(
+    changes: dict[str, Any], memory_mb: int | None
+) -> None:
+    """So that another job gets the GPUs it leaves."""
+    node = NodeType(gpus=2, cpus=48, memory_mb=371_712)
+    profile = SiteProfile(
+        schema="fsdpkit.site/1",
+        title="a cluster",
+        node_types={"node": node, "unknown": NodeType(gpus=2)},
+        partitions={
+            "main": Partition(node_type="node"),
+            "unknown": Partition(node_type="unknown"),
+        },
+    )
+    resources = Resources(**{"nodes": 1, "time": "1:00:00", **changes})
+    placement = place(resources, LoadedSite("a", profile, (), "0"))
+    assert placement.memory_mb == memory_mb
+    told = {d.name: d.value for d in resource_directives(resources, placement, profile)}
+    assert told.get("mem") == (None if memory_mb is None else f"{memory_mb}M")
