@@ -13,7 +13,7 @@ import pytest
 from tests.faults import injectors as by
 from tests.faults.conftest import LOST_LANE
 from tests.faults.outcomes import Losses
-from tests.faults.trial import HELD_AT, Bed, Trial
+from tests.faults.trial import HELD_AT, STEPS, Bed, Trial
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, LOST_LANE]
@@ -56,6 +56,28 @@ def test_two_hiccups_leave_enough_nodes_to_go_on_with(bed: Bed, undisturbed: Los
 
     again = bed.submit(runs=trial.dir.parent)
     assert bed.cluster.wait_job(again.job_id)["JobState"] == "COMPLETED"
+
+
+def test_a_head_node_that_two_others_no_longer_hear_is_the_one_to_avoid(bed: Bed) -> None:
+    """Its cable stays in, so that it cannot know: those that it lost say so. The job needs all
+    three nodes, so none is left out, and it goes on as soon as the network does."""
+    trial = bed.submit(hold="training", nodes=3)
+    for rank in range(3):
+        trial.until((trial.directory / f"at-training-rank-{rank}").exists, f"rank {rank}")
+    trial.bed.cluster.cut(by.HEAD, carrier=True)
+    trial.release()
+    trial.until(trial.task.attempt(0).verdict.exists, "verdict")
+    trial.bed.cluster.join(by.HEAD)
+    job = trial.wait_end()
+    try:
+        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+        assert [*trial.losses()] == [*range(1, STEPS + 1)]
+        first, second = (trial.ending(n) or {} for n in trial.task.attempts())
+        assert (first["action"], first["avoid"], first["left_out"]) == ("requeue", [by.HEAD], [])
+        assert second["cause"] == "done"
+        assert job["ExcNodeList"] == "(null)"
+    except AssertionError as error:
+        raise trial.error(str(error)) from error
 
 
 TAKE = """

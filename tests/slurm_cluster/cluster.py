@@ -330,9 +330,10 @@ class SlurmCluster:
 
     # Breaking
 
-    def cut(self, node: str) -> None:
-        """Pull the network cable of a node (or of `controller`); its processes go on."""
-        self.network.cut(node)
+    def cut(self, node: str, *, carrier: bool = False) -> None:
+        """Pull the network cable of a node (or of `controller`), or leave the cable in and pass
+        nothing on (`carrier`); its processes go on."""
+        self.network.cut(node, carrier=carrier)
 
     def join(self, node: str) -> None:
         """Put the cable back."""

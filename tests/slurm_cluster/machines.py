@@ -252,11 +252,12 @@ class Network:
                 ["link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up"],
             )
 
-    def cut(self, name: str) -> None:
-        self._switch([f"link set {name} down"])
+    def cut(self, name: str, *, carrier: bool = False) -> None:
+        """carrier: the cable stays in, and the switch passes nothing on."""
+        self._switch([f"link set {name} " + ("nomaster" if carrier else "down")])
 
     def join(self, name: str) -> None:
-        self._switch([f"link set {name} up"])
+        self._switch([f"link set {name} master bridge up"])
 
     def power_off(self, name: str) -> None:
         """Cable first, so that no peer is told: a lost machine does not close its connections."""
