@@ -210,13 +210,15 @@ def failed_run(person: Person) -> Finished:
 @pytest.fixture(scope="session")
 def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """A poorer cluster: no slurmdbd, so sacct answers nothing, and every node's own name resolves
-    to loopback, as Debian installs it. Its mails are lines of the file `sent` in its root."""
+    to loopback, as Debian installs it; memory is counted. Its mails are lines of the file `sent` in
+    its root."""
     require_slurm()
     root = tmp_path_factory.mktemp("bare")
     mail = root.with_name(f"{root.name}-mail")
     mail.write_text(f'#!/bin/bash\necho "$*" >>{root}/sent\n')
     mail.chmod(0o755)
-    options = {"accounting": False, "loopback_hosts": True, "extra_conf": f"MailProg={mail}"}
+    conf = f"MailProg={mail}\nSelectTypeParameters=CR_Core_Memory"
+    options = {"accounting": False, "loopback_hosts": True, "extra_conf": conf}
     with SlurmCluster(root, **options) as cluster:
         yield cluster
 

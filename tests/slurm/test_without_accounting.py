@@ -1,5 +1,6 @@
-"""A poorer cluster, without accounting and with nodes that call themselves 127.0.1.1: nothing may
-hang, lie or fail for either."""
+"""A poorer cluster, without accounting, with nodes that call themselves 127.0.1.1, and where a job
+that does not say how much memory it needs gets all of a node's: nothing may hang, lie or fail for
+any of it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.runs import record
 from tests.conftest import Completed, answer_of
-from tests.slurm.conftest import COLD, WHO, everything_said, until
+from tests.slurm.conftest import ACCOUNT, COLD, WHO, Person, everything_said, until
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -81,3 +82,33 @@ def test_a_job_nobody_knows_is_unknown_and_never_done(
     record.save(run.paths, msgspec.structs.replace(run.record, job_id="99999"))
     assert Run.open(answer["dir"]).state() is None
     assert "unknown" in fsdpkit("status", answer["dir"]).stdout
+
+
+def test_two_jobs_share_a_node_s_gpus_where_its_memory_is_known(
+    on_bare: SlurmCluster, tmp_path: Path, write_script: Callable[..., Path]
+) -> None:
+    person = Person.at(on_bare, tmp_path)
+    (profile,) = tmp_path.rglob("testbed.toml")
+    text, memory = profile.read_text(), f"memory_mb = {on_bare.options.memory_mb}"
+    sleeper = str(write_script("sleeps.py", "import time; time.sleep(600)"))
+
+    def submit() -> str:
+        words = ("--nodes", "1", "--gpus", "1", "--set", "resources.nodelist=node1")
+        done = person.fsdpkit("submit", sleeper, *words, *ACCOUNT, *COLD, "--json")
+        return str(answer_of(done)["job_id"])
+
+    def running(job_id: str) -> bool:
+        return on_bare.jobs(job_id)[0]["JobState"] == "RUNNING"
+
+    whole = submit()
+    until(lambda: running(whole))
+    profile.write_text(text.replace("cpus = 8", f"cpus = 8\n{memory}"))
+    share = submit()
+    until(lambda: on_bare.jobs(share)[0]["Reason"] == "Resources")
+    assert not running(share), "the first job has all of the node's memory"
+    on_bare.run(["scancel", whole])
+    until(lambda: running(share))
+    other = submit()
+    until(lambda: running(other))
+    assert running(share)
+    on_bare.run(["scancel", share, other])
