@@ -85,6 +85,7 @@ class Bed:
         hold: Phase | None = None,
         sets: Sequence[str] = (),
         nodes: int = 2,
+        gpus: int = 1,
         spare: int = 0,
         breaks: Mapping[str, Any] | None = None,
         runs: Path | None = None,
@@ -96,7 +97,7 @@ class Bed:
         if breaks is not None:
             (directory / "raise.json").write_text(json.dumps(breaks))
         words = ("--spare", str(spare), "--runs", str(runs or directory / "runs"))
-        words += ("--nodes", str(nodes))
+        words += ("--nodes", str(nodes), "--gpus", str(gpus))
         run, job_id = self._submit(trainer, directory, words, sets)
         return Trial(self, directory, run, job_id, hold)
 
@@ -106,7 +107,8 @@ class Bed:
         for number in range(tasks):
             (directory / str(number)).mkdir()
             (directory / str(number) / f"hold-{hold}").write_text(str(HELD_AT[hold]))
-        words = ("--nodes", "2", "--array", f"0-{tasks - 1}", "--runs", str(directory / "runs"))
+        words = ("--nodes", "2", "--gpus", "1", "--array", f"0-{tasks - 1}")
+        words += ("--runs", str(directory / "runs"))
         run, job_id = self._submit(LIGHT, directory, words)
         return [
             Trial(self, directory / str(number), run, f"{job_id}_{number}", hold, number)
@@ -133,7 +135,7 @@ class Bed:
             f"environment.variables={variables}",
         )
         done = self.fsdpkit(
-            *("submit", "--gpus", "1", *words),
+            *("submit", *words),
             *("--account", "pas1234", "--time", "15", "--json"),
             *(word for assignment in assigned for word in ("--set", assignment)),
         )
