@@ -79,7 +79,11 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[int, Meta(ge=1)] | None, Meta(description="Cores a job can use of one.")
     ] = None
     memory_mb: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Memory a job can use of one.")
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Memory a job can use of one; a job that leaves GPUs to others asks for "
+            "its GPUs' share."
+        ),
     ] = None
 
 

@@ -25,7 +25,7 @@ VARIABLE = "FSDPKIT_ATTACK_RESULTS"
 COMMITTED = Path(__file__).with_name("results.json")
 ROOT = COMMITTED.parents[2]
 PAGE = ROOT / "SECURITY.md"
-TEMPLATES = ROOT / "tests" / "rendering" / "hostile_templates.json"
+RENDERING = ROOT / "tests" / "rendering"
 WHO = "tests/attackers/results.py"
 WORDS = {
     "forge": "claims, orders and reports under other secrets, of the attempt before, too",
@@ -114,9 +114,12 @@ def tables(results: Results) -> str:
         for place, kinds in sorted(results.attacks.items())
         for name, kind in sorted(kinds.items())
     ]
-    hostile = json.loads(TEMPLATES.read_text())
+    hostile = json.loads((RENDERING / "hostile_templates.json").read_text())
     counts = [f"{hostile['tried']:,}", str(hostile["accepted"]), str(hostile["harmful"])]
     attacks.append(["templates", "hostile templates, rendered", *counts])
+    for program, found in json.loads((RENDERING / "hostile_strings.json").read_text()).items():
+        counts = [f"{found['tried']:,}", str(found["changed"]), str(found["changed"])]
+        attacks.append(["values", f"strings that break out of quotes, read by {program}", *counts])
     runs = [
         [
             run.shape,

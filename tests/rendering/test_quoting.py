@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from fsdpkit.errors import RenderError
 from fsdpkit.rendering.directives import DirectiveError, read_directives, split_directive
 from fsdpkit.rendering.environment import render_template
 from fsdpkit.rendering.quoting import directive_quote, shell_quote
+from tests.rendering.hostile_strings import COUNTED, count
 from tests.rendering.hostile_templates import MANIFEST
 from tests.slurm_cluster import SlurmCluster
 
@@ -90,6 +92,14 @@ def test_a64_what_shells_quoting_would_lose_is_kept() -> None:
 def test_a64_a_control_character_is_refused_by_both(bad: str, quote: Callable[[str], str]) -> None:
     with pytest.raises(RenderError, match="holds the control character"):
         quote(bad)
+
+
+def test_strings_made_to_break_out_of_quotes_stay_in_them() -> None:
+    """Counted in the same way, and committed, are a million (SECURITY.md)."""
+    assert count(20_000, None) == {"tried": 20_000, "changed": 0}
+    counted = json.loads(COUNTED.read_text())
+    assert counted["bash"]["tried"] >= 1_000_000
+    assert [one["changed"] for one in counted.values()] == [0, 0]
 
 
 LEXED = {
@@ -191,6 +201,13 @@ def test_a64_the_real_sbatch_reads_names_and_comments_as_they_were(
             assert (found[job, "%j"], found[job, "%k"]) == (name, name)
     finally:
         slurm_cluster.run(["scancel", *jobs])
+
+
+@pytest.mark.slurm
+def test_the_real_sbatch_keeps_strings_made_to_break_out_of_quotes(
+    slurm_cluster: SlurmCluster,
+) -> None:
+    assert count(2_000, slurm_cluster) == {"tried": 2_000, "changed": 0}
 
 
 @pytest.mark.slurm
