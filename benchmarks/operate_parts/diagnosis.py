@@ -18,6 +18,7 @@ LEAST_SHARE_OF_CHANGED = 0.99
 
 def figures(quick: bool) -> list[Figure]:
     from tests.reporting.captures import share_named_right
+    from tests.reporting.captures.changed import CHANGES, still_right
     from tests.reporting.unseen.case import Case
     from tests.reporting.unseen.mutations import MUTATIONS, all_cases, changed
     from tests.reporting.unseen.score import answer
@@ -43,10 +44,15 @@ def figures(quick: bool) -> list[Figure]:
             least=LEAST_SHARE,
         ),
     ]
+    for name, change in CHANGES.items():
+        how = (change.__doc__ or "").partition(".")[0]
+        what = f"the captures, changed: {how[:1].lower()}{how[1:]}"
+        least = LEAST_SHARE_OF_CHANGED
+        found.append(_figure(f"captures-{name}", what, *still_right(change), least=least))
     for mutation in MUTATIONS:
         others = list(changed(mutation, cases))
         how = (mutation.__doc__ or "").partition(".")[0]
-        what = f"the same, changed: {how[:1].lower()}{how[1:]}"
+        what = f"the unseen failures, changed: {how[:1].lower()}{how[1:]}"
         name = f"diagnosis-{mutation.__name__.replace('_', '-')}"
         found.append(
             _figure(name, what, named_right(others), len(others), least=LEAST_SHARE_OF_CHANGED)

@@ -18,6 +18,7 @@ from tests.reporting.captures import (
     share_named_right,
     with_noise,
 )
+from tests.reporting.captures.changed import CHANGES, still_right
 
 CAPTURES = all_captures()
 OF_THE_ISSUE = (
@@ -56,6 +57,14 @@ def test_an_earlier_word_of_a_rank_that_lost_its_peer_changes_nothing(
         return
     diagnosis = diagnosis_of(noisy)
     assert noisy.differences(diagnosis) == [], diagnosis.sentence
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_means_nothing_changes_nothing(name: str) -> None:
+    """Nor do more ranks: 2 × 4 and 8 × 8, where the others do as the one that is not to blame."""
+    right, of = still_right(CHANGES[name], show=True)
+    assert of > len(CAPTURES) / 2
+    assert right == of
 
 
 @pytest.mark.parametrize("cause", OF_THE_ISSUE)

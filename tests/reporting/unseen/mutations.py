@@ -43,62 +43,91 @@ RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connect
 """  # noqa: E501
 
 
+# Of a text
+
+
+def with_innocent_words(text: str, dice: random.Random) -> str:
+    """It begins with words that name other failures."""
+    return "\n".join(dice.sample(INNOCENT, 3)) + "\n" + text
+
+
+def with_handled_error(text: str, dice: random.Random) -> str:
+    """It begins with an exception that was caught, logged with its traceback, and got over."""
+    return "\n".join(HANDLED) + "\n" + text
+
+
+def interleaved(text: str, dice: random.Random) -> str:
+    """Lines of another process stand between any two."""
+    lines = text.split("\n")
+    mixed: list[str] = []
+    for place, line in enumerate(lines):
+        mixed.append(line)
+        if place + 1 < len(lines) and dice.random() < 0.1:
+            mixed.append(f"loader 3: shard {dice.randrange(900)} opened")
+    return "\n".join(mixed)
+
+
+def without_beginning(text: str, dice: random.Random) -> str:
+    """Of what stood before the first traceback something is gone."""
+    lines = text.split("\n")
+    first = max(0, min([*_tracebacks(lines)[:1], len(lines) - 40]))
+    return "\n".join(lines[dice.randint(0, first) :])
+
+
+def reordered(text: str, dice: random.Random) -> str:
+    """What stood before the first traceback came in another order."""
+    lines = text.split("\n")
+    headers = _tracebacks(lines)
+    if not headers or headers[0] < 3:
+        return text
+    early = lines[: headers[0] - 2]
+    dice.shuffle(early)
+    return "\n".join([*early, *lines[headers[0] - 2 :]])
+
+
+def _tracebacks(lines: list[str]) -> list[int]:
+    return [place for place, line in enumerate(lines) if "Traceback (most recent" in line]
+
+
+def moved(text: str) -> str:
+    """Somebody else's home, script and environment."""
+    text = text.replace("/home/ada/", "/gpfs/proj1/grp7/b.li/").replace("train.py", "ft_v2.py")
+    return text.replace("/opt/venv/", "/gpfs/proj1/grp7/miniforge3/envs/pt/")
+
+
+# Of a case
+
+
 def innocent_words(case: Case, dice: random.Random) -> Case:
     """Every rank had said what names other failures, and went on."""
-
-    def change(rank: Rank) -> Rank:
-        told = "\n".join(dice.sample(INNOCENT, 3)) + "\n"
-        return replace(rank, err=told + rank.err, out=told + rank.out)
-
-    return _of_ranks(case, change)
+    return _of_ranks(
+        case,
+        lambda rank: replace(
+            rank,
+            err=with_innocent_words(rank.err, dice),
+            out=with_innocent_words(rank.out, dice),
+        ),
+    )
 
 
 def handled_error(case: Case, dice: random.Random) -> Case:
     """Every rank had caught an exception, logged it with its traceback, and gone on."""
-    told = "\n".join(HANDLED) + "\n"
-    return _of_ranks(case, lambda rank: replace(rank, err=told + rank.err))
+    return _of_errors(case, dice, with_handled_error)
 
 
 def other_lines_between(case: Case, dice: random.Random) -> Case:
     """Another process writes into the same standard error: its lines stand between any two."""
-
-    def change(rank: Rank) -> Rank:
-        lines = rank.err.split("\n")
-        mixed: list[str] = []
-        for place, line in enumerate(lines):
-            mixed.append(line)
-            if place + 1 < len(lines) and dice.random() < 0.1:
-                mixed.append(f"loader 3: shard {dice.randrange(900)} opened")
-        return replace(rank, err="\n".join(mixed))
-
-    return _of_ranks(case, change)
+    return _of_errors(case, dice, interleaved)
 
 
 def earlier_lines_gone(case: Case, dice: random.Random) -> Case:
     """The log begins late: of what stood before the first traceback something is gone."""
-
-    def change(rank: Rank) -> Rank:
-        lines = rank.err.split("\n")
-        headers = [i for i, line in enumerate(lines) if "Traceback (most recent" in line]
-        first = max(0, min([*headers[:1], len(lines) - 40]))
-        return replace(rank, err="\n".join(lines[dice.randint(0, first) :]))
-
-    return _of_ranks(case, change)
+    return _of_errors(case, dice, without_beginning)
 
 
 def earlier_lines_reordered(case: Case, dice: random.Random) -> Case:
     """What stood before the first traceback came in another order."""
-
-    def change(rank: Rank) -> Rank:
-        lines = rank.err.split("\n")
-        headers = [i for i, line in enumerate(lines) if "Traceback (most recent" in line]
-        if not headers or headers[0] < 3:
-            return rank
-        early = lines[: headers[0] - 2]
-        dice.shuffle(early)
-        return replace(rank, err="\n".join([*early, *lines[headers[0] - 2 :]]))
-
-    return _of_ranks(case, change)
+    return _of_errors(case, dice, reordered)
 
 
 def other_paths(case: Case, dice: random.Random) -> Case:
@@ -107,18 +136,13 @@ def other_paths(case: Case, dice: random.Random) -> Case:
     def change(rank: Rank) -> Rank:
         return replace(
             rank,
-            err=_moved(rank.err),
-            out=_moved(rank.out),
-            record=None if rank.record is None else _moved(rank.record),
-            callstack=_moved(rank.callstack),
+            err=moved(rank.err),
+            out=moved(rank.out),
+            record=None if rank.record is None else moved(rank.record),
+            callstack=moved(rank.callstack),
         )
 
     return _of_ranks(case, change)
-
-
-def _moved(text: str) -> str:
-    text = text.replace("/home/ada/", "/gpfs/proj1/grp7/b.li/").replace("train.py", "ft_v2.py")
-    return text.replace("/opt/venv/", "/gpfs/proj1/grp7/miniforge3/envs/pt/")
 
 
 def peers_are_lost(case: Case, dice: random.Random) -> Case | None:
@@ -139,13 +163,13 @@ def on_64_ranks(case: Case, dice: random.Random) -> Case | None:
     if len(case.ranks) == case.size:  # what all ranks do, all 64 do
         return None
 
-    def moved(rank: int) -> int:
+    def placed(rank: int) -> int:
         return rank // case.gpus * 8 + rank % case.gpus
 
     want = case.want
     if isinstance(want.rank, int):
-        want = replace(want, rank=moved(want.rank))
-    ranks = {moved(rank): one for rank, one in case.ranks.items()}
+        want = replace(want, rank=placed(want.rank))
+    ranks = {placed(rank): one for rank, one in case.ranks.items()}
     return replace(case, nodes=8, gpus=8, ranks=ranks, want=want)
 
 
@@ -165,6 +189,12 @@ MUTATIONS: tuple[Mutation, ...] = (
 def _of_ranks(case: Case, change: Callable[[Rank], Rank]) -> Case:
     ranks = {number: change(rank) for number, rank in case.ranks.items()}
     return replace(case, ranks=ranks, others=change(case.others))
+
+
+def _of_errors(
+    case: Case, dice: random.Random, change: Callable[[str, random.Random], str]
+) -> Case:
+    return _of_ranks(case, lambda rank: replace(rank, err=change(rank.err, dice)))
 
 
 def changed(mutation: Mutation, cases: list[Case]) -> Iterator[Case]:
