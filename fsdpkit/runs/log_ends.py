@@ -77,9 +77,9 @@ def newest_part(text: Text, begins: str, ends: str, requeued: str) -> Text:
     """
     begun = [match.start() for match in re.finditer(begins, text.text, re.MULTILINE)]
     cut = begun[-1] if len(begun) > 1 else 0
-    for match in re.finditer(f"(?:{ends}|{requeued}).*\n", text.text):
+    for match in re.finditer(f"(?:{ends}|{requeued}).*\n", text.text, re.MULTILINE):
         if begun and match.end() <= begun[-1]:
             cut = match.end()  # also what it wrote before its first line belongs to the next
-    for match in re.finditer(f"(?:{requeued}).*\n", text.text):
+    for match in re.finditer(f"(?:{requeued}).*\n", text.text, re.MULTILINE):
         cut = max(cut, match.end())
     return text.part(cut, len(text.text))

@@ -247,6 +247,21 @@ def test_of_a_log_that_attempts_share_only_the_newest_part_counts(tmp_path: Path
     assert diagnosed(task).cause == "environment-missing"
 
 
+def test_of_a_node_s_log_what_the_start_before_wrote_does_not_count(tmp_path: Path) -> None:
+    task = run_with_an_attempt(tmp_path)
+    starts(task, 1, T0 + 100)
+    fails(task, 1, T0 + 120, 1, "OutOfMemoryError: CUDA out of memory.", rank=3)
+    lost = "fsdpkit: node2: no sign of life; no spare node is left (resources.spare)\n"
+    again = f"fsdpkit: node 0 (node1), start 2 of job {JOB}\n"
+    log(task.dir, f"submitit/{JOB}_0_log.err", f"{lost}{again}")
+    assert diagnosed(task).cause == "gpu-out-of-memory"
+    log(task.dir, f"submitit/{JOB}_0_log.err", f"{again}{lost}")
+    assert diagnosed(task).cause == "node-failure"
+    log(task.dir, f"submitit/{JOB}_0_log.err", "")
+    log(task.dir, f"slurm-{JOB}.log", f"{lost.strip()}; queued again\nsrun: error: x\n")
+    assert diagnosed(task).cause == "gpu-out-of-memory"
+
+
 def test_what_rank_0_copies_into_its_nodes_log_is_not_the_agents(tmp_path: Path) -> None:
     task = run_with_an_attempt(tmp_path)
     text = "rank 0: halving: CUDA out of memory\nrank 0: ModuleNotFoundError: x\n"

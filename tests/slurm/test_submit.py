@@ -20,7 +20,7 @@ import pytest
 
 from fsdpkit import Run
 from fsdpkit import submit as submit_from_python
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
 from tests.slurm.conftest import (
     ACCOUNT,
@@ -488,6 +488,22 @@ def test_a_requeued_run_is_one_run_with_two_attempts(
     assert len(run.results()) == 2  # perhaps not of the nodes that had the first attempt
     starts = [x for x in run.batch_logs()[0].read_text().splitlines() if ", head node" in x]
     assert len({line.rpartition(":")[2] for line in starts}) == 2
+
+
+def test_a_job_that_slurm_queues_again_although_it_was_done_trains_no_second_time(
+    submit: Submit, fsdpkit: Callable[..., Completed], on_slurm: SlurmCluster, write_script: Script
+) -> None:
+    """As releases before 26.05 do after a preemption with a grace time."""
+    script = write_script("once.py", "open(__file__ + '.ran', 'a').write('x')")
+    answer = submit(str(script), "--nodes", "1", "--gpus", "1")
+    run = Run.open(answer["dir"])
+    assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
+    on_slurm.run(["scontrol", "requeue", answer["job_id"]], check=True)
+    until(lambda: "nothing is left to do" in run.batch_logs()[0].read_text())
+    on_slurm.wait_job(answer["job_id"], states=["COMPLETED"])
+    assert script.with_name("once.py.ran").read_text() == "x"
+    assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
+    assert answer_of(fsdpkit("diagnose", answer["dir"], "--json"))["cause"] == "done"
 
 
 def test_a_preempted_run_is_not_over(
