@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +121,7 @@ def tables(results: Results) -> str:
     for program, found in json.loads((RENDERING / "hostile_strings.json").read_text()).items():
         counts = [f"{found['tried']:,}", str(found["changed"]), str(found["changed"])]
         attacks.append(["values", f"strings that break out of quotes, read by {program}", *counts])
+    attacks += [[*row, "0", "0"] for row in _held_by_tests()]
     runs = [
         [
             run.shape,
@@ -141,6 +143,28 @@ def tables(results: Results) -> str:
             ),
         ]
     )
+
+
+def _held_by_tests() -> list[list[str]]:
+    """Where, what and how many, of what tests hold at zero whenever they run."""
+    from tests.cli.test_terminal import COMMANDS
+    from tests.runs.test_hostile_records import NO_FILES, OF_ATTEMPT, RECORDS, WRONG
+
+    places = len(RECORDS) + len(OF_ATTEMPT) + 1
+    return [
+        [
+            "records",
+            "pipes, devices, links, 3 GB, depth in the place of files",
+            f"{len(NO_FILES) * places}",
+        ],
+        ["records", "values that would be options, other runs, no numbers", f"{len(WRONG)}"],
+        ["the terminal", "characters of Unicode, printed", f"{sys.maxunicode + 1:,}"],
+        [
+            "the terminal",
+            "commands that show a poisoned run, or poisoned words",
+            f"{len(COMMANDS)}",
+        ],
+    ]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
