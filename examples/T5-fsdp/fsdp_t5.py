@@ -117,7 +117,8 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
     )
     micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
-    stop, clock = StopRequest(paths, ranks), SaveClock(ranks, settings.checkpoint.every_minutes)
+    stop = StopRequest(paths, ranks)
+    clock = SaveClock(ranks, settings.checkpoint.every_minutes, paths=paths)
     budget = TokenBudget(ranks, settings.tokens, progress.tokens)
     evaluates = settings.evaluation.batches and len(text.held_out)
     patience = settings.evaluation.patience or math.inf

@@ -1,4 +1,5 @@
-"""`fsdpkit checkpoint`: which checkpoints a run has, whether every byte is there, and exports.
+"""`fsdpkit checkpoint`: which checkpoints a run has, whether every byte is there, exports, and one
+more when a person asks.
 
 `ls` and `verify` need no torch, so that they answer on a login node; `export` does, but neither a
 process group nor a GPU.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.checkpoint_places import Place, find_checkpoints, of_step, require_some
+from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.options import complete_run, runs_option, table
 
 if TYPE_CHECKING:
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 
 @click.group("checkpoint")
 def command() -> None:
-    """List a run's checkpoints, check every byte, or export one.
+    """List a run's checkpoints, check every byte, export one, or have one saved now.
 
     \b
+      fsdpkit checkpoint save fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint ls fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint export fsdp-t5-20261121-101500-3f2a model
@@ -39,6 +42,9 @@ def command() -> None:
     RUN is a run's path, id, or a unique part of it; or a directory: that of an array task, of
     checkpoints, or one checkpoint.
     """
+
+
+command.add_command(save)
 
 
 def _run_argument(function: Callable[..., Any]) -> Callable[..., Any]:

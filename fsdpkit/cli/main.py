@@ -24,7 +24,7 @@ COMMANDS = {
     "check": "Check this login node, or measure nodes before a training.",
     "nodes": "Show the nodes that failed a run and are avoided.",
     "data": "Prepare training data, or show what was prepared.",
-    "checkpoint": "List a run's checkpoints, check every byte, or export one.",
+    "checkpoint": "List a run's checkpoints, check, export, or have one saved now.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",

@@ -77,7 +77,8 @@ def claim(directory: Path) -> Claim:
     mine = Claim(directory, uuid.uuid4().hex[:12])
     job = os.environ.get("SLURM_JOB_ID")
     who = f"{f'Slurm job {job}, ' if job else ''}process {os.getpid()} on {socket.gethostname()}"
-    table = {"writer": mine.writer, "who": who, "since": now()}
+    attempt = Path(os.environ.get("FSDPKIT_ATTEMPT_DIR", "")).name
+    table = {"writer": mine.writer, "who": who, "since": now(), "attempt": attempt}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / CLAIM, json.dumps(table) + "\n")

@@ -30,6 +30,8 @@
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
+        save-requested              makes it save and go on (runs/save_requests.py)
+        save-answered               what became of the request
 
     <runs>/avoided-nodes/<node>.json    nodes that failed, which new jobs avoid for a while
 
@@ -132,6 +134,14 @@ class TaskPaths:
     @property
     def stop_requested(self) -> Path:
         return self.dir / "stop-requested"
+
+    @property
+    def save_requested(self) -> Path:
+        return self.dir / "save-requested"
+
+    @property
+    def save_answered(self) -> Path:
+        return self.dir / "save-answered"
 
 
 @dataclass(frozen=True)

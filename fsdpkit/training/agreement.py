@@ -1,4 +1,4 @@
-"""What one rank notices and all ranks act on after the same step: a wish to stop, time to save.
+"""What one rank notices and all ranks act on after the same step: a request to stop or to save.
 
 Files appear to different nodes at different times, and clocks differ. So whoever looks puts its
 answer into a sum, which travels with the token counts that the ranks add up in every step anyway.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import wish
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
 
 LOOK_EVERY_S = 1.0
@@ -92,25 +93,45 @@ class StopRequest(Agreement):
 
 
 class SaveClock(Agreement):
-    """When `every_minutes` have passed since the last checkpoint; `wanted()` goes into the sum."""
+    """When to save beside the steps that are due; `wanted()` goes into the sum.
+
+    That is when `every_minutes` have passed since the last checkpoint, and with `paths` also when
+    somebody asks for one (`fsdpkit checkpoint save`).
+    """
 
     def __init__(
-        self, ranks: Ranks, every_minutes: float, clock: Callable[[], float] = time.monotonic
+        self,
+        ranks: Ranks,
+        every_minutes: float,
+        clock: Callable[[], float] = time.monotonic,
+        paths: TaskPaths | None = None,
     ) -> None:
         super().__init__(ranks)
-        self._every_s, self._clock = every_minutes * 60, clock
-        self._asks = ranks.is_first and every_minutes > 0
+        self._every_s, self._clock, self._paths = every_minutes * 60, clock, paths
+        self._first = ranks.is_first
+        self._next_look = -float("inf")
+        self._wish: str | None = None
         self.saved()
 
     def wanted(self) -> float:
         """1.0 on rank 0 when it is time, else 0.0; asks again only after as long."""
-        due = self._asks and self._clock() - self._since >= self._every_s
+        if not self._first:
+            return 0.0
+        due = self._every_s > 0 and self._clock() - self._since >= self._every_s
         if due:
             self.saved()
-        return float(due)
+        return float(self._asked() or due)
+
+    def _asked(self) -> bool:
+        """Whether there is a wish that was not there when we looked before."""
+        if self._paths is None or self._clock() < self._next_look:
+            return False
+        self._next_look = self._clock() + LOOK_EVERY_S
+        before, self._wish = self._wish, wish(self._paths)
+        return self._wish not in (None, before)
 
     def decide(self, votes: Tensor) -> None:
-        if self._every_s:  # otherwise nobody asks, and no host need look
+        if self._every_s or self._paths:  # otherwise nobody asks, and no host need look
             super().decide(votes)
 
     def saved(self) -> None:

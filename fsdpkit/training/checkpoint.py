@@ -42,6 +42,7 @@ from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import Answer, answer, wish
 from fsdpkit.training.checkpoint_files import Writer
 from fsdpkit.training.checkpoint_loading import load, newest_whole, sharded_state, versions
 from fsdpkit.training.distributed import Ranks, gather, on_first, together
@@ -117,7 +118,7 @@ class Checkpointer:
         self.settings = settings or CheckpointSettings()
         self._ranks, self._model, self._optimizer = ranks, model, optimizer
         self._state, self._about, self._export = dict(state or {}), dict(about or {}), export
-        self._directory = paths.checkpoints
+        self._paths, self._directory = paths, paths.checkpoints
         self._claim: Claim | None = None
         self._refused: list[Path] = []
         self._newest: int | None = None  # step of the newest checkpoint, as far as we know
@@ -174,7 +175,10 @@ class Checkpointer:
         Does nothing for a step that is saved already. Raises StorageError when two in a row could
         not be written, or this one without `background`; older ones then still stand.
         """
+        asked = wish(self._paths) if self._ranks.is_first else None
         if progress.step == self._newest:
+            if self._save is None:
+                answer(self._paths, asked, Answer(step=progress.step))
             return
         failed = False
         try:
@@ -189,7 +193,7 @@ class Checkpointer:
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
         copy = self._copy(sharded_state(self._model, self._optimizer, self._ranks))
-        write = _in_background(partial(self._write, self._claim, copy, description))
+        write = _in_background(partial(self._write, self._claim, copy, description, asked))
         self._save = _Save(copy, write, description, began)
         self._newest = progress.step
         self._save.blocked_s = time.perf_counter() - began
@@ -296,7 +300,11 @@ class Checkpointer:
             save.copied = True
 
     def _write(
-        self, mine: Claim, copy: Future[dict[str, Any]], description: files.Description
+        self,
+        mine: Claim,
+        copy: Future[dict[str, Any]],
+        description: files.Description,
+        asked: str | None,
     ) -> tuple[Path, int, float]:
         """On a thread of each rank: path, bytes and time of the checkpoint, or StorageError."""
         from torch.distributed.checkpoint import state_dict_saver
@@ -331,8 +339,10 @@ class Checkpointer:
         except Exception as error:
             if first:
                 abandon(mine, description.step)
+                answer(self._paths, asked, Answer(problem=str(error)))
                 mine.require()  # that another job has claimed the directory explains it better
             raise error if isinstance(error, StorageError) else StorageError(f"{error}.") from error
+        answer(self._paths, asked, Answer(step=description.step))
         return path, size, time.perf_counter()
 
 

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from breakpoints import DIRECTORY, LOOK_S, RANK, break_down, hold
 
@@ -38,6 +38,7 @@ from fsdpkit.runs.checkpoints import Description, checkpoints_in, describe, prob
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import Answer, answer, wish
 from fsdpkit.training.command_line import read_settings
 
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
@@ -48,7 +49,6 @@ LAUNCH = "-".join(
 SHARD_BYTES = 1 << 16
 EXIT_TIMEOUT_S = 60.0
 """How long a process that failed stays for a checkpoint that is being written."""
-Answer = TypeVar("Answer")
 
 
 class OutOfMemoryError(RuntimeError):
@@ -168,12 +168,13 @@ class Checkpointer:
     """`resume` from the newest whole checkpoint, `save` while training goes on, `close`."""
 
     def __init__(self, paths: TaskPaths, settings: TrainingSettings, model: Model) -> None:
-        self._directory, self._model = paths.checkpoints, model
+        self._paths, self._directory, self._model = paths, paths.checkpoints, model
         self._keep_last = settings.checkpoint.keep_last
         self._ranks = Group("checkpoints")
         self._refused: list[Path] = []
         self._writing: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._wish: str | None = None
         atexit.register(self._let_finish)
 
     def resume(self) -> Progress:
@@ -197,6 +198,11 @@ class Checkpointer:
             raise StorageError("No checkpoint is whole.")
         return None
 
+    def asked(self) -> bool:
+        """Whether somebody has asked for a checkpoint since we last looked."""
+        before, self._wish = self._wish, wish(self._paths)
+        return self._wish not in (None, before)
+
     def save(self, progress: Progress) -> None:
         self.close()
         copy = Model(0)
@@ -210,7 +216,7 @@ class Checkpointer:
             progress=asdict(progress),
             files={},
         )
-        arguments = (copy, description)
+        arguments = (copy, description, wish(self._paths) if RANK == 0 else None)
         self._writing = threading.Thread(target=self._write, args=arguments, daemon=True)
         self._writing.start()
 
@@ -221,7 +227,7 @@ class Checkpointer:
         if self._failure:
             raise self._failure
 
-    def _write(self, copy: Model, description: Description) -> None:
+    def _write(self, copy: Model, description: Description, asked: str | None) -> None:
         draft = self._claim.draft(description.step)
         name = f"__{RANK}_0.distcp"
 
@@ -248,6 +254,9 @@ class Checkpointer:
             if RANK == 0:
                 abandon(self._claim, description.step)
             self._failure = error
+            answer(self._paths, asked, Answer(problem=str(error)))
+            return
+        answer(self._paths, asked, Answer(step=description.step))
 
     def _let_finish(self) -> None:
         if self._writing:
@@ -276,13 +285,14 @@ def train() -> int:
         hold("training", progress.step)
         break_down(progress.step, ERRORS)
         stop = any(ranks.gather(node.stop.exists()))
+        asked = any(ranks.gather(RANK == 0 and saves.asked()))
         loss = model.train(ranks, progress)
         progress = Progress(progress.step + 1, progress.position + WORLD_SIZE)
         heart.beat(progress.step, "training")
         if metrics:
             metrics.write(step=progress.step, loss=loss)
         last = progress.step == settings.steps
-        if stop or last or progress.step % settings.checkpoint.every_steps == 0:
+        if stop or asked or last or progress.step % settings.checkpoint.every_steps == 0:
             saves.save(progress)
         if stop and not last:
             hold("shutdown")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,6 +67,31 @@ def test_a_job_that_is_cancelled_with_a_last_checkpoint_does_not_come_back(
     assert max(trial.saved()) > 12
     resumed(trial, undisturbed)
     assert trial.steps() == sorted(undisturbed), "a step was repeated"
+
+
+def test_a_run_saves_when_it_is_asked_to_and_goes_on(bed: Bed, undisturbed: Losses) -> None:
+    """And once it has ended, whoever asks is told so."""
+    trial = bed.submit(hold="training", sets=["training.checkpoint.keep_last=9"])
+    trial.wait_held()
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(bed.fsdpkit, "checkpoint", "save", str(trial.dir), "--wait")
+        trial.until(trial.task.save_requested.exists, "the request")
+        trial.release()
+        done = asking.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"asked {trial.dir.name} (job {trial.job_id}) to save a checkpoint and to go on\n"
+        f"step-13 is saved: {trial.task.checkpoints}/step-13\n"
+    )
+    assert trial.wait_end()["JobState"] == "COMPLETED"
+    assert trial.saved() == [5, 10, 13, 15, 20]
+    assert trial.damage() == []
+    assert trial.losses() == undisturbed
+    assert not trial.task.save_requested.exists()
+    late = bed.fsdpkit("checkpoint", "save", str(trial.dir))
+    assert late.returncode == 2
+    assert "has ended" in late.stderr
+    assert "The newest checkpoint is step-20" in late.stderr
 
 
 def test_out_of_memory_is_not_tried_again(bed: Bed) -> None:

@@ -161,6 +161,7 @@ def test_all_ranks_hear_that_one_could_not_write(tmp_path):
     assert "File too large" in first
     assert "checkpoint of step 2 could not be written" in found["said"]
     assert found["said"].count("The run ends if the next one cannot be, either.") == 1
+    assert "File too large" in found["answer"]  # to whoever had asked for it
     assert found["left"] == ["step-1", "writer.json"]
     assert found["after"] == {"step-4": [], "step-6": []}  # 5 failed, and the run went on
 

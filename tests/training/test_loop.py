@@ -10,6 +10,7 @@ import torch
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import Answer, answer, ask
 from fsdpkit.training.agreement import SaveClock, StopRequest
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import require_finite
@@ -72,6 +73,26 @@ def test_without_minutes_or_on_other_ranks_no_clock_asks():
     ]
     now = 1e9
     assert [clock.wanted() for clock in clocks] == [0, 0]
+
+
+def test_a_checkpoint_is_wanted_once_for_each_request(tmp_path):
+    now, paths = 100.0, TaskPaths(tmp_path)
+    clock = SaveClock(FIRST, every_minutes=0, clock=lambda: now, paths=paths)
+    other = SaveClock(replace(FIRST, rank=1), 0, clock=lambda: now, paths=paths)
+    assert clock.wanted() == 0
+    asked = ask(paths)
+    now = 100.9
+    assert clock.wanted() == 0, "it is looked for at most once a second"
+    now = 101.0
+    assert (clock.wanted(), other.wanted()) == (1, 0)
+    clock.decide(torch.tensor(1.0))
+    assert clock.agreed()
+    now = 102.0
+    assert clock.wanted() == 0, "the checkpoint is being written"
+    answer(paths, asked, Answer(step=5))
+    ask(paths)
+    now = 103.0
+    assert clock.wanted() == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

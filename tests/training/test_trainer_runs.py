@@ -17,6 +17,7 @@ from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs.checkpoints import checkpoints_in, describe, problems_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import answer_to, ask
 
 pytestmark = pytest.mark.torch
 TRAINER = EXAMPLE / "fsdp_t5.py"
@@ -152,7 +153,8 @@ def test_a_checkpoint_exists_in_full_or_not_at_all(killed_and_resumed):
     assert problems_of(paths.checkpoints / "step-9") == []
 
 
-def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tmp_path):
+def test_a_run_saves_when_asked_and_goes_on_and_stops_when_asked(data, tmp_path):
+    """A stop has a status of its own."""
     paths = TaskPaths(tmp_path)
     settings = [*small(data), "--set", "steps=1000000", "--set", "checkpoint.every_steps=0"]
     process = subprocess.Popen(
@@ -164,6 +166,10 @@ def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tm
         deadline = time.monotonic() + 120
         while not losses(paths) and time.monotonic() < deadline:
             time.sleep(0.1)
+        asked = ask(paths)
+        while not (told := answer_to(paths, asked)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        saved = [p.name for p in checkpoints_in(paths.checkpoints)]
         paths.stop_requested.touch()
         output, _ = process.communicate(timeout=120)
     finally:
@@ -173,7 +179,9 @@ def test_a_stop_request_saves_at_one_step_and_exits_with_its_own_status(data, tm
     assert re.findall(r"exitcode  : (\d+)", root_cause) == [str(STOPPED_EARLY)], output[-3000:]
     last = max(losses(paths))
     assert f"stopped on request after step {last};" in output
-    assert [p.name for p in checkpoints_in(paths.checkpoints)] == [f"step-{last}"]
+    assert saved == [f"step-{told.step}"]
+    assert told.step < last
+    assert [p.name for p in checkpoints_in(paths.checkpoints)] == [*saved, f"step-{last}"]
     assert not paths.stop_requested.exists()  # answered: the next attempt goes on
 
 

@@ -17,6 +17,7 @@ from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in, problems_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import answer_to, ask
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.distributed import Ranks, gather, process_group
 from fsdpkit.training.sharding import shard
@@ -43,10 +44,12 @@ def main() -> None:
         saves.save(Progress(step=1))
         saves.wait()
         limit_files(ranks, 2000)
+        asked = ask(paths) if ranks.is_first else ""
         saves.save(Progress(step=2))
         messages = []
         with contextlib.suppress(StorageError):
             saves._save.written.result()
+        told = answer_to(paths, asked)
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             saves.report()
@@ -73,6 +76,7 @@ def main() -> None:
             "messages": messages,
             "said": said.getvalue(),
             "left": left,
+            "answer": told and told.problem,
             "after": {p.name: problems_of(p) for p in checkpoints_in(paths.checkpoints)},
         }
         if ranks.is_first:

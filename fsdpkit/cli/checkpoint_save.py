@@ -1,0 +1,46 @@
+"""`fsdpkit checkpoint save`."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option
+
+
+@click.command("save")
+@click.argument("run", shell_complete=complete_run)
+@click.option("--task", type=click.IntRange(0), help="Array task (default: all that run).")
+@runs_option
+@click.option("--wait", is_flag=True, help="Wait until the checkpoint has its name.")
+def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
+    """Let RUN save a checkpoint now, after the step it is in, and go on.
+
+    \b
+      fsdpkit checkpoint save fsdp-t5-20261121-101500-3f2a
+      fsdpkit checkpoint save 3f2a --wait
+
+    Exits with 2 for a run that has ended or not begun; with 69 for one whose script opened no
+    checkpoints, and with --wait if it ended first; with 74 if the checkpoint could not be written.
+    """
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.saving import request_checkpoints
+
+    opened = Run.open(run, runs=runs)
+    requests = request_checkpoints(opened, task)
+    jobs = ", ".join(request.job_id for request in requests)
+    click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
+    if not wait:
+        click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(run)}")
+        return 0
+    for request in requests:
+        path = request.wait(lambda: click.echo(_SLOW, err=True))
+        click.echo(f"{path.name} is saved: {path}")
+    return 0
+
+
+_SLOW = (
+    "fsdpkit: no answer yet. It comes after a step and the writing. A loop that does not ask "
+    "fsdpkit.training.SaveClock(…, paths=…) saves only when its own time has come."
+)

@@ -1,0 +1,133 @@
+"""Ask a run that trains for a checkpoint, and wait until it has its name."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.runs.checkpoints import checkpoints_in
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
+from fsdpkit.scheduling.asking import Pace
+from fsdpkit.scheduling.outcome import settle_s
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.states import JobState
+
+_LOOK_S = 0.5
+"""Between two looks for the answer."""
+SLOW_S = 60.0
+"""After so long without an answer whoever waits is told what it may be."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checkpoint that was asked of one job, or array task."""
+
+    run: Run
+    job_id: str
+    task: TaskPaths
+    array_task: int | None
+    id: str
+
+    def wait(self, slow: Callable[[], object] = lambda: None) -> Path:
+        """Block until the checkpoint has its name; where it lies. `slow` is told once if it takes.
+
+        Raises StorageError when it could not be written, SchedulerError when the job ended before.
+        """
+        pace, began, told = Pace(), time.monotonic(), False
+        ask_at, ended = began + pace.pause_s(), None
+        while (found := answer_to(self.task, self.id)) is None:
+            now = time.monotonic()
+            if now - began > SLOW_S and not told:
+                told = True
+                slow()
+            if now >= ask_at:
+                state = self.run._newer().state(self.array_task)
+                if state is None or state.phase != "ended":
+                    ended = None
+                elif now - (ended := ended or now) >= settle_s(state):
+                    raise self._too_late(state)
+                ask_at = now + (_LOOK_S if ended else pace.pause_s())
+            time.sleep(_LOOK_S)
+        if found.step is None:
+            raise StorageError(
+                f"{self.run.id}: the checkpoint could not be written: {found.problem} The run goes "
+                "on; older checkpoints stand."
+            )
+        return self.task.checkpoints / f"step-{found.step}"
+
+    def _too_late(self, state: JobState) -> SchedulerError:
+        withdraw(self.task, self.id)
+        return SchedulerError(
+            f"{self.run.id} ended before it saved what was asked for ({state.describe()}); "
+            f"{newest(self.task)}"
+        )
+
+
+def request_checkpoints(run: Run, array_task: int | None = None) -> list[Request]:
+    """Ask what runs of `run`, or of one task of its array, to save and go on.
+
+    Raises UsageError when it is pending or has ended, SchedulerError when nobody can say, or when
+    nothing in it has opened its checkpoints; StorageError when the request cannot be written.
+    """
+    if array_task is not None and array_task not in (run.record.array or []):
+        raise NotFoundError(f"{run.id} has no array task {array_task}.")
+    states = {
+        job_id: state
+        for job_id, state in run.states().items()
+        if array_task is None or job_id.partition("_")[2] == str(array_task)
+    }
+    running = [j for j, state in states.items() if state is not None and state.phase == "running"]
+    if not running:
+        raise _nothing_runs(run, array_task)
+    return [_request(run, job_id) for job_id in running]
+
+
+def _nothing_runs(run: Run, array_task: int | None) -> Exception:
+    job_id, state = run.decisive_job(array_task)
+    if state is None or state.phase == "unknown":
+        return SchedulerError(
+            f"nobody can say whether job {job_id or run.job_id} of {run.id} runs: ask again."
+        )
+    if state.phase == "pending":
+        return UsageError(
+            f"{run.id} has not begun (job {job_id}: {state.describe()}): there is nothing to save."
+        )
+    task = run.paths.task(array_task)
+    of_task = "" if run.record.array is not None and array_task is None else f" {newest(task)}"
+    return UsageError(
+        f"{run.id} has ended (job {job_id}: {state.describe()}): nothing runs that could save."
+        f"{of_task}"
+    )
+
+
+def _request(run: Run, job_id: str) -> Request:
+    number = job_id.partition("_")[2]
+    array_task = int(number) if number else None
+    task = run.paths.task(array_task)
+    attempts = task.attempts()
+    if not attempts or not saves_there(task, attempts[-1]):
+        raise SchedulerError(
+            f"Nothing in job {job_id} has opened the run's checkpoints yet: a trainer that starts "
+            "does so soon, ask again; a script that does not use fsdpkit.training.Checkpointer "
+            "never does."
+        )
+    try:
+        return Request(run, job_id, task, array_task, ask(task))
+    except OSError as error:
+        raise StorageError(f"{task.save_requested} cannot be written: {error.strerror}") from None
+
+
+def newest(task: TaskPaths) -> str:
+    """Which checkpoint there is, in a sentence."""
+    if not (found := checkpoints_in(task.checkpoints)):
+        return "There is no checkpoint."
+    where = shlex.quote(str(task.dir))
+    return f"The newest checkpoint is {found[-1].name}: fsdpkit checkpoint ls {where}"
