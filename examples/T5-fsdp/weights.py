@@ -11,15 +11,13 @@ written here; bfloat16 and float16 files are read too.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from model import EOS, PAD, T5, Block, T5Config
-from safetensors import SafetensorError, safe_open
 from torch import Generator, Tensor
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
@@ -28,8 +26,9 @@ from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.checkpoints import DESCRIPTION, describe, step_of
 from fsdpkit.training.checkpoint_loading import read_into, weights_in
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.export import INDEX, MAX_FILE_BYTES, SINGLE, HuggingFace, write_hugging_face
+from fsdpkit.training.export import MAX_FILE_BYTES, HuggingFace, write_hugging_face
 from fsdpkit.training.sharding import shard
+from fsdpkit.training.weight_files import FileFill, Stored, safetensors_in, same
 
 CONFIG = "config.json"
 SHARED, HEAD = "shared.weight", "lm_head.weight"
@@ -37,21 +36,6 @@ ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of S
 # In files of 2020: transformers made this table and never read it.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 DTYPES = ("F32", "BF16", "F16")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a file, as the file's header has it."""
-
-    file: Path
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def read(self) -> Tensor:
-        with safe_open(self.file, framework="pt") as file:
-            value: Tensor = file.get_tensor(self.name)
-        return value
 
 
 def check(directory: Path, config: T5Config) -> T5Config:
@@ -65,8 +49,8 @@ def check(directory: Path, config: T5Config) -> T5Config:
     return _table(directory, config)[1]
 
 
-def fill_from(directory: Path, config: T5Config) -> Callable[[str, Tensor, Generator], None]:
-    """A `fill` for `shard`: copies one whole parameter out of the files in `directory`.
+def fill_from(directory: Path, config: T5Config) -> FileFill:
+    """A `fill` for `shard`: each rank reads its part of each parameter in `directory`'s files.
 
     `config` is what `check` returned and the model was built from. Raises what `check` raises, and
     from the `fill` itself ConfigError for a tensor that holds NaN or infinity.
@@ -77,15 +61,7 @@ def fill_from(directory: Path, config: T5Config) -> Callable[[str, Tensor, Gener
             f"{directory}: {HEAD} does not fit tie_word_embeddings = "
             f"{str(config.tie_word_embeddings).lower()}; build the model from what check() returns."
         )
-
-    def fill(name: str, tensor: Tensor, generator: Generator) -> None:
-        stored = table[name]
-        value = stored.read()
-        if not torch.isfinite(value).all():
-            raise ConfigError(f"{stored.file}: {stored.name} holds numbers that are not finite.")
-        tensor.copy_(value)
-
-    return fill
+    return FileFill(table, directory)
 
 
 def load(
@@ -221,16 +197,16 @@ def _shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
 
 def _table(directory: Path, config: T5Config) -> tuple[dict[str, Stored], T5Config]:
     """Where each parameter of the model is, and the config with the head's tie as found."""
-    stored = {name: entry for name, entry in _headers(directory) if name != UNUSED}
+    stored = {name: entry for name, entry in safetensors_in(directory) if name != UNUSED}
     aliases = [stored.pop(name) for name in ALIASES if name in stored]
     if aliases:
         shared = stored.setdefault(SHARED, aliases[0])
         for alias in aliases:
-            if not _same(shared, alias):
+            if not same(shared, alias):
                 raise ConfigError(f"{alias.file}: {alias.name} differs from {shared.name}.")
     tied = config.tie_word_embeddings
     if HEAD in stored and SHARED in stored:
-        tied = _same(stored[SHARED], stored[HEAD])
+        tied = same(stored[SHARED], stored[HEAD])
     found = replace(
         config, tie_word_embeddings=tied, scale_decoder_outputs=config.scales_decoder_outputs
     )
@@ -269,55 +245,3 @@ def _of(name: str, shape: tuple[int, ...]) -> str:
     if name == HEAD:
         return f"tie_word_embeddings = false asks for it, with the shape {list(shape)}"
     return f"the dimensions given make it {list(shape)}"
-
-
-def _headers(directory: Path) -> Iterator[tuple[str, Stored]]:
-    """Every tensor in the single file, or in the files that the index names."""
-    if (directory / SINGLE).is_file():
-        files: dict[Path, list[str]] = {directory / SINGLE: []}
-    elif (directory / INDEX).is_file():
-        files = _index(directory / INDEX)
-    else:
-        hint = ""
-        if (directory / "pytorch_model.bin").is_file():
-            hint = " Save it again with transformers: pytorch_model.bin is not read."
-        raise NotFoundError(f"{directory}: holds neither {SINGLE} nor {INDEX}.{hint}")
-    for path, promised in files.items():
-        try:
-            with safe_open(path, framework="pt") as file:
-                found = {
-                    name: Stored(path, name, tuple(tensor.get_shape()), tensor.get_dtype())
-                    for name in file.keys()  # noqa: SIM118
-                    for tensor in [file.get_slice(name)]
-                }
-        except FileNotFoundError:
-            raise NotFoundError(f"{path}: no such file, but {INDEX} names it.") from None
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{path}: cannot be read as safetensors: {error}.") from None
-        if absent := [name for name in promised if name not in found]:
-            raise ConfigError(f"{path}: {absent[0]} is missing, but {INDEX} has it there.")
-        yield from found.items()
-
-
-def _index(path: Path) -> dict[Path, list[str]]:
-    """File → names of its tensors, as the index has it."""
-    try:
-        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].items()
-        files: dict[Path, list[str]] = {}
-        for name, file in names:
-            if Path(file).name != file:
-                raise ValueError(f"{file!r} is not the name of a file beside it")
-            files.setdefault(path.parent / file, []).append(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot be read as an index: {error!r}.") from None
-    return files
-
-
-def _same(one: Stored, other: Stored) -> bool:
-    """Whether two tensors hold the same values; stops at the first rows that differ."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    with safe_open(one.file, "pt") as first, safe_open(other.file, "pt") as second:
-        a, b = first.get_slice(one.name), second.get_slice(other.name)
-        rows = range(0, one.shape[0], 1024)
-        return all(torch.equal(a[r : r + 1024], b[r : r + 1024]) for r in rows)

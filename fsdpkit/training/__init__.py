@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, endless
     from fsdpkit.training.schedules import set_learning_rate
     from fsdpkit.training.sharding import shard
+    from fsdpkit.training.weight_files import fill_from
 
 _HOMES = {
     "config.training": ("PrecisionSettings", "ShardingSettings"),
@@ -42,6 +43,7 @@ _HOMES = {
     "training.sharding": ("shard",),
     "training.agreement": ("SaveClock", "StopRequest"),
     "training.finite": ("require_finite",),
+    "training.weight_files": ("fill_from",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -61,6 +63,7 @@ __all__ = [
     "TaskPaths",
     "clip_gradients",
     "endless",
+    "fill_from",
     "gradient_sync",
     "loss_scaler",
     "make_optimizer",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,6 +24,22 @@ Fill = Callable[[str, Tensor, Generator], None]
 
 A weight with several names is filled once, under the first.
 """
+
+
+@runtime_checkable
+class PartFill(Protocol):
+    """A `Fill` that knows what it has, and can give a rank its part alone (`fill_from`)."""
+
+    def __call__(self, name: str, tensor: Tensor, generator: Generator, /) -> None: ...
+
+    def check(self, model: nn.Module) -> None:
+        """Raise ConfigError unless it has what `model` needs."""
+
+    def has(self, name: str) -> bool:
+        """Whether `fill_part` can fill this tensor."""
+
+    def fill_part(self, name: str, tensor: DTensor) -> None:
+        """Fill this rank's part of a sharded tensor."""
 
 
 def is_on_meta(model: nn.Module) -> bool:
@@ -47,7 +64,7 @@ def fill_shards(
     """FSDP2, after `fully_shard` on meta: give each shard memory and its part of `fill`'s values.
 
     `device` is where values are made and buffers live; shards live there too, or with `offload` in
-    host memory. One whole parameter at a time is held beside the shards.
+    host memory. One whole parameter at a time is held beside the shards, of a `PartFill` none.
     """
     model.to_empty(device="cpu" if offload else device)
     for module in model.modules():
@@ -57,6 +74,9 @@ def fill_shards(
     with torch.no_grad():
         for full_name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             name = plain_name(full_name)
+            if isinstance(tensor, DTensor) and isinstance(fill, PartFill) and fill.has(name):
+                fill.fill_part(name, tensor)
+                continue
             whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
             fill(name, whole, _generator(name, seed, device))
             if isinstance(tensor, DTensor):

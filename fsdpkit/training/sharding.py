@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,10 +39,11 @@ from torch.utils._pytree import tree_map_only
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
-from fsdpkit.training.distributed import Ranks, check_same_everywhere
+from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
 from fsdpkit.training.initialisation import (
     Fill,
+    PartFill,
     fill_modules,
     fill_shards,
     fingerprint,
@@ -90,8 +92,9 @@ def shard(
     root unit. Two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
-      its shard (FSDP1: one unit at a time). The values depend on seed and parameter name only, so
-      they are the same for every world size and both engines.
+      its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
+      depend on seed and parameter name only, or on the files, so they are the same for every world
+      size and both engines.
     - Built with values: they must be equal on all ranks, which is checked; FSDP does not broadcast.
 
     Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
@@ -115,6 +118,8 @@ def shard(
         ranks.say(warning)
 
     on_meta = is_on_meta(model)
+    if on_meta and isinstance(fill, PartFill):
+        fill.check(model)
     if on_meta and fill is None:
         raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
     if not on_meta:
@@ -284,7 +289,9 @@ def _shard_fsdp2(
     if sharding.prefetch:
         _prefetch(model, units, sharding.prefetch)
     if fill:
-        fill_shards(model, fill, seed, ranks.device, offload=sharding.cpu_offload)
+        make = partial(fill_shards, model, fill, seed, ranks.device, offload=sharding.cpu_offload)
+        # What is wrong with the part that one rank reads is told by all of them.
+        together(make) if isinstance(fill, PartFill) else make()
     return model
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from model import T5, Block, T5Config
-from weights import Stored, check, fill_from, hugging_face, load
+from weights import check, fill_from, hugging_face, load
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
@@ -21,6 +21,7 @@ from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.distributed import Ranks, process_group
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.sharding import shard
+from fsdpkit.training.weight_files import Stored
 
 HALF = PrecisionSettings(param="bfloat16")
 CASES: dict[str, tuple[str, dict]] = {
@@ -59,9 +60,9 @@ def main() -> None:
     most = 0
     original = Stored.read
 
-    def counted(self: Stored) -> torch.Tensor:
+    def counted(self: Stored, *part: tuple) -> torch.Tensor:
         nonlocal most
-        value = original(self)
+        value = original(self, *part)
         read.append(weakref.ref(value))
         most = max(most, sum(there() is not None for there in read))
         return value

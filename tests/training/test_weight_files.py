@@ -1,0 +1,131 @@
+"""Pretrained weights into any model: each rank reads its part, what does not fit is named."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from launch import RANKS, findings
+
+from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.training.weight_files import FileFill, fill_from
+
+sys.path.append(str(RANKS))
+from foreign_net import LEFT_OUT, Net, in_files
+
+LARGEST = 4 * 12 * 12
+LATE = torch.ones(12, 12)
+LATE[-1] = math.nan  # of the last rank's rows alone
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("files")
+    in_files(folder / "good")
+    in_files(folder / "bad", **{"transformer.layers.1.weight": LATE})
+    told = findings(request.param, "fill_from.py", folder / "found.json", str(folder))
+    return {"ranks": request.param, **told}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "engine", ["fsdp2", "fsdp2 checkpointed", "fsdp2 hybrid", "fsdp1", "fsdp1 no_shard"]
+)
+def test_a_sharded_model_has_what_the_files_have(found: dict, engine: str) -> None:
+    assert found[engine]["different"] == []
+
+
+@pytest.mark.torch
+def test_a_rank_reads_its_own_slices_and_holds_one_at_a_time(found: dict) -> None:
+    """The largest matrix is 576 bytes in float32; FSDP1 is given a tensor at a time."""
+    counters = 8 * (found["ranks"] - 1)  # each rank has one of its own
+    (whole,) = {*found["fsdp2 hybrid"]["read"]}
+    for engine in ("fsdp2", "fsdp2 checkpointed"):
+        assert sum(found[engine]["read"]) == whole + counters, "something was read twice"
+        assert max(found[engine]["most"]) <= LARGEST / found["ranks"]
+    assert {*found["fsdp1"]["most"]} == {LARGEST}
+
+
+@pytest.mark.torch
+def test_every_rank_hears_of_what_is_wrong_with_one_s_slice(found: dict) -> None:
+    assert len(set(found["bad"])) == 1
+    assert "transformer.layers.1.weight holds numbers that are not finite" in found["bad"][0]
+
+
+def without_pooler(name: str) -> str | None:
+    return None if name.startswith(LEFT_OUT) else name.removeprefix("transformer.")
+
+
+def checked(directory: Path, rename=without_pooler, otherwise=None) -> FileFill:
+    with torch.device("meta"):
+        model = Net()
+    fill = fill_from(directory, rename, otherwise)
+    fill.check(model)
+    return fill
+
+
+W = "transformer.layers.0.weight"
+WRONG: dict[str, tuple[dict, list[str]]] = {
+    "missing": ({W: None}, ["layers.0.weight is missing"]),
+    "shape": ({W: torch.ones(12, 13)}, [W, "[12, 13]", "the model [12, 12]"]),
+    "type": ({W: torch.ones(12, 12, dtype=torch.int64)}, [W, "I64", "torch.float32"]),
+    "unexpected": (
+        {"transformer.x": torch.ones(2)},
+        ["x is not a tensor of the model", "safetensors"],
+    ),
+    "ties": (  # whichever of the two is in the first file
+        {"transformer.embed.weight": torch.ones(7, 12)},
+        ["embed.weight", "differs from", "head.weight", "ties"],
+    ),
+    "float for a counter": ({"transformer.seen": torch.tensor(1.0)}, ["seen", "torch.int64"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_named_before_anything_is_read(
+    tmp_path: Path, changes: dict, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(in_files(tmp_path / "x", **changes))
+    for word in [*words, "`rename`"]:
+        assert word in str(caught.value)
+
+
+def test_many_things_that_do_not_fit_are_told_in_a_few_lines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(in_files(tmp_path / "x"), rename=None)
+    assert len(str(caught.value).splitlines()) == 5
+    assert "more)" in str(caught.value)
+
+
+def test_two_tensors_do_not_get_one_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="both renamed same"):
+        fill_from(in_files(tmp_path / "x"), lambda name: "same")
+
+
+def test_what_the_files_lack_is_filled_otherwise(tmp_path: Path) -> None:
+    directory = in_files(tmp_path / "x", **{W: None})
+    fill = checked(directory, otherwise=lambda name, tensor, _: tensor.fill_(5.0))
+    tensor = torch.zeros(12, 12)
+    fill("layers.0.weight", tensor, torch.default_generator)
+    assert (tensor == 5).all()
+    assert not fill.has("layers.0.weight")
+    fill("layers.1.weight", tensor, torch.default_generator)
+    assert torch.equal(tensor, Net.drawn().layers[1].weight)
+
+
+def test_a_buffer_that_no_file_has_is_told_of(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = Net()
+        model.register_buffer("angles", torch.zeros(3), persistent=False)
+    fill = fill_from(in_files(tmp_path / "x"), without_pooler)
+    with pytest.raises(ConfigError, match=r"angles is a buffer that no file has"):
+        fill.check(model)
+
+
+def test_no_files_are_told_of(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"neither model\.safetensors nor"):
+        fill_from(tmp_path)
