@@ -143,7 +143,7 @@ def set_timeout(timeout_s: int) -> None:
         c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
-def check_same_everywhere(what: str, value: str) -> None:
+def check_same_everywhere(what: str, value: str, remedy: str = "") -> None:
     """Raise FsdpkitError on every rank unless all ranks hold the same `value`; a collective."""
     values = gather(value)
     if len(set(values)) > 1:
@@ -152,7 +152,7 @@ def check_same_everywhere(what: str, value: str) -> None:
             + ", ".join(str(r) for r, other in enumerate(values) if other == v)
             for v in dict.fromkeys(values)
         )
-        raise FsdpkitError(f"The ranks differ in their {what}: {shown}.")
+        raise FsdpkitError(f"The ranks differ in their {what}: {shown}. {remedy}".rstrip())
 
 
 def on_first(ranks: Ranks, action: Callable[[], T]) -> T:

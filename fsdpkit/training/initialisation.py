@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -56,6 +57,15 @@ def fingerprint(model: nn.Module) -> str:
             weights = torch.arange(1, sums.numel() + 1, device=sums.device, dtype=torch.float64)
             digest = zlib.crc32(f"{name} {(sums * weights).sum().item()!r}".encode(), digest)
     return f"crc {digest:08x}"
+
+
+def send_to_all(model: nn.Module) -> None:
+    """Give all ranks rank 0's values of what `model` has; a collective."""
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            values = tensor.detach().contiguous()
+            dist.broadcast(values, src=0)
+            tensor.copy_(values)
 
 
 def fill_shards(

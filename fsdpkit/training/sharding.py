@@ -48,6 +48,7 @@ from fsdpkit.training.initialisation import (
     fill_shards,
     fingerprint,
     is_on_meta,
+    send_to_all,
 )
 from fsdpkit.training.units import (
     Unit,
@@ -74,6 +75,12 @@ _FSDP1 = {
 }
 
 
+_SAME_WEIGHTS = (
+    "Call torch.manual_seed with the same number on every rank before the model is built, or set "
+    "training.sharding.sync_module_states = true to take rank 0's."
+)
+
+
 def shard(
     model: nn.Module,
     sharding: ShardingSettings,
@@ -95,7 +102,8 @@ def shard(
       its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
       depend on seed and parameter name only, or on the files, so they are the same for every world
       size and both engines.
-    - Built with values: they must be equal on all ranks, which is checked; FSDP does not broadcast.
+    - Built with values: they must be equal on all ranks, which is checked, or with
+      `sync_module_states` are rank 0's.
 
     Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
     divide the world, or a parameter tied across units; FsdpkitError when ranks hold different
@@ -122,9 +130,11 @@ def shard(
         fill.check(model)
     if on_meta and fill is None:
         raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
-    if not on_meta:
-        check_same_everywhere("initial weights", fingerprint(model))
     check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
+    if not on_meta:
+        if sharding.sync_module_states:
+            send_to_all(model)
+        check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
 
     if compile:
         _compile_in_place(model, blocks)

@@ -195,6 +195,8 @@ def test_gradient_norms_were_clipped_in_this_comparison(found):
 def test_differently_seeded_ranks_are_refused(found):
     assert "differ in their initial weights" in found["differently seeded"]
     assert "on rank 3" in found["differently seeded"]
+    assert "torch.manual_seed" in found["differently seeded"]
+    assert "sync_module_states = true" in found["differently seeded"]
 
 
 def test_a_group_of_ranks_that_does_not_divide_the_world_is_refused(found):

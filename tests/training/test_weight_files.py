@@ -55,6 +55,14 @@ def test_every_rank_hears_of_what_is_wrong_with_one_s_slice(found: dict) -> None
     assert "transformer.layers.1.weight holds numbers that are not finite" in found["bad"][0]
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_ranks_that_were_seeded_differently_take_rank_0_s_weights_when_asked(
+    found: dict, engine: str
+) -> None:
+    assert found[f"{engine} from rank 0"] == [[]] * found["ranks"]
+
+
 def without_pooler(name: str) -> str | None:
     return None if name.startswith(LEFT_OUT) else name.removeprefix("transformer.")
 

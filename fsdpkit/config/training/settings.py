@@ -99,6 +99,13 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "saves most, and is slow."
         ),
     ] = False
+    sync_module_states: Annotated[
+        bool,
+        Meta(
+            description="Take rank 0's initial weights and buffers on all ranks, for a model that "
+            "was built with values; otherwise they must be equal, which is checked."
+        ),
+    ] = False
 
 
 class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

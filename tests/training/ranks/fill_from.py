@@ -1,4 +1,4 @@
-"""On some ranks: fill any model from safetensors, and see what each rank reads.
+"""On some ranks: fill any model from safetensors, and see what each rank reads; or from rank 0.
 
 argv: the file for the findings, and a folder with the files `good` and `bad`.
 """
@@ -59,6 +59,15 @@ class Reading:
         Stored.read = self._read  # type: ignore[method-assign]
 
 
+def different(whole: dict[str, torch.Tensor], model: torch.nn.Module) -> list[str]:
+    """What the sharded model has other values of."""
+    state = {
+        n: t.full_tensor() if isinstance(t, DTensor) else t
+        for n, t in get_model_state_dict(model).items()
+    }
+    return [n for n in whole if not torch.equal(whole[n], state[n])]
+
+
 def main() -> None:
     result, folder = Path(sys.argv[1]), Path(sys.argv[2])
     with process_group(timeout_s=240) as ranks:
@@ -72,15 +81,16 @@ def main() -> None:
                     model, ShardingSettings(**sharding), PrecisionSettings(), ranks,
                     blocks=[Block], fill=fill_from(folder / "good", rename),
                 )  # fmt: skip
-            state = {
-                n: t.full_tensor() if isinstance(t, DTensor) else t
-                for n, t in get_model_state_dict(model).items()
-            }
             found[name] = {
                 "read": gather(reading.bytes),
                 "most": gather(reading.most),
-                "different": [n for n in whole if not torch.equal(whole[n], state[n])],
+                "different": different(whole, model),
             }
+        for engine in ("fsdp2", "fsdp1"):
+            own = Net.drawn(seed=3 + ranks.rank, seen=41 + ranks.rank)
+            settings = ShardingSettings(engine=engine, sync_module_states=True)
+            model = shard(own, settings, PrecisionSettings(), ranks, blocks=[Block])
+            found[f"{engine} from rank 0"] = gather(different(whole, model))
         with torch.device("meta"):
             model = Net()
         try:
