@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from weights import is_checkpoint, load
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.index import INDEX, read_index
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, StorageError, UsageError
@@ -260,6 +261,8 @@ def choose_weights(given: Path, ranks: Ranks | None) -> Path:
     Raises StorageError naming the file that is not as it was written, NotFoundError for a run
     without checkpoints.
     """
+    if not once(ranks, given.exists):
+        raise NotFoundError(f"{given}: no such directory (--weights).{hub_hint(given)}")
     of_run = TaskPaths(given).checkpoints
     is_one = once(ranks, lambda: is_checkpoint(given))
     if not is_one and not once(ranks, of_run.is_dir):

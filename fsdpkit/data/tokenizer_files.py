@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError
 
 SENTINELS = 100
@@ -23,6 +24,7 @@ def largest_id(path: Path, sentinels: bool) -> int:
     if path.suffix not in (".json", ".model"):
         raise ConfigError(
             f'tokenizer {path}: must be "bytes", a tokenizer.json or a SentencePiece .model.'
+            + hub_hint(path)
         )
     try:
         content = path.read_bytes()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.tokenizer_files import SENTINELS
 from fsdpkit.data.tokens import Encoded, ids_dtype
 from fsdpkit.errors import ConfigError, NotFoundError
@@ -63,6 +64,7 @@ def load_tokenizer(spec: str) -> Tokenizer:
     if path.suffix not in (".json", ".model"):
         raise ConfigError(
             f'tokenizer {spec!r}: must be "bytes", a tokenizer.json or a SentencePiece .model.'
+            + hub_hint(path)
         )
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file (training.data.tokenizer).")

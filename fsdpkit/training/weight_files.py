@@ -20,6 +20,7 @@ from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.training.export import INDEX, SINGLE
 from fsdpkit.training.units import plain_name
@@ -216,6 +217,8 @@ def safetensors_in(directory: Path) -> Iterator[tuple[str, Stored]]:
         hint = ""
         if (directory / "pytorch_model.bin").is_file():
             hint = " Save it again with transformers: pytorch_model.bin is not read."
+        if not directory.exists():
+            raise NotFoundError(f"{directory}: no such directory.{hub_hint(directory)}")
         raise NotFoundError(f"{directory}: holds neither {SINGLE} nor {INDEX}.{hint}")
     for path, promised in files.items():
         found = tensors_of(path)

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from fsdpkit.config.training import TrainingSettings, load_settings
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.inputs import input_problems
 from fsdpkit.data.preparing import prepare
 from tests.data.conftest import (
@@ -289,3 +290,23 @@ def test_looking_needs_neither_numpy_nor_any_reader_package(
         check=False,
     )
     assert done.stdout.splitlines() == ["[]", "[]", "set()"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["google/flan-t5-small", "t5-small"])
+@pytest.mark.parametrize("key", ["model__pretrained", "model__config", "data__tokenizer"])
+def test_a_name_on_the_hub_where_a_path_is_wanted_is_told_how_to_get_it(
+    key: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (problem,) = input_problems(job(**{key: name}), 2)
+    directory = name.rpartition("/")[2]
+    assert f"hf download {name} --local-dir {directory} (pip install" in problem
+
+
+@pytest.mark.parametrize("path", ["/models/t5", "models/a/t5", "there", "tokenizer.json", "../t5"])
+def test_what_is_a_path_is_no_name_on_the_hub(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert hub_hint(path) == ""

@@ -137,3 +137,5 @@ def test_a_buffer_that_no_file_has_is_told_of(tmp_path: Path) -> None:
 def test_no_files_are_told_of(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"neither model\.safetensors nor"):
         fill_from(tmp_path)
+    with pytest.raises(NotFoundError, match="hf download org/net --local-dir net"):
+        fill_from("org/net")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError
 
 _V1_0 = {"vocab_size": 32128, "feed_forward_proj": "relu", "tie_word_embeddings": True}
@@ -136,7 +137,8 @@ def read_config_json(path: Path) -> dict[str, Any]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotFoundError(f"{path}: no such file.") from None
+        named = path.parent if path.name == "config.json" else path
+        raise NotFoundError(f"{path}: no such file.{hub_hint(named)}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON: {error}.") from None
     if not isinstance(table, dict):
