@@ -28,6 +28,7 @@ from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import RunRecord, now_s, save
+from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
@@ -82,7 +83,9 @@ def plan(request: Request) -> tuple[Plan, str]:
     if request.array is not None:
         parse_array(request.array)
     after = None
-    if request.after is not None:
+    if request.after is None:
+        _check_start(job, work_dir)
+    else:
         from fsdpkit.scheduling.run import Run
 
         first = Run.open(request.after, runs=request.runs)
@@ -158,6 +161,15 @@ def check_array(job: LoadedJob, array: str | None) -> None:
             f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
             "and this is no array: add --array, such as --array 0-15"
         )
+
+
+def _check_start(job: LoadedJob, work_dir: Path) -> None:
+    """Raise for a training.checkpoint.start that is nothing to begin from; a directory may yet get
+    its first checkpoint."""
+    if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
+        return
+    if not (path := work_dir / start).is_dir():
+        starting_point(path)
 
 
 def _check_passed(job: LoadedJob) -> None:

@@ -38,15 +38,17 @@ import torch.distributed as dist
 from torch import nn
 
 from fsdpkit.config.training import CheckpointSettings
-from fsdpkit.errors import ConfigError, NotFoundError, StorageError
+from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
+from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import Writer
 from fsdpkit.training.checkpoint_loading import load, newest_whole, sharded_state, versions
 from fsdpkit.training.distributed import Ranks, gather, on_first, together
 from fsdpkit.training.export import HuggingFace
+from fsdpkit.training.importing import import_weights
 
 WRITE_TIMEOUT = timedelta(hours=1)
 """How long one rank may wait for another's part of a checkpoint to be written."""
@@ -133,6 +135,7 @@ class Checkpointer:
     def resume(self) -> Progress | None:
         """Load the newest whole checkpoint, of this run or else of `settings.start`; None without.
 
+        A `start` that another program wrote gives the weights alone.
         Raises StorageError when there are checkpoints and none is whole, or new ones could not be
         written; ConfigError for one of another model, optimizer or format, or when the settings
         forbid to go on from what is there; NotFoundError when `settings.start` has none.
@@ -162,11 +165,12 @@ class Checkpointer:
             return self._load(path)
         if start is None:
             return None
-        # Another run's checkpoint; it is read, never changed.
-        found = on_first(self._ranks, lambda: _checkpoints_of(Path(start)))
-        if not found:
-            raise NotFoundError(f"training.checkpoint.start: {start} holds no complete checkpoint")
-        return self._load(newest_whole(found, self._ranks)[0])
+        # What another run or program wrote; it is read, never changed.
+        point = on_first(self._ranks, lambda: starting_point(Path(start)))
+        if point.kind == "checkpoints":
+            return self._load(newest_whole(point.checkpoints, self._ranks)[0])
+        import_weights(point, self._model, self._ranks)
+        return Progress()
 
     def save(self, progress: Progress) -> None:
         """Write `step-<progress.step>`; returns when it is begun, or done without `background`.
@@ -379,10 +383,3 @@ def _let_finish(reference: weakref.ref[Checkpointer]) -> None:
     if saves and saves._save:
         with suppress(Exception):
             saves._save.written.exception(timeout=EXIT_TIMEOUT_S)
-
-
-def _checkpoints_of(start: Path) -> list[Path]:
-    """Those of a run's directory, or `start` itself if it is a checkpoint."""
-    if files.step_of(start) is not None:
-        return [start]
-    return files.checkpoints_in(TaskPaths(start).checkpoints)

@@ -26,7 +26,7 @@ from fsdpkit.training.export import INDEX, SINGLE
 from fsdpkit.training.units import plain_name
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_TYPES = {
+TYPES = {
     "F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U8": torch.uint8, "BOOL": torch.bool,
@@ -165,7 +165,7 @@ def _misfit(stored: Stored, needed: Needed) -> str | None:
             f"{stored.file}: {stored.name} has the shape {list(stored.shape)}, the model "
             f"{list(needed.shape)}"
         )
-    if not converts(_TYPES.get(stored.dtype), needed.dtype):
+    if not converts(TYPES.get(stored.dtype), needed.dtype):
         return f"{stored.file}: {stored.name} is of type {stored.dtype}, the model {needed.dtype}"
     return None
 

@@ -78,6 +78,8 @@ def test_a_known_centre_is_recognised_by_its_variable(fsdpkit: Fsdpkit, tmp_path
         (["--set", "parameters.wait_s=soon"], 65, "not of type int"),
         (["--set", "resources.nodes=two"], 65, "must be a whole number, not 'two'"),
         (["--set", "nonsense"], 65, "KEY=VALUE"),
+        (["--set", "training.checkpoint.start=no.pt"], 66, "training.checkpoint.start: there is"),
+        (["--set", f"training.checkpoint.start={__file__}"], 65, "is neither of torch.save nor"),
         (["--set", "training.sharding.strategy=full_shart"], 65, "full_shart"),
         (["--set", "entry=nowhere.py"], 66, "no script 'nowhere.py'"),
         (["--nodes", "0"], 2, "0 is not in the range"),

@@ -241,7 +241,11 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ] = "auto"
     start: Annotated[
         str | None,
-        Meta(description="An earlier run's directory to go on from, unless this run has begun."),
+        Meta(
+            description="An earlier run's directory to go on from, or weights to begin with (a "
+            "file of torch.save, safetensors or Lightning, a directory of torch's or Hugging "
+            "Face's), unless this run has begun."
+        ),
     ] = None
 
 
