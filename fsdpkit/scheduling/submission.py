@@ -20,9 +20,11 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import problems
+from fsdpkit.config.training.footprint import memory_problem
 from fsdpkit.config.trust import items_of, refuse_strangers
 from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
@@ -137,6 +139,7 @@ def fit(
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
+    _check_gpu_memory(job, placement.node_type, work_dir)
     warnings = [*placement.warnings, *what_to_know_of(runs)]
     avoided: tuple[tuple[str, str], ...] = ()
     if profile.kind == "local":
@@ -194,6 +197,27 @@ def _check_torch(job: LoadedJob) -> None:
         return
     if (version := installed_torch()) and (problem := too_old(version)):
         raise ConfigError(problem)
+
+
+def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
+    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
+    training, resources = job.spec.training, job.spec.resources
+    if training is msgspec.UNSET or node.gpu_memory_gb is None:
+        return
+    model = training.model
+    if directory := model.pretrained:
+        model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
+    elif file := model.config:
+        model = msgspec.structs.replace(model, config=str(work_dir / file))
+    problem = memory_problem(
+        msgspec.structs.replace(training, model=model),
+        resources.ranks,
+        resources.gpus,
+        node.gpu,
+        node.gpu_memory_gb,
+    )
+    if problem:
+        raise ConfigError(f"job {job.spec.name}: {problem}")
 
 
 def _check_forking(job: LoadedJob) -> None:
