@@ -1,7 +1,7 @@
 """Which optimizer a sharded model gets: its update rule, its parameter groups, what is decayed.
 
-AdamW and SGD are torch's: they work element by element, so shards do not concern them. The two
-rules that need whole matrices are in `fsdpkit.training.update_rules`.
+AdamW, Adam and SGD are torch's: they work element by element, so shards do not concern them. The
+two rules that need whole matrices are in `fsdpkit.training.update_rules`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdpkit.config.training import OptimizerSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
+from fsdpkit.training.schedules import check_schedule
 from fsdpkit.training.sharding import plain_name
 from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
 
@@ -33,10 +34,12 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     `fsdpkit.training.schedules.set_learning_rate` honours. Loading a checkpoint brings the state
     back, while rates and decays stay those of `settings`.
 
-    Raises ConfigError for a group that no parameter belongs to, or when all are frozen;
+    Raises ConfigError for a group that no parameter belongs to, when all are frozen, or for a
+    schedule that torch refuses;
     FsdpkitError for a model that is not sharded yet, whose parameters are about to be replaced.
     """
     _refuse_unsharded(model)
+    check_schedule(settings)
     groups = _groups(model, settings)
     optimizer = _RULES[settings.name](groups, settings)
     own = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
@@ -120,6 +123,16 @@ def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer
     )
 
 
+def _adam(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    return torch.optim.Adam(
+        groups,
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        **_kernels(settings),
+    )
+
+
 def _sgd(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
     if any(isinstance(p, DTensor) for group in groups for p in group["params"]):
         if settings.implementation == "fused":
@@ -157,5 +170,6 @@ _RULES: dict[str, Callable[[Groups, OptimizerSettings], torch.optim.Optimizer]] 
     "adamw": _adamw,
     "adamw-scaled": _adamw_scaled,
     "adafactor": _adafactor,
+    "adam": _adam,
     "sgd": _sgd,
 }

@@ -1,15 +1,21 @@
-"""The learning rate over time: warm-up, then constant, linear, cosine or inverse square root.
+"""The learning rate over time: warm-up, then a schedule of our own or a scheduler of torch.
 
-A rate is a function of the step alone, so a resumed run has no scheduler to restore.
+A rate is a function of the step alone, so a resumed run has no scheduler to restore: one of torch
+is stepped anew from its beginning.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import warnings
 
 import torch
 
 from fsdpkit.config.training import OptimizerSettings
+from fsdpkit.config.training.torch_schedules import ARGUMENTS, schedule_problems
+from fsdpkit.errors import ConfigError
 
 
 def set_learning_rate(
@@ -20,14 +26,75 @@ def set_learning_rate(
     A group's rate is the schedule's times its `lr_scale` (1 where it has none). Returns the
     schedule's, which is what the metrics show.
     """
-    lr = settings.lr * learning_rate_share(settings, step, steps)
+    lr = learning_rate(settings, step, steps)
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1.0)
     return lr
 
 
+def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
+    """The schedule's rate for step `step` (from 0) of `steps`.
+
+    The first step after the warm-up has a torch scheduler's first rate, to which the warm-up rises.
+    Raises ConfigError for arguments that torch refuses.
+    """
+    if settings.schedule not in ARGUMENTS:
+        return settings.lr * learning_rate_share(settings, step, steps)
+    warmup = warmup_steps(settings, steps)
+    arguments = json.dumps(settings.schedule_arguments, sort_keys=True)
+    scheduler = _torch_schedule(settings.schedule, arguments, settings.lr)
+    if step < warmup:
+        return scheduler.rate(0) * (step + 1) / warmup
+    return scheduler.rate((step - warmup) // settings.schedule_every)
+
+
+def check_schedule(settings: OptimizerSettings) -> None:
+    """Raises ConfigError for a schedule that cannot begin."""
+    arguments, every = settings.schedule_arguments, settings.schedule_every
+    if found := list(schedule_problems(settings.schedule, arguments, every=every)):
+        raise ConfigError("\n".join(found))
+    if settings.schedule in ARGUMENTS:
+        learning_rate(settings, 0, 1)
+
+
+class _TorchSchedule:
+    """A scheduler of torch over an optimizer that updates nothing, asked for rates by step."""
+
+    def __init__(self, name: str, arguments: str, lr: float) -> None:
+        self._make = functools.partial(_scheduler, name, arguments, lr)
+        self._scheduler, self._at = self._make(), 0
+
+    def rate(self, step: int) -> float:
+        if step < self._at:
+            self._scheduler, self._at = self._make(), 0
+        while self._at < step:
+            self._scheduler.step()
+            self._at += 1
+        return float(self._scheduler.get_last_lr()[0])
+
+
+_torch_schedule = functools.lru_cache(maxsize=4)(_TorchSchedule)
+
+
+def _scheduler(name: str, arguments: str, lr: float) -> torch.optim.lr_scheduler.LRScheduler:
+    optimizer = torch.optim.SGD([torch.zeros(())], lr=lr)
+    given = json.loads(arguments)
+    if name in ("CyclicLR", "OneCycleLR"):
+        given["cycle_momentum"] = False  # a rate is all that is asked of it
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: torch.optim.lr_scheduler.LRScheduler = getattr(torch.optim.lr_scheduler, name)(
+                optimizer, **given
+            )
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise ConfigError(f"training.optimizer.schedule_arguments: {name}: {error}") from None
+    optimizer.step()  # torch warns of a scheduler that is ahead of its optimizer
+    return made
+
+
 def learning_rate_share(settings: OptimizerSettings, step: int, steps: int) -> float:
-    """Learning rate of step `step` (from 0) of `steps`, as a share of the peak.
+    """Rate of step `step` (from 0) of `steps` under one of our schedules, as a share of the peak.
 
     The last step of the warm-up and the first after it have the peak. linear and cosine come down
     to `min_lr_ratio` in the last step; inverse-sqrt is √(warm-up / steps done), as in T5's paper.
@@ -46,5 +113,10 @@ def learning_rate_share(settings: OptimizerSettings, step: int, steps: int) -> f
 
 
 def warmup_steps(settings: OptimizerSettings, steps: int) -> int:
-    """Steps of rising rate: as set, or a tenth of the run and at most 1000."""
-    return min(1000, steps // 10) if settings.warmup_steps is None else settings.warmup_steps
+    """Steps of rising rate: as set, or a tenth of the run and at most 1000.
+
+    Unset before a scheduler of torch there are none: it may have its own.
+    """
+    if settings.warmup_steps is not None:
+        return settings.warmup_steps
+    return 0 if settings.schedule in ARGUMENTS else min(1000, steps // 10)

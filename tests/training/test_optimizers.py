@@ -24,7 +24,7 @@ def found(tmp_path_factory) -> dict:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("rule", ["adamw", "sgd", "adafactor", "adamw-scaled"])
+@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "adamw-scaled"])
 def test_every_rule_on_four_uneven_shards_equals_the_rule_on_whole_matrices(found, rule):
     cases = {key: d for key, d in found["difference"].items() if key.split()[0] == rule}
     assert cases

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from itertools import pairwise
+from typing import Any, get_args
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim import lr_scheduler
 
-from fsdpkit.config.training import OptimizerSettings
-from fsdpkit.training.schedules import learning_rate_share, warmup_steps
+from fsdpkit.config.training import OptimizerSettings, load_settings, problems
+from fsdpkit.config.training.settings import Schedule
+from fsdpkit.config.training.torch_schedules import ARGUMENTS, NEEDED, OURS, REFUSED
+from fsdpkit.errors import ConfigError
+from fsdpkit.training.optimizers import make_optimizer
+from fsdpkit.training.schedules import (
+    _torch_schedule,
+    learning_rate,
+    learning_rate_share,
+    set_learning_rate,
+    warmup_steps,
+)
 
 KINDS = ("constant", "linear", "cosine", "inverse-sqrt")
 
@@ -69,3 +84,143 @@ def test_the_rate_is_never_negative_nor_above_the_peak_and_falls_after_warm_up(
     assert all(0 <= rate <= 1 + 1e-12 for rate in rates)
     after = rates[warmup_steps(settings, steps) :]
     assert all(b <= a + 1e-12 for a, b in pairwise(after))
+
+
+TORCHS: list[tuple[str, dict[str, Any]]] = [
+    ("StepLR", {"step_size": 3, "gamma": 0.85}),
+    ("MultiStepLR", {"milestones": [2, 9], "gamma": 0.3}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": 4}),
+    ("LinearLR", {"start_factor": 0.1, "total_iters": 6}),
+    ("ExponentialLR", {"gamma": 0.9}),
+    ("PolynomialLR", {"total_iters": 12, "power": 2.0}),
+    ("CosineAnnealingLR", {"T_max": 7, "eta_min": 1e-4}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 4, "T_mult": 2}),
+    ("CyclicLR", {"base_lr": 1e-4, "max_lr": 1e-2, "step_size_up": 5, "mode": "triangular2"}),
+    ("OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "pct_start": 0.4}),
+]
+
+
+def of_torch(name: str, arguments: dict[str, Any], **other: Any) -> OptimizerSettings:
+    return OptimizerSettings(schedule=name, schedule_arguments=arguments, lr=3e-3, **other)
+
+
+@pytest.mark.parametrize(("name", "arguments"), TORCHS, ids=[name for name, _ in TORCHS])
+def test_a_scheduler_of_torch_gives_torchs_own_rates_also_to_who_resumes(name, arguments):
+    optimizer = torch.optim.AdamW([torch.zeros(1)], lr=3e-3)
+    scheduler, rates = getattr(lr_scheduler, name)(optimizer, **arguments), []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if len(rates) < 20:
+            scheduler.step()
+    settings = of_torch(name, arguments)
+    assert [learning_rate(settings, step, 20) for step in range(20)] == rates
+    for step in (13, 4):  # 13: in a new process; 4: a second run in the same
+        if step == 13:
+            _torch_schedule.cache_clear()
+        assert learning_rate(settings, step, 20) == rates[step]
+
+
+def test_steps_of_a_scheduler_may_be_epochs():
+    settings = of_torch("StepLR", {"step_size": 1, "gamma": 0.5}, schedule_every=4)
+    rates = [learning_rate(settings, step, 12) for step in range(12)]
+    assert rates == [3e-3] * 4 + [1.5e-3] * 4 + [0.75e-3] * 4
+
+
+def test_warm_up_rises_to_a_schedulers_first_rate():
+    settings = of_torch("OneCycleLR", {"max_lr": 0.25, "total_steps": 8}, warmup_steps=2)
+    first = 0.25 / 25
+    assert [learning_rate(settings, step, 10) for step in range(3)] == pytest.approx(
+        [first / 2, first, first]
+    )
+    assert warmup_steps(of_torch("StepLR", {"step_size": 1}), 100) == 0
+
+
+def test_groups_keep_their_factor_under_a_scheduler_of_torch():
+    model = torch.nn.Linear(2, 2)
+    settings = load_settings(
+        {},
+        [
+            "optimizer.lr=1.0",
+            "optimizer.schedule=StepLR",
+            "optimizer.schedule_arguments={step_size=1, gamma=0.5}",
+            'optimizer.groups=[{match="bias", lr_scale=0.1}]',
+        ],
+    ).optimizer
+    optimizer = make_optimizer(model, settings)
+    assert set_learning_rate(optimizer, settings, 2, 10) == 0.25
+    assert sorted(group["lr"] for group in optimizer.param_groups) == [0.025, 0.25]
+
+
+def test_every_scheduler_of_torch_is_known_with_its_arguments_or_refused():
+    theirs = set(lr_scheduler.__all__) - {"LRScheduler"}
+    assert theirs == ARGUMENTS.keys() | REFUSED.keys()
+    assert set(get_args(Schedule)) == theirs | set(OURS)
+    not_ours = {"optimizer", "last_epoch", "scale_fn", "scale_mode"}
+    not_ours |= {"cycle_momentum", "base_momentum", "max_momentum"}
+    for name in ARGUMENTS:
+        given = inspect.signature(getattr(lr_scheduler, name)).parameters
+        needed = {n for n, p in given.items() if p.default is p.empty}
+        assert needed - not_ours == set(NEEDED.get(name, ()))
+        assert given.keys() - not_ours == ARGUMENTS[name].keys()
+
+
+@pytest.mark.parametrize(
+    ("sets", "sentence"),
+    [
+        (["schedule=StepLR"], "StepLR needs step_size"),
+        (["schedule=StepLR", "schedule_arguments={stepsize=3}"], "Did you mean 'step_size'?"),
+        (["schedule_arguments={gamma=0.1}"], 'but schedule is "cosine"'),
+        (["schedule_every=9"], 'but schedule is "cosine"'),
+        (["schedule=LambdaLR"], "takes a Python function"),
+        (["schedule=ReduceLROnPlateau"], "training.evaluation.patience"),
+        (["schedule=OneCycleLR", "schedule_arguments={max_lr=1.0}"], "needs total_steps"),
+        (
+            ["schedule=OneCycleLR", 'schedule_arguments={epochs="a", steps_per_epoch="b"}'],
+            "epochs is 'a', but must be a whole number above zero",
+        ),
+        (
+            [
+                "schedule=OneCycleLR",
+                "schedule_arguments={max_lr=1.0, epochs=9, steps_per_epoch=11}",
+            ],
+            "ends after 99 steps, but this run has 100",
+        ),
+    ],
+)
+def test_what_a_scheduler_cannot_do_is_told_before_the_job_is_queued(sets, sentence):
+    found = problems(load_settings({}, [f"optimizer.{item}" for item in sets]), 8, 4)
+    assert sentence in found[0]
+
+
+def test_a_scheduler_that_does_not_exist_is_told_with_the_nearest_that_does():
+    with pytest.raises(ConfigError, match=r"Did you mean 'StepLR'\?") as raised:
+        load_settings({}, ["optimizer.schedule=StepLr"])
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["StepLr", "os.system", "__builtins__", "LRScheduler", "Optimizer"]
+)
+def test_no_other_name_is_looked_up_in_torch(name):
+    with pytest.raises(ConfigError, match=re.escape(f"there is no {name!r}")):
+        make_optimizer(torch.nn.Linear(1, 1), OptimizerSettings(schedule=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("StepLR", {"step_size": "often"}),
+        ("StepLR", {"step_size": 0}),
+        ("LinearLR", {"start_factor": 7.0}),
+        ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.2, "mode": "square"}),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 9, "pct_start": 2.0}),
+        ("MultiStepLR", {"milestones": "early"}),
+        ("MultiStepLR", {"milestones": [3, 0.5]}),
+        ("ExponentialLR", {"gamma": math.nan}),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 9, "three_phase": 1}),
+    ],
+)
+def test_an_argument_that_torch_cannot_use_is_an_error_before_the_first_step(name, arguments):
+    with pytest.raises(ConfigError, match=f"schedule_arguments: {name}"):
+        make_optimizer(torch.nn.Linear(1, 1), of_torch(name, arguments))

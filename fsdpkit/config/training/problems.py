@@ -4,6 +4,7 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 `fsdpkit.data.inputs` looks at the files they name.
 """
 
+import math
 from collections.abc import Iterator
 
 from fsdpkit.config.training.data import DataSettings
@@ -13,6 +14,7 @@ from fsdpkit.config.training.settings import (
     ShardingSettings,
     TrainingSettings,
 )
+from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_problems
 
 BYTE_IDS = 259
 """Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
@@ -35,6 +37,7 @@ def problems(
         *_engine(settings),
         *_precision(settings.precision, settings.sharding),
         *_optimizer(settings.optimizer, settings.sharding),
+        *_schedule(settings),
         *_data(settings.data),
         *_model(settings),
     ]
@@ -188,6 +191,23 @@ def _optimizer(optimizer: OptimizerSettings, sharding: ShardingSettings) -> Iter
         yield f"{optimizer.name} has no fused implementation: use auto, foreach or loop."
     if (optimizer.name, optimizer.implementation, sharding.engine) == ("sgd", "fused", "fsdp2"):
         yield "torch has no fused sgd for fsdp2's shards: use auto, foreach or loop."
+
+
+def _schedule(settings: TrainingSettings) -> Iterator[str]:
+    optimizer = settings.optimizer
+    arguments, every = optimizer.schedule_arguments, optimizer.schedule_every
+    yield from schedule_problems(optimizer.schedule, arguments, every=every)
+    if optimizer.schedule != "OneCycleLR":
+        return
+    total = one_cycle_steps(arguments)
+    needed = math.ceil((settings.steps - (optimizer.warmup_steps or 0)) / every)
+    if total is None:
+        yield "training.optimizer.schedule_arguments: OneCycleLR needs total_steps."
+    elif total < needed:
+        yield (
+            f"training.optimizer.schedule_arguments: OneCycleLR ends after {total} steps, but this "
+            f"run has {needed}: raise total_steps, or lower training.steps."
+        )
 
 
 def _data(data: DataSettings) -> Iterator[str]:

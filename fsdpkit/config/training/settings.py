@@ -21,6 +21,29 @@ Count = Annotated[int, Meta(ge=1)]
 Strategy = Literal["full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"]
 
 
+Schedule = Literal[
+    "constant",
+    "linear",
+    "cosine",
+    "inverse-sqrt",
+    "StepLR",
+    "MultiStepLR",
+    "ConstantLR",
+    "LinearLR",
+    "ExponentialLR",
+    "PolynomialLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "OneCycleLR",
+    "LambdaLR",
+    "MultiplicativeLR",
+    "SequentialLR",
+    "ChainedScheduler",
+    "ReduceLROnPlateau",
+]
+
+
 class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training.sharding]`: how the model is spread over the ranks."""
 
@@ -164,10 +187,10 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """`[training.optimizer]`: the update rule and its learning rate over time."""
 
     name: Annotated[
-        Literal["adamw", "adamw-scaled", "adafactor", "sgd"],
+        Literal["adamw", "adamw-scaled", "adafactor", "adam", "sgd"],
         Meta(
-            description="Update rule; adamw-scaled multiplies each update by its weight's root "
-            "mean square, which pre-training T5 needs."
+            description="Update rule; adam adds its decay to the gradient; adamw-scaled multiplies "
+            "each update by its weight's root mean square, which pre-training T5 needs."
         ),
     ] = "adamw"
     implementation: Annotated[
@@ -182,13 +205,27 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Annotated[int, Meta(ge=0)] | None,
         Meta(
             description="Steps over which the rate rises linearly from zero; "
-            "unset takes a tenth of the run, at most 1000."
+            "unset takes a tenth of the run, at most 1000, or none before a torch scheduler."
         ),
     ] = None
     schedule: Annotated[
-        Literal["constant", "linear", "cosine", "inverse-sqrt"],
-        Meta(description="Learning rate after warm-up; linear and cosine end at min_lr_ratio."),
+        Schedule,
+        Meta(
+            description="Learning rate after warm-up; linear and cosine end at min_lr_ratio. Or a "
+            "class of torch.optim.lr_scheduler, with schedule_arguments."
+        ),
     ] = "cosine"
+    schedule_arguments: Annotated[
+        dict[str, bool | int | float | str | list[int | float]],
+        Meta(description="Arguments of a torch scheduler, such as {step_size = 30, gamma = 0.1}."),
+    ] = {}
+    schedule_every: Annotated[
+        Count,
+        Meta(
+            description="Optimizer steps between two steps of a torch scheduler; a page whose "
+            "scheduler steps once an epoch wants an epoch's steps here."
+        ),
+    ] = 1
     min_lr_ratio: Annotated[
         float, Meta(description="Where linear and cosine end, as a share of lr.", ge=0, le=1)
     ] = 0.1

@@ -106,6 +106,9 @@ def reference(whole: nn.Module, settings: OptimizerSettings) -> list[torch.Tenso
         "adamw": lambda: torch.optim.AdamW(
             groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
         ),
+        "adam": lambda: torch.optim.Adam(
+            groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
+        ),
         "sgd": lambda: torch.optim.SGD(groups, lr=settings.lr, momentum=settings.beta1),
         "adafactor": lambda: torch.optim.Adafactor(groups, lr=settings.lr),
         "adamw-scaled": lambda: None,
@@ -139,7 +142,7 @@ with process_group(240) as ranks:
         messages += 1
         return all_reduce(*args, **kwargs)
 
-    cases = [(n, "auto", flat) for n in ("adamw", "sgd", "adafactor", "adamw-scaled")]
+    cases = [(n, "auto", flat) for n in ("adamw", "adam", "sgd", "adafactor", "adamw-scaled")]
     cases += [("adamw", i, flat) for i in ("foreach", "loop")] + [("sgd", "foreach", flat)]
     cases += [(n, "loop", flat) for n in ("adafactor", "adamw-scaled")]
     cases += [(n, "auto", hybrid) for n in ("adafactor", "adamw-scaled")]
