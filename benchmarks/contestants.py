@@ -79,6 +79,12 @@ def strategies() -> list[Contestant]:
             name="checkpointing",
             shown="FULL_SHARD, activation checkpointing",
         ),
+        ours(
+            full,
+            "sharding.activation_checkpointing=offload",
+            name="activation_offload",
+            shown="FULL_SHARD, activations offloaded",
+        ),
         ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
     ]
 

@@ -34,6 +34,7 @@ STRATEGIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("FULL_SHARD", ()),
     ("FULL_SHARD, selective checkpointing", ("sharding.activation_checkpointing=selective",)),
     ("FULL_SHARD, activation checkpointing", ("sharding.activation_checkpointing=full",)),
+    ("FULL_SHARD, activations offloaded", ("sharding.activation_checkpointing=offload",)),
     ("FULL_SHARD, CPU offload", ("sharding.cpu_offload=true",)),
 )
 

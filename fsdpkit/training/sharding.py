@@ -5,9 +5,10 @@ with the same numbers. Both average gradients over ranks: a loop that wants a su
 multiplies its loss by the world size (`fsdpkit.training.gradients`).
 
 The order of things is fixed here, because most others are wrong: activation checkpointing, then
-compilation, then sharding, and an optimizer built from what `shard` returns. Buffers, such as
-BatchNorm's running statistics, are not sharded and not exchanged: each rank keeps its own, as under
-DistributedDataParallel with broadcast_buffers=False, and rank 0's are those that a checkpoint has.
+compilation, then offloading of activations, then sharding, and an optimizer built from what `shard`
+returns. Buffers, such as BatchNorm's running statistics, are not sharded and not exchanged: each
+rank keeps its own, as under DistributedDataParallel with broadcast_buffers=False, and rank 0's are
+those that a checkpoint has.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from torch.utils._pytree import tree_map_only
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
+from fsdpkit.training.activation_offload import offload_activations
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
 from fsdpkit.training.initialisation import (
@@ -109,7 +111,7 @@ def shard(
     divide the world, or a parameter tied across units; FsdpkitError when ranks hold different
     values.
     """
-    if sharding.activation_checkpointing != "none":
+    if sharding.activation_checkpointing in ("full", "selective"):
         checkpoint_activations(
             model,
             blocks,
@@ -138,6 +140,8 @@ def shard(
 
     if compile:
         _compile_in_place(model, blocks)
+    if sharding.activation_checkpointing == "offload":
+        offload_activations(model, blocks, every=sharding.checkpoint_every)
     fill = fill if on_meta else None
     sharding = _without_groups_of_one(sharding, ranks)
     if sharding.engine == "fsdp1":

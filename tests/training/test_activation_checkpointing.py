@@ -1,4 +1,4 @@
-"""What recomputation frees, counted in bytes that are alive between forward and backward."""
+"""What recomputing and offloading free: bytes that are alive between forward and backward."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from fsdpkit.errors import ConfigError
+from fsdpkit.training import activation_offload
 from fsdpkit.training.activation_checkpointing import (
     _keep_attention_and_every_second_product,
     checkpoint_activations,
 )
+from fsdpkit.training.activation_offload import offload_activations
 
 WIDTH, ROWS, BLOCKS = 32, 64, 4
 INPUT = WIDTH * ROWS * 4  # bytes of what enters a block
@@ -123,3 +125,57 @@ def test_attention_is_kept_unless_it_draws_random_numbers() -> None:
     assert decision(efficient, q, q, q, None, True, 0.1) is CheckpointPolicy.PREFER_RECOMPUTE
     assert decision(flash, q, q, q) is CheckpointPolicy.MUST_SAVE
     assert decision(flash, q, q, q, 0.1) is CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def offloaded_bytes(
+    monkeypatch: pytest.MonkeyPatch, every: int = 1
+) -> tuple[int, int, list[Tensor]]:
+    """As `kept_bytes`: what is left on the device, what went to the host, and gradients."""
+    host: dict[int, int] = {}
+    to_host = activation_offload._Offloaded.__init__
+
+    def counted(self: activation_offload._Offloaded, tensor: Tensor) -> None:
+        to_host(self, tensor)
+        host[StorageWeakRef(self.host.untyped_storage()).cdata] = self.host.nbytes
+
+    monkeypatch.setattr(activation_offload._Offloaded, "__init__", counted)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Feed() for _ in range(BLOCKS)))
+    offload_activations(model, [Feed], every=every)
+    x = torch.randn(ROWS, WIDTH)
+    with Alive() as alive:
+        result = model(x)
+        for key in host:
+            alive.storages.pop(key, None)
+        kept = alive.bytes(model)
+    result.square().sum().backward()
+    return kept, sum(host.values()), [p.grad for p in model.parameters()]
+
+
+def test_an_offloaded_block_leaves_nothing_on_the_device_but_its_result(monkeypatch) -> None:
+    kept, host, _ = offloaded_bytes(monkeypatch)
+    assert kept == INPUT  # the last block's result
+    # The input of `up`, that of gelu, that of `down`; and no weights, half a block's worth more.
+    assert host == BLOCKS * (INPUT + 2 * 4 * INPUT)
+
+
+def test_every_second_block_offloads_half(monkeypatch) -> None:
+    kept, host, _ = offloaded_bytes(monkeypatch, every=2)
+    assert host == BLOCKS // 2 * (INPUT + 2 * 4 * INPUT)
+    assert kept > INPUT + BLOCKS // 2 * 2 * 4 * INPUT
+
+
+def test_offloading_changes_no_bit_of_a_gradient(monkeypatch) -> None:
+    assert all(map(torch.equal, offloaded_bytes(monkeypatch)[2], kept_bytes("none")[1]))
+
+
+def test_a_weight_that_is_freed_and_gathered_again_is_not_copied() -> None:
+    """FSDP's way: backward uses what is in the storage then."""
+    model = nn.Sequential(Feed())
+    offload_activations(model, [Feed])
+    x = torch.randn(ROWS, WIDTH, requires_grad=True)
+    result = model(x)
+    weight = model[0].down.weight
+    weight.data.zero_()
+    result.backward(torch.ones_like(result))
+    assert torch.equal(x.grad, torch.ones_like(x)), "nothing comes through `down` any more"

@@ -25,7 +25,7 @@ def test_bfloat16_gives_a_close_loss_and_not_the_same(found):
 @pytest.mark.parametrize(
     "case",
     ["fsdp2", "fsdp2 full", "fsdp2 selective", "fsdp2 prefetch", "fsdp2 two blocks", "fsdp1",
-     "fsdp1 full"],
+     "fsdp1 full", "fsdp2 offload", "fsdp1 offload"],
 )  # fmt: skip
 def test_modules_kept_in_float32_compute_in_it_and_give_back_the_compute_type(found, case):
     kept = found["kept"][case]
@@ -36,7 +36,11 @@ def test_modules_kept_in_float32_compute_in_it_and_give_back_the_compute_type(fo
     assert kept["norms"] == pytest.approx(found["float32"][1], rel=BFLOAT16)
 
 
-@pytest.mark.parametrize("case", ["fsdp2 full", "fsdp2 selective", "fsdp2 prefetch", "fsdp1 full"])
+@pytest.mark.parametrize(
+    "case",
+    ["fsdp2 full", "fsdp2 selective", "fsdp2 prefetch", "fsdp1 full", "fsdp2 offload",
+     "fsdp1 offload"],
+)  # fmt: skip
 def test_kept_modules_survive_recomputation_and_prefetch_bit_for_bit(found, case):
     assert found["kept"][case] == found["kept"][case.split()[0]]
 
@@ -46,8 +50,8 @@ def test_fsdp1_refuses_kept_modules_inside_selectively_checkpointed_blocks(found
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("mode", ["full", "selective"])
-def test_recomputed_dropout_draws_the_same_numbers(found, engine, mode):
+@pytest.mark.parametrize("mode", ["full", "selective", "offload"])
+def test_recomputed_and_offloaded_dropout_draws_the_same_numbers(found, engine, mode):
     assert found["dropout"][f"{engine} {mode}"] == found["dropout"][f"{engine} none"]
 
 

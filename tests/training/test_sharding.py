@@ -65,6 +65,20 @@ def test_activation_checkpointing_changes_nothing_and_is_the_same_on_every_rank(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_offloading_activations_changes_nothing_and_copies_no_gathered_weight(found, engine):
+    result = same_as_plain(found, f"{engine} full_shard activations offloaded")
+    assert result["values offloaded"] == found["values offloaded by a whole model"] > 0
+    half = same_as_plain(found, f"{engine} full_shard every 2nd block's activations offloaded")
+    assert 0 < half["values offloaded"] < result["values offloaded"]
+    same_as_plain(found, f"{engine} hybrid_shard activations offloaded accumulated")
+
+
+def test_activations_of_two_blocks_in_a_unit_are_offloaded_without_its_weights(found):
+    result = same_as_plain(found, "fsdp2 two blocks per unit activations offloaded")
+    assert result["values offloaded"] == found["values offloaded by a whole model"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_tied_embedding_and_head_train_as_one_weight(found, engine):
     same_as_plain(found, f"{engine} full_shard tied")
     tied = same_as_plain(found, f"{engine} tied modules in the root")

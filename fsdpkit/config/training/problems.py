@@ -127,8 +127,8 @@ def _units(sharding: ShardingSettings) -> Iterator[str]:
         )
     if sharding.checkpoint_every > 1 and sharding.activation_checkpointing == "none":
         yield (
-            "training.sharding.checkpoint_every needs activation_checkpointing: set it to full or "
-            "selective."
+            "training.sharding.checkpoint_every needs activation_checkpointing: set it to full, "
+            "selective or offload."
         )
 
 

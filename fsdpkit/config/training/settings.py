@@ -106,14 +106,15 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         ),
     ] = 0
     activation_checkpointing: Annotated[
-        Literal["none", "full", "selective"],
+        Literal["none", "full", "selective", "offload"],
         Meta(
             description="full: keep only each block's input and recompute the rest in backward; "
-            "selective: also keep attention and every second matrix product."
+            "selective: also keep attention and every second matrix product; offload: recompute "
+            "nothing, keep what backward needs in host memory."
         ),
     ] = "none"
     checkpoint_every: Annotated[
-        Count, Meta(description="Activation checkpointing on every n-th block only.")
+        Count, Meta(description="Activation checkpointing or offload on every n-th block only.")
     ] = 1
     cpu_offload: Annotated[
         bool,

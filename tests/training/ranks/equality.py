@@ -14,7 +14,8 @@ import json
 import sys
 import zlib
 from collections import Counter
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
+from fsdpkit.training.activation_offload import _Offloaded, offload_activations
 from fsdpkit.training.distributed import (
     Ranks,
     check_same_everywhere,
@@ -52,6 +54,7 @@ SMALL = {
 
 FSDP1, FULL = {"engine": "fsdp1"}, {"activation_checkpointing": "full"}
 SELECTIVE = {"activation_checkpointing": "selective"}
+OFFLOAD = {"activation_checkpointing": "offload"}
 PAIRS = {"strategy": "hybrid_shard", "shard_size": 2}
 PAIRS_ZERO2 = {"strategy": "hybrid_shard_zero2", "shard_size": 2}
 CASES: dict[str, dict] = {
@@ -64,6 +67,9 @@ CASES: dict[str, dict] = {
     "full_shard checkpointed selectively": SELECTIVE,
     "full_shard every 2nd block checkpointed": {**FULL, "checkpoint_every": 2},
     "full_shard offloaded": {"cpu_offload": True},
+    "full_shard activations offloaded": OFFLOAD,
+    "full_shard every 2nd block's activations offloaded": {**OFFLOAD, "checkpoint_every": 2},
+    "hybrid_shard activations offloaded accumulated": {**OFFLOAD, **PAIRS, "accumulate": 2},
     "full_shard wrapped by size": {"wrap": "size", "wrap_parameters": 6000},
     "full_shard wrapped by name": {
         "wrap": "names", "wrap_names": ("encoder", "decoder.block.*", "lm_head"),
@@ -95,6 +101,7 @@ CASES |= {
     "fsdp2 reshard to 2 checkpointed accumulated": {**FULL, "reshard_to": 2, "accumulate": 2},
     "fsdp2 two blocks per unit": {"blocks_per_unit": 2},
     "fsdp2 two blocks per unit checkpointed": {**FULL, "blocks_per_unit": 2},
+    "fsdp2 two blocks per unit activations offloaded": {**OFFLOAD, "blocks_per_unit": 2},
     "fsdp2 two blocks per unit prefetch": {"blocks_per_unit": 2, "prefetch": 1},
     "fsdp2 tied modules in the root": {"family": "tied modules"},
     "fsdp1 tied modules in the root": {**FSDP1, "family": "tied modules"},
@@ -118,6 +125,23 @@ class Collectives(TorchDispatchMode):
             kinds = ("gather", "reduce_scatter", "allreduce")
             self.counts[next((kind for kind in kinds if kind in name), name)] += 1
         return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counting_offloaded() -> Iterator[list[int]]:
+    """The values of each tensor that goes to host memory."""
+    sizes: list[int] = []
+    original = _Offloaded.__init__
+
+    def counted(self: _Offloaded, tensor: Tensor) -> None:
+        sizes.append(tensor.numel())
+        original(self, tensor)
+
+    _Offloaded.__init__ = counted
+    try:
+        yield sizes
+    finally:
+        _Offloaded.__init__ = original
 
 
 class Batch:
@@ -225,13 +249,17 @@ def sharded(case: dict, ranks: Ranks) -> dict:
         (tokens,) = sum_over_ranks(sum(b.tokens for b in micro), device=ranks.device)
         total = torch.zeros(())
         counting = collectives if step == 1 else nullcontext()
-        with counting:  # not the first step: what engines set up once is no message of a step
+        with (
+            counting,
+            counting_offloaded() as copied,
+        ):  # not the first step: what engines set up once is no message of a step
             for i, batch in enumerate(micro):
                 with gradient_sync(model, i == len(micro) - 1):
                     loss = loss_sum(model, batch)
                     found["held between"] = held(model)
                     (loss * (ranks.world_size / tokens).float()).backward()
                 total += loss.detach()
+        found["values offloaded"] = sum(copied)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         found["held after"] = held(model) + sum(local(g).numel() for g in gradients)
         norms.append(float(clip_gradients(model, CLIP)))
@@ -329,6 +357,7 @@ def main() -> None:
                     float((weights[k] - plain_weights[k]).abs().max()) for k in plain_weights
                 )
             found["cases"][name] = result
+        found["values offloaded by a whole model"] = offloaded_by_a_whole_model(ranks)
         found["differently seeded"] = message_of(lambda: differently_seeded(ranks), FsdpkitError)
         found["indivisible"] = message_of(
             lambda: sharded({"strategy": "hybrid_shard", "shard_size": 3}, ranks), ConfigError
@@ -348,6 +377,14 @@ def main() -> None:
         )
         if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+def offloaded_by_a_whole_model(ranks: Ranks) -> int:
+    model = with_values("untied")
+    offload_activations(model, [Block])
+    with counting_offloaded() as copied:
+        loss_sum(model, Batch(samples(STEPS - 1)[ranks.rank :: ranks.world_size])).backward()
+    return sum(copied)
 
 
 def differently_seeded(ranks: Ranks) -> None:

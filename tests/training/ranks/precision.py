@@ -192,6 +192,8 @@ def main() -> None:
                 "fsdp2 selective": half_precision(ranks, **some),
                 "fsdp2 prefetch": half_precision(ranks, prefetch=2),
                 "fsdp2 two blocks": half_precision(ranks, blocks_per_unit=2, **full),
+                "fsdp2 offload": half_precision(ranks, activation_checkpointing="offload"),
+                "fsdp1 offload": half_precision(ranks, **fsdp1, activation_checkpointing="offload"),
                 "fsdp1": half_precision(ranks, **fsdp1),
                 "fsdp1 full": half_precision(ranks, **fsdp1, **full),
             },
@@ -206,7 +208,7 @@ def main() -> None:
                     ),
                 )
                 for engine in ("fsdp2", "fsdp1")
-                for mode in ("none", "full", "selective")
+                for mode in ("none", "full", "selective", "offload")
             },
             "output and reduce": {e: output_and_reduce(ranks, e) for e in ("fsdp2", "fsdp1")},
             "overflow": {
