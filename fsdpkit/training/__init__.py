@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fsdpkit.training.schedules import set_learning_rate
     from fsdpkit.training.sharding import shard
     from fsdpkit.training.weight_files import fill_from
+    from fsdpkit.training.whole import whole_weights
 
 _HOMES = {
     "config.training": ("PrecisionSettings", "ShardingSettings"),
@@ -41,6 +42,7 @@ _HOMES = {
     "training.sampler": ("GlobalBatches", "GlobalOrderSampler", "endless"),
     "training.schedules": ("set_learning_rate",),
     "training.sharding": ("shard",),
+    "training.whole": ("whole_weights",),
     "training.agreement": ("SaveClock", "StopRequest"),
     "training.finite": ("require_finite",),
     "training.weight_files": ("fill_from",),
@@ -73,6 +75,7 @@ __all__ = [
     "set_learning_rate",
     "shard",
     "sum_over_ranks",
+    "whole_weights",
 ]
 
 

@@ -89,6 +89,8 @@ class Debugging:
         traceback: TracebackType | None,
     ) -> None:
         self._end_profile()
+        if self._settings.memory_summary:
+            self._ranks.say(_memory_summary(self._ranks.device))
         if isinstance(error, Exception) and self._settings.flight_recorder:
             dump_flight_recorder(self._paths, self._ranks)
 
@@ -134,6 +136,15 @@ class Debugging:
 
         attach: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # noqa: B009
         attach(observe)  # builds for CPUs, which type checkers see, lack it
+
+
+def _memory_summary(device: torch.device) -> str:
+    if device.type != "cuda":
+        return (
+            f"training.debug.memory_summary: ranks run on {device.type}, without CUDA's allocator"
+        )
+    summary: str = torch.cuda.memory_summary(device)
+    return summary
 
 
 def dump_flight_recorder(paths: TaskPaths, ranks: Ranks) -> None:

@@ -55,9 +55,24 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     limit = max_norm or math.inf
     if isinstance(model, FullyShardedDataParallel):
         return model.clip_grad_norm_(limit)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+    parameters = list(model.parameters())
+    if len({isinstance(p, DTensor) for p in parameters}) > 1:
+        return _clip_shards_and_whole(parameters, limit)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
     # What a DTensor holds may be this rank's share of the norm only.
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _clip_shards_and_whole(parameters: list[nn.Parameter], limit: float) -> Tensor:
+    """The same where some parameters are ignored: whole, and equal on all ranks."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    kinds = [[g for g in gradients if isinstance(g, DTensor) is kind] for kind in (True, False)]
+    norms = [torch.nn.utils.get_total_norm(each) for each in kinds if each]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(whole))
+    local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+    torch._foreach_mul_(local, (limit / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
 
 
 def loss_scaler(

@@ -88,7 +88,7 @@ def fill_shards(
                 fill.fill_part(name, tensor)
                 continue
             whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-            fill(name, whole, _generator(name, seed, device))
+            fill(name, whole, seeded_generator(name, seed, device))
             if isinstance(tensor, DTensor):
                 # src_data_rank=None: every rank cuts its own copy, nothing is sent.
                 part = distribute_tensor(
@@ -119,7 +119,7 @@ def fill_modules(
                     module.register_parameter(last, getattr(first, name))
                     continue
                 name = plain_name(f"{prefix}.{last}" if prefix else last)
-                fill(name, tensor, _generator(name, seed, device))
+                fill(name, tensor, seeded_generator(name, seed, device))
 
     return materialise
 
@@ -134,5 +134,6 @@ def _tied_slots(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
     return [held for held in slots.values() if len(held) > 1]
 
 
-def _generator(name: str, seed: int, device: torch.device) -> Generator:
+def seeded_generator(name: str, seed: int, device: torch.device) -> Generator:
+    """For the values of one parameter."""
     return Generator(device).manual_seed(seed * 2**32 + zlib.crc32(name.encode()))

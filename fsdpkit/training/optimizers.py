@@ -64,7 +64,8 @@ def _refuse_unsharded(model: nn.Module) -> None:
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Parameter groups of equal decay and rate, without frozen parameters where FSDP2 allows."""
-    chosen: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    # torch updates a group in one operation, which takes shards or whole parameters.
+    chosen: dict[tuple[float, float, bool], list[nn.Parameter]] = defaultdict(list)
     used: set[str] = set()
     for name, parameter, decays in _parameters(model):
         scale, decay = 1.0, settings.weight_decay if decays else 0.0
@@ -78,7 +79,7 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
             # reduce; there a rate of 0 freezes.
             parameter.requires_grad_(False)
         if parameter.requires_grad:
-            chosen[decay, scale].append(parameter)
+            chosen[decay, scale, isinstance(parameter, DTensor)].append(parameter)
 
     for group in settings.groups:
         if group.match not in used:
@@ -87,11 +88,11 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
                 "Patterns see whole names, such as encoder.block.0.layer.0.layer_norm.weight, and "
                 "the first that fits counts."
             )
-    if not any(scale for _, scale in chosen):
+    if not any(scale for _, scale, _ in chosen):
         raise ConfigError("training.optimizer.groups freezes every parameter: nothing would learn.")
     return [
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (decay, scale), parameters in chosen.items()
+        for (decay, scale, _), parameters in chosen.items()
     ]
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
+    BackwardPrefetch,
     CPUOffload,
     CPUOffloadPolicy,
     FSDPModule,
@@ -43,6 +44,7 @@ from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
+from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equal, modules_of
 from fsdpkit.training.initialisation import (
     Fill,
     PartFill,
@@ -53,6 +55,7 @@ from fsdpkit.training.initialisation import (
     send_to_all,
 )
 from fsdpkit.training.units import (
+    IsUnit,
     Unit,
     block_paths,
     find_units,
@@ -75,6 +78,11 @@ _FSDP1 = {
     "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
     "no_shard": ShardingStrategy.NO_SHARD,
 }
+_BACKWARD_PREFETCH = {
+    "pre": BackwardPrefetch.BACKWARD_PRE,
+    "post": BackwardPrefetch.BACKWARD_POST,
+    "none": None,
+}
 
 
 _SAME_WEIGHTS = (
@@ -93,12 +101,14 @@ def shard(
     fill: Fill | None = None,
     seed: int = 0,
     compile: bool = False,
+    is_unit: IsUnit | None = None,
 ) -> nn.Module:
     """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
 
     `blocks` are the classes of the large repeated layers: what is checkpointed and compiled, and
     under wrap = "class" what is gathered and freed as a whole. Everything outside the units is the
-    root unit. Two ways to start:
+    root unit. `is_unit(path, module)` takes the place of the settings' wrap: a module is a unit
+    where it says so. Two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
       its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
@@ -119,8 +129,12 @@ def shard(
             every=sharding.checkpoint_every,
             compiled=compile,
         )
-    kept = _keep_float32(model, precision, compute_dtype(precision, ranks.device))
-    units = find_units(model, sharding, blocks, kept)
+    dtype = compute_dtype(precision, ranks.device)
+    ignored = ignored_parameters(model, sharding.ignore)
+    if ignored and dtype is not torch.float32:
+        _cast_around(model, modules_of(model, ignored.values()), dtype)
+    kept = _keep_float32(model, precision, dtype)
+    units = find_units(model, sharding, blocks, kept, is_unit)
     if sharding.activation_checkpointing == "selective":
         _refuse_units_in_blocks(units, block_paths(model, blocks), sharding)
     warning = warning_about_tiny(units)
@@ -143,10 +157,12 @@ def shard(
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
     fill = fill if on_meta else None
+    if fill:
+        ignored = fill_ignored(model, ignored, fill, seed, ranks.device)
+    keep_equal(ignored.values(), ranks.device)
     sharding = _without_groups_of_one(sharding, ranks)
-    if sharding.engine == "fsdp1":
-        return _shard_fsdp1(model, sharding, precision, ranks, units, fill, seed)
-    return _shard_fsdp2(model, sharding, precision, ranks, units, fill, seed)
+    engine = _shard_fsdp1 if sharding.engine == "fsdp1" else _shard_fsdp2
+    return engine(model, sharding, precision, ranks, units, set(ignored.values()), fill, seed)
 
 
 def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:
@@ -203,11 +219,16 @@ def _keep_float32(model: nn.Module, precision: PrecisionSettings, dtype: torch.d
     kept = outermost(matching_paths(model, precision.keep_float32, key))
     if dtype is torch.float32:
         return []
+    _cast_around(model, kept, dtype)
+    return kept
+
+
+def _cast_around(model: nn.Module, paths: Sequence[str], dtype: torch.dtype) -> None:
+    """Let these modules compute in float32 between others that compute in `dtype`."""
     modules = dict(walk(model))
-    for path in kept:
+    for path in paths:
         _cast_inputs(modules[path], torch.float32)
         _cast_output(modules[path], dtype)
-    return kept
 
 
 def _cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
@@ -262,6 +283,7 @@ def _shard_fsdp2(
     precision: PrecisionSettings,
     ranks: Ranks,
     units: Sequence[Unit],
+    ignored: set[nn.Parameter],
     fill: Fill | None,
     seed: int,
 ) -> nn.Module:
@@ -289,6 +311,7 @@ def _shard_fsdp2(
             reshard_after_forward=False if unit.inner else frees,
             mp_policy=in_float32 if unit.float32 else usual,
             offload_policy=offload,
+            ignored_params=ignored,
         )
     output = _dtype(precision.output) if precision.output else None
     fully_shard(
@@ -298,6 +321,7 @@ def _shard_fsdp2(
         reshard_after_forward=False,
         mp_policy=dataclasses.replace(usual, output_dtype=output),
         offload_policy=offload,
+        ignored_params=ignored,
     )
     setattr(model, KEEPS_GATHERED, frees is False)
     if sharding.prefetch:
@@ -347,6 +371,7 @@ def _shard_fsdp1(
     precision: PrecisionSettings,
     ranks: Ranks,
     units: Sequence[Unit],
+    ignored: set[nn.Parameter],
     fill: Fill | None,
     seed: int,
 ) -> nn.Module:
@@ -380,8 +405,10 @@ def _shard_fsdp1(
         cpu_offload=CPUOffload(sharding.cpu_offload and ranks.device.type != "cpu"),
         limit_all_gathers=sharding.limit_all_gathers,
         forward_prefetch=sharding.prefetch > 0,
+        backward_prefetch=_BACKWARD_PREFETCH[sharding.backward_prefetch],
         param_init_fn=initialise,
         device_id=ranks.device,
+        ignored_states=ignored or None,
         use_orig_params=True,  # named parameters for the optimizer's groups and for checkpoints
     )
     if precision.output:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -23,6 +23,9 @@ from fsdpkit.errors import ConfigError
 
 TINY = 10_000
 """Parameters below which a unit's message costs more than the memory it saves."""
+
+IsUnit = Callable[[str, nn.Module], bool]
+"""Whether the module of this path is a unit."""
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
@@ -113,13 +116,17 @@ def find_units(
     sharding: ShardingSettings,
     blocks: Collection[type[nn.Module]],
     kept: Sequence[str] = (),
+    is_unit: IsUnit | None = None,
 ) -> list[Unit]:
     """The units of `model`, those around others first; the root is none of them.
 
     `kept` are paths of modules that compute in float32 while the rest does not. Raises ConfigError
-    for block classes or patterns that the model lacks, and for a weight tied across units.
+    for block classes or patterns that the model lacks, an `is_unit` that finds nothing, and a
+    weight tied across units.
     """
-    if sharding.wrap == "class":
+    if is_unit is not None:
+        paths = _chosen_by(model, is_unit)
+    elif sharding.wrap == "class":
         paths = block_paths(model, blocks)
     elif sharding.wrap == "names":
         paths = matching_paths(model, sharding.wrap_names, "training.sharding.wrap_names")
@@ -139,6 +146,17 @@ def find_units(
         Unit(group[0], tuple(modules[path] for path in group), float32, inner)
         for group, float32, inner in sorted(units, key=lambda unit: order[unit[0][0]])
     ]
+
+
+def _chosen_by(model: nn.Module, is_unit: IsUnit) -> list[str]:
+    able = [(path, unwrapped(module)) for path, module in walk(model) if path and _runs(module)]
+    paths = [path for path, module in able if is_unit(path, module)]
+    if not paths:
+        raise ConfigError(
+            f"is_unit chose no module of {type(model).__name__}: it is asked for each with its "
+            f"path, such as {', '.join(path for path, _ in able[:4])}."
+        )
+    return paths
 
 
 def warning_about_tiny(units: Sequence[Unit]) -> str | None:

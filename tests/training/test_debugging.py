@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -10,7 +11,8 @@ from loop_parts import loop_parts
 
 from fsdpkit.config.training.settings import DebugSettings
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.debugging import debug_folder, prepare
+from fsdpkit.training.debugging import Debugging, debug_folder, prepare
+from fsdpkit.training.distributed import Ranks
 
 
 @pytest.mark.torch
@@ -79,3 +81,29 @@ def test_a_flight_recorder_of_0_records_nothing_and_makes_no_folder(clean, tmp_p
     prepare(DebugSettings(flight_recorder=0), TaskPaths(tmp_path))
     assert os.environ["TORCH_FR_BUFFER_SIZE"] == "0"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError("boom")])
+def test_the_allocators_summary_is_printed_at_the_end_also_of_a_failure(
+    clean, tmp_path, capsys, failure
+):
+    clean.setattr(torch.cuda, "memory_summary", lambda device: f"summary of {device}")
+    settings = DebugSettings(memory_summary=True, flight_recorder=0)
+    ranks = rank_on("cuda:0")
+    with contextlib.suppress(RuntimeError), Debugging(settings, TaskPaths(tmp_path), ranks):
+        if failure:
+            raise failure
+    assert capsys.readouterr().out == "summary of cuda:0\n"
+
+
+def test_ranks_on_cpus_say_once_that_they_have_no_such_allocator(clean, tmp_path, capsys):
+    settings = DebugSettings(memory_summary=True)
+    for rank in (0, 1):
+        with Debugging(settings, TaskPaths(tmp_path), rank_on("cpu", rank)):
+            pass
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["training.debug.memory_summary: ranks run on cpu, without CUDA's allocator"]
+
+
+def rank_on(device: str, rank: int = 0) -> Ranks:
+    return Ranks(rank, rank, 2, 2, torch.device(device))

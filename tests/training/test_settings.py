@@ -101,6 +101,8 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         (["sharding.checkpoint_every=2"], "needs activation_checkpointing"),
         (["sharding.limit_all_gathers=false"], 'engine = "fsdp1"'),
         (["sharding.strategy=no_shard", "sharding.cpu_offload=true"], "needs sharded weights"),
+        (["sharding.backward_prefetch=post"], 'engine = "fsdp1"'),
+        (['sharding.ignore=["a"]', "sharding.cpu_offload=true"], "remove one of them"),
         (
             ["sharding.engine=fsdp1", "sharding.cpu_offload=true", "micro_batch=2"],
             "leave training.micro_batch unset",

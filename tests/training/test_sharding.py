@@ -79,6 +79,65 @@ def test_activations_of_two_blocks_in_a_unit_are_offloaded_without_its_weights(f
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "full_shard some ignored",
+        "full_shard some ignored accumulated",
+        "full_shard some ignored with values",
+        "hybrid_shard some ignored",
+    ],
+)
+def test_ignored_parameters_are_whole_and_train_as_one_model(found, engine, case):
+    result = same_as_plain(found, f"{engine} {case}")
+    assert not result["ignored differ"]
+    everything = found["cases"][f"{engine} full_shard"]
+    assert result["parameters"] == everything["parameters"]
+    assert result["held at first"] < PARAMETERS / 2
+    ignored = 64 * 24 + 2 * 24 + 4 * 24 * 24 + 24
+    assert result["largest_shard"] >= 64 * 24, "lm_head is whole"
+    if case == "full_shard some ignored":
+        assert everything["held at first"] * 4 - result["held at first"] * 4 >= ignored
+
+
+def test_patterns_that_ignore_nothing_or_everything_are_refused(found):
+    assert "'head.*' fits no parameter of T5" in found["no such parameter"]
+    assert "nothing would be sharded" in found["all ignored"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_function_may_choose_the_units(found, engine):
+    result = same_as_plain(found, f"{engine} full_shard wrapped by a function")
+    assert result["units"] == 3  # the second block of each stack, and the root
+    assert "is_unit chose no module of T5" in found["nothing chosen"]
+
+
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        ("full_shard", "BackwardPrefetch.BACKWARD_PRE"),
+        ("full_shard backward prefetch after", "BackwardPrefetch.BACKWARD_POST"),
+        ("full_shard no backward prefetch", "None"),
+    ],
+)
+def test_fsdp1_gathers_ahead_in_backward_as_asked(found, case, mode):
+    assert same_as_plain(found, f"fsdp1 {case}")["backward prefetch"] == mode
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "full_shard checkpointed", "full_shard tied"])
+def test_whole_weights_are_those_of_the_model_by_their_plain_names(found, engine, strategy):
+    result = found["cases"][f"{engine} {strategy}"]
+    assert result["look differs"] == 0
+    names = result["names at a look"]
+    assert len(names) == result["parameters"] == len(set(names))
+    assert "encoder.block.0.layer.0.SelfAttention.q.weight" in names
+    assert result["chosen at a look"] == [
+        f"encoder.block.{number}.layer.0.SelfAttention.q.weight" for number in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_tied_embedding_and_head_train_as_one_weight(found, engine):
     same_as_plain(found, f"{engine} full_shard tied")
     tied = same_as_plain(found, f"{engine} tied modules in the root")

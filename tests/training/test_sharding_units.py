@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fsdpkit.config.training import ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
+from fsdpkit.training.ignored import ignored_parameters, modules_of
 from fsdpkit.training.units import (
     Unit,
     find_units,
@@ -207,3 +208,20 @@ def test_tiny_units_are_counted_and_the_smallest_named() -> None:
     assert line is not None
     assert "6 of 6 sharding units have fewer than 10,000 parameters (left.0: 304)" in line
     assert warning_about_tiny(units(nn.Sequential(nn.Linear(100, 100)), (nn.Linear,))) is None
+
+
+def test_a_module_of_ignored_and_other_parameters_cannot_compute_in_two_types():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    ignored = ignored_parameters(model, ["0.weight"])
+    with pytest.raises(ConfigError, match=r'ignore all of it \("0\.\*"\)'):
+        modules_of(model, ignored.values())
+    assert modules_of(model, ignored_parameters(model, ["0.*"]).values()) == ["0"]
+
+
+def test_a_function_that_chooses_is_asked_about_the_block_inside_a_checkpoint_wrapper():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    checkpoint_activations(model, [nn.Linear])
+    chosen = find_units(
+        model, ShardingSettings(), [], is_unit=lambda path, module: isinstance(module, nn.Linear)
+    )
+    assert [unit.path for unit in chosen] == ["0", "2"]

@@ -140,6 +140,16 @@ def _engine(settings: TrainingSettings) -> Iterator[str]:
             "fsdp2 always limits its all-gathers: leave training.sharding.limit_all_gathers at "
             'true, or set engine = "fsdp1".'
         )
+    if not fsdp1 and sharding.backward_prefetch != "pre":
+        yield (
+            "fsdp2 gathers the next unit before a unit's gradients are computed: leave "
+            'training.sharding.backward_prefetch at "pre", or set engine = "fsdp1".'
+        )
+    if sharding.ignore and sharding.cpu_offload:
+        yield (
+            "training.sharding.ignore keeps parameters on the GPU, but cpu_offload updates shards "
+            "in host memory, and one optimizer does not do both: remove one of them."
+        )
     if sharding.cpu_offload and sharding.strategy == "no_shard":
         yield (
             "cpu_offload needs sharded weights, but the strategy is no_shard: choose full_shard, "

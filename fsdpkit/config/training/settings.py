@@ -105,6 +105,20 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             le=16,
         ),
     ] = 0
+    backward_prefetch: Annotated[
+        Literal["pre", "post", "none"],
+        Meta(
+            description="When backward gathers the next unit: pre, before a unit's gradients are "
+            "computed, is fastest; post after them; none not ahead. fsdp2 always does pre."
+        ),
+    ] = "pre"
+    ignore: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Parameters that are not sharded but whole on every rank, by name pattern, "
+            'such as "lm_head.*".'
+        ),
+    ] = ()
     activation_checkpointing: Annotated[
         Literal["none", "full", "selective", "offload"],
         Meta(
@@ -339,6 +353,10 @@ class DebugSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_snapshot: Annotated[
         bool,
         Meta(description="Write the allocator's history when a GPU runs out of memory."),
+    ] = False
+    memory_summary: Annotated[
+        bool,
+        Meta(description="At the end print the CUDA allocator's summary, as rank 0 sees it."),
     ] = False
     flight_recorder: Annotated[
         int,

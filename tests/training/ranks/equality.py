@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
@@ -39,6 +40,7 @@ from fsdpkit.training.distributed import (
 )
 from fsdpkit.training.gradients import clip_gradients, gradient_sync
 from fsdpkit.training.sharding import shard
+from fsdpkit.training.whole import whole_weights
 
 STEPS, SEED, CLIP = 2, 7, 0.5
 FAMILY = {
@@ -55,8 +57,15 @@ SMALL = {
 FSDP1, FULL = {"engine": "fsdp1"}, {"activation_checkpointing": "full"}
 SELECTIVE = {"activation_checkpointing": "selective"}
 OFFLOAD = {"activation_checkpointing": "offload"}
+IGNORED = {"ignore": ("lm_head.*", "*.final_layer_norm.weight", "encoder.block.1.layer.0.*")}
 PAIRS = {"strategy": "hybrid_shard", "shard_size": 2}
 PAIRS_ZERO2 = {"strategy": "hybrid_shard_zero2", "shard_size": 2}
+
+
+def is_unit(path: str, module: nn.Module) -> bool:
+    return isinstance(module, Block) and path.endswith(".1")
+
+
 CASES: dict[str, dict] = {
     "full_shard": {},
     "full_shard tied": {"family": "tied"},
@@ -75,6 +84,11 @@ CASES: dict[str, dict] = {
         "wrap": "names", "wrap_names": ("encoder", "decoder.block.*", "lm_head"),
     },
     "full_shard prefetch": {"prefetch": 2},
+    "full_shard some ignored": IGNORED,
+    "full_shard some ignored accumulated": {**IGNORED, "accumulate": 2},
+    "full_shard some ignored with values": {**IGNORED, "built": "with values"},
+    "hybrid_shard some ignored": {**PAIRS, **IGNORED},
+    "full_shard wrapped by a function": {"is_unit": is_unit},
     "shard_grad_op": {"strategy": "shard_grad_op"},
     "shard_grad_op accumulated": {"strategy": "shard_grad_op", "accumulate": 2},
     "shard_grad_op checkpointed accumulated": {
@@ -108,6 +122,8 @@ CASES |= {
     "fsdp2 tied units": {
         "family": "tied modules", "wrap": "names", "wrap_names": ("shared", "lm_head"),
     },
+    "fsdp1 full_shard backward prefetch after": {**FSDP1, "backward_prefetch": "post"},
+    "fsdp1 full_shard no backward prefetch": {**FSDP1, "backward_prefetch": "none"},
     "fsdp1 full_shard unlimited gathers": {**FSDP1, "limit_all_gathers": False},
 }  # fmt: skip
 
@@ -183,6 +199,9 @@ def optimizer_of(model: nn.Module, family: str) -> torch.optim.Optimizer:
         norms = [p for n, p in model.named_parameters() if "layer_norm" in n]
         rest = [p for n, p in model.named_parameters() if "layer_norm" not in n]
         groups = [{"params": rest}, {"params": norms, "lr": 0.1, "weight_decay": 0.01}]
+    elif len({isinstance(p, DTensor) for p in groups}) == 2:
+        kinds = ([p for p in groups if isinstance(p, DTensor) is kind] for kind in (True, False))
+        groups = [{"params": each} for each in kinds]
     return torch.optim.SGD(groups, lr=0.5, momentum=0.9)
 
 
@@ -231,12 +250,14 @@ def sharded(case: dict, ranks: Ranks) -> dict:
             model, fill = built(family)
     else:
         model = with_values(family)
+    chosen = case.pop("is_unit", None)
     model = shard(
         model, ShardingSettings(**case), PrecisionSettings(), ranks,
-        blocks=[Block], fill=fill, seed=SEED,
+        blocks=[Block], fill=fill, seed=SEED, is_unit=chosen,
     )  # fmt: skip
     found: dict = {"family": family, "held at first": held(model), "units": units(model)}
     found["checkpointed"] = sum(isinstance(m, CheckpointWrapper) for m in model.modules())
+    found["backward prefetch"] = str(getattr(model, "backward_prefetch", ""))
     found["ahead"] = units_ahead(model)
     found["parameters"] = len(list(model.parameters()))
     optimizer = optimizer_of(model, family)
@@ -267,6 +288,10 @@ def sharded(case: dict, ranks: Ranks) -> dict:
         optimizer.zero_grad()
         losses.append(float(sum_over_ranks(total, device=ranks.device)[0] / tokens))
     full = StateDictOptions(full_state_dict=True)
+    looked_at = dict(whole_weights(model))
+    found["values at a look"] = {name: weight.tolist() for name, weight in looked_at.items()}
+    found["chosen at a look"] = [name for name, _ in whole_weights(model, "encoder.*.q.weight")]
+    found["ignored differ"] = differ_over_ranks(model, ranks)
     return {
         **found,
         "losses": losses,
@@ -275,6 +300,17 @@ def sharded(case: dict, ranks: Ranks) -> dict:
         "largest_shard": max(local(p).numel() for p in model.parameters()),
         "messages": dict(collectives.counts),
     }
+
+
+def differ_over_ranks(model: nn.Module, ranks: Ranks) -> bool:
+    """Whether parameters that are no shards have other values on another rank."""
+    whole = [p.detach().flatten() for p in model.parameters() if not isinstance(p, DTensor)]
+    if isinstance(model, FullyShardedDataParallel) or not whole:
+        return False  # there shards look like whole parameters
+    mine = torch.cat(whole)
+    total = mine.clone()
+    dist.all_reduce(total)
+    return bool((total / ranks.world_size - mine).abs().max() > 1e-6)
 
 
 def held(model: nn.Module) -> int:
@@ -351,7 +387,12 @@ def main() -> None:
             dist.all_gather_object(counts, result["checkpointed"])
             result["checkpointed"] = counts
             weights, plain_weights = result.pop("weights"), reference[result["family"]][2]
+            looked_at = result.pop("values at a look")
+            result["names at a look"] = sorted(looked_at)
             if ranks.is_first:
+                result["look differs"] = max(
+                    float((torch.tensor(looked_at[k]) - weights[k]).abs().max()) for k in looked_at
+                )
                 result["names_equal"] = set(weights) == set(plain_weights)
                 result["weight_difference"] = max(
                     float((weights[k] - plain_weights[k]).abs().max()) for k in plain_weights
@@ -359,6 +400,13 @@ def main() -> None:
             found["cases"][name] = result
         found["values offloaded by a whole model"] = offloaded_by_a_whole_model(ranks)
         found["differently seeded"] = message_of(lambda: differently_seeded(ranks), FsdpkitError)
+        found["nothing chosen"] = message_of(
+            lambda: sharded({"is_unit": lambda path, module: False}, ranks), ConfigError
+        )
+        found["no such parameter"] = message_of(
+            lambda: sharded({"ignore": ("head.*",)}, ranks), ConfigError
+        )
+        found["all ignored"] = message_of(lambda: sharded({"ignore": ("*",)}, ranks), ConfigError)
         found["indivisible"] = message_of(
             lambda: sharded({"strategy": "hybrid_shard", "shard_size": 3}, ranks), ConfigError
         )

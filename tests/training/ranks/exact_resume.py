@@ -58,6 +58,11 @@ SAME = {
     "adafactor": ["optimizer.name=adafactor", "optimizer.lr=0.01"],
     "scaled": ["optimizer.name=adamw-scaled", "optimizer.lr=0.02"],
     "sgd": ["optimizer.name=sgd", "optimizer.lr=0.1"],
+    "a scheduler of torch": [
+        "optimizer.schedule=StepLR", "optimizer.schedule_arguments={step_size=2, gamma=0.5}",
+    ],
+    "ignored": ['sharding.ignore=["lm_head.*"]', "precision.param=bfloat16"],
+    "fsdp1 ignored": ['sharding.ignore=["lm_head.*"]', "sharding.engine=fsdp1"],
     # Held-out losses rise from the second step on; the fourth of them ends the run.
     "patient": [
         "evaluation.every_steps=1", "evaluation.patience=4", "evaluation.batches=2",
