@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import functools
 import gc
-import math
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -33,7 +35,7 @@ from weights import check, fill_from, hugging_face
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget
+from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.command_line import read_settings
 from fsdpkit.training.debugging import Debugging, prepare
@@ -80,7 +82,6 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     text = open_data(settings.data, settings.seed)
     check_same_everywhere("training data", text.fingerprint)
     loader = make_loader(text.train, settings, ranks, shuffle=True)
-    held_out = make_loader(text.held_out, settings, ranks, shuffle=False)
 
     # [2] Model: built without memory, then each rank fills only its shard. [5] Activation
     # checkpointing is part of the same setting, and so the same on every rank.
@@ -99,10 +100,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     )
     progress = saves.resume() or Progress()
     heartbeat.resumed(progress.step)
-
-    dtype = compute_dtype(settings.precision, ranks.device)
-    peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
-    describe(settings, ranks, config, text, progress, dtype, peak)
+    peak = describe(settings, ranks, config, text, progress)
     metrics = Metrics(
         paths,
         ranks,
@@ -112,99 +110,48 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         peak_tflops=peak,
         model=model,
     )
+
+    # What goes on beside the steps: each part knows when it is due.
+    stop, clock = StopRequest(paths, ranks), SaveClock.of(settings.checkpoint, ranks, paths)
+    budget = TokenBudget(ranks, settings.tokens, progress.tokens)
+    votes = Votes(ranks, stop, clock)
+    micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
+    parts = Parts(settings, ranks, config, model, optimizer, scaler, metrics, votes, micro_batches)
+    evaluation = Evaluation(parts, make_loader(text.held_out, settings, ranks, shuffle=False))
     display = Display(ranks, settings.steps, start=progress.step, kind=settings.metrics.progress)
     debugging = Debugging(
         settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
     )
-    micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
-    stop = StopRequest(paths, ranks)
-    clock = SaveClock(ranks, settings.checkpoint.every_minutes, paths=paths)
-    budget = TokenBudget(ranks, settings.tokens, progress.tokens)
-    evaluates = settings.evaluation.batches and len(text.held_out)
-    patience = settings.evaluation.patience or math.inf
+
     batches = stream(loader, progress)
     model.train()
     with debugging, closing(display):
-        if stop.wanted_before(ranks):
-            ranks.say(f"stopped on request before step {progress.step + 1}")
-            return STOPPED_EARLY
-        while progress.step < settings.steps and progress.worse < patience and not budget.spent:
-            seed_step(settings.seed, progress.step, ranks.rank)
-            batch = next(batches).to(ranks.device)
-            targets = (batch.labels != IGNORE).sum()
-            target_tokens, all_tokens, stops, saves_now = sum_over_ranks(
-                *(targets, targets + batch.source_mask.sum()),
-                *(stop.wanted(), clock.wanted()),
-                device=ranks.device,
-            )
-            # A token weighs the same wherever it is: sums, divided once by the tokens of all
-            # ranks. FSDP averages over ranks; the factor undoes that.
-            weight = (ranks.world_size / target_tokens).float()
-            loss_sum = micro_batches.run(
-                batch, functools.partial(forward_backward, model, settings.loss, scaler, weight)
-            )
-            scaler.unscale_(optimizer)
-            grad_norm = clip_gradients(model, settings.grad_clip)
-            lr = set_learning_rate(optimizer, settings.optimizer, progress.step, settings.steps)
-            if update(optimizer, scaler, grad_norm, settings.non_finite, ranks, progress.step + 1):
-                flops = len(batch.source) * flops_per_sequence(
-                    config, batch.source.shape[1], batch.labels.shape[1]
-                )
-                metrics.step(loss_sum, target_tokens, all_tokens, flops=flops)
-            else:
-                metrics.skip()
-            optimizer.zero_grad()
-
+        stopping = stop.wanted_before(ranks)
+        last = progress.step >= settings.steps or budget.spent or evaluation.is_enough(progress)
+        while not (last or stopping):
+            step = train_step(parts, batches, progress.step)
             progress.step += 1
             heartbeat.step(progress.step)
             debugging.step_done(progress.step)
             display.step(progress.step)
-            last = budget.spend(target_tokens) or progress.step == settings.steps
-            if last or progress.step % settings.metrics.every_steps == 0:
-                display.line(metrics.log(progress.step, lr=lr, grad_norm=grad_norm))
-            if evaluates and (last or is_due(settings.evaluation.every_steps, progress)):
+            last = budget.spend(step.target_tokens) or progress.step == settings.steps
+            if metrics.due(progress.step, last=last):
+                display.line(metrics.log(progress.step, lr=step.lr, grad_norm=step.grad_norm))
+            if evaluation.due(progress.step, last=last):
                 with metrics.pause(), heartbeat.phase("evaluating"):
-                    eval_loss = evaluate(model, held_out, settings, micro_batches.size, ranks)
-                metrics.record(step=progress.step, eval_loss=eval_loss)
-                ranks.say(f"held-out loss {eval_loss:.4f}")
-                if lost_patience(progress, eval_loss, settings.evaluation.patience):
-                    ranks.say(f"stopping early: {progress.worse} evaluations without a lower loss")
-                    last = True
-            stop.decide(stops)
-            clock.decide(saves_now)
-            stopping, late = stop.agreed() and not last, clock.agreed()
-            if (
-                stopping
-                or late
-                or is_due(settings.checkpoint.every_steps, progress)
-                or (last and (settings.checkpoint.at_end or settings.checkpoint.export))
-            ):
+                    last = evaluation.run(progress) or last
+            stopping = stop.agreed() and not last
+            if clock.due(progress.step, last=last, stopping=stopping):
                 progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
                 with metrics.pause(), heartbeat.phase("saving"):
                     saves.save(progress)
                 clock.saved()
             saves.report(metrics.record)
-            if stopping:
-                heartbeat.ending()
-                saves.close()
-                saves.report(metrics.record)
-                stop.answered()
-                ranks.say(
-                    f"stopped on request after step {progress.step}; to go on: fsdpkit resume RUN, "
-                    "or start the same command again"
-                )
-                return STOPPED_EARLY
 
     heartbeat.ending()
-    if settings.checkpoint.export:
-        saves.save(progress)  # for a run that had nothing left to train
-    saves.close()
-    saves.report(metrics.record)
-    if settings.checkpoint.export:
-        set_timeout(settings.startup_timeout_s)  # the others wait for the one that writes
-        newest = paths.checkpoints / f"step-{progress.step}"
-        on_first(ranks, lambda: export_hugging_face(newest, paths.export))
-        ranks.say(f"exported to {paths.export}")
+    if stopping:
+        return leave(parts, saves, stop, progress)
+    finish(parts, saves, paths, progress)
     ranks.say(
         f"done: {progress.step} steps, {metrics.settle():,} target tokens, "
         f"{time.perf_counter() - began:.1f} s in this process"
@@ -213,8 +160,110 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     return 0
 
 
-def is_due(every: int, progress: Progress) -> bool:
-    return every > 0 and progress.step % every == 0
+@dataclass(frozen=True)
+class Parts:
+    """What every step works with."""
+
+    settings: TrainingSettings
+    ranks: Ranks
+    config: T5Config
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    metrics: Metrics
+    votes: Votes
+    micro_batches: MicroBatches
+
+
+class Step(NamedTuple):
+    """What a step leaves for those who look at it."""
+
+    target_tokens: Tensor
+    """Of all ranks, float64 scalar."""
+    lr: float
+    grad_norm: Tensor
+
+
+def train_step(parts: Parts, batches: Iterator[Batch], number: int) -> Step:
+    """Train on the next batch; `number` steps are done before it."""
+    settings, ranks, model, optimizer = parts.settings, parts.ranks, parts.model, parts.optimizer
+    seed_step(settings.seed, number, ranks.rank)
+    batch = next(batches).to(ranks.device)
+    targets = (batch.labels != IGNORE).sum()
+    target_tokens, all_tokens = parts.votes.sum(targets, targets + batch.source_mask.sum())
+    # A token weighs the same wherever it is: sums, divided once by the tokens of all ranks. FSDP
+    # averages over ranks; the factor undoes that.
+    weight = (ranks.world_size / target_tokens).float()
+    loss_sum = parts.micro_batches.run(
+        batch, functools.partial(forward_backward, model, settings.loss, parts.scaler, weight)
+    )
+    parts.scaler.unscale_(optimizer)
+    grad_norm = clip_gradients(model, settings.grad_clip)
+    lr = set_learning_rate(optimizer, settings.optimizer, number, settings.steps)
+    if update(optimizer, parts.scaler, grad_norm, settings.non_finite, ranks, number + 1):
+        lengths = batch.source.shape[1], batch.labels.shape[1]
+        flops = len(batch.source) * flops_per_sequence(parts.config, *lengths)
+        parts.metrics.step(loss_sum, target_tokens, all_tokens, flops=flops)
+    else:
+        parts.metrics.skip()
+    optimizer.zero_grad()
+    return Step(target_tokens, lr, grad_norm)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The held-out loss: when it is due, and whether it still falls."""
+
+    parts: Parts
+    loader: DataLoader[Batch]
+
+    def due(self, step: int, *, last: bool) -> bool:
+        settings = self.parts.settings.evaluation
+        every = settings.every_steps
+        there_is_any = settings.batches > 0 and len(self.loader.dataset) > 0  # type: ignore[arg-type]
+        return there_is_any and (last or (every > 0 and step % every == 0))
+
+    def run(self, progress: Progress) -> bool:
+        """Evaluate; True when the loss has not fallen for too long, so that training ends."""
+        parts, patience = self.parts, self.parts.settings.evaluation.patience
+        size = parts.micro_batches.size
+        loss = evaluate(parts.model, self.loader, parts.settings, size, parts.ranks)
+        parts.metrics.record(step=progress.step, eval_loss=loss)
+        parts.ranks.say(f"held-out loss {loss:.4f}")
+        if not lost_patience(progress, loss, patience):
+            return False
+        parts.ranks.say(f"stopping early: {progress.worse} evaluations without a lower loss")
+        return True
+
+    def is_enough(self, progress: Progress) -> bool:
+        """Whether training had ended for that before this process began."""
+        return 0 < self.parts.settings.evaluation.patience <= progress.worse
+
+
+def leave(parts: Parts, saves: Checkpointer, stop: StopRequest, progress: Progress) -> int:
+    """End as it was asked for, with everything saved; the exit status that says so."""
+    saves.close()
+    saves.report(parts.metrics.record)
+    stop.answered()
+    parts.ranks.say(
+        f"stopped on request after step {progress.step}; to go on: fsdpkit resume RUN, "
+        "or start the same command again"
+    )
+    return STOPPED_EARLY
+
+
+def finish(parts: Parts, saves: Checkpointer, paths: TaskPaths, progress: Progress) -> None:
+    """Wait for the last checkpoint, and export it when asked."""
+    settings, ranks = parts.settings, parts.ranks
+    if settings.checkpoint.export:
+        saves.save(progress)  # for a run that had nothing left to train
+    saves.close()
+    saves.report(parts.metrics.record)
+    if settings.checkpoint.export:
+        set_timeout(settings.startup_timeout_s)  # the others wait for the one that writes
+        newest = paths.checkpoints / f"step-{progress.step}"
+        on_first(ranks, lambda: export_hugging_face(newest, paths.export))
+        ranks.say(f"exported to {paths.export}")
 
 
 def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:
@@ -287,10 +336,10 @@ def describe(
     config: T5Config,
     text: Text,
     progress: Progress,
-    dtype: torch.dtype,
-    peak: float | None,
-) -> None:
-    """What is about to run, in a dozen lines."""
+) -> float | None:
+    """Say what is about to run, in a dozen lines; the device's dense peak in TFLOP/s, if known."""
+    dtype = compute_dtype(settings.precision, ranks.device)
+    peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
     sharding, data = settings.sharding, settings.data
     nodes = ranks.world_size // ranks.local_world_size
     gathers = "inherent" if sharding.engine == "fsdp2" else str(sharding.limit_all_gathers).lower()
@@ -325,6 +374,7 @@ def describe(
     ranks.say("\n".join(wrap.fill(line) for line in lines))
     if peak:
         ranks.say(textwrap.indent(FORMULA, "  "))
+    return peak
 
 
 if __name__ == "__main__":

@@ -76,19 +76,19 @@ with training.process_group() as ranks:
     progress = saves.resume() or training.Progress()
     metrics = training.Metrics(paths, ranks, tokens=progress.tokens)
     stop, stopping = training.StopRequest(paths, ranks), False
+    votes = training.Votes(ranks, stop)
     batches = training.endless(loader, progress)
     while progress.step < steps and not stopping:
         tokens = next(batches).to(ranks.device)
         scores, targets = model(tokens[:, :-1]), tokens[:, 1:]
         loss = F.cross_entropy(scores.float().flatten(0, 1), targets.flatten(), reduction="sum")
-        count, votes = training.sum_over_ranks(targets.numel(), stop.wanted(), device=ranks.device)
+        (count,) = votes.sum(targets.numel())
         (loss * (ranks.world_size / count).float()).backward()  # a token weighs the same everywhere
         grad_norm = training.clip_gradients(model, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         progress.step += 1
         metrics.step(loss, count, count)
-        stop.decide(votes)
         stopping = stop.agreed()
         if progress.step % 10 == 0:
             line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)

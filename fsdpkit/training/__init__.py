@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fsdpkit.config.training import PrecisionSettings, ShardingSettings
     from fsdpkit.errors import STOPPED_EARLY
     from fsdpkit.runs.layout import TaskPaths
-    from fsdpkit.training.agreement import SaveClock, StopRequest
+    from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
     from fsdpkit.training.checkpoint import Checkpointer, Progress
     from fsdpkit.training.distributed import Ranks, process_group, seed_step, sum_over_ranks
     from fsdpkit.training.export import HuggingFace
@@ -43,7 +43,7 @@ _HOMES = {
     "training.schedules": ("set_learning_rate",),
     "training.sharding": ("shard",),
     "training.whole": ("whole_weights",),
-    "training.agreement": ("SaveClock", "StopRequest"),
+    "training.agreement": ("SaveClock", "StopRequest", "Votes"),
     "training.finite": ("require_finite",),
     "training.weight_files": ("fill_from",),
 }
@@ -63,6 +63,7 @@ __all__ = [
     "ShardingSettings",
     "StopRequest",
     "TaskPaths",
+    "Votes",
     "clip_gradients",
     "endless",
     "fill_from",

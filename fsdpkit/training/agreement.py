@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import wish
@@ -93,10 +94,11 @@ class StopRequest(Agreement):
 
 
 class SaveClock(Agreement):
-    """When to save beside the steps that are due; `wanted()` goes into the sum.
+    """When to save; `wanted()` goes into the sum.
 
-    That is when `every_minutes` have passed since the last checkpoint, and with `paths` also when
-    somebody asks for one (`fsdpkit checkpoint save`).
+    That is when `every_minutes` have passed since the last checkpoint, with `paths` also when
+    somebody asks for one (`fsdpkit checkpoint save`), after every so many steps, before the run
+    stops, and at its end.
     """
 
     def __init__(
@@ -105,13 +107,34 @@ class SaveClock(Agreement):
         every_minutes: float,
         clock: Callable[[], float] = time.monotonic,
         paths: TaskPaths | None = None,
+        *,
+        every_steps: int = 0,
+        at_end: bool = True,
     ) -> None:
         super().__init__(ranks)
         self._every_s, self._clock, self._paths = every_minutes * 60, clock, paths
+        self._every_steps, self._at_end = every_steps, at_end
         self._first = ranks.is_first
         self._next_look = -float("inf")
         self._wish: str | None = None
         self.saved()
+
+    @classmethod
+    def of(cls, settings: CheckpointSettings, ranks: Ranks, paths: TaskPaths) -> SaveClock:
+        """As `[training.checkpoint]` says; what is exported at the end is saved there, too."""
+        return cls(
+            ranks,
+            settings.every_minutes,
+            paths=paths,
+            every_steps=settings.every_steps,
+            at_end=settings.at_end or settings.export,
+        )
+
+    def due(self, step: int, *, last: bool, stopping: bool) -> bool:
+        """Whether to save now that `step` steps are done; to be asked after each, on all ranks."""
+        late = self.agreed()
+        on_this_step = self._every_steps > 0 and step % self._every_steps == 0
+        return stopping or late or on_this_step or (last and self._at_end)
 
     def wanted(self) -> float:
         """1.0 on rank 0 when it is time, else 0.0; asks again only after as long."""
@@ -137,6 +160,22 @@ class SaveClock(Agreement):
     def saved(self) -> None:
         """A checkpoint is made: the time begins anew."""
         self._since = self._clock()
+
+
+class Votes:
+    """One sum over ranks a step, in which wishes travel with what a step counts anyway."""
+
+    def __init__(self, ranks: Ranks, *wishes: StopRequest | SaveClock) -> None:
+        self._ranks, self._wishes = ranks, wishes
+
+    def sum(self, *counts: float | Tensor) -> Tensor:
+        """Each count summed over all ranks: float64 [len(counts)], the host not waiting; what is
+        `wanted` goes along and is handed to each `decide`."""
+        wanted = (wish.wanted() for wish in self._wishes)
+        total = sum_over_ranks(*counts, *wanted, device=self._ranks.device)
+        for each, votes in zip(self._wishes, total[len(counts) :], strict=True):
+            each.decide(votes)
+        return total[: len(counts)]
 
 
 class TokenBudget(Agreement):

@@ -80,6 +80,7 @@ class Metrics:
             self.file = JsonLines(paths.metrics) if ranks.is_first else None
         except OSError as error:
             raise StorageError(f"{paths.metrics} cannot be written: {error.strerror}.") from error
+        self._every_steps = settings.every_steps
         self._lines, self._stragglers_every = 0, settings.stragglers_every
         self._stopwatch = (
             Stopwatch(model, ranks.device)
@@ -119,6 +120,10 @@ class Metrics:
         """Count a step whose update was left out: its time counts, its tokens and loss do not."""
         self.skipped += 1
         self._steps += 1
+
+    def due(self, step: int, *, last: bool = False) -> bool:
+        """Whether a line is to be logged now that `step` steps are done."""
+        return last or step % self._every_steps == 0
 
     def log(self, step: int, *, lr: float, grad_norm: Tensor) -> dict[str, Any]:
         """Write a line and return its fields; a collective, and the host waits for the device."""
