@@ -11,7 +11,7 @@ import torch
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, ask
-from fsdpkit.training.agreement import SaveClock, StopRequest
+from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import require_finite
 
@@ -93,6 +93,43 @@ def test_a_checkpoint_is_wanted_once_for_each_request(tmp_path):
     ask(paths)
     now = 103.0
     assert clock.wanted() == 1
+
+
+def test_a_checkpoint_is_due_at_its_steps_at_the_end_and_before_a_stop():
+    def due(step, *, last=False, stopping=False, votes=None, every_steps=5, at_end=True):
+        clock = SaveClock(FIRST, 1, every_steps=every_steps, at_end=at_end)
+        if votes is not None:
+            clock.decide(torch.tensor(votes))
+        return clock.due(step, last=last, stopping=stopping)
+
+    assert [step for step in range(1, 12) if due(step)] == [5, 10]
+    assert not due(5, every_steps=0)
+    assert due(3, last=True)
+    assert not due(3, last=True, at_end=False)
+    assert due(3, stopping=True)
+    assert due(3, votes=1.0)
+    assert not due(3, votes=0.0)
+
+
+def test_each_wish_gets_its_own_votes_from_the_one_sum_of_a_step(tmp_path, monkeypatch):
+    """Two ranks: this one wants to stop, the other one, which comes to the same, to save."""
+    others = torch.tensor([10.0, 0.0, 1.0], dtype=torch.float64)
+
+    def sum_of_two(*values, device):
+        return others + torch.tensor([float(value) for value in values])
+
+    monkeypatch.setattr("fsdpkit.training.agreement.sum_over_ranks", sum_of_two)
+    paths = TaskPaths(tmp_path)
+    paths.stop_requested.touch()
+    stop, clock = StopRequest(paths, FIRST), SaveClock(FIRST, 1)
+    votes = Votes(FIRST, stop, clock)
+    assert votes.sum(torch.tensor(7.0)).tolist() == [17.0]
+    assert (stop.agreed(), clock.agreed()) == (True, True)
+    paths.stop_requested.unlink()
+    others[2] = 0.0
+    stop, clock = StopRequest(paths, FIRST), SaveClock(FIRST, 1)
+    Votes(FIRST, stop, clock).sum(1)
+    assert (stop.agreed(), clock.agreed()) == (False, False)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
