@@ -131,6 +131,7 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None) -> in
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="Type of the weights (default: as they were trained).",
 )
+@click.option("--with-optimizer", is_flag=True, help="Its state, too; with --format file.")
 def export(
     run: str,
     destination: Path,
@@ -139,17 +140,23 @@ def export(
     step: int | None,
     kind: str,
     dtype: str | None,
+    with_optimizer: bool,
 ) -> int:
     """Write the weights of one of RUN's checkpoints to DEST.
 
     \b
       fsdpkit checkpoint export fsdp-t5-20261121-101500-3f2a model
       fsdpkit checkpoint export 3f2a model.pt --format file --step 2000
+      fsdpkit checkpoint export 3f2a all.pt --format file --with-optimizer
 
     The checkpoint is verified first. An earlier export at DEST is replaced, anything else is not.
     """
     from fsdpkit.errors import UsageError
 
+    if with_optimizer and kind != "file":
+        raise UsageError(
+            "--with-optimizer: a Hugging Face directory has no place for it; add --format file."
+        )
     checkpoint = _whole_checkpoint(run, find_checkpoints(run, runs, task), step)
     target = Path(os.path.abspath(os.path.expanduser(destination)))
     if not target.name:
@@ -161,14 +168,15 @@ def export(
 
     chosen = getattr(torch, dtype) if dtype else None
     if kind == "file":
-        export_file(checkpoint, target, dtype=chosen)
+        export_file(checkpoint, target, dtype=chosen, with_optimizer=with_optimizer)
         files = [target]
     else:
         export_hugging_face(checkpoint, target, dtype=chosen)
         files = sorted(target.iterdir())
     size = _size(sum(file.stat().st_size for file in files))
-    click.echo(f"{destination}: weights of {checkpoint.name}, {size} in {_count(files, 'file')}")
-    for line in _ways_to_load(target, destination):
+    what = "weights and optimizer" if with_optimizer else "weights"
+    click.echo(f"{destination}: {what} of {checkpoint.name}, {size} in {_count(files, 'file')}")
+    for line in _ways_to_load(target, destination, with_optimizer):
         click.echo(f"  {line}")
     return 0
 
@@ -309,11 +317,19 @@ def _bar(name: str, path: Path) -> Iterator[Callable[[int], object] | None]:
         yield lambda count: bar.advance(task, count)
 
 
-def _ways_to_load(target: Path, typed: Path) -> list[str]:
+def _ways_to_load(target: Path, typed: Path, with_optimizer: bool) -> list[str]:
     """How to read an export, as lines to copy."""
     where = str(typed)
     if target.is_file():
-        return [f"torch.load({where!r}, weights_only=True)"]
+        load = f"torch.load({where!r}, weights_only=True)"
+        if not with_optimizer:
+            return [load]
+        return [
+            f"saved = {load}",
+            'model.load_state_dict(saved["model"])',
+            "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict(model, optimizer,",
+            '    saved["optimizer"], options=StateDictOptions(full_state_dict=True))',
+        ]
     config: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         config = json.loads((target / "config.json").read_text("utf-8"))

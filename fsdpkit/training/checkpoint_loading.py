@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 import fsdpkit
 from fsdpkit.errors import ConfigError, DamagedError, StorageError
@@ -125,8 +125,12 @@ def weights_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
     Raises StorageError when its index cannot be read.
     """
+    return tensors_in(_index_of(path), "model")
+
+
+def _index_of(path: Path) -> Metadata:
     try:
-        return tensors_in(Reader(path).read_metadata(), "model")
+        return Reader(path).read_metadata()
     except (OSError, pickle.UnpicklingError, EOFError) as error:
         raise StorageError(f"{path}: its index cannot be read: {error}.") from None
 
@@ -142,31 +146,65 @@ def read_weights(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
     return weights
 
 
+def read_optimizer(path: Path) -> dict[str, Any]:
+    """The optimizer's state in the checkpoint `path`, whole, on the CPU, by parameters' names, as
+    torch's `set_optimizer_state_dict` takes it; empty if no step was taken. Needs no process group.
+
+    Raises StorageError when it cannot be read.
+    """
+    index = _index_of(path)
+    flat: dict[str, Any] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        if isinstance(entry, TensorStorageMetadata)
+        else None
+        for name, entry in index.state_dict_metadata.items()
+        if name.startswith("optimizer.")
+    }
+    _load_alone(path, flat)
+    paths = {name: index.planner_data[name][1:] for name in flat}
+    return _nested({paths[name]: value for name, value in flat.items()}) if flat else {}
+
+
+def _nested(flat: Mapping[tuple[str | int, ...], Any]) -> Any:
+    """Dictionaries and lists in one another, from their leaves by path."""
+    if () in flat:
+        return flat[()]
+    parts: dict[str | int, dict[tuple[str | int, ...], Any]] = {}
+    for (first, *rest), value in flat.items():
+        parts.setdefault(first, {})[tuple(rest)] = value
+    inner = {key: _nested(part) for key, part in parts.items()}
+    if all(isinstance(key, int) for key in inner):
+        return [inner[key] for key in sorted(inner)]
+    return inner
+
+
 def read_into(path: Path, weights: Mapping[str, Tensor], ranks: Ranks | None = None) -> None:
     """Copy what the checkpoint `path` has into `weights`, by name.
 
     With `ranks`, a collective, weights may be DTensors: each rank reads its part. Raises
     StorageError when they cannot be read.
     """
-    from torch.distributed.checkpoint import state_dict_loader
-
-    def read() -> None:
-        with warnings.catch_warnings():  # that there is no process group
-            warnings.simplefilter("ignore")
-            state_dict_loader.load(
-                {"model": dict(weights)},
-                storage_reader=Reader(path),
-                planner=LoadPlanner(),
-                no_dist=ranks is None,
-            )
-
     if ranks:
-        together(read)
-        return
+        together(lambda: _read(path, {"model": dict(weights)}, alone=False))
+    else:
+        _load_alone(path, {"model": dict(weights)})
+
+
+def _load_alone(path: Path, state: dict[str, Any]) -> None:
     try:
-        read()
+        _read(path, state, alone=True)
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(f"{path} cannot be read: {error_text(error)}.") from None
+
+
+def _read(path: Path, state: dict[str, Any], *, alone: bool) -> None:
+    from torch.distributed.checkpoint import state_dict_loader
+
+    with warnings.catch_warnings():  # that there is no process group
+        warnings.simplefilter("ignore")
+        state_dict_loader.load(
+            state, storage_reader=Reader(path), planner=LoadPlanner(), no_dist=alone
+        )
 
 
 def versions() -> dict[str, str]:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import describe
-from fsdpkit.training.checkpoint_loading import read_weights, weights_in
+from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, weights_in
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
@@ -74,20 +74,34 @@ def export_hugging_face(
     )
 
 
-def export_file(checkpoint: Path, file: Path, *, dtype: torch.dtype | None = None) -> None:
+def export_file(
+    checkpoint: Path,
+    file: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    with_optimizer: bool = False,
+) -> None:
     """Write all weights as one file, which `torch.load(file, weights_only=True)` reads.
 
-    `dtype` None keeps their types. The whole model is in memory meanwhile. Raises StorageError
-    when `file` exists or cannot be written, or the checkpoint cannot be read.
+    `dtype` None keeps their types. With the optimizer it is a dictionary of `model`, `optimizer`
+    (whole, by parameters' names) and `step`. All of it is in memory meanwhile. Raises StorageError
+    when `file` exists or cannot be written, or the checkpoint cannot be read; UsageError when that
+    has no optimizer state.
     """
     if file.exists():
         raise StorageError(f"{file} exists; it was not overwritten.")
     weights = read_weights(checkpoint, [*weights_in(checkpoint)])
     weights = {name: each.to(_type(each.dtype, dtype)) for name, each in weights.items()}
+    content: dict[str, Any] = dict(weights)
+    if with_optimizer:
+        if not (optimizer := read_optimizer(checkpoint)):
+            raise UsageError(f"{checkpoint} has no optimizer state: no step had been taken.")
+        step = describe(checkpoint).step
+        content = {"model": weights, "optimizer": optimizer, "step": step}
     partial = file.with_name(f".{file.name}.partial")
     try:
         with partial.open("wb") as stream:
-            torch.save(weights, stream)
+            torch.save(content, stream)
             stream.flush()
             os.fsync(stream.fileno())
         os.rename(partial, file)

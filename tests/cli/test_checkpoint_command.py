@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fsdpkit.cli.main import main
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from tests.conftest import Completed
 from tests.runs.trained import STEPS, copied, flip, trained_run
+from tests.training.launch import EXAMPLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -313,6 +314,71 @@ def test_an_export_has_the_bits_of_the_run_s_own(
     halves = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     assert equal(tensors_in(tmp_path / "half"), halves)
     assert json.loads((tmp_path / "half" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_an_export_with_its_optimizer_goes_on_in_one_process(
+    run: TaskPaths, checkpoint: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is what torch's own converter makes of the checkpoint."""
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    from fsdpkit.config.training.presets import read_config_json
+    from fsdpkit.config.training.settings import OptimizerSettings
+    from fsdpkit.training.optimizers import make_optimizer
+
+    done = checkpoint("export", run.dir, "all.pt", "--format", "file", "--with-optimizer")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all.pt: weights and optimizer of step-6, " in done.stdout
+    assert 'set_optimizer_state_dict(model, optimizer,\n      saved["optimizer"]' in done.stdout
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)
+    assert sorted(saved) == ["model", "optimizer", "step"]
+    assert saved["step"] == STEPS[-1]
+
+    newest = run.checkpoints / f"step-{STEPS[-1]}"
+    dcp_to_torch_save(newest, tmp_path / "torch.pt")
+    theirs = torch.load(tmp_path / "torch.pt", weights_only=False)
+    assert equal(saved["model"], theirs["model"])
+    assert saved["optimizer"]["param_groups"] == theirs["optimizer"]["param_groups"]
+    assert saved["optimizer"]["state"].keys() == saved["model"].keys()
+    for name, own in theirs["optimizer"]["state"].items():
+        assert equal(saved["optimizer"]["state"][name], own)
+
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from model import T5, T5Config  # type: ignore[import-not-found]
+
+    model = T5(T5Config(**read_config_json(newest / "config.json")))
+    optimizer = make_optimizer(model, OptimizerSettings())
+    model.load_state_dict(saved["model"])
+    options = StateDictOptions(full_state_dict=True)
+    set_optimizer_state_dict(model, optimizer, saved["optimizer"], options=options)
+    taken = get_optimizer_state_dict(model, optimizer, options=options)
+    for name, own in saved["optimizer"]["state"].items():
+        assert equal(taken["state"][name], own)
+
+    refused = checkpoint("export", run.dir, "model", "--with-optimizer")
+    assert refused.returncode == 2
+    assert "add --format file" in refused.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_an_optimizer_that_has_taken_no_step_is_not_exported(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
+
+    from fsdpkit.training.export import export_file
+
+    state = {"model": {"w": torch.ones(3)}}
+    state_dict_saver.save(state, storage_writer=FileSystemWriter(tmp_path / "step-1"), no_dist=True)
+    with pytest.raises(UsageError, match="no step had been taken"):
+        export_file(tmp_path / "step-1", tmp_path / "all.pt", with_optimizer=True)
+    assert not (tmp_path / "all.pt").exists()
 
 
 def test_an_export_in_several_files_has_the_same_tensors(
