@@ -25,10 +25,9 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
     checkpoints, and with --wait if it ended first; with 74 if the checkpoint could not be written.
     """
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.saving import request_checkpoints
 
     opened = Run.open(run, runs=runs)
-    requests = request_checkpoints(opened, task)
+    requests = opened.save_checkpoint(array_task=task)
     jobs = ", ".join(request.job_id for request in requests)
     click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
     if not wait:

@@ -30,6 +30,7 @@ from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
+    from fsdpkit.scheduling.saving import Request
     from fsdpkit.scheduling.slurm import SlurmClient
 
 _LOOK_S = 2.0
@@ -119,7 +120,7 @@ class Run:
         known = ended = time.monotonic()
         pace = Pace(poll_s)
         while True:
-            state = self._newer().state(array_task)
+            state = self.newer().state(array_task)
             if state is None or state.phase != "ended":
                 ended = time.monotonic()
             elif time.monotonic() - ended >= settle_s(state):
@@ -154,7 +155,7 @@ class Run:
         newest = next(reversed(task.attempts()), None)
         return None if newest is None else (newest, task.attempt(newest).ending.exists())
 
-    def _newer(self) -> Run:
+    def newer(self) -> Run:
         """The run as its directory has it now: somebody may have resumed it."""
         with contextlib.suppress(StorageError, NotFoundError):
             return Run(self.dir, load(self.dir))
@@ -206,6 +207,14 @@ class Run:
             elif left and job.job_id is not None:
                 client.cancel(job.job_id)
         return asked
+
+    def save_checkpoint(self, *, array_task: int | None = None) -> list[Request]:
+        """Ask what runs, or one task of the array, to save a checkpoint and to go on, as `fsdpkit
+        checkpoint save` does; `wait()` of a request gives its path. Raises FsdpkitError.
+        """
+        from fsdpkit.scheduling.saving import request_checkpoints
+
+        return request_checkpoints(self, array_task)
 
     def _ask_to_stop(self, job_id: str) -> bool:
         """Tell a running job to save and stop; False if it went back to the queue meanwhile."""

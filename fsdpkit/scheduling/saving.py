@@ -49,7 +49,7 @@ class Request:
                 told = True
                 slow()
             if now >= ask_at:
-                state = self.run._newer().state(self.array_task)
+                state = self.run.newer().state(self.array_task)
                 if state is None or state.phase != "ended":
                     ended = None
                 elif now - (ended := ended or now) >= settle_s(state):

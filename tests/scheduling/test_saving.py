@@ -29,7 +29,7 @@ class Told(Run):
     def states(self) -> States:
         return self.told.pop(0) if len(self.told) > 1 else self.told[0]
 
-    def _newer(self) -> Run:
+    def newer(self) -> Run:
         return self
 
 
@@ -93,7 +93,7 @@ def test_whoever_waits_is_told_the_checkpoint_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run(tmp_path, state("RUNNING"))
-    (request,) = request_checkpoints(run)
+    (request,) = run.save_checkpoint()
     slow: list[int] = []
     monkeypatch.setattr(saving, "SLOW_S", -1.0)
     clock = SimpleNamespace(
@@ -117,7 +117,7 @@ def test_whoever_waits_is_told_that_the_run_ended_and_the_request_is_taken_back(
     over = state("FAILED", exit_code=1)
     run = a_run(tmp_path, state("RUNNING"), state("RUNNING"), over)
     (tmp_path / "checkpoints" / "step-5").mkdir()
-    (request,) = request_checkpoints(run)
+    (request,) = run.save_checkpoint()
     now = 0.0
 
     def sleep(seconds: float) -> None:
