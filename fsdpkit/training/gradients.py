@@ -54,13 +54,13 @@ def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
     """
     limit = max_norm or math.inf
     if isinstance(model, FullyShardedDataParallel):
-        return model.clip_grad_norm_(limit)
+        return model.clip_grad_norm_(limit).float()
     parameters = list(model.parameters())
     if len({isinstance(p, DTensor) for p in parameters}) > 1:
         return _clip_shards_and_whole(parameters, limit)
     norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
     # What a DTensor holds may be this rank's share of the norm only.
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
 
 def _clip_shards_and_whole(parameters: list[nn.Parameter], limit: float) -> Tensor:

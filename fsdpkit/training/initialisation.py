@@ -87,8 +87,7 @@ def fill_shards(
             if isinstance(tensor, DTensor) and isinstance(fill, PartFill) and fill.has(name):
                 fill.fill_part(name, tensor)
                 continue
-            whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-            fill(name, whole, seeded_generator(name, seed, device))
+            whole = _filled(fill, name, tensor, seed, device)
             if isinstance(tensor, DTensor):
                 # src_data_rank=None: every rank cuts its own copy, nothing is sent.
                 part = distribute_tensor(
@@ -119,9 +118,17 @@ def fill_modules(
                     module.register_parameter(last, getattr(first, name))
                     continue
                 name = plain_name(f"{prefix}.{last}" if prefix else last)
-                fill(name, tensor, seeded_generator(name, seed, device))
+                tensor.copy_(_filled(fill, name, tensor, seed, device))
 
     return materialise
+
+
+def _filled(fill: Fill, name: str, like: Tensor, seed: int, device: torch.device) -> Tensor:
+    """One whole tensor's values. Of bfloat16 they are drawn as those of float32, then rounded."""
+    dtype = torch.float32 if like.dtype is torch.bfloat16 else like.dtype
+    whole = torch.empty(like.shape, dtype=dtype, device=device)
+    fill(name, whole, seeded_generator(name, seed, device))
+    return whole.to(like.dtype)
 
 
 def _tied_slots(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
@@ -135,5 +142,5 @@ def _tied_slots(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
 
 
 def seeded_generator(name: str, seed: int, device: torch.device) -> Generator:
-    """For the values of one parameter."""
-    return Generator(device).manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+    """For the values of one parameter. A hash: on a CPU only 32 bits of a seed count."""
+    return Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))

@@ -134,6 +134,8 @@ def shard(
     if ignored and dtype is not torch.float32:
         _cast_around(model, modules_of(model, ignored.values()), dtype)
     kept = _keep_float32(model, precision, dtype)
+    if precision.master == "bfloat16":
+        _lower_masters(model, kept, set(ignored.values()))
     units = find_units(model, sharding, blocks, kept, is_unit)
     if sharding.activation_checkpointing == "selective":
         _refuse_units_in_blocks(units, block_paths(model, blocks), sharding)
@@ -170,6 +172,12 @@ def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.d
     if precision.param == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return _dtype(precision.param)
+
+
+def _unless_masters(dtype: torch.dtype, precision: PrecisionSettings) -> torch.dtype | None:
+    """The type to gather weights in; None where it is float32, as the shards are."""
+    same = dtype is torch.float32 and precision.master == "float32"
+    return None if same else dtype
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -221,6 +229,15 @@ def _keep_float32(model: nn.Module, precision: PrecisionSettings, dtype: torch.d
         return []
     _cast_around(model, kept, dtype)
     return kept
+
+
+def _lower_masters(model: nn.Module, kept: Sequence[str], ignored: set[nn.Parameter]) -> None:
+    """Weights in bfloat16, but for `ignored` ones and those in modules that compute in float32."""
+    modules = dict(walk(model))
+    stay = ignored.union(*(modules[path].parameters() for path in kept))
+    for parameter in model.parameters():
+        if parameter not in stay and parameter.dtype is torch.float32:
+            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def _cast_around(model: nn.Module, paths: Sequence[str], dtype: torch.dtype) -> None:
@@ -299,7 +316,7 @@ def _shard_fsdp2(
         reduce_dtype=_dtype(precision.reduce), cast_forward_inputs=False
     )
     usual = MixedPrecisionPolicy(
-        param_dtype=None if dtype is torch.float32 else dtype, reduce_dtype=in_float32.reduce_dtype
+        param_dtype=_unless_masters(dtype, precision), reduce_dtype=in_float32.reduce_dtype
     )
     frees = _frees_after_forward(sharding, ranks)
     for unit in reversed(units):  # what is inside another comes first
@@ -381,7 +398,7 @@ def _shard_fsdp1(
         reduce_dtype=_dtype(precision.reduce),
         buffer_dtype=_dtype(precision.buffer) if precision.buffer else None,
     )
-    usual = dataclasses.replace(in_float32, param_dtype=None if dtype is torch.float32 else dtype)
+    usual = dataclasses.replace(in_float32, param_dtype=_unless_masters(dtype, precision))
     plain = usual == MixedPrecision(reduce_dtype=torch.float32)
     float32_units = {module for unit in units if unit.float32 for module in unit.modules}
     all_units = {module for unit in units for module in unit.modules}

@@ -17,7 +17,7 @@ SAME = [
     *(f"every step from {step}" for step in range(1, STEPS)),
     *("fsdp1", "groups", "fsdp1 no_shard", "float16", "bfloat16", "micro batches", "recomputed"),
     *("buckets", "packed", "spans", "adafactor", "scaled", "sgd", "patient"),
-    *("a scheduler of torch", "ignored", "fsdp1 ignored"),
+    *("a scheduler of torch", "ignored", "fsdp1 ignored", "bfloat16 weights"),
     "not in the background",
 ]
 ON_TWO = [

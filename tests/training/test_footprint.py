@@ -36,6 +36,8 @@ def test_parameters_are_counted_as_the_model_has_them(preset):
         (["sharding.strategy=hybrid_shard_zero2"], 8, 12 / 4 + 2),
         (["sharding.reshard_to=2"], 8, 12 / 8 + 2 / 2),
         (["optimizer.name=sgd"], 8, 12 / 8),
+        (["precision.master=bfloat16", "optimizer.rounding=stochastic"], 8, 8 / 8),
+        (["precision.master=bfloat16", "optimizer.rounding=compensated"], 8, 10 / 8),
         (["optimizer.name=sgd", "optimizer.beta1=0"], 8, 8 / 8),
         (["optimizer.name=adafactor"], 8, 8 / 8),
         (['optimizer.groups=[{match="*", lr_scale=0.0}]'], 8, 4 / 8),  # how many is not known

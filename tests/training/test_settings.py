@@ -109,6 +109,26 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         ),
         (["sharding.engine=fsdp1", "micro_batch=auto"], "give training.micro_batch a number"),
         (["micro_batch=3"], "choose one of 1, 2, 4"),
+        (["precision.master=bfloat16"], "rounds small updates away"),
+        (["optimizer.rounding=stochastic"], "is for bfloat16 weights"),
+        (
+            ["precision.master=bfloat16", "optimizer.rounding=stochastic", "optimizer.name=sgd"],
+            "sgd has no rounding",
+        ),
+        (
+            [
+                *("precision.master=bfloat16", "optimizer.rounding=compensated"),
+                "optimizer.implementation=fused",
+            ],
+            "one parameter at a time",
+        ),
+        (
+            [
+                *("precision.master=bfloat16", "optimizer.rounding=compensated"),
+                "precision.param=float16",
+            ],
+            "another range",
+        ),
         (["precision.buffer=bfloat16"], "fsdp2 leaves buffers"),
         (["precision.reduce=float16"], "overflows without a loss scale"),
         (["precision.param=float16", "sharding.cpu_offload=true"], "host memory"),

@@ -39,7 +39,7 @@ def least_gpu_bytes(
 ) -> int:
     """Bytes that each GPU must hold at some moment of a step, whatever else it holds."""
     sharding, optimizer = settings.sharding, settings.optimizer
-    weight = 4
+    weight = 4 if settings.precision.master == "float32" else 2
     if any(group.lr_scale == 0 for group in optimizer.groups):
         gradient = state = 0  # of frozen weights there is neither, and their number is not known
     else:
@@ -120,6 +120,8 @@ def _bytes_kept_gathered(settings: TrainingSettings, ranks: int, ranks_per_node:
 
 def _state_bytes(optimizer: OptimizerSettings) -> int:
     """Bytes a parameter; Adafactor's rows and columns do not count."""
+    if optimizer.rounding is not None:  # of bfloat16 weights
+        return 6 if optimizer.rounding == "compensated" else 4
     if optimizer.name == "sgd":
         return 4 if optimizer.beta1 else 0
     return 0 if optimizer.name == "adafactor" else 8

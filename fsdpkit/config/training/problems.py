@@ -38,6 +38,7 @@ def problems(
         *_precision(settings.precision, settings.sharding),
         *_optimizer(settings.optimizer, settings.sharding),
         *_schedule(settings),
+        *_master(settings),
         *_data(settings.data),
         *_model(settings),
     ]
@@ -201,6 +202,37 @@ def _optimizer(optimizer: OptimizerSettings, sharding: ShardingSettings) -> Iter
         yield f"{optimizer.name} has no fused implementation: use auto, foreach or loop."
     if (optimizer.name, optimizer.implementation, sharding.engine) == ("sgd", "fused", "fsdp2"):
         yield "torch has no fused sgd for fsdp2's shards: use auto, foreach or loop."
+
+
+def _master(settings: TrainingSettings) -> Iterator[str]:
+    precision, optimizer = settings.precision, settings.optimizer
+    if precision.master == "float32":
+        if optimizer.rounding is not None:
+            yield (
+                "training.optimizer.rounding is for bfloat16 weights: set "
+                'training.precision.master = "bfloat16", or remove it.'
+            )
+        return
+    if optimizer.rounding is None:
+        yield (
+            'training.precision.master = "bfloat16" rounds small updates away: set '
+            'training.optimizer.rounding = "stochastic", or "compensated".'
+        )
+    if optimizer.name != "adamw":
+        yield (
+            f"{optimizer.name} has no rounding for bfloat16 weights: use adamw, or "
+            'training.precision.master = "float32".'
+        )
+    if optimizer.implementation not in ("auto", "loop"):
+        yield (
+            "training.optimizer.rounding updates one parameter at a time: set "
+            'training.optimizer.implementation to "auto" or "loop".'
+        )
+    if precision.param == "float16":
+        yield (
+            "float16 has another range than bfloat16 weights: use "
+            'training.precision.param = "bfloat16", or master = "float32".'
+        )
 
 
 def _schedule(settings: TrainingSettings) -> Iterator[str]:

@@ -147,7 +147,7 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[training.precision]`: shards stay float32; these are the types used while computing."""
+    """`[training.precision]`: the types used while computing, and that of the shards."""
 
     param: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -156,6 +156,13 @@ class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             "float16 scales its loss."
         ),
     ] = "auto"
+    master: Annotated[
+        Literal["float32", "bfloat16"],
+        Meta(
+            description="Type of the shards that the optimizer updates; bfloat16 takes half the "
+            "memory and needs optimizer.rounding."
+        ),
+    ] = "float32"
     reduce: Annotated[
         Literal["float32", "bfloat16", "float16"],
         Meta(description="Type in which gradients are summed over ranks."),
@@ -252,6 +259,14 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 0.9
     beta2: Annotated[float, Meta(description="Decay of AdamW's squared mean.", ge=0, lt=1)] = 0.98
     eps: Annotated[float, Meta(description="AdamW's guard against division by zero.", gt=0)] = 1e-8
+    rounding: Annotated[
+        Literal["stochastic", "compensated", "nearest"] | None,
+        Meta(
+            description="How adamw updates bfloat16 weights: stochastic rounds up or down by "
+            "chance, compensated keeps what was rounded off; nearest loses small updates, to "
+            "compare with."
+        ),
+    ] = None
     groups: Annotated[
         tuple[ParameterGroup, ...],
         Meta(description="Parameters with a rate or decay of their own."),

@@ -221,7 +221,7 @@ def with_values(family: str) -> nn.Module:
     model, fill = built(family)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            seed = SEED * 2**32 + zlib.crc32(name.encode())
+            seed = zlib.crc32(f"{SEED} {name}".encode())
             fill(name, parameter, torch.Generator().manual_seed(seed))
     return model
 

@@ -61,6 +61,10 @@ SAME = {
     "a scheduler of torch": [
         "optimizer.schedule=StepLR", "optimizer.schedule_arguments={step_size=2, gamma=0.5}",
     ],
+    "bfloat16 weights": [
+        "precision.master=bfloat16", "optimizer.rounding=compensated", "sharding.shard_size=1",
+        "sharding.strategy=hybrid_shard",
+    ],
     "ignored": ['sharding.ignore=["lm_head.*"]', "precision.param=bfloat16"],
     "fsdp1 ignored": ['sharding.ignore=["lm_head.*"]', "sharding.engine=fsdp1"],
     # Held-out losses rise from the second step on; the fourth of them ends the run.
