@@ -118,6 +118,7 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None) -> in
 @_run_argument
 @click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Checkpoint (default: the newest whole one).")
+@click.option("--best", is_flag=True, help="The best one, by training.checkpoint.keep_best.")
 @click.option(
     "--format",
     "kind",
@@ -138,6 +139,7 @@ def export(
     runs: str | None,
     task: int | None,
     step: int | None,
+    best: bool,
     kind: str,
     dtype: str | None,
     with_optimizer: bool,
@@ -148,6 +150,7 @@ def export(
       fsdpkit checkpoint export fsdp-t5-20261121-101500-3f2a model
       fsdpkit checkpoint export 3f2a model.pt --format file --step 2000
       fsdpkit checkpoint export 3f2a all.pt --format file --with-optimizer
+      fsdpkit checkpoint export 3f2a model --best
 
     The checkpoint is verified first. An earlier export at DEST is replaced, anything else is not.
     """
@@ -157,7 +160,10 @@ def export(
         raise UsageError(
             "--with-optimizer: a Hugging Face directory has no place for it; add --format file."
         )
-    checkpoint = _whole_checkpoint(run, find_checkpoints(run, runs, task), step)
+    if best and step is not None:
+        raise UsageError("--best and --step name two checkpoints: give one of them.")
+    places = find_checkpoints(run, runs, task)
+    checkpoint = _whole_checkpoint(run, places, _best_step(run, places) if best else step)
     target = Path(os.path.abspath(os.path.expanduser(destination)))
     if not target.name:
         raise UsageError(f"DEST: {target} cannot be made.")
@@ -199,6 +205,24 @@ def _whole_checkpoint(run: str, places: Sequence[Place], step: int | None) -> Pa
     raise StorageError(f"{run}: {what}; nothing was exported.")
 
 
+def _best_step(run: str, places: Sequence[Place]) -> int:
+    """The step of the best checkpoint, of an array: of the first task that has any.
+
+    Raises NotFoundError when none was measured by what the run keeps its best by.
+    """
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.runs.checkpoints import best_of, describe
+
+    require_some(run, places)
+    found = best_of(next(place.checkpoints for place in places if place.checkpoints))
+    if found is None:
+        raise NotFoundError(
+            f"{run} has no best checkpoint: a run keeps one by the metric that "
+            "training.checkpoint.keep_best names. Leave --best out, or choose one by --step."
+        )
+    return describe(found[0]).step
+
+
 @dataclass(frozen=True)
 class _Listed:
     """A line of `ls`; `problem` is what shows without reading the tensors."""
@@ -209,11 +233,14 @@ class _Listed:
     description: Description | None
     problem: str | None
     resumes: bool
+    best: str | None = None  # by what, if it is the best of its run
 
     def row(self) -> list[str]:
         state = f"refused: {self.problem}" if self.problem else "complete"
         if self.resumes:
             state += ", a resume takes it"
+        if self.best:
+            state += f", best by {self.best}"
         if (known := self.description) is None:
             return [self.name, "-", "-", "-", state]
         size = _size(known.total_bytes)
@@ -232,16 +259,23 @@ class _Listed:
             "ranks": known.world_size if known else None,
             "problem": self.problem,
             "resumes": self.resumes,
+            "measured": known.measured if known else {},
+            "best": self.best is not None,
         }
 
 
 def _listed(place: Place) -> list[_Listed]:
+    from fsdpkit.runs.checkpoints import best_of
+
     listed: list[_Listed] = []
+    best = best_of(place.checkpoints)
     decided = place.directory is None  # which one a resume takes, or that it takes none
     for path in reversed(place.checkpoints):
         description, problem, stops = _glance(path)
         resumes = not decided and problem is None
-        listed.append(_Listed(place.name(path), path, place.task, description, problem, resumes))
+        by = f"{best[1].metric} {best[2]:.6g}" if best and best[0] == path else None
+        name = place.name(path)
+        listed.append(_Listed(name, path, place.task, description, problem, resumes, by))
         decided = decided or resumes or stops
     return listed[::-1]
 

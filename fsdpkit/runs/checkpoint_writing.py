@@ -25,7 +25,9 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoints import (
     CHECKSUMS,
     DESCRIPTION,
+    Best,
     Description,
+    best_of,
     checkpoints_in,
     checksum_lines,
     step_of,
@@ -101,7 +103,8 @@ def publish(
     keep_last: int,
     refused: Collection[Path] = (),
 ) -> Path:
-    """Describe the draft, sync it, and give it its name; older ones than `keep_last` then go.
+    """Describe the draft, sync it, and give it its name; older ones than `keep_last` then go,
+    but for the best by what `description` says.
 
     `written` is what lies in the draft, synced by its writers; `texts` are small files to add. A
     checkpoint of the same step must not exist, unless it is among the `refused`, which count for
@@ -128,7 +131,8 @@ def publish(
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)
     with contextlib.suppress(OSError, StorageError):  # the new one is whole all the same
-        _prune(mine.directory, keep_last, [path for path in refused if path != final])
+        others = [path for path in refused if path != final]
+        _prune(mine.directory, keep_last, others, description.best_by)
     return final
 
 
@@ -157,12 +161,14 @@ def _complete(
     _sync(draft)
 
 
-def _prune(directory: Path, keep_last: int, refused: Collection[Path]) -> None:
-    """Remove what is older than the newest `keep_last`; what cannot be removed stays."""
+def _prune(directory: Path, keep_last: int, refused: Collection[Path], by: Best | None) -> None:
+    """Remove what is older than the newest `keep_last`, but for the best; what cannot be removed
+    stays."""
     counted = [path for path in checkpoints_in(directory) if path not in refused]
     oldest_kept = step_of(counted[-keep_last:][0]) or 0
+    best = best_of(counted, by) if by else None
     for path in checkpoints_in(directory):
-        if (step_of(path) or 0) < oldest_kept:
+        if (step_of(path) or 0) < oldest_kept and not (best and path == best[0]):
             with contextlib.suppress(OSError):
                 shutil.rmtree(_hide(path), ignore_errors=True)
 

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,20 @@ Report = Callable[[int], object]
 """Told the bytes read since it was last called."""
 
 
+@dataclass(frozen=True)
+class Best:
+    """What makes one checkpoint better than another: the lowest, or highest, value of a metric."""
+
+    metric: str
+    highest: bool = False
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Whether `value` beats `than`; a value that is not finite beats nothing."""
+        if not math.isfinite(value):
+            return False
+        return than is None or (value > than if self.highest else value < than)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """What `checkpoint.json` says. Sizes are in bytes, times in UTC."""
@@ -53,6 +69,8 @@ class Description:
     state: dict[str, Any] = field(default_factory=dict)  # small state by name: loss scale and such
     export: dict[str, Any] = field(default_factory=dict)  # what an export adds; see HuggingFace
     settings: dict[str, Any] = field(default_factory=dict)  # the trainer's, to look up later
+    measured: dict[str, float] = field(default_factory=dict)  # of these weights, by metric
+    best_by: Best | None = None  # what the run keeps its best checkpoint by
     files: dict[str, int]  # name → size of every file but this one and the checksums
     format: int = FORMAT
 
@@ -106,6 +124,27 @@ def describe(path: Path) -> Description:
         raise _unreadable(file, error) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
+
+
+def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, float] | None:
+    """The best of `found`, by what and its value; the earlier of two that are equal.
+
+    Unset, `by` is what the last of them says that its run keeps the best by. None when that is
+    nothing or no checkpoint was measured; those that cannot be read are passed over.
+    """
+    described = []
+    for path in found:
+        with suppress(StorageError, ConfigError):
+            described.append((path, describe(path)))
+    by = by or (described[-1][1].best_by if described else None)
+    if by is None:
+        return None
+    best: tuple[Path, Best, float] | None = None
+    for path, description in described:
+        value = description.measured.get(by.metric)
+        if value is not None and by.is_better(value, best[2] if best else None):
+            best = path, by, value
+    return best
 
 
 def checksums(path: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ checkpoint that is not what was written is refused by name, and the one before i
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import time
 import weakref
@@ -41,6 +42,7 @@ from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.checkpoints import Best
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
 from fsdpkit.runs.starting_points import starting_point
@@ -124,6 +126,9 @@ class Checkpointer:
         self._claim: Claim | None = None
         self._refused: list[Path] = []
         self._newest: int | None = None  # step of the newest checkpoint, as far as we know
+        self._best_by = _best_by(self.settings)
+        self._best: float | None = None  # of the checkpoints that are there or being written
+        self._measured: tuple[int, dict[str, float]] = (0, {})  # step, values
         self._group: dist.ProcessGroup | None = None
         self._stager: Any = None
         self._save: _Save | None = None  # that is under way
@@ -145,7 +150,43 @@ class Checkpointer:
         self._claim = on_first(self._ranks, lambda: claim(self._directory))
         if (newer := self._own())[-1:] != found[-1:]:  # who wrote here until now was not done yet
             progress = self._resume(newer)
+        if self._best_by and (best := self._best_of_own()):
+            self._best = best[2]
         return progress
+
+    def measured(self, step: int, **values: Any) -> bool:
+        """Note what was measured of the weights after `step`; their checkpoint will say it.
+
+        True for an evaluation, a metric whose name begins with "eval_", that is the best so far by
+        `keep_best`: save it, and it stays. Evaluations must be the same on all ranks, as means of
+        sums are, then so is the answer. Of other metrics those of rank 0 count, and checkpoints
+        that are due anyway are compared by them.
+        """
+        before = self._measured[1] if self._measured[0] == step else {}
+        numbers = {name: float(v) for name, v in values.items() if isinstance(v, int | float)}
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        self._measured = step, {**before, **finite}
+        by = self._best_by
+        if by is None or not by.metric.startswith("eval_") or by.metric not in finite:
+            return False
+        return by.is_better(finite[by.metric], self._best)
+
+    def best(self) -> tuple[Path, str] | None:
+        """The run's best whole-named checkpoint and what makes it so, in words; a collective.
+
+        None without `keep_best`, or when none was measured.
+        """
+        if self._best_by is None or not (found := self._best_of_own()):
+            return None
+        path, by, value = found
+        return path, f"{by.metric} {value:.6g}"
+
+    def _best_of_own(self) -> tuple[Path, Best, float] | None:
+        def look() -> tuple[Path, Best, float] | None:
+            found = files.checkpoints_in(self._directory)
+            return files.best_of([p for p in found if p not in self._refused], self._best_by)
+
+        return on_first(self._ranks, look)
 
     def _own(self) -> list[Path]:
         return on_first(self._ranks, lambda: files.checkpoints_in(self._directory))
@@ -198,8 +239,10 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
         copy = self._copy(sharded_state(self._model, self._optimizer, self._ranks))
         write = _in_background(partial(self._write, self._claim, copy, description, asked))
-        self._save = _Save(copy, write, description, began)
+        self._save = _Save(copy, write, description, began, best_before=self._best)
         self._newest = progress.step
+        if (by := self._best_by) and (value := description.measured.get(by.metric)) is not None:
+            self._best = value if by.is_better(value, self._best) else self._best
         self._save.blocked_s = time.perf_counter() - began
         if failed or not self.settings.background:
             self.wait()
@@ -219,7 +262,7 @@ class Checkpointer:
         try:
             path, size, ended = save.written.result()
         except StorageError as error:
-            self._save = self._newest = None
+            self._save, self._newest, self._best = None, None, save.best_before
             raise StorageError(
                 f"The checkpoint of step {save.description.step} could not be written: {error} "
                 "Older ones stand."
@@ -272,6 +315,8 @@ class Checkpointer:
             state={name: each.state_dict() for name, each in self._state.items()},
             settings=self._about,
             export={"files": [*export.files], "copies": dict(export.copies)} if export else {},
+            measured=self._measured[1] if self._measured[0] == progress.step else {},
+            best_by=self._best_by,
             files={},
         )
 
@@ -358,6 +403,7 @@ class _Save:
     written: Future[tuple[Path, int, float]]
     description: files.Description
     began: float
+    best_before: float | None
     blocked_s: float = 0.0
     copied: bool = False
     told: bool = False
@@ -383,3 +429,9 @@ def _let_finish(reference: weakref.ref[Checkpointer]) -> None:
     if saves and saves._save:
         with suppress(Exception):
             saves._save.written.exception(timeout=EXIT_TIMEOUT_S)
+
+
+def _best_by(settings: CheckpointSettings) -> Best | None:
+    if settings.keep_best is None:
+        return None
+    return Best(settings.keep_best, highest=settings.best_is == "highest")

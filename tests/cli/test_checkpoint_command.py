@@ -21,7 +21,7 @@ from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from tests.conftest import Completed
-from tests.runs.trained import STEPS, copied, flip, trained_run
+from tests.runs.trained import STEPS, copied, flip, measure, trained_run
 from tests.training.launch import EXAMPLE
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ def test_ls_as_json(run: TaskPaths, checkpoint: Command) -> None:
         "ranks": 2,
         "problem": None,
         "resumes": True,
+        "measured": {},
+        "best": False,
     }
     assert (third["step"], third["bytes"], third["resumes"]) == (6, size, False)
     assert third["problem"].startswith("SHA256SUMS is missing")
@@ -484,3 +486,42 @@ def on_terminal(*words: str) -> tuple[str, int]:
     os.close(ours)
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode())
     return plain, command.wait(timeout=60)
+
+
+def test_the_best_is_marked_in_the_list_and_exported_when_asked(
+    run: TaskPaths, checkpoint: Command
+) -> None:
+    for step, loss in zip(STEPS, (3.5, 2.25, 8.0), strict=True):
+        measure(run.checkpoints / f"step-{step}", eval_loss=loss)
+    rows = lines(checkpoint("ls", run.dir).stdout)[1:]
+    assert [row.partition(" 2 ")[2] for row in rows] == [
+        "complete",
+        "complete, best by eval_loss 2.25",
+        "complete, a resume takes it",
+    ]
+    listed = json.loads(checkpoint("ls", run.dir, "--json").stdout)
+    assert [entry["best"] for entry in listed] == [False, True, False]
+    assert [entry["measured"]["eval_loss"] for entry in listed] == [3.5, 2.25, 8.0]
+    done = checkpoint("export", run.dir, "model", "--best")
+    assert done.stdout.startswith("model: weights of step-4, ")
+
+
+def test_a_best_one_that_nobody_kept_is_not_guessed(run: TaskPaths, checkpoint: Command) -> None:
+    done = checkpoint("export", run.dir, "model", "--best")
+    assert done.returncode != 0
+    assert "has no best checkpoint" in done.stderr
+    assert "training.checkpoint.keep_best" in done.stderr
+    both = checkpoint("export", run.dir, "model", "--best", "--step", 2)
+    assert both.returncode == 2
+    assert "give one of them" in both.stderr
+
+
+def test_a_best_one_that_is_damaged_is_said_not_replaced(
+    run: TaskPaths, checkpoint: Command
+) -> None:
+    for step, loss in zip(STEPS, (3.5, 2.25, 8.0), strict=True):
+        measure(run.checkpoints / f"step-{step}", eval_loss=loss)
+    flip(run.checkpoints / "step-4" / SHARD)
+    done = checkpoint("export", run.dir, "model", "--best")
+    assert done.returncode == StorageError.exit_code
+    assert "the one of step 4 is not whole; nothing was exported" in done.stderr

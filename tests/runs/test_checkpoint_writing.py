@@ -17,7 +17,15 @@ import pytest
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoint_writing import CLAIM, Claim, Written, abandon, claim, now, publish
-from fsdpkit.runs.checkpoints import CHECKSUMS, Description, checkpoints_in, describe, problems_of
+from fsdpkit.runs.checkpoints import (
+    CHECKSUMS,
+    Best,
+    Description,
+    best_of,
+    checkpoints_in,
+    describe,
+    problems_of,
+)
 
 SHARD = "__0_0.distcp"
 
@@ -37,6 +45,8 @@ def finish(
     *,
     keep_last: int = 2,
     refused: Collection[Path] = (),
+    measured: dict[str, float] | None = None,
+    best_by: Best | None = None,
 ) -> Path:
     description = Description(
         step=step,
@@ -45,6 +55,8 @@ def finish(
         optimizer="AdamW",
         versions={},
         progress={"step": step},
+        measured=measured or {},
+        best_by=best_by,
         files={},
     )
     texts = {"config.json": "{}\n"}
@@ -155,6 +167,33 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {CLAIM, "step-3", "step-10"}
     save(mine, 11, keep_last=1)
     assert steps_in(tmp_path) == [11]
+
+
+def test_the_best_is_never_pruned_until_a_better_one_is_whole(tmp_path: Path) -> None:
+    """The numbers are those of a run that was made to diverge."""
+    mine, by = claim(tmp_path), Best("eval_loss")
+    losses = {2: 21.9, 4: 305.0, 6: 1e6, 8: 58_452_336.0}
+    for step, loss in losses.items():
+        save(mine, step, measured={"eval_loss": loss}, best_by=by)
+    assert steps_in(tmp_path) == [2, 6, 8]
+    save(mine, 10, best_by=by)  # not measured: it is no better
+    assert steps_in(tmp_path) == [2, 8, 10]
+    save(mine, 12, measured={"eval_loss": 20.0}, best_by=by)
+    assert steps_in(tmp_path) == [10, 12]
+    save(mine, 13, keep_last=1, measured={"eval_loss": 20.0}, best_by=by)
+    assert steps_in(tmp_path) == [12, 13], "of two that are equal the earlier one is the best"
+
+
+def test_the_best_may_be_the_highest_and_what_cannot_be_read_is_not_it(tmp_path: Path) -> None:
+    mine, by = claim(tmp_path), Best("rouge", highest=True)
+    for step, value in {1: 0.2, 2: 0.5, 3: 0.4}.items():
+        save(mine, step, keep_last=9, measured={"rouge": value}, best_by=by)
+    found = checkpoints_in(tmp_path)
+    assert best_of(found) == (tmp_path / "step-2", by, 0.5)
+    (tmp_path / "step-2" / "checkpoint.json").write_text("{")
+    assert best_of(found) == (tmp_path / "step-3", by, 0.4)
+    assert best_of(found, Best("loss")) is None
+    assert best_of([]) is None
 
 
 def test_what_was_refused_does_not_count_among_the_kept(tmp_path: Path) -> None:

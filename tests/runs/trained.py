@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fsdpkit.runs.checkpoints import (
+    CHECKSUMS,
+    DESCRIPTION,
+    Best,
+    checksum_lines,
+    describe,
+    sha256_of,
+)
 from fsdpkit.runs.layout import TaskPaths
 from tests.training.launch import EXAMPLE, run_ranks
 
@@ -51,3 +60,12 @@ def flip(file: Path, position: int | None = None, bit: int = 1) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2 if position is None else position] ^= bit
     file.write_bytes(data)
+
+
+def measure(checkpoint: Path, **measured: float) -> None:
+    """Make the checkpoint one of a run that keeps the best eval_loss, and was measured so."""
+    was = describe(checkpoint)
+    now = replace(was, measured=measured, best_by=Best("eval_loss"))
+    (checkpoint / DESCRIPTION).write_text(now.to_json())
+    sums = {name: sha256_of(checkpoint / name) for name in (DESCRIPTION, *now.files)}
+    (checkpoint / CHECKSUMS).write_text(checksum_lines(sums))

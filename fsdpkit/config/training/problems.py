@@ -4,6 +4,7 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 `fsdpkit.data.inputs` looks at the files they name.
 """
 
+import difflib
 import math
 from collections.abc import Iterator
 
@@ -19,6 +20,13 @@ from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_pr
 BYTE_IDS = 259
 """Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
 
+EVALUATED = ("eval_loss",)
+"""Metrics of an evaluation."""
+
+LOGGED = ("loss", "grad_norm", "step_time_s", "tokens_per_s", "tflops_per_device", "memory_bytes")
+"""Metrics of a logged line by which one checkpoint may be better than another; see
+`fsdpkit.training.metrics`."""
+
 FILES = (".jsonl", ".csv", ".parquet", ".txt")
 
 
@@ -32,6 +40,7 @@ def problems(
     """
     return [
         *_steps(settings),
+        *_keep_best(settings),
         *_groups_of_ranks(settings.sharding, world_size, ranks_per_node),
         *_units(settings.sharding),
         *_engine(settings),
@@ -73,6 +82,34 @@ def _steps(settings: TrainingSettings) -> Iterator[str]:
         yield (
             f"training.startup_timeout_s ({settings.startup_timeout_s}) is shorter than "
             f"training.timeout_s ({settings.timeout_s}): the start takes longer, raise it."
+        )
+
+
+def _keep_best(settings: TrainingSettings) -> Iterator[str]:
+    """Whether anything is ever measured that the best could be told by."""
+    saving, metric = settings.checkpoint, settings.checkpoint.keep_best
+    if metric is None:
+        return
+    if metric not in (*EVALUATED, *LOGGED):
+        near = difflib.get_close_matches(metric, [*EVALUATED, *LOGGED], 1)
+        yield (
+            f"training.checkpoint.keep_best: no metric is called {metric!r}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+            + f" Evaluations have {', '.join(EVALUATED)}, logged lines {', '.join(LOGGED)}."
+        )
+    elif metric in EVALUATED:
+        evaluation = settings.evaluation
+        if not (evaluation.every_steps and evaluation.batches and settings.data.held_out):
+            yield (
+                f'training.checkpoint.keep_best = "{metric}" needs evaluations while training: set '
+                "training.evaluation.every_steps, training.evaluation.batches and "
+                "training.data.held_out above 0."
+            )
+    elif not saving.every_steps or saving.every_steps % settings.metrics.every_steps:
+        yield (
+            f'training.checkpoint.keep_best = "{metric}" compares checkpoints whose step was '
+            f"logged: set training.checkpoint.every_steps ({saving.every_steps}) to a multiple of "
+            f"training.metrics.every_steps ({settings.metrics.every_steps})."
         )
 
 

@@ -294,12 +294,23 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         Meta(description="Write while training goes on, from a copy of the shards in host memory."),
     ] = True
     keep_last: Annotated[int, Meta(description="Newest checkpoints to keep.", ge=1)] = 2
+    keep_best: Annotated[
+        Name | None,
+        Meta(
+            description="Also keep the checkpoint that is best by this metric, such as eval_loss; "
+            "an evaluation that is the best so far saves one. Unset: eval_loss with "
+            "evaluation.patience, else none."
+        ),
+    ] = None
+    best_is: Annotated[
+        Literal["lowest", "highest"], Meta(description="Which value of keep_best is the best.")
+    ] = "lowest"
     at_end: Annotated[bool, Meta(description="Also save after the last step.")] = True
     export: Annotated[
         bool,
         Meta(
             description="After the last step also write config.json and safetensors for "
-            "Hugging Face, in the run's export directory."
+            "Hugging Face, in the run's export directory: of the best checkpoint if one is kept."
         ),
     ] = False
     resume: Annotated[
@@ -469,6 +480,13 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     debug: Annotated[DebugSettings, Meta(description="When a run is slow or stuck.")] = (
         msgspec.field(default_factory=DebugSettings)
     )
+
+    @property
+    def saving(self) -> CheckpointSettings:
+        """`checkpoint`, where who stops for the held-out loss keeps the best of it."""
+        if self.checkpoint.keep_best is None and self.evaluation.patience:
+            return msgspec.structs.replace(self.checkpoint, keep_best="eval_loss")
+        return self.checkpoint
 
     @property
     def names_files(self) -> bool:
