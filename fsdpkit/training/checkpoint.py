@@ -47,7 +47,7 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import Writer
-from fsdpkit.training.checkpoint_loading import load, newest_whole, sharded_state, versions
+from fsdpkit.training.checkpoint_loading import load, newest_whole, state_to_save, versions
 from fsdpkit.training.distributed import Ranks, gather, on_first, together
 from fsdpkit.training.export import HuggingFace
 from fsdpkit.training.importing import import_weights
@@ -237,7 +237,7 @@ class Checkpointer:
         description = self._describe(progress)
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
-        copy = self._copy(sharded_state(self._model, self._optimizer, self._ranks))
+        copy = self._copy(state_to_save(self._model, self._optimizer, self._ranks))
         write = _in_background(partial(self._write, self._claim, copy, description, asked))
         self._save = _Save(copy, write, description, began, best_before=self._best)
         self._newest = progress.step

@@ -60,7 +60,7 @@ def _problems_of(path: Path, ranks: Ranks | None) -> list[str]:
 def sharded_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks, *, fresh: bool = False
 ) -> dict[str, Any]:
-    """What a checkpoint has, as this rank holds it: tensors are not copied, but for buffers.
+    """What a checkpoint has, as this rank holds it; tensors are not copied.
 
     An optimizer that has not taken a step has no state, unless `fresh` asks for room to load some.
     """
@@ -69,16 +69,32 @@ def sharded_state(
         get_optimizer_state_dict,
     )
 
-    weights: dict[str, Any] = get_model_state_dict(model)
-    for name, _ in model.named_buffers():
-        if (name := plain_name(name)) in weights:  # the next forward pass may change it
-            weights[name] = weights[name].clone()
     return {
-        "model": weights,
+        "model": get_model_state_dict(model),
         # Asked for the state of an optimizer that has none, torch takes a step to make some.
         "optimizer": get_optimizer_state_dict(model, optimizer) if optimizer.state or fresh else {},
         "random": {str(ranks.rank): random_state(ranks.device)},
     }
+
+
+def state_to_save(
+    model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> dict[str, Any]:
+    """What this rank adds to a checkpoint: its `sharded_state`, and on the first rank the buffers.
+
+    Every rank has buffers of its own, such as BatchNorm's statistics: of tensors that several ranks
+    bring whole, torch takes each from any of them. They are copied, as the next forward pass may
+    change them.
+    """
+    state = sharded_state(model, optimizer, ranks)
+    weights = state["model"]
+    for full_name, _ in model.named_buffers(remove_duplicate=False):
+        name = plain_name(full_name)
+        if name in weights and ranks.is_first:
+            weights[name] = weights[name].clone()
+        else:
+            weights.pop(name, None)
+    return state
 
 
 def load(
