@@ -90,6 +90,11 @@ def kill_head_agent(trial: Trial) -> None:
     trial.agent(HEAD).kill()
 
 
+def stop_head_agent(trial: Trial) -> None:
+    """It hangs, as on a file system that does not answer, and can tell nobody."""
+    trial.agent(HEAD).suspend()
+
+
 # Machines
 
 

@@ -166,6 +166,7 @@ FAULTS = (
         with_torch=("shutdown",),
     ),
     Fault("head's agent killed", by.kill_head_agent, "requeue", causes=_AGENT),
+    Fault("head's agent hangs, one spare", by.stop_head_agent, "requeue", causes=_AGENT, spare=1),
     _LOST,
     Fault("head node lost", by.kill_head_node, "requeue", recorded=False),
     replace(_LOST, name="node cut off", inject=by.cut_node, core=("training",)),
