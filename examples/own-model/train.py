@@ -58,12 +58,10 @@ paths = training.TaskPaths.of_this_job("own-model-run")
 with training.process_group() as ranks:
     text = torch.tensor(list("\n".join(topics.values()).encode()))
     windows = text.unfold(0, CONTEXT + 1, CONTEXT)  # neighbours share a byte: a target, then input
-    sampler = training.GlobalOrderSampler(
-        windows, num_replicas=ranks.world_size, rank=ranks.rank, seed=SEED
-    )
-    loader = DataLoader(
-        windows, batch_sampler=training.GlobalBatches(sampler, BATCH, drop_last=True)
-    )
+    share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
+    sampler = training.GlobalOrderSampler(windows, seed=SEED, **share)
+    groups = training.GlobalBatches(sampler, BATCH, drop_last=True)
+    loader = DataLoader(windows, batch_sampler=groups)
 
     with torch.device("meta"):  # without memory: each rank fills its own shard only
         model = Decoder()
@@ -76,7 +74,8 @@ with training.process_group() as ranks:
     progress = saves.resume() or training.Progress()
     metrics = training.Metrics(paths, ranks, tokens=progress.tokens)
     stop, stopping = training.StopRequest(paths, ranks), False
-    votes = training.Votes(ranks, stop)
+    clock = training.SaveClock(ranks, every_minutes=0, paths=paths, every_steps=100)
+    votes = training.Votes(ranks, stop, clock)
     batches = training.endless(loader, progress)
     while progress.step < steps and not stopping:
         tokens = next(batches).to(ranks.device)
@@ -93,7 +92,8 @@ with training.process_group() as ranks:
         if progress.step % 10 == 0:
             line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)
             ranks.say(f"step {progress.step}  loss {line['loss']:.3f}")
-    progress.tokens = metrics.settle()
-    saves.save(progress)
+        if clock.due(progress.step, last=progress.step == steps, stopping=stopping):
+            progress.tokens = metrics.settle()
+            saves.save(progress)
     saves.close()
 sys.exit(training.STOPPED_EARLY if stopping else 0)

@@ -7,7 +7,7 @@ import re
 import pytest
 from launch import REPOSITORY, run_ranks
 
-from fsdpkit.runs.checkpoints import describe
+from fsdpkit.runs.checkpoints import checkpoints_in, describe
 from fsdpkit.runs.layout import TaskPaths
 
 pytestmark = pytest.mark.torch
@@ -51,3 +51,12 @@ def test_every_name_of_the_library_can_be_imported():
     import fsdpkit.training
 
     assert [name for name in fsdpkit.training.__all__ if not hasattr(fsdpkit.training, name)] == []
+
+
+def test_it_saves_when_it_is_asked_to(tmp_path):
+    paths = TaskPaths(tmp_path)
+    paths.save_requested.touch()
+    done = run_ranks(1, SCRIPT, "3", FSDPKIT_TASK_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [path.name for path in checkpoints_in(paths.checkpoints)] == ["step-1", "step-3"]
+    assert not paths.save_requested.exists()
