@@ -1,7 +1,7 @@
 """Weights in files: a Hugging Face directory of `config.json` and safetensors, read and written,
 and checkpoints, read for use without training.
 
-One whole parameter is in memory at a time, so that no rank ever holds the model. Everything that
+A rank reads its part of one parameter at a time, so that none ever holds the model. Everything that
 can be wrong with a file is found in the headers, before a GPU has done any work: `check`, then
 `fill_from` for `fsdpkit.training.sharding.shard`.
 

@@ -31,7 +31,7 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
     jobs = ", ".join(request.job_id for request in requests)
     click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
     if not wait:
-        click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(run)}")
+        click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
         return 0
     for request in requests:
         path = request.wait(lambda: click.echo(_SLOW, err=True))

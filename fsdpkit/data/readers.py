@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.parquet import read_parquet, row_groups
 from fsdpkit.data.rows import BATCH_BYTES, MAX_ROW_BYTES, Batch, Piece, Row, text_problem
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
@@ -41,7 +42,7 @@ def input_files(source: str) -> list[Path]:
     if not paths[0].exists() and glob.has_magic(source):
         paths = [Path(found) for found in sorted(glob.glob(source, recursive=True))]
     if not paths or not paths[0].exists():
-        raise NotFoundError(f"{source}: no such file.")
+        raise NotFoundError(f"{source}: no such file.{hub_hint(source, dataset=True)}")
     for path in paths:
         if path.suffix not in FORMATS:
             raise ConfigError(f"{path}: the name must end in {', '.join(FORMATS)}.")

@@ -303,6 +303,16 @@ def test_a_name_on_the_hub_where_a_path_is_wanted_is_told_how_to_get_it(
     assert f"hf download {name} --local-dir {directory} (pip install" in problem
 
 
+def test_a_dataset_on_the_hub_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (problem,) = told(tmp_path, data__source="abisee/cnn_dailymail")
+    assert "hf download --repo-type dataset abisee/cnn_dailymail --local-dir" in problem
+    (problem,) = told(tmp_path, data__source="data/pairs.csv")
+    assert problem.endswith("pairs.csv: no such file.")
+
+
 @pytest.mark.parametrize("path", ["/models/t5", "models/a/t5", "there", "tokenizer.json", "../t5"])
 def test_what_is_a_path_is_no_name_on_the_hub(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
