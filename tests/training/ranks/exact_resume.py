@@ -70,7 +70,7 @@ SAME = {
     # Held-out losses rise from the second step on; the fourth of them ends the run.
     "patient": [
         "evaluation.every_steps=1", "evaluation.patience=4", "evaluation.batches=2",
-        "optimizer.lr=50", "grad_clip=0", "optimizer.schedule=constant",
+        "optimizer.lr=2", "grad_clip=0", "optimizer.schedule=constant",
         "optimizer.warmup_steps=0",
     ],
     "not in the background": ["checkpoint.background=false"],
