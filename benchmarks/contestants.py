@@ -16,6 +16,7 @@ class Contestant:
     python: str
     script: str
     words: tuple[str, ...] = ()
+    rounds: bool = False  # its weights have fewer bits: losses are near those of the others
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class Pair:
     least_speed: float = 1.0
 
 
-def ours(*words: str, name: str = "ours", shown: str = "fsdpkit") -> Contestant:
-    return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words)
+def ours(
+    *words: str, name: str = "ours", shown: str = "fsdpkit", rounds: bool = False
+) -> Contestant:
+    return Contestant(name, shown, sys.executable, "fsdpkit_t5.py", words, rounds)
 
 
 def contestants(peers: str, *, gpu: bool) -> list[Contestant]:
@@ -84,6 +87,15 @@ def strategies() -> list[Contestant]:
             "sharding.activation_checkpointing=offload",
             name="activation_offload",
             shown="FULL_SHARD, activations offloaded",
+        ),
+        *(
+            ours(
+                *(full, "precision.master=bfloat16", f"optimizer.rounding={rounding}"),
+                name=f"bfloat16-{rounding}",
+                shown=f"FULL_SHARD, bfloat16 weights, {rounding}",
+                rounds=True,
+            )
+            for rounding in ("stochastic", "compensated")
         ),
         ours(full, "sharding.cpu_offload=true", name="offload", shown="FULL_SHARD, CPU offload"),
     ]

@@ -35,6 +35,13 @@ STRATEGIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("FULL_SHARD, selective checkpointing", ("sharding.activation_checkpointing=selective",)),
     ("FULL_SHARD, activation checkpointing", ("sharding.activation_checkpointing=full",)),
     ("FULL_SHARD, activations offloaded", ("sharding.activation_checkpointing=offload",)),
+    *(
+        (
+            f"FULL_SHARD, bfloat16 weights, {rounding}",
+            ("precision.master=bfloat16", f"optimizer.rounding={rounding}"),
+        )
+        for rounding in ("stochastic", "compensated")
+    ),
     ("FULL_SHARD, CPU offload", ("sharding.cpu_offload=true",)),
 )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from benchmarks.contestants import Contestant, contestants, ours, pairs, steps
+from benchmarks.contestants import Contestant, contestants, ours, pairs, steps, strategies
 from benchmarks.peers.workload import Workload
 from benchmarks.training import Bench, Sample, compare_steps, loss_difference, read_sample
 from benchmarks.training_task import SMALL, write_task
@@ -74,6 +75,17 @@ def test_contestants_that_did_other_work_are_no_result(
     peer = Contestant("peer", "a peer", "python", "peer.py")
     with pytest.raises(RuntimeError, match="not do the same work"):
         Bench(tmp_path, WORK).in_turns(1, [ours(), peer])
+
+
+@pytest.mark.parametrize(("loss", "near"), [(4.1, True), (4.3, False)])
+def test_weights_of_fewer_bits_may_be_near_the_others_losses_but_no_farther(
+    loss: float, near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {"ours": 4.0, "lossy": loss}
+    monkeypatch.setattr(Bench, "run", lambda self, one: sample(losses[one.name]))
+    them = [ours(), ours(name="lossy", rounds=True)]
+    with nullcontext() if near else pytest.raises(RuntimeError, match="not do the same work"):
+        Bench(tmp_path, WORK).in_turns(1, them)
 
 
 def test_turns_alternate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +160,12 @@ def test_our_contestant_trains_sharded_as_ddp_does(
     bench = Bench(tmp_path, WORK)
     ddp, sharded = ours("ddp", name="ddp"), ours("sharding.strategy=full_shard", name="full_shard")
     words = ("model.attention=math", "loss=chunked", "optimizer.implementation=loop")
-    samples = bench.in_turns(1, [ddp, sharded, ours(*words, name="in other ways")])
+    others = [one for one in strategies() if one.rounds or "activation" in one.name]
+    assert len(others) == 3
+    them = [ddp, sharded, ours(*words, name="in other ways"), *others]
+    samples = bench.in_turns(1, them)
+    lossy = samples["bfloat16-stochastic"][0].ranks[0]
+    assert lossy["parameter_bytes"] == samples["full_shard"][0].ranks[0]["parameter_bytes"] / 2
     assert len(samples["ddp"][0].losses) == 4
     assert samples["ddp"][0].losses[-1] != samples["ddp"][0].losses[0]
     whole, half = (samples[name][0].ranks[0] for name in ("ddp", "full_shard"))
