@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,9 +31,10 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     """The optimizer of `settings` over the parameters of `model`, which `shard` has returned.
 
     Parameters fall into groups by `settings.groups`; norms and biases are not decayed unless a
-    group says so. Each group carries its `lr_scale`, which
-    `fsdpkit.training.schedules.set_learning_rate` honours. Loading a checkpoint brings the state
-    back, while rates and decays stay those of `settings`.
+    group says so. A group's rate is `settings.lr` times its `lr_scale`, until
+    `fsdpkit.training.schedules.set_learning_rate` sets another. Parameters of a group whose scale
+    is 0 are frozen: they have no gradient, no part in its norm and no state. Loading a checkpoint
+    brings the state back, while rates and decays stay those of `settings`.
 
     Raises ConfigError for a group that no parameter belongs to, when all are frozen, or for a
     schedule that torch refuses;
@@ -64,9 +65,10 @@ def _refuse_unsharded(model: nn.Module) -> None:
 
 
 def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Parameter groups of equal decay and rate, without frozen parameters where FSDP2 allows."""
+    """Parameter groups of equal decay and rate, without frozen parameters."""
     # torch updates a group in one operation, which takes shards or whole parameters.
     chosen: dict[tuple[float, float, bool], list[nn.Parameter]] = defaultdict(list)
+    frozen: list[nn.Parameter] = []
     used: set[str] = set()
     for name, parameter, decays in _parameters(model):
         scale, decay = 1.0, settings.weight_decay if decays else 0.0
@@ -75,11 +77,9 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
             used.add(group.match)
             scale = group.lr_scale
             decay = decay if group.weight_decay is None else group.weight_decay
-        if scale == 0 and isinstance(model, FSDPModule):
-            # Neither gradient nor state. The other engines have fixed by now which gradients they
-            # reduce; there a rate of 0 freezes.
-            parameter.requires_grad_(False)
-        if parameter.requires_grad:
+        if scale == 0:
+            frozen.append(parameter)
+        elif parameter.requires_grad:
             chosen[decay, scale, isinstance(parameter, DTensor)].append(parameter)
 
     for group in settings.groups:
@@ -89,12 +89,29 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
                 "Patterns see whole names, such as encoder.block.0.layer.0.layer_norm.weight, and "
                 "the first that fits counts."
             )
-    if not any(scale for _, scale, _ in chosen):
+    if not chosen:
         raise ConfigError("training.optimizer.groups freezes every parameter: nothing would learn.")
+    _freeze(model, frozen)
     return [
-        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        {
+            "params": parameters,
+            "lr": settings.lr * scale,
+            "lr_scale": scale,
+            "weight_decay": decay,
+        }
         for (decay, scale, _), parameters in chosen.items()
     ]
+
+
+def _freeze(model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    if isinstance(model, DistributedDataParallel) and any(p.requires_grad for p in parameters):
+        raise ConfigError(
+            "training.optimizer.groups: DistributedDataParallel waits for the gradients of all "
+            "parameters that it was given. Freeze them by requires_grad_(False) before you wrap "
+            "the model, or shard it."
+        )
+    for parameter in parameters:
+        parameter.requires_grad_(False)
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
