@@ -69,6 +69,7 @@ class Description:
     state: dict[str, Any] = field(default_factory=dict)  # small state by name: loss scale and such
     export: dict[str, Any] = field(default_factory=dict)  # what an export adds; see HuggingFace
     settings: dict[str, Any] = field(default_factory=dict)  # the trainer's, to look up later
+    data: dict[str, Any] = field(default_factory=dict)  # what `progress` counts in; see DataOrder
     measured: dict[str, float] = field(default_factory=dict)  # of these weights, by metric
     best_by: Best | None = None  # what the run keeps its best checkpoint by
     files: dict[str, int]  # name → size of every file but this one and the checksums

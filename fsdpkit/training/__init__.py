@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler
     from fsdpkit.training.metrics import Metrics
     from fsdpkit.training.optimizers import make_optimizer
-    from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, endless
+    from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, data_order, endless
     from fsdpkit.training.schedules import set_learning_rate
     from fsdpkit.training.sharding import shard
     from fsdpkit.training.weight_files import fill_from
@@ -39,7 +39,7 @@ _HOMES = {
     "training.gradients": ("clip_gradients", "gradient_sync", "loss_scaler"),
     "training.metrics": ("Metrics",),
     "training.optimizers": ("make_optimizer",),
-    "training.sampler": ("GlobalBatches", "GlobalOrderSampler", "endless"),
+    "training.sampler": ("GlobalBatches", "GlobalOrderSampler", "data_order", "endless"),
     "training.schedules": ("set_learning_rate",),
     "training.sharding": ("shard",),
     "training.whole": ("whole_weights",),
@@ -65,6 +65,7 @@ __all__ = [
     "TaskPaths",
     "Votes",
     "clip_gradients",
+    "data_order",
     "endless",
     "fill_from",
     "gradient_sync",

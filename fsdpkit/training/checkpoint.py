@@ -28,7 +28,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,13 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import Writer
-from fsdpkit.training.checkpoint_loading import load, newest_whole, state_to_save, versions
+from fsdpkit.training.checkpoint_loading import (
+    load,
+    newest_whole,
+    other_order,
+    state_to_save,
+    versions,
+)
 from fsdpkit.training.distributed import Ranks, gather, on_first, together
 from fsdpkit.training.export import HuggingFace
 from fsdpkit.training.importing import import_weights
@@ -72,6 +78,19 @@ class Progress:
     skipped: int = 0  # steps left out because their gradient was not finite
     best_loss: float | None = None  # lowest held-out loss so far
     worse: int = 0  # evaluations since then
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """What a position in an epoch is a position in; `fsdpkit.training.sampler.data_order` makes it.
+
+    In other data, or in an order drawn from another seed, the same position means other samples.
+    """
+
+    fingerprint: str  # of the data and of what their order depends on; "" where nobody knows
+    samples: int
+    seed: int
+    global_batch: int  # samples that all ranks together consume in a step
 
 
 class Stateful(Protocol):
@@ -102,9 +121,10 @@ class Checkpointer:
     """One run's checkpoints: `resume` from the newest whole one, `save`, `close`.
 
     `resume`, `save` and `close` are collectives: on all ranks, after the same step. `state` is
-    restored with the weights; `about` and `export` are kept beside them for whoever reads the
-    checkpoint. Once a checkpoint fits, or there is none, the directory is claimed: a process that
-    wrote there before can name no checkpoint any more.
+    restored with the weights; `data` must then be what it was, unless `settings.may_differ` says
+    otherwise; `about` and `export` are kept beside them for whoever reads the checkpoint. Once a
+    checkpoint fits, or there is none, the directory is claimed: a process that wrote there before
+    can name no checkpoint any more.
     """
 
     def __init__(
@@ -116,12 +136,14 @@ class Checkpointer:
         settings: CheckpointSettings | None = None,
         *,
         state: Mapping[str, Stateful] | None = None,
+        data: DataOrder | None = None,
         about: Mapping[str, Any] | None = None,
         export: HuggingFace | None = None,
     ) -> None:
         self.settings = settings or CheckpointSettings()
         self._ranks, self._model, self._optimizer = ranks, model, optimizer
         self._state, self._about, self._export = dict(state or {}), dict(about or {}), export
+        self._data = data
         self._paths, self._directory = paths, paths.checkpoints
         self._claim: Claim | None = None
         self._refused: list[Path] = []
@@ -142,8 +164,8 @@ class Checkpointer:
 
         A `start` that another program wrote gives the weights alone.
         Raises StorageError when there are checkpoints and none is whole, or new ones could not be
-        written; ConfigError for one of another model, optimizer or format, or when the settings
-        forbid to go on from what is there; NotFoundError when `settings.start` has none.
+        written; ConfigError for one of another model, optimizer, format, data or seed, or when the
+        settings forbid to go on from what is there; NotFoundError when `settings.start` has none.
         """
         found = self._own()
         progress = self._resume(found)
@@ -248,11 +270,16 @@ class Checkpointer:
             self.wait()
 
     def _load(self, path: Path) -> Progress:
+        described = on_first(self._ranks, lambda: files.describe(path))
+        anew = self._data is not None and other_order(
+            path, described.data, asdict(self._data), self.settings.may_differ, self._ranks
+        )
         description = load(path, self._model, self._optimizer, self._ranks)
         for name, stateful in self._state.items():
             if saved := description.state.get(name):  # empty: it was switched off
                 stateful.load_state_dict(saved)
-        return Progress(**description.progress)
+        progress = Progress(**description.progress)
+        return replace(progress, position=0, group=0) if anew else progress
 
     def wait(self) -> None:
         """Until what was saved is on disk. Raises StorageError when it could not be written."""
@@ -314,6 +341,7 @@ class Checkpointer:
             progress=asdict(progress),
             state={name: each.state_dict() for name, each in self._state.items()},
             settings=self._about,
+            data=asdict(self._data) if self._data else {},
             export={"files": [*export.files], "copies": dict(export.copies)} if export else {},
             measured=self._measured[1] if self._measured[0] == progress.step else {},
             best_by=self._best_by,

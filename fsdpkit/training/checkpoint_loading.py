@@ -5,10 +5,11 @@ Functions that take ranks are collectives.
 
 from __future__ import annotations
 
+import json
 import pickle
 import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,52 @@ def load(
                 "and random numbers may differ from here on"
             )
     return description
+
+
+def other_order(
+    path: Path,
+    there: Mapping[str, Any],
+    here: Mapping[str, Any],
+    may_differ: Collection[str],
+    ranks: Ranks,
+) -> bool:
+    """Whether the epoch must begin anew, because its samples come in another order than in `path`.
+
+    `there` and `here` are `DataOrder`s as dictionaries; an older checkpoint has none. Another
+    global batch is said: each sample still comes once an epoch. Raises ConfigError for other data
+    or another seed, unless `may_differ` names them.
+    """
+    if not there:
+        return False
+    differs = {
+        "data": any(there.get(key) != here[key] for key in ("fingerprint", "samples")),
+        "seed": there.get("seed") != here["seed"],
+    }
+    texts = {
+        "data": f"on other data ({_data(there)} there, {_data(here)} here)",
+        "seed": f"with training.seed = {there.get('seed')}, which is {here['seed']} here",
+    }
+    changed = [name for name, differently in differs.items() if differently]
+    for name in changed:
+        if name not in may_differ:
+            raise ConfigError(
+                f"{path} was trained {texts[name]}: its place in the epoch would be another. Set "
+                "it back, or, to begin the epoch anew, set training.checkpoint.may_differ = "
+                f"{json.dumps(changed)}."
+            )
+        ranks.say(f"note: the checkpoint was trained {texts[name]}; the epoch begins anew")
+    if (batch := there.get("global_batch")) != here["global_batch"]:
+        share, rest = divmod(batch, ranks.world_size) if isinstance(batch, int) else (0, 1)
+        remedy = "" if rest else f"; training.batch_size = {share} would keep it"
+        ranks.say(
+            f"note: a step now takes {here['global_batch']} samples, {batch} before the "
+            f"checkpoint{remedy}"
+        )
+    return bool(changed)
+
+
+def _data(order: Mapping[str, Any]) -> str:
+    return f"{order.get('samples'):,} samples, {order.get('fingerprint') or 'no fingerprint'}"
 
 
 def weights_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:

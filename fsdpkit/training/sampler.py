@@ -13,6 +13,7 @@ or a packed row (`first_fit`) is decided here too, from their lengths alone.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sized
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.errors import ConfigError
-from fsdpkit.training.checkpoint import Progress
+from fsdpkit.training.checkpoint import DataOrder, Progress
 
 Indices = NDArray[np.integer[Any]]
 
@@ -139,9 +140,7 @@ def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
     `loader` has a `GlobalBatches` for its `batch_sampler`. A batch counts as consumed when it is
     handed out. Raises ConfigError when an epoch has no batch at all.
     """
-    batches = loader.batch_sampler
-    if not isinstance(batches, GlobalBatches):
-        raise TypeError("the loader's batch_sampler must be a GlobalBatches")
+    batches = _global_batches(loader)
     while True:
         if not progress.position:
             progress.group = batches.global_batch_size
@@ -155,6 +154,26 @@ def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
             progress.position += batches.global_batch_size
             yield batch
         progress.epoch, progress.position = progress.epoch + 1, 0
+
+
+def data_order(loader: DataLoader[Any], fingerprint: str = "") -> DataOrder:
+    """What a `Checkpointer` compares when it resumes: which samples come when.
+
+    `loader` has a `GlobalBatches` for its `batch_sampler`; `fingerprint` is a text that is another
+    for other data.
+    """
+    batches = _global_batches(loader)
+    sampler = batches.sampler
+    if sampler.buckets is not None:
+        fingerprint += f" in buckets {zlib.crc32(sampler.buckets.tobytes()):08x}"
+    return DataOrder(fingerprint, sampler.total_size, sampler.seed, batches.global_batch_size)
+
+
+def _global_batches(loader: DataLoader[Any]) -> GlobalBatches:
+    batches = loader.batch_sampler
+    if not isinstance(batches, GlobalBatches):
+        raise TypeError("the loader's batch_sampler must be a GlobalBatches")
+    return batches
 
 
 class Buckets:

@@ -317,6 +317,13 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         Literal["auto", "never"],
         Meta(description="auto: go on from the run's newest complete checkpoint, if there is one."),
     ] = "auto"
+    may_differ: Annotated[
+        tuple[Literal["data", "seed"], ...],
+        Meta(
+            description="What may be another than in the checkpoint that training goes on from, "
+            "where the epoch then begins anew; else it is refused."
+        ),
+    ] = ()
     start: Annotated[
         str | None,
         Meta(
