@@ -57,6 +57,7 @@ from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.sampler import data_order
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.sharding import compute_dtype, shard
 
@@ -93,8 +94,9 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         ranks,
         model,
         optimizer,
-        settings.checkpoint,
+        settings.saving,
         state={"loss_scale": scaler},
+        data=data_order(loader, text.fingerprint),
         about=msgspec.to_builtins(settings),
         export=hugging_face(config, eos_id=text.tokenizer.eos_id),
     )
@@ -117,7 +119,9 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     votes = Votes(ranks, stop, clock)
     micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
     parts = Parts(settings, ranks, config, model, optimizer, scaler, metrics, votes, micro_batches)
-    evaluation = Evaluation(parts, make_loader(text.held_out, settings, ranks, shuffle=False))
+    evaluation = Evaluation(
+        parts, saves, make_loader(text.held_out, settings, ranks, shuffle=False)
+    )
     display = Display(ranks, settings.steps, start=progress.step, kind=settings.metrics.progress)
     debugging = Debugging(
         settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
@@ -134,14 +138,17 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
             heartbeat.step(progress.step)
             debugging.step_done(progress.step)
             display.step(progress.step)
-            last = budget.spend(step.target_tokens) or progress.step == settings.steps
+            last = budget.spend(step.trained_tokens) or progress.step == settings.steps
             if metrics.due(progress.step, last=last):
-                display.line(metrics.log(progress.step, lr=step.lr, grad_norm=step.grad_norm))
+                line = metrics.log(progress.step, lr=step.lr, grad_norm=step.grad_norm)
+                saves.measured(progress.step, line)
+                display.line(line)
             if evaluation.due(progress.step, last=last):
                 with metrics.pause(), heartbeat.phase("evaluating"):
                     last = evaluation.run(progress) or last
             stopping = stop.agreed() and not last
-            if clock.due(progress.step, last=last, stopping=stopping):
+            due = clock.due(progress.step, last=last, stopping=stopping)
+            if due or saves.best_due(progress.step):
                 progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
                 with metrics.pause(), heartbeat.phase("saving"):
                     saves.save(progress)
@@ -178,8 +185,8 @@ class Parts:
 class Step(NamedTuple):
     """What a step leaves for those who look at it."""
 
-    target_tokens: Tensor
-    """Of all ranks, float64 scalar."""
+    trained_tokens: Tensor
+    """Target tokens of all ranks, float64 scalar; none if the step was skipped."""
     lr: float
     grad_norm: Tensor
 
@@ -200,14 +207,15 @@ def train_step(parts: Parts, batches: Iterator[Batch], number: int) -> Step:
     parts.scaler.unscale_(optimizer)
     grad_norm = clip_gradients(model, settings.grad_clip)
     lr = set_learning_rate(optimizer, settings.optimizer, number, settings.steps)
-    if update(optimizer, parts.scaler, grad_norm, settings.non_finite, ranks, number + 1):
+    updated = update(optimizer, parts.scaler, grad_norm, settings.non_finite, ranks, number + 1)
+    if updated:
         lengths = batch.source.shape[1], batch.labels.shape[1]
         flops = len(batch.source) * flops_per_sequence(parts.config, *lengths)
         parts.metrics.step(loss_sum, target_tokens, all_tokens, flops=flops)
     else:
         parts.metrics.skip()
     optimizer.zero_grad()
-    return Step(target_tokens, lr, grad_norm)
+    return Step(target_tokens * updated, lr, grad_norm)
 
 
 @dataclass(frozen=True)
@@ -215,6 +223,7 @@ class Evaluation:
     """The held-out loss: when it is due, and whether it still falls."""
 
     parts: Parts
+    saves: Checkpointer
     loader: DataLoader[Batch]
 
     def due(self, step: int, *, last: bool) -> bool:
@@ -229,6 +238,7 @@ class Evaluation:
         size = parts.micro_batches.size
         loss = evaluate(parts.model, self.loader, parts.settings, size, parts.ranks)
         parts.metrics.record(step=progress.step, eval_loss=loss)
+        self.saves.measured(progress.step, {"eval_loss": loss})
         parts.ranks.say(f"held-out loss {loss:.4f}")
         if not lost_patience(progress, loss, patience):
             return False
@@ -253,17 +263,20 @@ def leave(parts: Parts, saves: Checkpointer, stop: StopRequest, progress: Progre
 
 
 def finish(parts: Parts, saves: Checkpointer, paths: TaskPaths, progress: Progress) -> None:
-    """Wait for the last checkpoint, and export it when asked."""
+    """Wait for the last checkpoint, and export it when asked, or the best if one is kept."""
     settings, ranks = parts.settings, parts.ranks
     if settings.checkpoint.export:
         saves.save(progress)  # for a run that had nothing left to train
     saves.close()
     saves.report(parts.metrics.record)
+    chosen = paths.checkpoints / f"step-{progress.step}"
+    if best := saves.best():
+        chosen, why = best
+        ranks.say(f"best: {chosen.name}, {why}")
     if settings.checkpoint.export:
         set_timeout(settings.startup_timeout_s)  # the others wait for the one that writes
-        newest = paths.checkpoints / f"step-{progress.step}"
-        on_first(ranks, lambda: export_hugging_face(newest, paths.export))
-        ranks.say(f"exported to {paths.export}")
+        on_first(ranks, lambda: export_hugging_face(chosen, paths.export))
+        ranks.say(f"exported {chosen.name} to {paths.export}")
 
 
 def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:

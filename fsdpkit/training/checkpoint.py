@@ -176,25 +176,36 @@ class Checkpointer:
             self._best = best[2]
         return progress
 
-    def measured(self, step: int, **values: Any) -> bool:
+    def measured(self, step: int, values: Mapping[str, Any]) -> None:
         """Note what was measured of the weights after `step`; their checkpoint will say it.
 
-        True for an evaluation, a metric whose name begins with "eval_", that is the best so far by
-        `keep_best`: save it, and it stays. Evaluations must be the same on all ranks, as means of
-        sums are, then so is the answer. Of other metrics those of rank 0 count, and checkpoints
-        that are due anyway are compared by them.
+        `values` may be a whole line of metrics, of which what is no number is left out.
+        An evaluation, a metric whose name begins with "eval_", must be the same on all ranks, as a
+        mean of their sums is. Of other metrics those of rank 0 count.
         """
         before = self._measured[1] if self._measured[0] == step else {}
-        numbers = {name: float(v) for name, v in values.items() if isinstance(v, int | float)}
-        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        self._measured = step, {**before, **finite}
-        by = self._best_by
-        if by is None or not by.metric.startswith("eval_") or by.metric not in finite:
+        self._measured = (
+            step,
+            before
+            | {
+                name: float(value)
+                for name, value in values.items()
+                if name != "step" and isinstance(value, int | float) and math.isfinite(value)
+            },
+        )
+
+    def best_due(self, step: int) -> bool:
+        """Whether the weights after `step` are the best so far by an evaluation: save them.
+
+        By other metrics only checkpoints that are due anyway are compared.
+        """
+        by, (measured_at, values) = self._best_by, self._measured
+        if by is None or not by.metric.startswith("eval_") or measured_at != step:
             return False
-        return by.is_better(finite[by.metric], self._best)
+        return by.metric in values and by.is_better(values[by.metric], self._best)
 
     def best(self) -> tuple[Path, str] | None:
-        """The run's best whole-named checkpoint and what makes it so, in words; a collective.
+        """The run's best checkpoint and what makes it so, in words; a collective.
 
         None without `keep_best`, or when none was measured.
         """

@@ -46,7 +46,9 @@ def test_an_evaluation_that_is_the_best_so_far_asks_for_a_save_and_is_kept(tmp_p
     assert saves.resume() is None
     asked = []
     for step, loss in enumerate([9.0, 3.0, 5.0, math.nan, 3.0, 7.0], 1):
-        asked.append(saves.measured(step, eval_loss=loss))
+        assert not saves.best_due(step)
+        saves.measured(step, {"eval_loss": loss})
+        asked.append(saves.best_due(step))
         saves.save(Progress(step=step))
     assert asked == [True, True, False, False, False, False]
     saves.close()
@@ -56,8 +58,10 @@ def test_an_evaluation_that_is_the_best_so_far_asks_for_a_save_and_is_kept(tmp_p
 
     again = checkpointer(tmp_path)
     assert again.resume().step == 6
-    assert not again.measured(7, eval_loss=4.0), "worse than what an earlier process kept"
-    assert again.measured(7, eval_loss=2.0)
+    again.measured(7, {"eval_loss": 4.0})
+    assert not again.best_due(7), "worse than what an earlier process kept"
+    again.measured(7, {"eval_loss": 2.0})
+    assert again.best_due(7)
     again.save(Progress(step=7))
     again.close()
     assert steps_in(tmp_path) == [7]
@@ -66,8 +70,8 @@ def test_an_evaluation_that_is_the_best_so_far_asks_for_a_save_and_is_kept(tmp_p
 @pytest.mark.torch
 def test_a_checkpoint_says_only_what_was_measured_of_its_own_weights(tmp_path):
     saves = checkpointer(tmp_path, CheckpointSettings(keep_last=9, background=False))
-    assert not saves.measured(1, loss=4.0, host="n1", grad_norm=math.inf)
-    assert not saves.measured(1, eval_loss=3.0)
+    saves.measured(1, {"step": 1, "loss": 4.0, "host": "n1", "grad_norm": math.inf})
+    saves.measured(1, {"eval_loss": 3.0})
     saves.save(Progress(step=1))
     saves.save(Progress(step=2))
     saves.close()
@@ -83,7 +87,8 @@ def test_other_metrics_compare_what_is_saved_anyway(tmp_path):
     )
     saves = checkpointer(tmp_path, settings)
     for step, speed in enumerate([1.0, 5.0, 2.0], 1):
-        assert not saves.measured(step, tokens_per_s=speed)
+        saves.measured(step, {"tokens_per_s": speed})
+        assert not saves.best_due(step)
         saves.save(Progress(step=step))
     saves.close()
     assert steps_in(tmp_path) == [2, 3]
@@ -92,7 +97,7 @@ def test_other_metrics_compare_what_is_saved_anyway(tmp_path):
 @pytest.mark.torch
 def test_a_best_one_that_could_not_be_written_is_not_the_best(tmp_path, monkeypatch):
     saves = checkpointer(tmp_path)
-    saves.measured(1, eval_loss=5.0)
+    saves.measured(1, {"eval_loss": 5.0})
     saves.save(Progress(step=1))
 
     def full(*_: object, **__: object) -> None:
@@ -100,10 +105,11 @@ def test_a_best_one_that_could_not_be_written_is_not_the_best(tmp_path, monkeypa
 
     with monkeypatch.context() as broken:
         broken.setattr("fsdpkit.training.checkpoint.publish", full)
-        saves.measured(2, eval_loss=1.0)
+        saves.measured(2, {"eval_loss": 1.0})
         with pytest.raises(StorageError, match="No space left"):
             saves.save(Progress(step=2))
-    assert saves.measured(3, eval_loss=4.0)
+    saves.measured(3, {"eval_loss": 4.0})
+    assert saves.best_due(3)
     saves.close()
 
 

@@ -7,6 +7,8 @@ import math
 import pytest
 from launch import findings
 
+from fsdpkit.errors import STOPPED_EARLY
+
 pytestmark = pytest.mark.torch
 
 
@@ -85,10 +87,40 @@ def test_training_stops_when_the_held_out_loss_no_longer_falls(found):
     assert "early" in found["patient"]["printed"]
 
 
+def test_stopping_early_ends_with_the_best(found):
+    run = found["best exported"]
+    of_step = eval_losses(found, "best exported")
+    best = of_step.index(min(of_step)) + 1
+    assert best == len(of_step) - 2, "it went on and became worse"
+    kept = {file.split("/")[1] for file in run["files"] if file.startswith("checkpoints/step-")}
+    assert kept == {f"step-{best}", f"step-{len(of_step)}"}
+    assert f"best: step-{best}, eval_loss {min(of_step):.6g}" in run["printed"]
+    assert f"exported step-{best} to" in run["printed"]
+
+
+def test_a_token_budget_counts_what_was_trained_on_not_what_was_skipped(found):
+    last = [line for line in found["budget with a skipped step"]["lines"] if "tokens" in line][-1]
+    assert last["skipped"] == 1
+    assert (last["tokens"], last["step"]) == (found["budget"], 4)
+
+
+def test_a_request_to_stop_that_was_there_before_the_first_step_is_answered_once(found):
+    assert found["stopped before it began"] == [STOPPED_EARLY, 0]
+
+
+def test_training_goes_on_with_other_data_or_another_seed_only_if_that_is_meant(found):
+    assert 'may_differ = ["seed"]' in found["other seed"]["message"]
+    assert 'may_differ = ["data"]' in found["other data"]["message"]
+    printed = found["both, as meant"]["printed"]
+    assert printed.count("the epoch begins anew") == 2
+    assert found["both, as meant"]["status"] == 0
+    assert "training.batch_size = 4 would keep it" in found["other batch"]["printed"]
+
+
 def test_an_export_starts_another_training_where_this_one_ended(found):
     files = set(found["exported"]["files"])
     assert {"export/config.json", "export/model.safetensors"} <= files
-    assert "exported to" in found["exported"]["printed"]
+    assert "exported step-4 to" in found["exported"]["printed"]
     assert losses(found, "pretrained")[0] < losses(found, "plain")[0] - 0.1
 
 

@@ -50,6 +50,12 @@ SCENARIOS = {
         "optimizer.lr=50", "grad_clip=0",
         "steps=20", "optimizer.schedule=constant", "optimizer.warmup_steps=0",
     ],
+    "best exported": [
+        "evaluation.every_steps=1", "evaluation.patience=2", "evaluation.batches=2",
+        "optimizer.lr=50", "optimizer.schedule=constant", "optimizer.warmup_steps=0", "grad_clip=0",
+        "steps=20", "checkpoint.keep_last=1",
+        "checkpoint.at_end=true", "checkpoint.export=true", "checkpoint.every_steps=1",
+    ],
     "exported": ["checkpoint.export=true"],
     "tensorboard": ["metrics.tensorboard=true"],
     "profiled": ["debug.profile_from=2", "debug.profile_steps=1"],
@@ -68,11 +74,16 @@ def settings_of(*sets: str) -> TrainingSettings:
     return load_settings({}, [*small, *sets])
 
 
-def run(ranks: Ranks, *sets: str) -> dict:
-    """One training in a directory that all ranks share."""
+def new_folder(ranks: Ranks) -> Path:
+    """An empty directory that all ranks share."""
     folder: list = [tempfile.mkdtemp() if ranks.is_first else None]
     dist.broadcast_object_list(folder)
-    paths = TaskPaths(Path(folder[0]))
+    return Path(folder[0])
+
+
+def run(ranks: Ranks, *sets: str, folder: Path | None = None) -> dict:
+    """One training in `folder`, or a new one."""
+    paths = TaskPaths(folder or new_folder(ranks))
     printed, settings = io.StringIO(), settings_of(*sets)
     if settings.deterministic:
         prepare(settings.debug, paths, deterministic=True)
@@ -124,7 +135,7 @@ def local(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
-def not_finite(ranks: Ranks, policy: str) -> dict:
+def not_finite(ranks: Ranks, policy: str, *sets: str) -> dict:
     """Rank 1's loss becomes infinite in step 3; the weights before and after that step."""
     seen: list[list[torch.Tensor]] = []
     original = fsdp_t5.token_loss_sum
@@ -141,12 +152,31 @@ def not_finite(ranks: Ranks, policy: str) -> dict:
     fsdp_t5.token_loss_sum = poisoned
     message, result = "no error", {}
     try:
-        result = run(ranks, "steps=5", f"non_finite={policy}")
+        result = run(ranks, "steps=5", f"non_finite={policy}", *sets)
     except FsdpkitError as error:
         message = str(error)
     fsdp_t5.token_loss_sum = original
     unchanged = len(seen) < 2 or all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
     return {"message": message, "weights unchanged": unchanged, **result}
+
+
+def stopped_before_it_began(ranks: Ranks) -> list[int]:
+    """A request that is there before the first step: how two starts of the same command end."""
+    folder = new_folder(ranks)
+    if ranks.is_first:
+        TaskPaths(folder).stop_requested.touch()
+    dist.barrier()
+    return [run(ranks, folder=folder)["status"] for _ in range(2)]
+
+
+def changed(ranks: Ranks, *sets: str) -> dict:
+    """Two steps, then four with other settings in the same directory: what is said."""
+    folder = new_folder(ranks)
+    run(ranks, "steps=2", "checkpoint.at_end=true", folder=folder)
+    try:
+        return run(ranks, *sets, folder=folder)
+    except FsdpkitError as error:
+        return {"message": str(error)}
 
 
 def main() -> None:
@@ -156,6 +186,15 @@ def main() -> None:
         found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")
         for policy in ("stop", "skip"):
             found[f"not finite, {policy}"] = not_finite(ranks, policy)
+        tokens = found["not finite, skip"]["lines"][3]["tokens"]  # of three steps, one skipped
+        found["budget with a skipped step"] = not_finite(ranks, "skip", f"tokens={tokens}")
+        found["budget"] = tokens
+        found["stopped before it began"] = stopped_before_it_began(ranks)
+        meant = 'checkpoint.may_differ=["data", "seed"]'
+        found["other seed"] = changed(ranks, "seed=43")
+        found["other data"] = changed(ranks, "data.held_out=0.25")
+        found["both, as meant"] = changed(ranks, "seed=43", "data.held_out=0.25", meant)
+        found["other batch"] = changed(ranks, "batch_size=2")
         exported = found["exported"]["dir"]
         found["pretrained"] = run(ranks, f"model.pretrained={exported}/export", "steps=1")
         if ranks.is_first:
