@@ -52,6 +52,16 @@ def test_a_file_is_loaded_in_its_order(suffix: str, tmp_path: Path) -> None:
     assert tokens.lengths(1).tolist() == [len(target.encode()) for _, target in expected]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_a_table_s_own_columns_serve_as_source_and_target(suffix: str, tmp_path: Path) -> None:
+    rows = [{"headline": "Boil it", "title": "Eggs", "text": "Boil, then peel."}]
+    path = WRITERS[suffix](tmp_path / f"wikihow{suffix}", rows)
+    tokens, tokenizer, _ = load(
+        DataSettings(source=str(path), task="pairs", source_field="text", target_field="headline")
+    )
+    assert texts_of(tokens, tokenizer) == [("Boil, then peel.", "Boil it")]
+
+
 def test_a_plain_text_and_the_source_field_serve_span_corruption(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
     tokens, tokenizer, _ = load(

@@ -320,5 +320,12 @@ def test_a_bucket_is_a_byte_of_memory(monkeypatch):
     assert bucket_of_each(train, changed_data(buckets=1)) is None
 
 
+@pytest.mark.parametrize(("kind", "pinned"), [("cuda", True), ("cpu", False)])
+def test_batches_for_gpus_lie_in_pinned_memory_and_others_do_not(kind, pinned):
+    ranks = changed(ONE_RANK, device=torch.device(kind, 0))
+    samples = pairs(("a", "b"))
+    assert make_loader(samples, TrainingSettings(), ranks, shuffle=True).pin_memory == pinned
+
+
 def changed_data(**settings) -> DataSettings:
     return DataSettings(source_length=40, target_length=20, **settings)

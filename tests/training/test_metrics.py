@@ -17,6 +17,7 @@ from fsdpkit.training.display import Display, short, text
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.hardware import describe_peak, peak_of_name, peak_tflops
+from fsdpkit.training.metrics import memory
 
 CPU = torch.device("cpu")
 FIRST = Ranks(0, 0, 1, 1, CPU)
@@ -45,6 +46,17 @@ def test_a_line_over_two_steps_on_two_ranks_has_the_numbers_that_a_person_comput
     assert line["tflops_per_device"] == 2 * 3 / 3
     assert line["mfu"] == 2 / 4
     assert line["memory_bytes"] > 50e6
+
+
+def test_on_a_gpu_a_line_has_peak_and_reserved_memory_and_the_allocators_retries(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 40)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {"num_alloc_retries": 2})
+    assert memory(torch.device("cuda", 0)) == {
+        "memory_bytes": 30,
+        "memory_reserved_bytes": 40,
+        "alloc_retries": 2,
+    }
 
 
 @pytest.mark.torch

@@ -56,9 +56,10 @@ def test_recomputed_and_offloaded_dropout_draws_the_same_numbers(found, engine, 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("param", ["bfloat16", "float32"])
 @pytest.mark.parametrize("reduce", ["float32", "bfloat16"])
-def test_output_and_gradient_sums_have_the_types_asked_for(found, engine, reduce):
-    types = found["output and reduce"][engine][reduce]
+def test_output_and_gradient_sums_have_the_types_asked_for(found, engine, param, reduce):
+    types = found["output and reduce"][engine][f"{param} {reduce}"]
     assert types == {"output": "float32", "reduced": [reduce]}
 
 

@@ -8,6 +8,8 @@ import sys
 import pytest
 from launch import EXAMPLE, RANKS, environment, run_ranks
 
+from fsdpkit.errors import FsdpkitError
+
 
 @pytest.mark.torch
 def test_a27_ten_runs_of_four_ranks_leave_together_with_status_0(tmp_path):
@@ -32,3 +34,47 @@ def test_a51_slurm_variables_do_not_make_a_rank():
 def test_a_rank_does_not_end_while_gloo_holds_a_message(tmp_path):
     done = run_ranks(2, RANKS / "late_release.py", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+class Joined(Exception):
+    """The process group would be made now."""
+
+
+def asked_of_torch(monkeypatch: pytest.MonkeyPatch, gpus: int) -> list[tuple[str, str]]:
+    """What local rank 1 of 2 asks for where so many GPUs are seen, up to joining the others."""
+    import torch
+    import torch.distributed as dist
+
+    from fsdpkit.training.distributed import TORCHRUN_VARIABLES, process_group
+
+    asked = []
+
+    def join(backend: str, **_: object) -> None:
+        asked.append(("join", backend))
+        raise Joined
+
+    for name, value in zip(TORCHRUN_VARIABLES, ("1", "1", "2", "2", "host", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: asked.append(("device", str(gpu))))
+    monkeypatch.setattr(dist, "init_process_group", join)
+    with pytest.raises(Joined), process_group():
+        pass
+    return asked
+
+
+def test_on_gpus_the_device_comes_first_then_nccl_with_gloo_beside_it(monkeypatch):
+    assert asked_of_torch(monkeypatch, gpus=2) == [
+        ("device", "cuda:1"),
+        ("join", "cpu:gloo,cuda:nccl"),
+    ]
+
+
+def test_without_a_gpu_gloo_joins_the_ranks(monkeypatch):
+    assert asked_of_torch(monkeypatch, gpus=0) == [("join", "gloo")]
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    with pytest.raises(FsdpkitError, match="local rank 1 has no GPU: 1 are visible"):
+        asked_of_torch(monkeypatch, gpus=1)

@@ -247,6 +247,14 @@ def test_an_epoch_keeps_the_groups_it_began_with():
     assert (progress.epoch, progress.position, progress.group) == (1, 3, 3)
 
 
+def test_endless_batches_come_in_another_order_in_each_epoch():
+    order: dict[int, list[int]] = {}
+    for epoch, step in run(2, 5, 40, Progress(), steps=8):
+        order.setdefault(epoch, []).extend(step)
+    assert sorted(order[0]) == sorted(order[1]) == list(range(40))
+    assert order[0] != order[1]
+
+
 def test_an_epoch_without_a_batch_is_an_error_and_not_endless():
     with pytest.raises(ConfigError, match="0 samples"):
         next(endless(loader(1, 0, 4, samples=0), Progress()))

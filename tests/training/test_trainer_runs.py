@@ -96,6 +96,11 @@ def test_a_default_configuration_saves_resumes_and_evaluates(whole):
     assert f"held-out loss {evaluation['eval_loss']:.4f}" in output
 
 
+def test_the_start_tells_how_many_samples_there_are(whole):
+    said = " ".join(whole[1].split())  # a long path breaks the line anywhere
+    assert "pairs: 42 samples, 2 held out, tokenizer bytes" in said
+
+
 def test_the_loss_falls(whole):
     of_step = losses(whole[0])
     assert of_step[STEPS] < 0.9 * of_step[1]

@@ -6,6 +6,7 @@ Writes to the file in argv[1] what each setting made of the same small T5 as in 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -104,14 +105,17 @@ class ReducedTypes(Collectives):
 
 def output_and_reduce(ranks: Ranks, engine: str) -> dict:
     found = {}
-    for reduce in ("float32", "bfloat16"):
-        precision = PrecisionSettings(param="bfloat16", reduce=reduce, output="float32")
+    for param, reduce in itertools.product(("bfloat16", "float32"), ("float32", "bfloat16")):
+        precision = PrecisionSettings(param=param, reduce=reduce, output="float32")
         model = sharded_t5(ranks, precision, engine=engine)
         batch = batch_of(ranks)
         scores = model(batch.source, batch.source_mask, batch.labels)
         with ReducedTypes() as reduced:
             scores.sum().backward()
-        found[reduce] = {"output": str(scores.dtype)[6:], "reduced": sorted(reduced.types)}
+        found[f"{param} {reduce}"] = {
+            "output": str(scores.dtype)[6:],
+            "reduced": sorted(reduced.types),
+        }
     return found
 
 
