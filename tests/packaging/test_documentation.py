@@ -115,12 +115,27 @@ def test_files_exist(document: str) -> None:
     ]
     for code in _CODE.findall(_FENCE.sub("", text)):
         for word in code.split():
-            path = word.rstrip(".,:;")
+            path = word.partition("::")[0].rstrip(".,:;")
             if "/" not in path or path.split("/")[0] not in tops or _PLACEHOLDER.search(path):
                 continue
             if not list(ROOT.glob(path.rstrip("/"))):
                 missing.append(path)
     assert missing == []
+
+
+@pytest.mark.parametrize("document", documents())
+def test_named_tests_exist(document: str) -> None:
+    """Code such as `tests/cli/test_cli.py::test_no_runs_is_an_answer`."""
+    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", read(document))
+    assert [f"{file}::{test}" for file, test in named if test not in names_of_tests(file)] == []
+
+
+@cache
+def names_of_tests(file: str) -> set[str]:
+    """Names of the tests in a file of this project; none if there is no such file."""
+    if not (ROOT / file).is_file():
+        return set()
+    return set(re.findall(r"^def (test_\w+)\(", read(file), re.MULTILINE))
 
 
 def test_the_table_of_figures_is_current() -> None:
