@@ -54,10 +54,7 @@ summarisation as the task
 `--epochs 2`
 validation after each epoch, its loss printed
 `bfloat_support()`
-`Transformer(nlayers=32, …)` on `WikiText2()`
 a checkpoint after each epoch
-layers that are frozen
-MNIST, `Net` and accuracy
 the same as a job, from CSV, and while training
 """.strip().splitlines()
 """What rows that are missing show, in their order: a list that only gets shorter."""

@@ -50,6 +50,12 @@ NAMES: dict[str, tuple[str, ...] | None] = {
     "torch:_fused_sdp_choice": None,
     "torch.cuda.memory:_dump_snapshot": ("filename", "augment_with_fx_traces"),
     "torch.cuda.memory:_record_memory_history": None,
+    "torch.distributed.tensor._utils:compute_local_shape_and_global_offset": (
+        "global_shape",
+        "mesh",
+        "placements",
+        "skip_offset",
+    ),
     "torch.nn.modules.batchnorm:_BatchNorm": None,
 }
 # Attributes of torchelastic's objects, and the class whose source sets them.
