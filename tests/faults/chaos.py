@@ -114,12 +114,14 @@ class Struck:
     draw: Draw
     trial: Trial
     mendings: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    over: bool = False
+    """Whether the job has ended, and everything is mended at once."""
 
     def mend_after(self, seconds: float, action: Callable[[], object]) -> None:
         self.mendings.append((time.monotonic() + seconds, action))
 
     def mend_due(self, *, all_of_them: bool = False) -> None:
-        now = time.monotonic()
+        now, self.over = time.monotonic(), all_of_them
         due = [one for one in self.mendings if all_of_them or one[0] <= now]
         self.mendings = [one for one in self.mendings if one not in due]
         for _, action in sorted(due, key=lambda one: one[0]):
@@ -186,7 +188,15 @@ def _lose_node(struck: Struck, strike: Strike) -> None:
 
 
 def _bring_back(struck: Struck, node: str) -> None:
+    """Once Slurm has seen that it is gone: a real one would see by its time of boot that it was."""
     cluster = struck.trial.bed.cluster
+    try:
+        seen = "DOWN" in cluster.nodes()[node]
+    except ClusterError:
+        seen = False
+    if not (seen or struck.over):
+        struck.mend_after(2, lambda: _bring_back(struck, node))
+        return
     cluster.start_node(node)
     cluster.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
 
