@@ -368,7 +368,7 @@ def describe(
         f"activation checkpointing {sharding.activation_checkpointing}, "
         f"cpu_offload {str(sharding.cpu_offload).lower()}",
         f"precision  {str(dtype).removeprefix('torch.')}, gradients summed in "
-        f"{settings.precision.reduce}",
+        f"{settings.precision.reduce}, weights kept in {settings.precision.master}",
         f"data       {data.source} {data.task}: {len(text.train):,} samples, "
         f"{len(text.held_out):,} held out, tokenizer {text.tokenizer.name}",
         f"batch      {settings.batch_size} × {ranks.world_size} ranks, {micro} at a time",
