@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.report import README, RESULTS, ratio, table, with_all_tables, with_table
+from benchmarks.report import HERE, README, RESULTS, ratio, table, with_all_tables, with_table
 
 BEGIN = "<!-- made by report.py from results/training-*.json: do not edit -->"
 END = "<!-- end of what report.py made -->"
@@ -96,3 +96,14 @@ def test_a_section_shows_every_machine_that_was_measured(tmp_path: Path) -> None
     assert "old" not in text
     assert text.index("on cpu-2:") < text.index("on h100:")
     assert with_all_tables(text, tmp_path) == text
+
+
+def test_what_bfloat16_weights_cost_is_measured_for_both_remedies_where_nearest_is_seen_to_lose():
+    (path,) = sorted((HERE / "results").glob("rounding-*.json"))
+    rows = {row["name"]: row for row in json.loads(path.read_text("utf-8"))["figures"]}
+    assert set(rows) == {
+        *("large-stochastic", "large-compensated", "small-stochastic", "small-compensated"),
+        "small-nearest",
+    }
+    assert all(row["met"] for row in rows.values())
+    assert len(rows["small-nearest"]["samples"]["ours"]) >= 2
