@@ -54,12 +54,14 @@ def export_hugging_face(
     """
     described = describe(checkpoint)
     export = described.export
+    stored = weights_in(checkpoint)
+    own_types = {own for _, own in stored.values() if own.is_floating_point}
+    written = dtype or (own_types.pop() if len(own_types) == 1 else None)
     texts = {
-        name: _said(checkpoint / name, dtype)
+        name: _said(checkpoint / name, written)
         for name in export.get("files", [])
         if name in described.files  # and so in the checkpoint, nowhere else
     }
-    stored = weights_in(checkpoint)
     sizes = {
         name: shape.numel() * _type(own, dtype).itemsize for name, (shape, own) in stored.items()
     }

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdpkit.config.training import OptimizerSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
-from fsdpkit.training.rounding import RoundingAdamW
+from fsdpkit.training.rounding import CompensatedAdamW, RoundingAdamW
 from fsdpkit.training.schedules import check_schedule
 from fsdpkit.training.sharding import plain_name
 from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
@@ -133,13 +133,12 @@ Groups = list[dict[str, Any]]
 
 
 def _adamw(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    betas = (settings.beta1, settings.beta2)
+    if settings.rounding == "compensated":
+        return CompensatedAdamW(groups, settings.lr, betas=betas, eps=settings.eps)
     if settings.rounding is not None:
         return RoundingAdamW(
-            groups,
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.eps,
-            rounding=settings.rounding,
+            groups, settings.lr, betas=betas, eps=settings.eps, rounding=settings.rounding
         )
     return torch.optim.AdamW(
         groups,

@@ -108,6 +108,13 @@ class RoundingAdamW(torch.optim.Optimizer):
         return self._generators[device].manual_seed(seed)
 
 
+class CompensatedAdamW(RoundingAdamW):
+    """With another state, and so another optimizer to whoever resumes from a checkpoint."""
+
+    def __init__(self, params: Iterable[Any], lr: float, **arguments: Any) -> None:
+        super().__init__(params, lr, rounding="compensated", **arguments)
+
+
 def round_stochastically(values: Tensor, random: Generator) -> Tensor:
     """`values` (float32) as one of the two bfloat16 around each, still as float32; a new tensor.
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from launch import findings
+from launch import EXAMPLE, findings, run_ranks
+from safetensors import safe_open
 from torch import Tensor, nn
 
+from fsdpkit.config.training import OptimizerSettings
+from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.rounding import RoundingAdamW, round_stochastically
 
 BFLOAT16 = 2.0**-8
@@ -149,3 +154,25 @@ def test_modules_kept_in_float32_keep_float32_weights(found, engine):
     result = found[f"{engine}half"]
     assert result["types"] == ["bfloat16", "float32"]
     assert result["losses"] == pytest.approx(found["half float32"]["losses"], rel=0.03)
+
+
+def test_each_remedy_is_an_optimizer_of_its_own_to_who_resumes():
+    kinds = {
+        type(make_optimizer(nn.Linear(2, 2), OptimizerSettings(rounding=rounding))).__name__
+        for rounding in ("stochastic", "compensated", None)
+    }
+    assert len(kinds) == 3
+
+
+@pytest.mark.torch
+def test_an_export_says_that_its_weights_are_bfloat16(tmp_path):
+    words = ["steps=2", "evaluation.batches=0", "checkpoint.export=true"]
+    words += ["precision.master=bfloat16", "optimizer.rounding=compensated"]
+    sets = [word for each in words for word in ("--set", each)]
+    done = run_ranks(1, EXAMPLE / "fsdp_t5.py", *sets, FSDPKIT_TASK_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout[-4000:]
+    with safe_open(tmp_path / "export" / "model.safetensors", "pt") as weights:
+        types = {weights.get_tensor(name).dtype for name in weights.keys()}  # noqa: SIM118
+    assert types == {torch.bfloat16}
+    said = json.loads((tmp_path / "export" / "config.json").read_text())
+    assert said["torch_dtype"] == "bfloat16"
