@@ -1,12 +1,11 @@
 """Which optimizer a sharded model gets: its update rule, its parameter groups, what is decayed.
 
-AdamW, Adam and SGD are torch's: they work element by element, so shards do not concern them. The
-two rules that need whole matrices are in `fsdpkit.training.update_rules`.
+AdamW and Adam are torch's: they work element by element, so shards do not concern them. SGD with
+decoupled decay, and two rules that need whole matrices, are in `fsdpkit.training.update_rules`.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -23,15 +22,15 @@ from fsdpkit.config.training import OptimizerSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.rounding import CompensatedAdamW, RoundingAdamW
 from fsdpkit.training.schedules import check_schedule
-from fsdpkit.training.sharding import plain_name
-from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
+from fsdpkit.training.sharding import DIMENSIONS, plain_name
+from fsdpkit.training.update_rules import SGD, Adafactor, ScaledAdamW
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """The optimizer of `settings` over the parameters of `model`, which `shard` has returned.
 
-    Parameters fall into groups by `settings.groups`; norms and biases are not decayed unless a
-    group says so. A group's rate is `settings.lr` times its `lr_scale`, until
+    Parameters fall into groups by `settings.groups`; only matrices are decayed, no norms and no
+    biases, unless a group says so. A group's rate is `settings.lr` times its `lr_scale`, until
     `fsdpkit.training.schedules.set_learning_rate` sets another. Parameters of a group whose scale
     is 0 are frozen: they have no gradient, no part in its norm and no state. Loading a checkpoint
     brings the state back, while rates and decays stay those of `settings`.
@@ -57,7 +56,10 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
 def _refuse_unsharded(model: nn.Module) -> None:
     sharded = isinstance(model, FSDPModule | FullyShardedDataParallel | DistributedDataParallel)
     on_meta = any(p.is_meta for p in model.parameters())
-    if on_meta or (dist.is_initialized() and not sharded):
+    hides_dimensions = isinstance(model, FullyShardedDataParallel) and not hasattr(
+        model, DIMENSIONS
+    )
+    if on_meta or hides_dimensions or (dist.is_initialized() and not sharded):
         raise FsdpkitError(
             "The optimizer was asked for before the model was sharded: it would update parameters "
             "that nobody uses any more. Call make_optimizer with what shard() returns."
@@ -115,19 +117,26 @@ def _freeze(model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """Plain name, parameter, whether it is decayed; each parameter once.
-
-    By name and class, because under FSDP1 a shard does not show how many dimensions it had.
-    """
+    """Plain name, parameter, whether it is decayed; each parameter once."""
+    dimensions = getattr(model, DIMENSIONS, {})
     seen: set[nn.Parameter] = set()
     for prefix, module in model.named_modules():
-        is_norm = re.search("norm", type(module).__name__, re.IGNORECASE)
         for last, parameter in module.named_parameters(recurse=False):
             if parameter not in seen:
                 seen.add(parameter)
                 name = plain_name(f"{prefix}.{last}" if prefix else last)
-                yield name, parameter, not is_norm and last != "bias"
+                yield name, parameter, _decays(module, last, dimensions.get(name, parameter.ndim))
 
+
+def _decays(module: nn.Module, name: str, dimensions: int) -> bool:
+    """Whether the parameter `name` of `module` is a matrix that multiplies what goes through it.
+
+    Biases are not, whatever their shape or class, nor vectors, nor what a normalisation scales by.
+    """
+    return dimensions > 1 and not isinstance(module, _NORMS) and "bias" not in name.split("_")
+
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 Groups = list[dict[str, Any]]
 
@@ -169,7 +178,7 @@ def _sgd(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
         kernels = {"foreach": settings.implementation != "loop"}
     else:
         kernels = _kernels(settings)
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.beta1, **kernels)
+    return SGD(groups, lr=settings.lr, momentum=settings.beta1, **kernels)
 
 
 def _kernels(settings: OptimizerSettings) -> dict[str, bool]:

@@ -85,6 +85,11 @@ _BACKWARD_PREFETCH = {
 }
 
 
+DIMENSIONS = "_fsdpkit_dimensions"
+"""Attribute of a sharded model: how many dimensions each parameter has, by its plain name. FSDP1's
+shards do not show it."""
+
+
 _SAME_WEIGHTS = (
     "Call torch.manual_seed with the same number on every rank before the model is built, or set "
     "training.sharding.sync_module_states = true to take rank 0's."
@@ -164,7 +169,10 @@ def shard(
     keep_equal(ignored.values(), ranks.device)
     sharding = _without_groups_of_one(sharding, ranks)
     engine = _shard_fsdp1 if sharding.engine == "fsdp1" else _shard_fsdp2
-    return engine(model, sharding, precision, ranks, units, set(ignored.values()), fill, seed)
+    dimensions = {plain_name(name): parameter.ndim for name, parameter in model.named_parameters()}
+    model = engine(model, sharding, precision, ranks, units, set(ignored.values()), fill, seed)
+    setattr(model, DIMENSIONS, dimensions)
+    return model
 
 
 def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:

@@ -1,5 +1,6 @@
-"""Update rules that need whole matrices, of which a rank holds some rows: scaled AdamW, Adafactor.
+"""Update rules that torch does not have: SGD with decoupled decay, and two for whole matrices.
 
+Scaled AdamW and Adafactor need whole matrices, of which a rank holds some rows.
 Adafactor's factors and the root mean square that scales an update belong to the whole matrix. The
 ranks' shares are added up in one message for all parameters together, and every number stays on
 the device. (`torch.optim.Adafactor` 2.13 raises on FSDP2's DTensors, which have no rule for its
@@ -19,6 +20,30 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdpkit.errors import FsdpkitError
+
+
+class SGD(torch.optim.SGD):
+    """torch's SGD, but weight decay is decoupled, as AdamW's is: weights shrink by lr · decay.
+
+    torch adds decay to the gradient, from where it goes into the momentum (arXiv 1711.05101).
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update. `closure`, if any, is called first with gradients enabled."""
+        loss = _call(closure)
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            trained = [_local(p) for p in group["params"] if p.grad is not None]
+            if group["weight_decay"] and trained:
+                torch._foreach_mul_(trained, 1 - float(group["lr"]) * group["weight_decay"])
+            group["weight_decay"] = 0.0
+        try:
+            super().step()
+        finally:
+            for group, decay in zip(self.param_groups, decays, strict=True):
+                group["weight_decay"] = decay
+        return loss
 
 
 class ScaledAdamW(torch.optim.Optimizer):
@@ -89,9 +114,10 @@ class Adafactor(torch.optim.Optimizer):
     """Adafactor (arXiv 1804.04235) as `torch.optim.Adafactor` defines it, for sharded matrices.
 
     A matrix [R, C] keeps R + C averages of squared gradients instead of R · C; tensors of more
-    dimensions are stacks of matrices, vectors keep all. The step is relative, min(lr, 1/√t) times
-    max(`eps2`, root mean square of the weights), and an update whose own root mean square exceeds
-    `clip` is scaled down to it. Shards must be along the first dimension, as FSDP2's are.
+    dimensions are stacks of matrices, vectors and single numbers keep all. The step is relative,
+    min(lr, 1/√t) times max(`eps2`, root mean square of the weights), and an update whose own root
+    mean square exceeds `clip` is scaled down to it. Shards must be along the first dimension, as
+    FSDP2's are.
     """
 
     def __init__(
@@ -178,7 +204,7 @@ class Adafactor(torch.optim.Optimizer):
         estimates = []
         for parameter in parameters:
             state = self.state[parameter]
-            if parameter.ndim == 1:
+            if parameter.ndim < 2:
                 estimates.append(_local(state["variance"]).clone())
                 continue
             rows, columns = _local(state["row_var"]), _local(state["col_var"])

@@ -12,7 +12,7 @@ from fsdpkit.config.training.settings import ParameterGroup
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate
-from fsdpkit.training.update_rules import Adafactor, ScaledAdamW
+from fsdpkit.training.update_rules import SGD, Adafactor, ScaledAdamW
 
 ROUNDING = 2e-6
 """Four float32 steps whose norms were summed in another order, relative to the matrix's norm."""
@@ -57,6 +57,23 @@ def test_a_frozen_layer_does_not_move_under_fsdp2_and_keeps_no_state(found):
     assert moved["last.bias"] > 0
     assert moved["second.weight"] > 0
     assert not found["frozen_have_state"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_matrices_are_decayed_and_nothing_else_whatever_classes_are_called(found, engine):
+    assert found["decayed"][engine] == [
+        "block.attention.in_proj_weight",
+        "block.attention.out_proj.weight",
+        "block.mix",
+        "gru.weight_hh_l0",
+        "gru.weight_ih_l0",
+    ]
+
+
+@pytest.mark.torch
+def test_flat_shards_that_do_not_show_what_is_a_matrix_are_refused(found):
+    assert "shard()" in found["not_by_shard"]
 
 
 @pytest.mark.torch
@@ -163,3 +180,24 @@ def test_scaled_adamws_first_step_is_the_rate_times_the_weights_root_mean_square
     move = 0.1 * 12.5**0.5
     assert torch.allclose(weight, torch.tensor([3.0 - move, -4.0 + move]))
     assert torch.allclose(small, torch.tensor([1e-9 - 0.1 * 1e-3]))
+
+
+def test_sgds_decay_shrinks_weights_and_leaves_the_momentum_alone():
+    weight = nn.Parameter(torch.tensor([4.0]))
+    optimizer = SGD([weight], lr=0.5, momentum=0.9, weight_decay=0.1)
+    for expected in (4.0 * 0.95 - 0.5 * 1, (4.0 * 0.95 - 0.5) * 0.95 - 0.5 * 1.9):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        assert weight.item() == pytest.approx(expected)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.1
+
+
+def test_adafactor_takes_a_single_number_as_torchs_does():
+    ours, theirs = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.tensor(2.0))
+    optimizers = Adafactor([ours], lr=0.1), torch.optim.Adafactor([theirs], lr=0.1)
+    for gradient in (0.5, -3.0, 0.1):
+        for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
+            weight.grad = torch.tensor(gradient)
+            optimizer.step()
+    assert ours.item() != 2.0
+    assert torch.allclose(ours, theirs)

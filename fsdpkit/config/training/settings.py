@@ -252,7 +252,13 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         float, Meta(description="Where linear and cosine end, as a share of lr.", ge=0, le=1)
     ] = 0.1
     weight_decay: Annotated[
-        float, Meta(description="Decoupled weight decay on matrices; norms have none.", ge=0, le=10)
+        float,
+        Meta(
+            description="Weight decay of matrices, decoupled but for adam; norms, biases and other "
+            "vectors have none.",
+            ge=0,
+            le=10,
+        ),
     ] = 0.0
     beta1: Annotated[
         float, Meta(description="Decay of AdamW's mean; momentum of sgd.", ge=0, lt=1)

@@ -20,15 +20,16 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from fsdpkit.config.training import OptimizerSettings
+from fsdpkit.config.training import OptimizerSettings, PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.settings import ParameterGroup
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.training.distributed import process_group
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate
+from fsdpkit.training.sharding import plain_name, shard
 
 STEPS = 4
 
@@ -90,6 +91,15 @@ def scaled_adamw_by_hand(model: nn.Module, settings: OptimizerSettings, state: d
             p -= lr * decay * p + lr * size * update
 
 
+def sgd_by_hand(model: nn.Module, settings: OptimizerSettings, state: dict) -> None:
+    """Momentum of gradients alone; weights shrink by lr · decay before."""
+    for name, p in model.named_parameters():
+        mean = state[name] = settings.beta1 * state.get(name, torch.zeros_like(p)) + p.grad
+        decay = 0.0 if "norm" in name or name.endswith("bias") else settings.weight_decay
+        with torch.no_grad():
+            p.mul_(1 - settings.lr * decay).sub_(settings.lr * mean)
+
+
 def two_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """What make_optimizer promises by default, found another way: matrices decay, the rest not."""
     plain = [n for n, _ in model.named_parameters() if "norm" in n or n.endswith("bias")]
@@ -109,7 +119,7 @@ def reference(whole: nn.Module, settings: OptimizerSettings) -> list[torch.Tenso
         "adam": lambda: torch.optim.Adam(
             groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
         ),
-        "sgd": lambda: torch.optim.SGD(groups, lr=settings.lr, momentum=settings.beta1),
+        "sgd": lambda: None,
         "adafactor": lambda: torch.optim.Adafactor(groups, lr=settings.lr),
         "adamw-scaled": lambda: None,
     }[settings.name]()
@@ -117,10 +127,42 @@ def reference(whole: nn.Module, settings: OptimizerSettings) -> list[torch.Tenso
     for step in range(STEPS):
         give_gradients(whole, step)
         if optimizer is None:
-            scaled_adamw_by_hand(whole, settings, state)
+            by_hand = sgd_by_hand if settings.name == "sgd" else scaled_adamw_by_hand
+            by_hand(whole, settings, state)
         else:
             optimizer.step()
     return whole_weights(whole)
+
+
+class PreNormBlock(nn.Module):
+    """A matrix of its own in a class whose name says norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, add_bias_kv=True)
+        self.mix, self.gain = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.ones(8))
+        self.scale = nn.LayerNorm([3, 8])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(self.attention(x, x, x)[0] @ self.mix * self.gain)
+
+
+class Foreign(nn.Module):
+    """What torch and others name in their own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.gru = PreNormBlock(), nn.GRU(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+
+def decayed(model: nn.Module) -> list[str]:
+    """Names of the parameters that make_optimizer decays."""
+    optimizer = make_optimizer(model, OptimizerSettings(weight_decay=0.1))
+    names = {p: plain_name(n) for n, p in model.named_parameters()}
+    return sorted(
+        names[p] for g in optimizer.param_groups for p in g["params"] if g["weight_decay"]
+    )
 
 
 found: dict = {"difference": {}, "messages": {}}
@@ -190,6 +232,23 @@ with process_group(240) as ranks:
         again.zero_grad()
         set_optimizer_state_dict(again, other, saved)
         found["restored_decay"][name] = [g["weight_decay"] for g in other.param_groups]
+
+    found["decayed"] = {
+        engine: decayed(
+            shard(
+                Foreign(), ShardingSettings(engine=engine, sync_module_states=True),
+                PrecisionSettings(), ranks, blocks=[PreNormBlock],
+            )
+        )
+        for engine in ("fsdp2", "fsdp1")
+    }  # fmt: skip
+    try:
+        make_optimizer(
+            FullyShardedDataParallel(Net(), device_id=ranks.device, use_orig_params=True),
+            OptimizerSettings(),
+        )
+    except FsdpkitError as error:
+        found["not_by_shard"] = str(error)
 
     # Groups: a frozen layer under a real backward, a slower one, and what is refused.
     model = sharded()
