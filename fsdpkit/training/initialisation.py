@@ -4,6 +4,9 @@ Either the model was built with values, which then must be equal everywhere (`fi
 was built on the meta device, without memory, and a `Fill` makes its values: each whole parameter in
 turn, of which a rank keeps its part (FSDP2), or each module in turn as FSDP1 asks for it. They
 depend on seed and name alone, not on engine, strategy or number of ranks.
+
+Buffers are no weights: those that were built with values keep them, statistics of normalisations
+begin as torch's do, and others need a `Fill` of their own (`Start`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,13 +22,17 @@ import torch.distributed as dist
 from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from fsdpkit.errors import ConfigError
 from fsdpkit.training.units import plain_name
 
 Fill = Callable[[str, Tensor, Generator], None]
-"""Fills one whole parameter or buffer in place: (its name, the tensor, a generator seeded for it).
+"""Fills one whole parameter in place: (its name, the tensor, a generator seeded for it).
 
 A weight with several names is filled once, under the first.
 """
+
+_STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
+"""First values of what BatchNorm and InstanceNorm keep."""
 
 
 @runtime_checkable
@@ -41,6 +49,70 @@ class PartFill(Protocol):
 
     def fill_part(self, name: str, tensor: DTensor) -> None:
         """Fill this rank's part of a sharded tensor."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Who gives the tensors of a model on the meta device their first values.
+
+    A buffer's come from the files of a `PartFill`, else from where the model was built. Statistics
+    of a normalisation begin as torch's do; `fill_buffers` makes the others.
+    """
+
+    fill: Fill
+    seed: int
+    fill_buffers: Fill | None = None
+
+    def check_buffers(self, model: nn.Module) -> None:
+        """Raise ConfigError for a buffer without memory whose value nobody knows."""
+        unknown = [
+            name
+            for module, last, name in _buffers(model)
+            if getattr(module, last).is_meta
+            and not (self.fill_buffers or self._in_files(name) or _is_statistic(module, last))
+        ]
+        if unknown:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            raise ConfigError(
+                f"{', '.join(unknown[:3])}{more}: on the meta device, and `fill` is not asked for "
+                'buffers. Make them with device="cpu" where the model is built, so that they have '
+                "their values, or pass shard() a `fill_buffers`."
+            )
+
+    def values(self, name: str, like: Tensor, device: torch.device) -> Tensor:
+        """One whole parameter's."""
+        return _filled(self.fill, name, like, self.seed, device)
+
+    def set_buffer(
+        self, module: nn.Module, last: str, name: str, built: Tensor, device: torch.device
+    ) -> None:
+        """Put the buffer `last` of `module` on `device`; `built` is what it was before."""
+        if self._in_files(name):
+            value = _filled(self.fill, name, built, self.seed, device)
+        elif not built.is_meta:
+            value = built.to(device)
+        elif _is_statistic(module, last):
+            value = torch.full_like(built, _STATISTICS[last], device=device)
+        else:
+            assert self.fill_buffers, "check_buffers comes first"
+            value = _filled(self.fill_buffers, name, built, self.seed, device)
+        setattr(module, last, value)
+
+    def _in_files(self, name: str) -> bool:
+        return isinstance(self.fill, PartFill) and self.fill.has(name)
+
+
+def _buffers(model: nn.Module) -> list[tuple[nn.Module, str, str]]:
+    """(module, attribute, plain name) of each buffer."""
+    return [
+        (module, last, plain_name(f"{prefix}.{last}" if prefix else last))
+        for prefix, module in model.named_modules()
+        for last, _ in module.named_buffers(recurse=False)
+    ]
+
+
+def _is_statistic(module: nn.Module, last: str) -> bool:
+    return isinstance(module, nn.modules.batchnorm._NormBase) and last in _STATISTICS
 
 
 def is_on_meta(model: nn.Module) -> bool:
@@ -68,26 +140,24 @@ def send_to_all(model: nn.Module) -> None:
             tensor.copy_(values)
 
 
-def fill_shards(
-    model: nn.Module, fill: Fill, seed: int, device: torch.device, *, offload: bool
-) -> None:
-    """FSDP2, after `fully_shard` on meta: give each shard memory and its part of `fill`'s values.
+def fill_shards(model: nn.Module, start: Start, device: torch.device, *, offload: bool) -> None:
+    """FSDP2, after `fully_shard` on meta: give each shard memory and its part of the first values.
 
     `device` is where values are made and buffers live; shards live there too, or with `offload` in
     host memory. One whole parameter at a time is held beside the shards, of a `PartFill` none.
     """
+    fill = start.fill
+    built = [(*slot, getattr(*slot[:2])) for slot in _buffers(model)]
     model.to_empty(device="cpu" if offload else device)
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
-
     with torch.no_grad():
-        for full_name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for module, last, name, buffer in built:
+            start.set_buffer(module, last, name, buffer, device)
+        for full_name, tensor in model.named_parameters():
             name = plain_name(full_name)
             if isinstance(tensor, DTensor) and isinstance(fill, PartFill) and fill.has(name):
                 fill.fill_part(name, tensor)
                 continue
-            whole = _filled(fill, name, tensor, seed, device)
+            whole = start.values(name, tensor, device)
             if isinstance(tensor, DTensor):
                 # src_data_rank=None: every rank cuts its own copy, nothing is sent.
                 part = distribute_tensor(
@@ -99,7 +169,7 @@ def fill_shards(
 
 
 def fill_modules(
-    model: nn.Module, fill: Fill, seed: int, device: torch.device
+    model: nn.Module, start: Start, device: torch.device
 ) -> Callable[[nn.Module], None]:
     """FSDP1's `param_init_fn`: it asks for one module at a time and does not say which it is."""
     names = {id(module): name for name, module in model.named_modules()}
@@ -108,17 +178,21 @@ def fill_modules(
     }
 
     def materialise(module: nn.Module) -> None:
+        def name_of(last: str) -> str:
+            prefix = names[id(module)]
+            return plain_name(f"{prefix}.{last}" if prefix else last)
+
+        built = dict(module.named_buffers(recurse=False))
         module.to_empty(device=device, recurse=False)
-        prefix = names[id(module)]
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         with torch.no_grad():
-            for last, tensor in own:
+            for last, buffer in built.items():
+                start.set_buffer(module, last, name_of(last), buffer, device)
+            for last, tensor in module.named_parameters(recurse=False):
                 if (module, last) in first_of:
                     first, name = first_of[module, last]
                     module.register_parameter(last, getattr(first, name))
                     continue
-                name = plain_name(f"{prefix}.{last}" if prefix else last)
-                tensor.copy_(_filled(fill, name, tensor, seed, device))
+                tensor.copy_(start.values(name_of(last), tensor, device))
 
     return materialise
 

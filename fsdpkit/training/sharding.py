@@ -48,6 +48,7 @@ from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equa
 from fsdpkit.training.initialisation import (
     Fill,
     PartFill,
+    Start,
     fill_modules,
     fill_shards,
     fingerprint,
@@ -104,6 +105,7 @@ def shard(
     *,
     blocks: Collection[type[nn.Module]] = (),
     fill: Fill | None = None,
+    fill_buffers: Fill | None = None,
     seed: int = 0,
     compile: bool = False,
     is_unit: IsUnit | None = None,
@@ -118,13 +120,14 @@ def shard(
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
       its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
       depend on seed and parameter name only, or on the files, so they are the same for every world
-      size and both engines.
+      size and both engines. Buffers that were built with values (`device="cpu"`) keep them,
+      BatchNorm's statistics begin anew, `fill_buffers` makes the others.
     - Built with values: they must be equal on all ranks, which is checked, or with
       `sync_module_states` are rank 0's.
 
     Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
-    divide the world, or a parameter tied across units; FsdpkitError when ranks hold different
-    values.
+    divide the world, a parameter tied across units, or a buffer whose value nobody knows;
+    FsdpkitError when ranks hold different values.
     """
     if sharding.activation_checkpointing in ("full", "selective"):
         checkpoint_activations(
@@ -153,6 +156,9 @@ def shard(
         fill.check(model)
     if on_meta and fill is None:
         raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
+    start = Start(fill, seed, fill_buffers) if on_meta and fill else None
+    if start:
+        start.check_buffers(model)
     check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
     if not on_meta:
         if sharding.sync_module_states:
@@ -163,14 +169,13 @@ def shard(
         _compile_in_place(model, blocks)
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
-    fill = fill if on_meta else None
-    if fill:
-        ignored = fill_ignored(model, ignored, fill, seed, ranks.device)
+    if start:
+        ignored = fill_ignored(model, ignored, start.fill, seed, ranks.device)
     keep_equal(ignored.values(), ranks.device)
     sharding = _without_groups_of_one(sharding, ranks)
     engine = _shard_fsdp1 if sharding.engine == "fsdp1" else _shard_fsdp2
     dimensions = {plain_name(name): parameter.ndim for name, parameter in model.named_parameters()}
-    model = engine(model, sharding, precision, ranks, units, set(ignored.values()), fill, seed)
+    model = engine(model, sharding, precision, ranks, units, set(ignored.values()), start)
     setattr(model, DIMENSIONS, dimensions)
     return model
 
@@ -309,8 +314,7 @@ def _shard_fsdp2(
     ranks: Ranks,
     units: Sequence[Unit],
     ignored: set[nn.Parameter],
-    fill: Fill | None,
-    seed: int,
+    start: Start | None,
 ) -> nn.Module:
     mesh = _mesh(sharding, ranks)
     dtype = compute_dtype(precision, ranks.device)
@@ -351,10 +355,10 @@ def _shard_fsdp2(
     setattr(model, KEEPS_GATHERED, frees is False)
     if sharding.prefetch:
         _prefetch(model, units, sharding.prefetch)
-    if fill:
-        make = partial(fill_shards, model, fill, seed, ranks.device, offload=sharding.cpu_offload)
+    if start:
+        make = partial(fill_shards, model, start, ranks.device, offload=sharding.cpu_offload)
         # What is wrong with the part that one rank reads is told by all of them.
-        together(make) if isinstance(fill, PartFill) else make()
+        together(make) if isinstance(start.fill, PartFill) else make()
     return model
 
 
@@ -397,8 +401,7 @@ def _shard_fsdp1(
     ranks: Ranks,
     units: Sequence[Unit],
     ignored: set[nn.Parameter],
-    fill: Fill | None,
-    seed: int,
+    start: Start | None,
 ) -> nn.Module:
     mesh = _mesh(sharding, ranks)
     dtype = compute_dtype(precision, ranks.device)
@@ -417,8 +420,8 @@ def _shard_fsdp1(
         return module in all_units
 
     initialise: Callable[[nn.Module], None] | None = None
-    if fill:
-        initialise = fill_modules(model, fill, seed, ranks.device)
+    if start:
+        initialise = fill_modules(model, start, ranks.device)
     sharded = FullyShardedDataParallel(
         model,
         # With a mesh, state dicts hold DTensors, which either engine can load.

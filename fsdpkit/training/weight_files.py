@@ -91,12 +91,6 @@ class FileFill:
                 if not wrong and not same(found[0], other)
             ]
             self._table |= {name: found[0] for name in each.names if found}
-        if self._otherwise is None:
-            wrong += [
-                f"{name} is a buffer that no file has (persistent=False)"
-                for name, buffer in model.named_buffers()
-                if buffer.is_meta and plain_name(name) not in known
-            ]
         if wrong:
             more = f"\n(and {len(wrong) - _MOST_TOLD} more)" if len(wrong) > _MOST_TOLD else ""
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""On three ranks: what a checkpoint has of buffers that differ by rank, under both engines.
+"""On three ranks: buffers that differ by rank in a checkpoint, and the first values of buffers.
 
 Writes to the file in argv[1], per case: rank 0's buffers when it saved, those in the checkpoint,
-and each rank's after loading it.
+and each rank's after loading it; per engine: what buffers of a model on the meta device become.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from fsdpkit.config.training import CheckpointSettings, PrecisionSettings, ShardingSettings
+from fsdpkit.errors import ConfigError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.checkpoint_loading import read_weights, weights_in
@@ -79,13 +80,48 @@ def saved_and_loaded(ranks: Ranks, folder: Path, sharding: dict[str, Any]) -> di
     }
 
 
+class Rotary(Block):
+    """A block whose buffers say where they are made, but for two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", 10.0 ** -torch.arange(3, device="cpu"))
+        mask = torch.ones(2, 2, dtype=torch.bool, device="cpu").tril()
+        self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("table", torch.arange(3))
+        self.gain = nn.Parameter(torch.ones(2))
+
+
+def one(name: str, tensor: Tensor, _: Generator) -> None:
+    """For parameters alone."""
+    assert name.endswith(("weight", "bias", "gain")), name
+    tensor.fill_(1.0)
+
+
+def first_values(ranks: Ranks, engine: str) -> dict[str, Any]:
+    def on_meta(**fills: Any) -> nn.Module:
+        with torch.device("meta"):
+            model = nn.Sequential(Rotary(), Rotary())
+        sharding = ShardingSettings(engine=engine)
+        return shard(model, sharding, PrecisionSettings(), ranks, blocks=[Rotary], **fills)
+
+    try:
+        on_meta(fill=one)
+        message = "no error"
+    except ConfigError as error:
+        message = str(error)
+    model = on_meta(fill=one, fill_buffers=lambda name, tensor, _: tensor.fill_(len(name)))
+    return {"message": message, "buffers": buffers(model), "saved": sorted(model.state_dict())}
+
+
 def main() -> None:
     with process_group(timeout_s=240) as ranks:
         folder = Path(sys.argv[1]).parent
-        found = {
+        found: dict[str, Any] = {
             name: saved_and_loaded(ranks, folder / name.replace(" ", "-"), sharding)
             for name, sharding in CASES.items()
         }
+        found["first values"] = {name: first_values(ranks, name) for name in ("fsdp2", "fsdp1")}
         if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps(found))
 
