@@ -135,7 +135,7 @@ class Bed:
             f"environment.variables={variables}",
         )
         done = self.fsdpkit(
-            *("submit", *words),
+            *("submit", "--nodes", "2", "--gpus", "1", *words),
             *("--account", "pas1234", "--time", "15", "--json"),
             *(word for assignment in assigned for word in ("--set", assignment)),
         )
