@@ -47,8 +47,8 @@ class ResNet(nn.Module):
 
 
 def fill(name: str, tensor: Tensor, generator: Generator) -> None:
-    """Initial values, buffers too: BatchNorm begins as the identity."""
-    if name.endswith(("norm1.weight", "norm2.weight", "running_var")):
+    """Initial values; BatchNorm begins as the identity."""
+    if name.endswith(("norm1.weight", "norm2.weight")):
         tensor.fill_(1)
     elif tensor.ndim < 2:
         tensor.zero_()
