@@ -80,6 +80,22 @@ def test_a_head_node_that_two_others_no_longer_hear_is_the_one_to_avoid(bed: Bed
         raise trial.error(str(error)) from error
 
 
+def test_a_job_with_spare_nodes_that_loses_its_head_node_is_queued_again(
+    bed: Bed, undisturbed: Losses
+) -> None:
+    """With the node its batch shell dies, and Slurm would go on showing the job as running."""
+    trial = bed.submit(hold="training", spare=1)
+    trial.strike(by.kill_head_node)
+    bed.cluster.wait_job(trial.job_id, states=["PENDING"])  # for it needs all three nodes
+    bed.cluster.start_node(by.HEAD)
+    job = trial.wait_end()
+    try:
+        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+        assert trial.losses() == undisturbed
+    except AssertionError as error:
+        raise trial.error(str(error)) from error
+
+
 TAKE = """
 import socket, sys, time
 taken = socket.socket()
