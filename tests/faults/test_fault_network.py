@@ -83,10 +83,11 @@ def test_a_head_node_that_two_others_no_longer_hear_is_the_one_to_avoid(bed: Bed
 def test_a_job_with_spare_nodes_that_loses_its_head_node_is_queued_again(
     bed: Bed, undisturbed: Losses
 ) -> None:
-    """With the node its batch shell dies, and Slurm would go on showing the job as running."""
+    """With the node its batch shell dies, and Slurm would go on showing the job as running. The
+    node comes back as soon as Slurm has seen that it was gone."""
     trial = bed.submit(hold="training", spare=1)
     trial.strike(by.kill_head_node)
-    bed.cluster.wait_job(trial.job_id, states=["PENDING"])  # for it needs all three nodes
+    trial.until(lambda: "DOWN" in bed.cluster.nodes()[by.HEAD], "loss of the head node")
     bed.cluster.start_node(by.HEAD)
     job = trial.wait_end()
     try:
