@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from fsdpkit.config.training import DataSettings, TrainingSettings
-from fsdpkit.data.loading import BadRows, load
+from fsdpkit.data.loading import BadRows, load, load_held_out
 from fsdpkit.data.spans import SHORTEST, Recipe, Windows, corrupt
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.data.tokens import Tokens
@@ -232,7 +232,8 @@ class Text:
     held_out: Samples
     tokenizer: Tokenizer
     bad_rows: BadRows  # what was left out
-    fingerprint: str
+    fingerprint: str  # of what is trained on, or held out of it
+    held_out_fingerprint: str  # of a held-out source of its own, else empty
 
     @property
     def vocabulary(self) -> int:
@@ -246,6 +247,24 @@ def open_data(data: DataSettings, seed: int) -> Text:
     Raises what `fsdpkit.data.loading.load` raises, and ConfigError when no sample is left.
     """
     tokens, tokenizer, bad_rows = load(data)
+    samples = samples_of(data.source, tokens, tokenizer, data, seed)
+    parts: list[Samples]
+    if data.held_out_source is None:
+        every = round(1 / data.held_out) if data.held_out else len(samples) + 1
+        parts = [Part(samples, every, held_out=held_out) for held_out in (False, True)]
+        print_of_held_out = ""
+    else:
+        others, bad_in_others = load_held_out(data, tokenizer)
+        parts = [samples, samples_of(data.held_out_source, others, tokenizer, data, seed)]
+        bad_rows, print_of_held_out = bad_rows.and_also(bad_in_others), others.fingerprint()
+    train, held_out = (Packed(part, data) if data.packing else part for part in parts)
+    return Text(train, held_out, tokenizer, bad_rows, tokens.fingerprint(), print_of_held_out)
+
+
+def samples_of(
+    source: str, tokens: Tokens, tokenizer: Tokenizer, data: DataSettings, seed: int
+) -> Samples:
+    """Samples for the task of `data`, of the rows that `source` has. Raises ConfigError without."""
     samples: Samples
     if data.task == "span-corruption":
         samples = Spans(tokens, tokenizer, data, seed)
@@ -253,13 +272,10 @@ def open_data(data: DataSettings, seed: int) -> Text:
         samples = Pairs(tokens, tokenizer, data)
     if not len(samples):
         raise ConfigError(
-            f"{data.source} has {len(tokens)} rows and no sample for {data.task}"
+            f"{source} has {len(tokens)} rows and no sample for {data.task}"
             + (f": no text has {SHORTEST} tokens." if len(tokens) else ".")
         )
-    every = round(1 / data.held_out) if data.held_out else len(samples) + 1
-    parts = (Part(samples, every, held_out=held_out) for held_out in (False, True))
-    train, held_out = (Packed(part, data) if data.packing else part for part in parts)
-    return Text(train, held_out, tokenizer, bad_rows, tokens.fingerprint())
+    return samples
 
 
 class Steps(Dataset[Batch]):

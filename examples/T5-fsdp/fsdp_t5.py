@@ -35,7 +35,7 @@ from weights import check, fill_from, hugging_face
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes
+from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes, is_due
 from fsdpkit.training.checkpoint import Checkpointer, Progress
 from fsdpkit.training.command_line import read_settings
 from fsdpkit.training.debugging import Debugging, prepare
@@ -57,7 +57,7 @@ from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
-from fsdpkit.training.sampler import data_order
+from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.sharding import compute_dtype, shard
 
@@ -82,6 +82,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     # [3] Data: the same samples on every rank, each rank its share of them.
     text = open_data(settings.data, settings.seed)
     check_same_everywhere("training data", text.fingerprint)
+    check_same_everywhere("held-out data", text.held_out_fingerprint)
     loader = make_loader(text.train, settings, ranks, shuffle=True)
 
     # [2] Model: built without memory, then each rank fills only its shard. [5] Activation
@@ -101,6 +102,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         export=hugging_face(config, eos_id=text.tokenizer.eos_id),
     )
     progress = saves.resume() or Progress()
+    settings = with_steps(settings, loader, progress)
     heartbeat.resumed(progress.step)
     peak = describe(settings, ranks, config, text, progress)
     metrics = Metrics(
@@ -143,11 +145,12 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
                 line = metrics.log(progress.step, lr=step.lr, grad_norm=step.grad_norm)
                 saves.measured(progress.step, line)
                 display.line(line)
-            if evaluation.due(progress.step, last=last):
+            epoch = completed_epoch(loader, progress)
+            if evaluation.due(progress.step, last=last, epoch=epoch):
                 with metrics.pause(), heartbeat.phase("evaluating"):
                     last = evaluation.run(progress) or last
             stopping = stop.agreed() and not last
-            due = clock.due(progress.step, last=last, stopping=stopping)
+            due = clock.due(progress.step, last=last, stopping=stopping, epoch=epoch)
             if due or saves.best_due(progress.step):
                 progress.tokens, progress.skipped = metrics.settle(), metrics.skipped
                 with metrics.pause(), heartbeat.phase("saving"):
@@ -226,11 +229,11 @@ class Evaluation:
     saves: Checkpointer
     loader: DataLoader[Batch]
 
-    def due(self, step: int, *, last: bool) -> bool:
+    def due(self, step: int, *, last: bool, epoch: int) -> bool:
         settings = self.parts.settings.evaluation
-        every = settings.every_steps
         there_is_any = settings.batches > 0 and len(self.loader.dataset) > 0  # type: ignore[arg-type]
-        return there_is_any and (last or (every > 0 and step % every == 0))
+        on_this_step = is_due(step, settings.every_steps) or is_due(epoch, settings.every_epochs)
+        return there_is_any and (last or on_this_step)
 
     def run(self, progress: Progress) -> bool:
         """Evaluate; True when the loss has not fallen for too long, so that training ends."""
@@ -277,6 +280,18 @@ def finish(parts: Parts, saves: Checkpointer, paths: TaskPaths, progress: Progre
         set_timeout(settings.startup_timeout_s)  # the others wait for the one that writes
         on_first(ranks, lambda: export_hugging_face(chosen, paths.export))
         ranks.say(f"exported {chosen.name} to {paths.export}")
+
+
+def with_steps(
+    settings: TrainingSettings, loader: DataLoader[Batch], progress: Progress
+) -> TrainingSettings:
+    """`settings` with the number of steps after which they end the run."""
+    most, epochs = settings.most_steps, settings.epochs
+    steps = steps_of_epochs(loader, progress, epochs) if epochs else most
+    settings = msgspec.structs.replace(settings, steps=min(steps, most) if most else steps)
+    if settings.steps and (found := problems(settings, None)):
+        raise ConfigError("\n".join(found))
+    return settings
 
 
 def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:
@@ -354,9 +369,11 @@ def describe(
     dtype = compute_dtype(settings.precision, ranks.device)
     peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
     sharding, data = settings.sharding, settings.data
+    of_held_out = f"held out in {data.held_out_source}" if data.held_out_source else "held out"
     nodes = ranks.world_size // ranks.local_world_size
     gathers = "inherent" if sharding.engine == "fsdp2" else str(sharding.limit_all_gathers).lower()
     micro = settings.micro_batch or settings.batch_size
+    epoch_steps = -(-len(text.train) // (settings.batch_size * ranks.world_size))
     with torch.device("meta"):
         parameters = sum(p.numel() for p in T5(config).parameters())
     lines = [
@@ -370,10 +387,14 @@ def describe(
         f"precision  {str(dtype).removeprefix('torch.')}, gradients summed in "
         f"{settings.precision.reduce}, weights kept in {settings.precision.master}",
         f"data       {data.source} {data.task}: {len(text.train):,} samples, "
-        f"{len(text.held_out):,} held out, tokenizer {text.tokenizer.name}",
+        f"{len(text.held_out):,} {of_held_out}, tokenizer {text.tokenizer.name}",
         f"batch      {settings.batch_size} × {ranks.world_size} ranks, {micro} at a time",
+        f"length     {settings.steps} steps; an epoch has {epoch_steps}"
+        + (f", training.epochs is {settings.epochs}" if settings.epochs else ""),
         f"speed      {describe_peak(ranks.device, dtype, peak)}",
     ]
+    if data.source_prefix:
+        lines.append(f"prefix     {data.source_prefix!r} before each source text")
     if text.bad_rows.count:
         lines.append(f"bad rows   {text.bad_rows.count:,} left out, such as")
         lines += [f"           {row}" for row in text.bad_rows.examples]

@@ -57,6 +57,12 @@ def command() -> None:
 @click.option("--source-field", default="source", show_default=True, help="Field of the text read.")
 @click.option("--target-field", default="target", show_default=True, help="Field of the answer.")
 @click.option(
+    "--source-prefix",
+    default="",
+    metavar="TEXT",
+    help='Put before each source text, such as "summarize: ".',
+)
+@click.option(
     "--processes",
     type=click.IntRange(1, 1024),
     help=f"Processes (default: CPUs, at most {MOST_BY_DEFAULT}).",
@@ -104,7 +110,10 @@ def prepare(
     click.echo(f"{output}: {index.rows:,} rows, {index.tokens:,} tokens, {_size(index)}")
     source = shlex.quote(f"training.data.source={output}")
     click.echo(f"  fsdpkit data show {shlex.quote(output)}")
-    click.echo(f"  fsdpkit submit --set {source} --set training.data.task={asked.task}")
+    words = f"--set {source} --set training.data.task={asked.task}"
+    if asked.source_prefix:
+        words += " --set " + shlex.quote(f"training.data.source_prefix={asked.source_prefix}")
+    click.echo(f"  fsdpkit submit {words}")
     return 0
 
 

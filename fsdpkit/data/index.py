@@ -63,6 +63,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerRecord
     bad_rows: str
     inputs: tuple[InputRecord, ...]
+    source_prefix: str = ""
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +129,16 @@ def _check_sizes(directory: Path, index: Index) -> None:
 
 
 def check_fits(
-    directory: Path, index: Index, fields: int, tokenizer: str | None, workdir: Path = Path()
+    directory: Path,
+    index: Index,
+    fields: int,
+    tokenizer: str | None,
+    workdir: Path = Path(),
+    *,
+    source_prefix: str = "",
 ) -> None:
-    """Raises ConfigError when `index` is for another task, or made with another tokenizer."""
+    """Raises ConfigError when `index` is for another task, or made with another tokenizer or
+    prefix."""
     if index.fields != fields:
         other = "span-corruption" if fields == 1 else "pairs"
         raise ConfigError(
@@ -142,6 +150,12 @@ def check_fits(
         raise ConfigError(
             f"{directory}: was prepared with the tokenizer {record.file}, which is not "
             f"{tokenizer}: leave training.data.tokenizer unset, or prepare the data again."
+        )
+    if (prepared := index.preparation.source_prefix) != source_prefix:
+        raise ConfigError(
+            f"{directory}: was prepared with the source prefix {prepared!r}, not "
+            f"{source_prefix!r}: set training.data.source_prefix to that, or prepare it again with "
+            "--source-prefix."
         )
 
 

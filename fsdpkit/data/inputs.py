@@ -52,15 +52,24 @@ def _told(problems: Iterator[str]) -> Iterator[str]:
 
 
 def _data_problems(data: DataSettings, world_size: int | None, workdir: Path) -> Iterator[str]:
-    if data.source == PYTHON_DOCS:
-        return
+    if data.source != PYTHON_DOCS:
+        yield from _source_problems(data, data.source, world_size, workdir)
+    if data.held_out_source is not None:
+        # Evaluating, a rank may be without a sample.
+        yield from _source_problems(data, data.held_out_source, None, workdir)
+
+
+def _source_problems(
+    data: DataSettings, source: str, world_size: int | None, workdir: Path
+) -> Iterator[str]:
     fields = [data.source_field]
     if data.task == "pairs":
         fields.append(data.target_field)
-    where = workdir / data.source
+    where = workdir / source
     if where.is_dir():
         index = read_index(where)
-        check_fits(where, index, len(fields), data.tokenizer, workdir)
+        prefix = data.source_prefix
+        check_fits(where, index, len(fields), data.tokenizer, workdir, source_prefix=prefix)
         yield from _too_few(data, str(where), index.rows, world_size)
         return
     rows = 0
@@ -78,8 +87,8 @@ def _data_problems(data: DataSettings, world_size: int | None, workdir: Path) ->
             return
         rows += count
         all_seen = all_seen and path.stat().st_size <= BATCH_BYTES
-    if all_seen and len(paths) <= 3:
-        yield from _too_few(data, str(where), rows, world_size)
+    if data.limit or (all_seen and len(paths) <= 3):
+        yield from _too_few(data, str(where), rows if all_seen else data.limit, world_size)
 
 
 def _first_rows(piece: Piece, fields: list[str], policy: str) -> tuple[int, str | None]:
@@ -102,10 +111,12 @@ def _first_rows(piece: Piece, fields: list[str], policy: str) -> tuple[int, str 
 
 def _too_few(data: DataSettings, source: str, rows: int, world_size: int | None) -> Iterator[str]:
     # A text of span corruption becomes many samples; a pair is one.
+    rows = min(rows, data.limit) if data.limit else rows
     if data.task == "pairs" and world_size is not None and rows < world_size:
         yield (
             f"{source}: {rows} row{'s' if rows != 1 else ''} for {world_size} ranks: every rank "
-            "needs one; use fewer nodes or GPUs, or more data."
+            "needs one; use fewer nodes or GPUs, or more data"
+            + (f" (training.data.limit is {data.limit})." if data.limit else ".")
         )
 
 

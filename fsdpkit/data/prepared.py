@@ -23,15 +23,15 @@ from fsdpkit.errors import StorageError
 
 
 def open_prepared(
-    directory: Path, fields: int, tokenizer: str | None = None
+    directory: Path, fields: int, tokenizer: str | None = None, source_prefix: str = ""
 ) -> tuple[Tokens, Tokenizer, BadRows]:
     """What `fsdpkit data prepare` wrote; `tokenizer` None takes the one it was made with.
 
     Raises NotFoundError for an incomplete directory, ConfigError for one that is damaged, for
-    another task or by another tokenizer.
+    another task, by another tokenizer or with another prefix.
     """
     index = read_index(directory)
-    check_fits(directory, index, fields, tokenizer)
+    check_fits(directory, index, fields, tokenizer, source_prefix=source_prefix)
     tokens = _map(directory, index)
     made_with = tokenizer_of(directory, index.preparation.tokenizer)
     return tokens, made_with, BadRows(index.bad_rows, index.bad_examples)

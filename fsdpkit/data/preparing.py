@@ -117,6 +117,7 @@ def _describe(paths: Sequence[Path], settings: DataSettings) -> Preparation:
         tokenizer=record,
         bad_rows=settings.bad_rows,
         inputs=tuple(_input_record(path) for path in paths),
+        source_prefix=settings.source_prefix,
     )
 
 
@@ -200,7 +201,7 @@ def _difference(earlier: Preparation | None, asked: Preparation) -> str:
     if changed == "tokenizer":
         return f"another tokenizer ({earlier.tokenizer.vocab_size} ids)"
     old_value = ", ".join(old[changed]) if changed == "fields" else old[changed]
-    return f"{changed.replace('_', ' ')} {old_value}"
+    return f"{changed.replace('_', ' ')} {old_value or 'none'}"
 
 
 def _ours(output: Path) -> Iterator[Path]:

@@ -65,7 +65,7 @@ def write_shard(
         for piece in pieces:
             for batch in read(piece, asked.fields):
                 bad = bad.and_also(sift(batch, asked.bad_rows))
-                encoded = encode_rows(tokenizer, batch.rows, fields)
+                encoded = encode_rows(tokenizer, batch.rows, fields, asked.source_prefix)
                 ids = encoded.ids.tobytes()
                 lengths = encoded.lengths.astype(np.dtype("<u4")).tobytes()
                 ids_out.write(ids)

@@ -72,6 +72,21 @@ class Tokens:
         digest.update(ids.data)
         return cls([ids], [len(table)], lengths, starts, digest.hexdigest()[:16])
 
+    def first(self, rows: int) -> Tokens:
+        """The first `rows` rows, or all if there are fewer; nothing is copied."""
+        if rows >= len(self):
+            return self
+        kept = bisect_right(self._first_rows, rows - 1)
+        shard_rows = [b - a for a, b in pairwise([*self._first_rows[:kept], rows])]
+        return Tokens(
+            self._shards[:kept],
+            shard_rows,
+            self._lengths[:, :rows],
+            self._starts[:rows],
+            f"{self._fingerprint} first {rows}",
+            (first_rows, (self, rows)),
+        )
+
     def __len__(self) -> int:
         return self._first_rows[-1]
 
@@ -102,6 +117,11 @@ class Tokens:
             return self._reopen
         rows = [b - a for a, b in pairwise(self._first_rows)]
         return Tokens, (self._shards, rows, self._lengths, self._starts, self._fingerprint)
+
+
+def first_rows(tokens: Tokens, rows: int) -> Tokens:
+    """`tokens.first(rows)`, as another process makes it from what it was sent."""
+    return tokens.first(rows)
 
 
 def starts_of(table: Lengths) -> Lengths:

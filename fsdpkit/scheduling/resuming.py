@@ -179,7 +179,7 @@ def _check_not_over(run: Run, states: States, ahead: Sequence[str], otherwise: b
     if all(state and state.succeeded for state in standing) and not otherwise:
         raise UsageError(
             f"run {run.id} has reached its goal; to go on, change it, for example with "
-            "--set training.steps=…"
+            "--set training.steps=… or training.epochs=…"
         )
 
 

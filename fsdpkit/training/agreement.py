@@ -55,6 +55,11 @@ class Agreement:
         return bool(votes > 0)
 
 
+def is_due(done: int, every: int) -> bool:
+    """Whether what comes every so many steps, or epochs, comes after `done` of them; 0: never."""
+    return every > 0 and done > 0 and done % every == 0
+
+
 class StopRequest(Agreement):
     """Whether the run is to save and stop; `wanted()` goes into the sum.
 
@@ -97,8 +102,8 @@ class SaveClock(Agreement):
     """When to save; `wanted()` goes into the sum.
 
     That is when `every_minutes` have passed since the last checkpoint, with `paths` also when
-    somebody asks for one (`fsdpkit checkpoint save`), after every so many steps, before the run
-    stops, and at its end.
+    somebody asks for one (`fsdpkit checkpoint save`), after every so many steps or epochs, before
+    the run stops, and at its end.
     """
 
     def __init__(
@@ -109,11 +114,13 @@ class SaveClock(Agreement):
         paths: TaskPaths | None = None,
         *,
         every_steps: int = 0,
+        every_epochs: int = 0,
         at_end: bool = True,
     ) -> None:
         super().__init__(ranks)
         self._every_s, self._clock, self._paths = every_minutes * 60, clock, paths
-        self._every_steps, self._at_end = every_steps, at_end
+        self._every_steps, self._every_epochs = every_steps, every_epochs
+        self._at_end = at_end
         self._first = ranks.is_first
         self._next_look = -float("inf")
         self._wish: str | None = None
@@ -127,13 +134,17 @@ class SaveClock(Agreement):
             settings.every_minutes,
             paths=paths,
             every_steps=settings.every_steps,
+            every_epochs=settings.every_epochs,
             at_end=settings.at_end or settings.export,
         )
 
-    def due(self, step: int, *, last: bool, stopping: bool) -> bool:
-        """Whether to save now that `step` steps are done; to be asked after each, on all ranks."""
+    def due(self, step: int, *, last: bool, stopping: bool, epoch: int = 0) -> bool:
+        """Whether to save now that `step` steps are done; to be asked after each, on all ranks.
+
+        `epoch`: epochs that are complete, if the last step completed one, else 0.
+        """
         late = self.agreed()
-        on_this_step = self._every_steps > 0 and step % self._every_steps == 0
+        on_this_step = is_due(step, self._every_steps) or is_due(epoch, self._every_epochs)
         return stopping or late or on_this_step or (last and self._at_end)
 
     def wanted(self) -> float:

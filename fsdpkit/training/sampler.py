@@ -128,7 +128,11 @@ class GlobalBatches:
             yield Share(mine.tolist(), epoch, everyone.copy())
 
     def __len__(self) -> int:
-        left = max(0, self.sampler.total_size - self.sampler.position)
+        return self.left_after(self.sampler.position)
+
+    def left_after(self, position: int) -> int:
+        """Steps until the epoch ends when `position` of its samples are consumed."""
+        left = max(0, self.sampler.total_size - position)
         if self.drop_last:
             return left // self.global_batch_size
         return -(-left // self.global_batch_size)
@@ -154,6 +158,26 @@ def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
             progress.position += batches.global_batch_size
             yield batch
         progress.epoch, progress.position = progress.epoch + 1, 0
+
+
+def completed_epoch(loader: DataLoader[Any], progress: Progress) -> int:
+    """How many epochs are complete, if the last batch was the last of its epoch; else 0."""
+    batches = _global_batches(loader)
+    return progress.epoch + 1 if batches.left_after(progress.position) == 0 else 0
+
+
+def steps_of_epochs(loader: DataLoader[Any], progress: Progress, epochs: int) -> int:
+    """Steps that a run has in all when it ends with its `epochs`-th epoch.
+
+    They are counted from where `progress` stands: a run that went on with another global batch has
+    another number of steps in its remaining epochs, and still sees each sample once in each.
+    """
+    batches = _global_batches(loader)
+    if progress.epoch >= epochs:
+        return progress.step
+    whole_epochs = epochs - progress.epoch - 1
+    left = batches.left_after(progress.position) + whole_epochs * batches.left_after(0)
+    return progress.step + left
 
 
 def data_order(loader: DataLoader[Any], fingerprint: str = "") -> DataOrder:

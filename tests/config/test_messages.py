@@ -103,7 +103,8 @@ FILES = {
     "[training.model]\npreset = 3": ("training.model.preset (mine.toml)", "must be one of tiny-"),
     "[training]\nsteps = 'many'": (
         "training.steps (mine.toml)",
-        "must be a whole number, not 'many' (Optimizer steps in all)",
+        "must be a whole number, not 'many' "
+        "(Most optimizer steps in all; 0: those of `epochs`, else 100)",
     ),
     "[training]\ngrad_clip = nan": ("training.grad_clip (mine.toml)", "nan is not a number"),
     "[environment]\nconda = 'a'\nvenv = 'b'": (

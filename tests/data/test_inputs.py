@@ -320,3 +320,31 @@ def test_what_is_a_path_is_no_name_on_the_hub(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     assert hub_hint(path) == ""
+
+
+def test_a_held_out_source_is_looked_at_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(20))
+    write_jsonl(tmp_path / "one.jsonl", pairs(1))
+    (tmp_path / "none.csv").write_text("")
+
+    def found(name: str) -> list[str]:
+        return told(tmp_path, 8, data__source="a.jsonl", data__held_out_source=name)
+
+    assert found("one.jsonl") == [], "evaluating, a rank may be without a sample"
+    assert re.search(r"none\.csv: is empty", *found("none.csv"))
+    assert re.search(r"missing\.csv: no such file", *found("missing.csv"))
+
+
+def test_a_limit_below_the_number_of_ranks_is_told(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(20))
+    assert told(tmp_path, 4, data__source="a.jsonl", data__limit=4) == []
+    (problem,) = told(tmp_path, 4, data__source="a.jsonl", data__limit=3)
+    assert re.search(r"3 rows for 4 ranks.*training\.data\.limit is 3", problem)
+
+
+def test_prepared_data_with_another_prefix_is_told(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(20))
+    settings = job(data__task="pairs", data__source_prefix="summarize: ").data
+    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
+    assert told(tmp_path, data__source="out", data__source_prefix="summarize: ") == []
+    assert re.search("source prefix 'summarize: ', not ''", *told(tmp_path, data__source="out"))

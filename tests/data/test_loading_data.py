@@ -11,7 +11,7 @@ import pytest
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.data import python_docs
-from fsdpkit.data.loading import load
+from fsdpkit.data.loading import load, load_held_out
 from fsdpkit.data.prepared import open_tokens
 from fsdpkit.data.preparing import prepare
 from fsdpkit.data.tokens import Encoded, Tokens
@@ -170,3 +170,115 @@ def test_tokens_in_memory_travel_whole() -> None:
     again = pickle.loads(pickle.dumps(tokens))
     assert (len(again), again.fingerprint()) == (len(tokens), tokens.fingerprint())
     assert again.ids(9, 0).tolist() == tokens.ids(9, 0).tolist()
+
+
+@pytest.mark.parametrize("suffix", list(WRITERS))
+def test_a_limit_takes_the_first_rows_of_a_file(suffix: str, tmp_path: Path) -> None:
+    path = WRITERS[suffix](tmp_path / f"a{suffix}", pairs(30))
+    tokens, tokenizer, _ = load(DataSettings(source=str(path), task="pairs", limit=7))
+    assert texts_of(tokens, tokenizer) == [(r["source"], r["target"]) for r in pairs(7)]
+    assert len(load(DataSettings(source=str(path), task="pairs", limit=99))[0]) == 30
+
+
+def test_a_limit_takes_the_first_rows_of_prepared_data_and_python_s_own(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(30))
+    settings = DataSettings(source=str(tmp_path / "out"), task="pairs", limit=7)
+    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
+    tokens, tokenizer, _ = load(settings)
+    expected = [(r["source"], r["target"]) for r in pairs(7)]
+    assert texts_of(tokens, tokenizer) == expected
+    assert tokens.fingerprint() != open_tokens(tmp_path / "out").fingerprint()
+    assert texts_of(pickle.loads(pickle.dumps(tokens)), tokenizer) == expected
+    assert len(load(DataSettings(limit=5))[0]) == 5
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6])
+def test_the_first_rows_may_end_in_any_shard(rows: int) -> None:
+    shards = [np.arange(3, dtype=np.uint16), np.arange(10, 13, dtype=np.uint16)]
+    lengths = np.ones((1, 6), np.int64)
+    starts = np.array([0, 1, 2, 0, 1, 2])
+    first = Tokens(shards, [3, 3], lengths, starts, "x").first(rows)
+    assert [int(first.ids(row, 0)[0]) for row in range(len(first))] == [0, 1, 2, 10, 11, 12][:rows]
+    with pytest.raises(IndexError):
+        first.ids(rows, 0)
+
+
+def test_a_prefix_comes_before_each_source_text_and_no_target(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(3))
+    data = DataSettings(source=str(tmp_path / "a.jsonl"), task="pairs", source_prefix="summarize: ")
+    tokens, tokenizer, _ = load(data)
+    expected = [("summarize: " + r["source"], r["target"]) for r in pairs(3)]
+    assert texts_of(tokens, tokenizer) == expected
+
+
+def test_prepared_data_has_its_prefix_and_no_other(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(3))
+    settings = DataSettings(source=str(tmp_path / "out"), task="pairs", source_prefix="summarize: ")
+    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
+    tokens, tokenizer, _ = load(settings)
+    assert texts_of(tokens, tokenizer)[0][0] == "summarize: " + pairs(1)[0]["source"]
+    other = DataSettings(source=str(tmp_path / "out"), task="pairs")
+    with pytest.raises(ConfigError, match="prepared with the source prefix 'summarize: ', not ''"):
+        load(other)
+
+
+def test_a_prefix_longer_than_the_row_is_refused_and_the_longest_that_fits_is_not(
+    tmp_path: Path,
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(3))
+
+    def prefixed(count: int) -> DataSettings:
+        return DataSettings(
+            source=str(tmp_path / "a.jsonl"), task="pairs", source_prefix="x" * count,
+            source_length=12,
+        )  # fmt: skip
+
+    load(prefixed(10))  # and one byte of the text, and its end
+    with pytest.raises(ConfigError, match=r"takes 11 tokens.*raise training\.data\.source_length"):
+        load(prefixed(11))
+
+
+def test_held_out_rows_may_have_a_source_of_their_own(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(5))
+    WRITERS[".csv"](tmp_path / "b.csv", pairs(9)[5:])
+    data = DataSettings(
+        source=str(tmp_path / "a.jsonl"), held_out_source=str(tmp_path / "b.csv"), task="pairs",
+        source_prefix="p: ", limit=2,
+    )  # fmt: skip
+    tokens, tokenizer, _ = load(data)
+    others, _ = load_held_out(data, tokenizer)
+    assert len(tokens) == 2
+    expected = [("p: " + r["source"], r["target"]) for r in pairs(9)[5:]]
+    assert texts_of(others, tokenizer) == expected, "no limit there"
+
+
+def test_held_out_rows_are_read_with_the_tokenizer_of_prepared_training_data(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(5))
+    made_with = DataSettings(task="pairs", tokenizer=str(tokenizer_json))
+    prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", made_with)
+    prepare([str(tmp_path / "a.jsonl")], tmp_path / "bytes", DataSettings(task="pairs"))
+    data = DataSettings(
+        source=str(tmp_path / "out"), held_out_source=str(tmp_path / "a.jsonl"), task="pairs"
+    )
+    tokens, tokenizer, _ = load(data)
+    others, _ = load_held_out(data, tokenizer)
+    assert others.ids(0, 0).tolist() == tokens.ids(0, 0).tolist()
+    prepared = DataSettings(
+        source=str(tmp_path / "out"), held_out_source=str(tmp_path / "bytes"), task="pairs"
+    )
+    with pytest.raises(ConfigError, match="bytes: was prepared with the tokenizer bytes"):
+        load_held_out(prepared, tokenizer)
+
+
+@pytest.mark.parametrize("content", ["", "source,target\n"])
+def test_held_out_data_without_a_row_is_refused_by_its_name(content: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(5))
+    (tmp_path / "none.csv").write_text(content)
+    data = DataSettings(
+        source=str(tmp_path / "a.jsonl"), held_out_source=str(tmp_path / "none.csv"), task="pairs"
+    )
+    _, tokenizer, _ = load(data)
+    with pytest.raises(ConfigError, match=r"none\.csv: (is empty|holds no rows)"):
+        load_held_out(data, tokenizer)

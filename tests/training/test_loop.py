@@ -95,12 +95,12 @@ def test_a_checkpoint_is_wanted_once_for_each_request(tmp_path):
     assert clock.wanted() == 1
 
 
-def test_a_checkpoint_is_due_at_its_steps_at_the_end_and_before_a_stop():
-    def due(step, *, last=False, stopping=False, votes=None, every_steps=5, at_end=True):
-        clock = SaveClock(FIRST, 1, every_steps=every_steps, at_end=at_end)
+def test_a_checkpoint_is_due_at_its_steps_and_epochs_at_the_end_and_before_a_stop():
+    def due(step, *, last=False, stopping=False, votes=None, every_steps=5, at_end=True, epoch=0):
+        clock = SaveClock(FIRST, 1, every_steps=every_steps, every_epochs=2, at_end=at_end)
         if votes is not None:
             clock.decide(torch.tensor(votes))
-        return clock.due(step, last=last, stopping=stopping)
+        return clock.due(step, last=last, stopping=stopping, epoch=epoch)
 
     assert [step for step in range(1, 12) if due(step)] == [5, 10]
     assert not due(5, every_steps=0)
@@ -109,6 +109,7 @@ def test_a_checkpoint_is_due_at_its_steps_at_the_end_and_before_a_stop():
     assert due(3, stopping=True)
     assert due(3, votes=1.0)
     assert not due(3, votes=0.0)
+    assert [epoch for epoch in range(6) if due(3, epoch=epoch)] == [2, 4]
 
 
 def test_each_wish_gets_its_own_votes_from_the_one_sum_of_a_step(tmp_path, monkeypatch):

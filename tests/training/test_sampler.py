@@ -19,9 +19,11 @@ from fsdpkit.training.sampler import (
     Buckets,
     GlobalBatches,
     GlobalOrderSampler,
+    completed_epoch,
     endless,
     first_fit,
     gather,
+    steps_of_epochs,
 )
 
 SAMPLES = range(37)
@@ -253,6 +255,42 @@ def test_endless_batches_come_in_another_order_in_each_epoch():
         order.setdefault(epoch, []).extend(step)
     assert sorted(order[0]) == sorted(order[1]) == list(range(40))
     assert order[0] != order[1]
+
+
+@given(
+    samples=st.integers(7, 60),
+    attempts=st.lists(
+        st.tuples(st.integers(1, 7), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=4
+    ),
+    epochs=st.integers(1, 4),
+)
+@settings(max_examples=60)
+def test_the_steps_of_so_many_epochs_end_with_the_last_sample_of_the_last_one(
+    samples, attempts, epochs
+):
+    """However often the number of ranks, and with it the length of an epoch, changes."""
+    progress, seen = Progress(), []
+    for world_size, batch_size, most in [*attempts, (1, 3, 10_000)]:
+        read = loader(world_size, 0, batch_size, samples)
+        steps = steps_of_epochs(read, progress, epochs)
+        for epoch, step in run(
+            world_size, batch_size, samples, progress, min(most, steps - progress.step)
+        ):
+            seen += [(epoch, sample) for sample in step]
+            progress.step += 1
+    assert sorted(seen) == [(e, sample) for e in range(epochs) for sample in range(samples)]
+    assert completed_epoch(read, progress) == epochs
+    assert steps_of_epochs(read, progress, epochs) == progress.step, "nothing is left"
+
+
+def test_an_epoch_is_complete_after_its_last_step_only():
+    read, progress = loader(2, 0, 4, samples=20), Progress()
+    found = []
+    for _ in endless(read, progress):
+        found.append(completed_epoch(read, progress))
+        if len(found) == 7:
+            break
+    assert found == [0, 0, 1, 0, 0, 2, 0]
 
 
 def test_an_epoch_without_a_batch_is_an_error_and_not_endless():

@@ -66,7 +66,7 @@ def test_overrides_are_typed_and_may_carry_the_table_s_name(prefix):
     [
         ("stepz=3", "steps"),
         ("steps=abc", "steps"),
-        ("steps=0", "at least 1"),
+        ("steps=-1", "at least 0"),
         ("model.d_model=-4", "d_model"),
         ("sharding.engine=fsdp3", "engine"),
         ("precision.param=float8", "param"),
@@ -150,11 +150,29 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         (["evaluation.patience=2"], "every_steps"),
         (["evaluation.every_steps=2", "data.held_out=0"], "nothing to evaluate"),
         (["startup_timeout_s=60"], "shorter than"),
+        (["data.source=a.csv", "data.task=pairs", "data.held_out_source=a.csv"], "name other data"),
+        (["data.source=a.csv", "data.task=pairs", "data.held_out_source=b.tsv"], "end in .jsonl"),
+        (["data.held_out_source=b.csv"], "of which training.data.held_out keeps a share"),
+        (["data.source_prefix=" + "x" * 95], "nothing of a text is left"),
+        (["data.task=span-corruption", "data.source_prefix=fill: "], "leave it unset"),
+        (["evaluation.every_epochs=1", "data.held_out=0"], "nothing to evaluate"),
+        (["steps=4", "optimizer.warmup_steps=5"], "never be reached"),
     ],
 )
 def test_a_wrong_combination_is_told_with_its_remedy(sets, sentence):
     (found,) = problems(load_settings({}, sets), 8, 4)
     assert sentence in found
+
+
+def test_a_value_keeps_the_space_at_its_end():
+    assert load_settings({}, ["data.source_prefix=summarize: "]).data.source_prefix[-1] == " "
+
+
+def test_most_steps_are_those_given_or_a_hundred_or_left_to_epochs():
+    found = [
+        load_settings({}, sets).most_steps for sets in ([], ["epochs=2"], ["epochs=2", "steps=7"])
+    ]
+    assert found == [100, 0, 7]
 
 
 def test_hybrid_groups_default_to_one_node():
@@ -174,6 +192,14 @@ def test_hybrid_groups_default_to_one_node():
         ["data.source=prepared", "data.task=pairs", "data.tokenizer=t.json", "data.buckets=4"],
         ["data.source=dir.d/prepared", "data.task=span-corruption", "data.packing=true"],
         ["evaluation.every_steps=10", "evaluation.patience=3"],
+        ["evaluation.every_epochs=1", "evaluation.patience=3"],
+        ["epochs=3", "optimizer.warmup_steps=500"],
+        ["data.source_prefix=" + "x" * 94],
+        [
+            *("data.source=a.csv", "data.task=pairs", "data.held_out_source=b.csv"),
+            *("data.held_out=0", "evaluation.every_epochs=1"),
+        ],
+        ["data.source=prepared", "data.task=pairs", "data.source_prefix=" + "x" * 200],
         ["model.pretrained=/models/flan", "data.tokenizer=/models/flan/tokenizer.json"],
         ["model.attention=triton", "model.dropout_rate=0.1", "deterministic=true"],
     ],

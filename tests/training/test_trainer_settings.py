@@ -144,6 +144,37 @@ def test_no_host_waits_between_logged_steps(found):
     assert found["host reads, fsdp1"] == [2]
 
 
+def test_epochs_end_the_run_and_each_is_evaluated_and_saved(found):
+    run = found["epochs"]
+    assert "length     6 steps; an epoch has 3, training.epochs is 2" in run["printed"]
+    assert [line["step"] for line in run["lines"] if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in run["lines"] if "eval_loss" in line] == [3, 6]
+    saved = {file.split("/")[1] for file in run["files"] if "/step-" in file}
+    assert saved == {"step-3", "step-6"}
+
+
+def test_steps_end_it_before_its_epochs_do(found):
+    run = found["epochs, fewer steps"]
+    assert [line["step"] for line in run["lines"] if "loss" in line] == [1, 2, 3, 4]
+
+
+def test_the_rate_follows_the_length_of_the_epochs(found):
+    rates = {name: [x["lr"] for x in found[name]["lines"] if "lr" in x] for name in found
+             if name.startswith("epochs") and "lines" in found[name]}  # fmt: skip
+    # cosine: the last step has the least rate, a tenth of the highest
+    assert [rates[name][-1] for name in rates] == pytest.approx([4e-4, 4e-4])
+    assert rates["epochs"][3] > rates["epochs, fewer steps"][3]
+
+
+def test_what_is_trained_on_and_evaluated_on_is_said(found):
+    assert "20 samples, 30 held out in " in " ".join(found["epochs"]["printed"].split())
+    assert "prefix     'summarize: ' before each source text" in found["epochs"]["printed"]
+
+
+def test_an_epoch_without_a_sample_for_each_rank_is_refused(found):
+    assert "1 training samples for 2 ranks" in found["epochs of no step"]
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_update(found):
     assert "step 3 is not finite" in found["not finite, stop"]["message"]
     assert found["not finite, stop"]["weights unchanged"]

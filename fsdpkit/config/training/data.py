@@ -38,6 +38,21 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     target_field: Annotated[
         str, Meta(description="Field of the file that holds the target text.", min_length=1)
     ] = "target"
+    source_prefix: Annotated[
+        str,
+        Meta(
+            description='Put before each source text, such as "summarize: ", by which T5 knows the '
+            "task; it counts as part of source_length."
+        ),
+    ] = ""
+    limit: Annotated[
+        int,
+        Meta(
+            description="Rows of source that are used, from its beginning; 0: all.",
+            ge=0,
+            le=10**12,
+        ),
+    ] = 0
     bad_rows: Annotated[
         Literal["fail", "skip"],
         Meta(description="A row that cannot be used ends the run, or is counted and left out."),
@@ -79,10 +94,25 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     held_out: Annotated[
         float,
         Meta(
-            description="Share of the samples kept for evaluation, never trained on.", ge=0, le=0.5
+            description="Share of the samples kept for evaluation, never trained on; none of them "
+            "with held_out_source.",
+            ge=0,
+            le=0.5,
         ),
     ] = 0.02
+    held_out_source: Annotated[
+        Name | None,
+        Meta(
+            description="A file or prepared directory of its own for evaluation, with the fields "
+            "of source; all of source is then trained on."
+        ),
+    ] = None
     workers: Annotated[
         int,
         Meta(description="Loader processes per rank; 0 loads in the rank itself.", ge=0, le=64),
     ] = 0
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return self.held_out > 0 or self.held_out_source is not None

@@ -49,30 +49,32 @@ def problems(
         *_schedule(settings),
         *_master(settings),
         *_data(settings.data),
+        *_held_out_source(settings.data),
+        *_source_prefix(settings.data),
         *_model(settings),
     ]
 
 
 def _steps(settings: TrainingSettings) -> Iterator[str]:
     micro, warmup = settings.micro_batch, settings.optimizer.warmup_steps
+    steps, evaluation = settings.most_steps, settings.evaluation
     if isinstance(micro, int) and settings.batch_size % micro:
         yield (
             f"training.micro_batch ({micro}) does not divide training.batch_size "
             f"({settings.batch_size}): choose one of {_divisors(settings.batch_size)}."
         )
-    if warmup is not None and warmup > settings.steps:
+    if warmup is not None and 0 < steps < warmup:
         yield (
             f"training.optimizer.warmup_steps ({warmup}) is more than "
-            f"training.steps ({settings.steps}): the peak rate would never be reached."
+            f"training.steps ({steps}): the peak rate would never be reached."
         )
-    evaluation = settings.evaluation
-    if evaluation.patience and not evaluation.every_steps:
+    if evaluation.patience and not evaluation.repeats:
         yield (
             "training.evaluation.patience waits for evaluations, but there is only the last one: "
-            "set training.evaluation.every_steps."
+            "set training.evaluation.every_steps or every_epochs."
         )
-    if (evaluation.patience or evaluation.every_steps) and not (
-        evaluation.batches and settings.data.held_out
+    if (evaluation.patience or evaluation.repeats) and not (
+        evaluation.batches and settings.data.holds_out
     ):
         yield (
             "training.evaluation has nothing to evaluate: set training.data.held_out and "
@@ -99,7 +101,7 @@ def _keep_best(settings: TrainingSettings) -> Iterator[str]:
         )
     elif metric in EVALUATED:
         evaluation = settings.evaluation
-        if not (evaluation.every_steps and evaluation.batches and settings.data.held_out):
+        if not (evaluation.repeats and evaluation.batches and settings.data.holds_out):
             yield (
                 f'training.checkpoint.keep_best = "{metric}" needs evaluations while training: set '
                 "training.evaluation.every_steps, training.evaluation.batches and "
@@ -279,13 +281,54 @@ def _schedule(settings: TrainingSettings) -> Iterator[str]:
     if optimizer.schedule != "OneCycleLR":
         return
     total = one_cycle_steps(arguments)
-    needed = math.ceil((settings.steps - (optimizer.warmup_steps or 0)) / every)
+    needed = math.ceil((settings.most_steps - (optimizer.warmup_steps or 0)) / every)
     if total is None:
         yield "training.optimizer.schedule_arguments: OneCycleLR needs total_steps."
     elif total < needed:
         yield (
             f"training.optimizer.schedule_arguments: OneCycleLR ends after {total} steps, but this "
             f"run has {needed}: raise total_steps, or lower training.steps."
+        )
+
+
+def _held_out_source(data: DataSettings) -> Iterator[str]:
+    source = data.held_out_source
+    if source is None:
+        return
+    if source == data.source:
+        yield (
+            f"training.data.held_out_source is {source!r}, what is trained on: name other data, or "
+            "leave it unset and set training.data.held_out."
+        )
+    elif source == "python-docs" or data.task == "docstring":
+        yield (
+            "training.data.held_out_source is a file or prepared directory beside one: leave it "
+            "unset for Python's own documentation, of which training.data.held_out keeps a share."
+        )
+    elif "." in source.rpartition("/")[2] and not source.endswith(FILES):
+        yield (
+            f"training.data.held_out_source is {source!r}: it must end in {', '.join(FILES)}, or "
+            "be a directory that `fsdpkit data prepare` made."
+        )
+
+
+def _source_prefix(data: DataSettings) -> Iterator[str]:
+    if not data.source_prefix:
+        return
+    if data.task == "span-corruption":
+        yield (
+            "training.data.source_prefix tells T5 a task with source and target; span-corruption "
+            "has none: leave it unset."
+        )
+    taken = len(data.source_prefix.encode(errors="replace"))
+    # A prepared directory has the tokenizer it was made with.
+    in_bytes = data.tokenizer == "bytes" or (
+        data.tokenizer is None and data.source.endswith((*FILES, "python-docs"))
+    )
+    if in_bytes and taken >= data.source_length - 1:
+        yield (
+            f"training.data.source_prefix takes {taken} bytes, and training.data.source_length is "
+            f"{data.source_length}: nothing of a text is left; shorten the one or raise the other."
         )
 
 

@@ -288,6 +288,9 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             description="Steps between checkpoints; 0 saves only at the end or when stopped.", ge=0
         ),
     ] = 50
+    every_epochs: Annotated[
+        int, Meta(description="Also save at the end of every n-th epoch; 0 does not.", ge=0)
+    ] = 0
     every_minutes: Annotated[
         float,
         Meta(
@@ -346,6 +349,9 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     every_steps: Annotated[
         int, Meta(description="Steps between evaluations; 0 evaluates after the last one.", ge=0)
     ] = 0
+    every_epochs: Annotated[
+        int, Meta(description="Also evaluate at the end of every n-th epoch; 0 does not.", ge=0)
+    ] = 0
     batches: Annotated[
         int, Meta(description="Most held-out batches per rank; 0 never evaluates.", ge=0)
     ] = 8
@@ -355,6 +361,11 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             description="Stop after this many evaluations without a lower loss; 0 never does.", ge=0
         ),
     ] = 0
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there are evaluations before the last step."""
+        return self.every_steps > 0 or self.every_epochs > 0
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -406,15 +417,35 @@ class DebugSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 2000
 
 
+DEFAULT_STEPS = 100
+"""Of a run that was given neither steps nor epochs."""
+
+
 class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training]`: one run of the reference T5 trainer."""
 
-    steps: Annotated[int, Meta(description="Optimizer steps in all.", ge=1, le=10**9)] = 100
+    steps: Annotated[
+        int,
+        Meta(
+            description=f"Most optimizer steps in all; 0: those of `epochs`, else {DEFAULT_STEPS}.",
+            ge=0,
+            le=10**9,
+        ),
+    ] = 0
+    epochs: Annotated[
+        int,
+        Meta(
+            description="Passes over the training data after which training ends, if `steps` has "
+            "not ended it before; 0: no such limit.",
+            ge=0,
+            le=10**6,
+        ),
+    ] = 0
     tokens: Annotated[
         int,
         Meta(
             description="Target tokens after which training ends, if `steps` has not ended it "
-            "before; 0: no such limit. The schedule follows `steps`.",
+            "before; 0: no such limit. The schedule follows `steps` or `epochs`.",
             ge=0,
         ),
     ] = 0
@@ -502,10 +533,16 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.checkpoint
 
     @property
+    def most_steps(self) -> int:
+        """Steps after which training ends whatever `epochs` says; 0: it alone ends it."""
+        return self.steps or (0 if self.epochs else DEFAULT_STEPS)
+
+    @property
     def names_files(self) -> bool:
         """True when something outside of the job file has to be read: data, tokenizer, model."""
         return bool(
             self.data.source != "python-docs"
+            or self.data.held_out_source
             or self.data.tokenizer not in (None, "bytes")
             or self.model.pretrained
             or self.model.config
@@ -522,6 +559,6 @@ def load_settings(
     """
     layered = Layered()
     layered.overlay(table, origin)
-    assignments = (item.strip().removeprefix("training.") for item in sets)
+    assignments = (item.lstrip().removeprefix("training.") for item in sets)
     layered.overlay(overrides(TrainingSettings, assignments), "--set")
     return build(TrainingSettings, layered, "training")

@@ -21,6 +21,7 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
 from fsdpkit.reporting.series import Metrics
+from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import read_json, read_text
@@ -60,12 +61,6 @@ def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
         return ""
     number = "" if array_task is None else str(array_task)
     return command([str(word).replace("{array_task}", number) for word in words])
-
-
-def steps_planned(job: Mapping[str, Any]) -> int | None:
-    training = job.get("training")
-    steps = training.get("steps") if isinstance(training, dict) else None
-    return steps if isinstance(steps, int) else None
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ def headline(
     words, tone = state_in_words(one.state, one.history)
     if not one.history.attempts:
         words += "; it has not started" if tone == "open" else "; it never started"
-    numbers = _numbers(one.metrics, steps_planned(job))
+    numbers = _numbers(one.metrics, steps_to_do(job))
     times = one.metrics.steps["time_s"]
     if len(times) and words == "running":
         ago_s = max(0.0, now_s - float(times[-1]))

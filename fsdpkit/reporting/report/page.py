@@ -26,6 +26,7 @@ from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency
 from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import every, read_metrics, thin
+from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
@@ -288,7 +289,7 @@ def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
     x, y = thin(metrics.steps["step"], metrics.steps["loss"], _SPARK_POINTS)
     last = history.attempts[-1] if history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
-    planned = about.steps_planned(job)
+    planned = steps_to_do(job)
     return TaskRow(
         task=history.array_task,
         state=words,

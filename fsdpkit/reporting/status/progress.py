@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.training.settings import DEFAULT_STEPS
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, open_regular, parsed
 
@@ -67,10 +68,12 @@ def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
 
 
 def steps_to_do(job: Mapping[str, Any]) -> int | None:
-    """In all, by `job.json`."""
-    training = job.get("training")
+    """In all, by `job.json`; None where it leaves that to the length of epochs."""
+    training = job.get("training", {})
     steps = training.get("steps") if isinstance(training, Mapping) else None
-    return steps if isinstance(steps, int) and 0 <= steps <= _MOST_STEPS else None
+    if steps == 0 and not training.get("epochs"):
+        return DEFAULT_STEPS
+    return steps if isinstance(steps, int) and 0 < steps <= _MOST_STEPS else None
 
 
 def steps_done(metrics: Path) -> int | None:

@@ -73,6 +73,8 @@ SAME = {
         "optimizer.lr=2", "grad_clip=0", "optimizer.schedule=constant",
         "optimizer.warmup_steps=0",
     ],
+    # Eight steps, of which the rate depends; the checkpoint lies in the middle of an epoch.
+    "epochs": ["steps=0", "epochs=2", "model.dropout_rate=0.1"],
     "not in the background": ["checkpoint.background=false"],
 }  # fmt: skip
 # Continued by another engine or strategy: the same samples, losses to rounding.

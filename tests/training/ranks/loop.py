@@ -65,6 +65,14 @@ SCENARIOS = {
 }  # fmt: skip
 
 
+# Two files that `main` writes; an epoch of the 20 rows is three steps.
+EPOCHS = [
+    "steps=0", "epochs=2", "data.task=pairs", "data.limit=20", "data.source_prefix=summarize: ",
+    "checkpoint.every_epochs=1", "checkpoint.keep_last=9",
+    "evaluation.every_epochs=1", "evaluation.batches=2",
+]  # fmt: skip
+
+
 def settings_of(*sets: str) -> TrainingSettings:
     small = [
         "model.d_model=16", "model.d_ff=24", "model.num_layers=1", "model.num_decoder_layers=1",
@@ -179,9 +187,33 @@ def changed(ranks: Ranks, *sets: str) -> dict:
         return {"message": str(error)}
 
 
+def write_csv(path: Path, rows: int) -> str:
+    lines = (f"count to {i}, {i} for short" for i in range(rows))
+    path.write_text("source,target\n" + "".join(f'"{line}",{line[:9]}\n' for line in lines))
+    return str(path)
+
+
+def epochs(ranks: Ranks) -> list[str]:
+    """Settings of a run over epochs of one file, evaluated on another."""
+    folder: list = [tempfile.mkdtemp() if ranks.is_first else None]
+    dist.broadcast_object_list(folder)
+    sources = [Path(folder[0]) / name for name in ("train.csv", "other.csv")]
+    if ranks.is_first:
+        for path in sources:
+            write_csv(path, 30)
+    dist.barrier()
+    return [*EPOCHS, f"data.source={sources[0]}", f"data.held_out_source={sources[1]}"]
+
+
 def main() -> None:
     with process_group(timeout_s=240) as ranks:
         found: dict = {name: run(ranks, *sets) for name, sets in SCENARIOS.items()}
+        found["epochs"] = run(ranks, *epochs(ranks))
+        found["epochs, fewer steps"] = run(ranks, *epochs(ranks), "steps=4")
+        try:
+            found["epochs of no step"] = run(ranks, *epochs(ranks), "data.limit=1")
+        except FsdpkitError as error:
+            found["epochs of no step"] = str(error)
         found["host reads"] = host_reads(ranks)
         found["host reads, fsdp1"] = host_reads(ranks, "sharding.engine=fsdp1")
         for policy in ("stop", "skip"):
