@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +28,14 @@ from attention import attention_in_use, guard_kernels
 from data import Batch, Text, make_loader, open_data, stream
 from flops import FORMULA, flops_per_sequence
 from model import IGNORE, T5, Block, T5Config, init_parameter
+from scores import held_out_rouge, scorer
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
 from weights import check, fill_from, hugging_face
 
 from fsdpkit.config.training import TrainingSettings, problems
+from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes, is_due
@@ -121,9 +124,8 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     votes = Votes(ranks, stop, clock)
     micro_batches = MicroBatches(model, ranks, settings.micro_batch, settings.batch_size)
     parts = Parts(settings, ranks, config, model, optimizer, scaler, metrics, votes, micro_batches)
-    evaluation = Evaluation(
-        parts, saves, make_loader(text.held_out, settings, ranks, shuffle=False)
-    )
+    held_out = make_loader(text.held_out, settings, ranks, shuffle=False)
+    evaluation = Evaluation(parts, saves, text.tokenizer, held_out)
     display = Display(ranks, settings.steps, start=progress.step, kind=settings.metrics.progress)
     debugging = Debugging(
         settings.debug, paths, ranks, step=progress.step, timeout_s=settings.timeout_s
@@ -227,7 +229,12 @@ class Evaluation:
 
     parts: Parts
     saves: Checkpointer
+    tokenizer: Tokenizer
     loader: DataLoader[Batch]
+
+    def __post_init__(self) -> None:
+        if self.parts.settings.evaluation.rouge:
+            scorer("training.evaluation.rouge")  # a missing package is told now
 
     def due(self, step: int, *, last: bool, epoch: int) -> bool:
         settings = self.parts.settings.evaluation
@@ -240,13 +247,28 @@ class Evaluation:
         parts, patience = self.parts, self.parts.settings.evaluation.patience
         size = parts.micro_batches.size
         loss = evaluate(parts.model, self.loader, parts.settings, size, parts.ranks)
-        parts.metrics.record(step=progress.step, eval_loss=loss)
-        self.saves.measured(progress.step, {"eval_loss": loss})
-        parts.ranks.say(f"held-out loss {loss:.4f}")
+        scores = self.rouge()
+        parts.metrics.record(step=progress.step, eval_loss=loss, **scores)
+        self.saves.measured(progress.step, {"eval_loss": loss, **scores})
+        shown = "".join(f", {name[5:]} {score:.2f}" for name, score in scores.items())
+        parts.ranks.say(f"held-out loss {loss:.4f}{shown}")
         if not lost_patience(progress, loss, patience):
             return False
         parts.ranks.say(f"stopping early: {progress.worse} evaluations without a lower loss")
         return True
+
+    def rouge(self) -> dict[str, float]:
+        """`eval_rouge1` and its like, in percent, if they are asked for."""
+        settings, model, ranks = self.parts.settings, self.parts.model, self.parts.ranks
+        if not settings.evaluation.rouge:
+            return {}
+        batches = islice(self.loader, settings.evaluation.batches)
+        size = self.parts.micro_batches.size
+        parts = (part for batch in batches for part in batch.to(ranks.device).split(size))
+        model.eval()
+        found = held_out_rouge(model, parts, self.tokenizer, settings.data.target_length, ranks)
+        model.train()
+        return found
 
     def is_enough(self, progress: Progress) -> bool:
         """Whether training had ended for that before this process began."""

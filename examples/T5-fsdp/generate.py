@@ -21,16 +21,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import torch
 from attention import guard_kernels
 from model import T5
-from search import CachedDecoder, Search, beam_search, greedy
-from torch import Tensor
+from scores import rouge
+from search import Search, generate
 from torch.nn.functional import pad
 from weights import is_checkpoint, load
 
+from fsdpkit.config.training import DataSettings
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.index import INDEX, read_index
+from fsdpkit.data.loading import no_rows
+from fsdpkit.data.readers import input_files, read
+from fsdpkit.data.readers import whole as whole_file
+from fsdpkit.data.rows import BadRows, sift
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError, StorageError, UsageError
 from fsdpkit.runs import checkpoints
@@ -42,25 +48,6 @@ if TYPE_CHECKING:
     from fsdpkit.data.tokenizers import Tokenizer
 
 T = TypeVar("T")
-
-
-@torch.inference_mode()
-def generate(
-    model: T5, source: Tensor, source_mask: Tensor, search: Search | None = None
-) -> list[list[int]]:
-    """Target ids for each row of `source`, int64 [B, S], without start token and EOS.
-
-    `source_mask` bool [B, S], true on real tokens. The model is in evaluation mode: whole, or
-    sharded by FSDP2, then with a batch on each rank, at the same time. Raises ConfigError for a
-    model built with FlexAttention, which knows no single tokens.
-    """
-    search = search or Search()
-    if model.decoder.kernel == "flex":
-        raise ConfigError("FlexAttention cannot write token by token: load the model with sdpa.")
-    decoder = CachedDecoder(model, source, source_mask, search)
-    choose = greedy if search.beams == 1 else beam_search
-    rows: list[list[int]] = choose(decoder, len(source), search).tolist()
-    return [row[: row.index(search.eos_id)] if search.eos_id in row else row for row in rows]
 
 
 def write(
@@ -115,46 +102,28 @@ def progress(steps: range, *, visible: bool) -> Iterator[int]:
     yield from track(steps, "writing", console=Console(stderr=True), transient=True)
 
 
-def rouge(outputs: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
-    """Mean F1 of ROUGE-1, -2 and -L in percent, words stemmed (Lin 2004; rouge-score package)."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise ConfigError(
-            '--rouge needs a package that is not installed: pip install "fsdpkit[rouge]".'
-        ) from None
-    kinds = ["rouge1", "rouge2", "rougeL"]
-    scorer = RougeScorer(kinds, use_stemmer=True)
-    scores = [scorer.score(t, o) for t, o in zip(targets, outputs, strict=True)]
-    return {kind: 100 * sum(s[kind].fmeasure for s in scores) / len(scores) for kind in kinds}
+def read_fields(source: str, fields: Sequence[str], bad_rows: str = "fail") -> list[list[str]]:
+    """For each of `fields` its text in every row of what training reads: a file, or a pattern.
 
-
-def read_fields(path: Path, fields: Sequence[str]) -> list[list[str]]:
-    """For each of `fields` its text in every row of a .jsonl file.
-
-    Raises NotFoundError for a missing file, ConfigError naming file and line.
+    Raises NotFoundError for a missing file, ConfigError naming file and row for what cannot be
+    used; under `bad_rows` "skip" such rows are left out and counted on standard error.
     """
     columns: list[list[str]] = [[] for _ in fields]
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                for field, column in zip(fields, columns, strict=True):
-                    if not isinstance(row, dict) or not isinstance(row.get(field), str):
-                        raise ConfigError(f"{path}:{number}: has no text {field!r}.")
-                    column.append(row[field])
-    except FileNotFoundError:
-        raise NotFoundError(f"{path}: no such file (--input).") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8: {error}.") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}:{number}: not JSON: {error}.") from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error}.") from None
+    bad = BadRows()
+    for path in input_files(source):
+        if path.suffix == ".txt" and len(fields) > 1:
+            raise ConfigError(f"{path}: plain text has no targets: give a .jsonl or .csv file.")
+        for batch in read(whole_file(path), fields):
+            bad = bad.and_also(sift(batch, bad_rows))
+            for row in batch.rows:
+                for column, text in zip(columns, row, strict=True):
+                    column.append(text)
     if not columns[0]:
-        raise ConfigError(f"{path}: holds no rows.")
+        raise ConfigError(f"{source}: {no_rows(bad)}")
+    if bad.count:
+        print(
+            f"generate: {bad.count} bad rows left out, such as {bad.examples[0]}", file=sys.stderr
+        )
     return columns
 
 
@@ -177,9 +146,16 @@ def arguments_of(command_line: Sequence[str] | None) -> argparse.Namespace:
         help='"bytes", a tokenizer.json or a .model; default: the one in DIR, or of its run, '
         "or bytes",
     )
-    add("--input", type=Path, metavar="FILE", help="read texts from a .jsonl file instead")
-    add("--source-field", default="source", metavar="KEY", help="its key with the text to read")
-    add("--target-field", default="target", metavar="KEY", help="its key with the text to expect")
+    add("--input", metavar="FILE",
+        help="read texts from a .jsonl, .csv, .parquet or .txt file instead")  # fmt: skip
+    add("--source-field", metavar="KEY",
+        help="its field with the text to read; default: that of the run, or source")  # fmt: skip
+    add("--target-field", metavar="KEY",
+        help="its field with the text to expect; default: that of the run, or target")  # fmt: skip
+    add("--source-prefix", metavar="TEXT",
+        help="put before each text; default: that of the run, or nothing")  # fmt: skip
+    add("--bad-rows", choices=["fail", "skip"], default="fail",
+        help="a row that cannot be used ends it (default), or is left out")  # fmt: skip
     add("--rouge", action="store_true", help="compare with the targets; needs fsdpkit[rouge]")
     add("--output", type=Path, metavar="FILE", help="write .jsonl here instead of printing")
     add("--beams", type=whole, default=1, help="paths of beam search; 1 is greedy (default)")
@@ -223,14 +199,18 @@ def main(command_line: Sequence[str] | None = None) -> int:
 
 def run(given: argparse.Namespace, ranks: Ranks | None) -> int:
     """From arguments that fit one another to the output; with `ranks`, a collective."""
-    columns = [given.texts]
-    if given.input:
-        fields = [given.source_field, *([given.target_field] if given.rouge else [])]
-        columns = once(ranks, lambda: read_fields(given.input, fields))
     if given.rouge:
         rouge([""], [""])  # a missing package is told now, not after the work
     with contextlib.redirect_stdout(sys.stderr):  # which has the texts alone
         weights = choose_weights(given.weights, ranks)
+        trained_on = own_data(weights)
+        columns = [given.texts]
+        if given.input:
+            fields = [given.source_field or trained_on.source_field]
+            fields += [given.target_field or trained_on.target_field] if given.rouge else []
+            columns = once(ranks, lambda: read_fields(given.input, fields, given.bad_rows))
+        prefix = given.source_prefix
+        prefix = trained_on.source_prefix if prefix is None else prefix
         tokenizer = load_tokenizer(given.tokenizer or own_tokenizer(weights))
         usual = "cuda" if torch.cuda.is_available() else "cpu"
         device = ranks.device if ranks else torch.device(given.device or usual)
@@ -244,7 +224,8 @@ def run(given: argparse.Namespace, ranks: Ranks | None) -> int:
         early_stopping=given.early_stopping,
         eos_id=tokenizer.eos_id,
     )
-    outputs = write(model, tokenizer, columns[0], search, given.batch_size, ranks)
+    texts = [prefix + text for text in columns[0]]
+    outputs = write(model, tokenizer, texts, search, given.batch_size, ranks)
     once(ranks, lambda: show(given, columns, outputs))
     return 0
 
@@ -283,12 +264,24 @@ def own_tokenizer(weights: Path) -> str:
             return str(weights / name)
     if not is_checkpoint(weights):
         return "bytes"
-    data = checkpoints.describe(weights).settings.get("data", {})
-    prepared = Path(data.get("source", ""))
-    if data.get("tokenizer") is None and (prepared / INDEX).is_file():
+    data = own_data(weights)
+    prepared = Path(data.source)
+    if data.tokenizer is None and (prepared / INDEX).is_file():
         name = read_index(prepared).preparation.tokenizer.file
         return name if name == "bytes" else str(prepared / name)
-    return data.get("tokenizer") or "bytes"
+    return data.tokenizer or "bytes"
+
+
+def own_data(weights: Path) -> DataSettings:
+    """What the run read that saved `weights`; the defaults where that is not known."""
+    table = checkpoints.describe(weights).settings.get("data", {}) if is_checkpoint(weights) else {}
+    names = DataSettings.__struct_fields__  # a later version may have others
+    try:
+        return msgspec.convert({k: v for k, v in table.items() if k in names}, DataSettings)
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise ConfigError(
+            f"{weights}: its record of training.data cannot be used: {error}."
+        ) from None
 
 
 def show(given: argparse.Namespace, columns: list[list[str]], outputs: list[str]) -> None:

@@ -19,6 +19,8 @@ from model import EOS, PAD, T5, Block
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
+from fsdpkit.errors import ConfigError
+
 NEVER = -1e9  # score of a beam that must not be chosen; finite, so that sums stay so
 
 
@@ -31,6 +33,25 @@ class Search:
     length_penalty: float = 1.0  # scores are divided by length to this power
     early_stopping: bool = False  # stop at `beams` finished texts, not when none can improve
     eos_id: int = EOS
+
+
+@torch.no_grad()  # and not inference mode: what FSDP gathers here, training goes on with
+def generate(
+    model: T5, source: Tensor, source_mask: Tensor, search: Search | None = None
+) -> list[list[int]]:
+    """Target ids for each row of `source`, int64 [B, S], without start token and EOS.
+
+    `source_mask` bool [B, S], true on real tokens. The model is in evaluation mode: whole, or
+    sharded by FSDP2, then with a batch on each rank, at the same time. Raises ConfigError for a
+    model built with FlexAttention, which knows no single tokens.
+    """
+    search = search or Search()
+    if model.decoder.kernel == "flex":
+        raise ConfigError("FlexAttention cannot write token by token: load the model with sdpa.")
+    decoder = CachedDecoder(model, source, source_mask, search)
+    choose = greedy if search.beams == 1 else beam_search
+    rows: list[list[int]] = choose(decoder, len(source), search).tolist()
+    return [row[: row.index(search.eos_id)] if search.eos_id in row else row for row in rows]
 
 
 class CachedDecoder:

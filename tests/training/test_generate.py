@@ -10,14 +10,19 @@ from pathlib import Path
 import generate as command
 import pytest
 import torch
-from generate import CachedDecoder, Search, generate, main, rouge, write
+from data import Batch
+from generate import main, write
 from launch import EXAMPLE, environment
-from model import T5, T5Config
+from model import IGNORE, T5, T5Config
+from scores import held_out_rouge, rouge
+from search import CachedDecoder, Search, generate
 from small_t5 import DIMENSIONS, V1_1, batch_of, build
 from weights import export
 
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.training.distributed import Ranks
+from tests.data.conftest import WRITERS
 
 BYTES = load_tokenizer("bytes")
 
@@ -161,6 +166,33 @@ def test_rouge_of_known_texts():
     assert scores["rougeL"] == pytest.approx(100 * (2 / 3 + 1) / 2)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_it_reads_what_training_reads(weights, tmp_path, capsys, suffix):
+    rows = [{"q": text, "a": "#"} for text in ("one, or two", "three")]
+    path = WRITERS[suffix](tmp_path / f"in{suffix}", rows)
+    main(["--weights", str(weights), "--input", str(path), "--source-field", "q",
+          "--max-new-tokens", "6"])  # fmt: skip
+    expected = alone(byte_model(), ["one, or two", "three"], max_new_tokens=6)
+    assert capsys.readouterr().out == "\n".join(expected) + "\n"
+
+
+def test_rows_that_cannot_be_used_may_be_left_out(weights, tmp_path, capsys):
+    path = WRITERS[".csv"](tmp_path / "in.csv", [{"source": ""}, {"source": "one"}])
+    main(["--weights", str(weights), "--input", str(path), "--bad-rows", "skip",
+          "--max-new-tokens", "6"])  # fmt: skip
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == alone(byte_model(), ["one"], max_new_tokens=6)
+    assert "1 bad rows left out, such as" in printed.err
+    assert "in.csv, line 2: field 'source' is empty" in printed.err
+
+
+def test_a_prefix_is_put_before_what_the_model_reads(weights, capsys):
+    main(["--weights", str(weights), "--max-new-tokens", "6", "--source-prefix", "to: ", "one"])
+    assert capsys.readouterr().out.splitlines() == alone(
+        byte_model(), ["to: one"], max_new_tokens=6
+    )
+
+
 def test_a_missing_rouge_package_names_its_extra_before_any_work(weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     monkeypatch.setattr(command, "load", None)
@@ -169,13 +201,33 @@ def test_a_missing_rouge_package_names_its_extra_before_any_work(weights, tmp_pa
         main(["--weights", str(weights), "--input", str(source), "--rouge"])
 
 
+def test_rouge_while_training_is_that_of_what_the_model_writes(monkeypatch):
+    """One rank; a row of nothing, which fills up a batch, counts for nothing."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total: None)
+    model, tokenizer = byte_model().eval(), load_tokenizer("bytes")
+    texts = ["one", "two", "three"]
+    said = alone(model, texts, max_new_tokens=6)
+    targets = [said[0], "# #", said[2] + " and more"]
+    assert said[0].split(), "the model writes something"
+    rows = [
+        ([*tokenizer.encode(t), 1], [*tokenizer.encode(x), 1])
+        for t, x in zip(texts, targets, strict=True)
+    ]
+    batches = [Batch(*batch_of(*part)) for part in (rows[:2], [rows[2], rows[2]])]
+    batches[1].labels[1] = IGNORE
+    ranks = Ranks(0, 0, 1, 1, torch.device("cpu"))
+    found = held_out_rouge(model, batches, tokenizer, 6, ranks)
+    expected = rouge(said, targets)
+    assert found == pytest.approx({f"eval_{kind}": score for kind, score in expected.items()})
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"source": "a"}\nnot json\n', ["in.jsonl:2", "not JSON"]),
-        (b'{"source": "a"}\n{"text": "b"}\n', ["in.jsonl:2", "'source'"]),
-        (b'{"source": 3}\n', ["in.jsonl:1", "'source'"]),
-        (b"[1]\n", ["in.jsonl:1", "'source'"]),
+        (b'{"source": "a"}\nnot json\n', ["in.jsonl, line 2", "not JSON"]),
+        (b'{"source": "a"}\n{"text": "b"}\n', ["in.jsonl, line 2", "'source'"]),
+        (b'{"source": 3}\n', ["in.jsonl, line 1", "'source'"]),
+        (b"[1]\n", ["in.jsonl, line 1", "source"]),
         (b"\n\n", ["in.jsonl", "no rows"]),
         (b'{"source": "\xff"}\n', ["in.jsonl", "UTF-8"]),
     ],
@@ -189,7 +241,7 @@ def test_a_bad_row_is_named_by_file_and_line(weights, tmp_path, content, words):
 
 
 def test_what_is_missing_is_told(weights, tmp_path):
-    with pytest.raises(NotFoundError, match="--input"):
+    with pytest.raises(NotFoundError, match=r"gone\.jsonl: no such file"):
         main(["--weights", str(weights), "--input", str(tmp_path / "gone.jsonl")])
     with pytest.raises(NotFoundError, match=r"config\.json"):
         main(["--weights", str(tmp_path), "text"])

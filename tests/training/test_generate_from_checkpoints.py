@@ -29,7 +29,7 @@ RUNS = {  # run → Hugging Face directory that its checkpoint has the weights o
     "tied, not scaled, fsdp2": ("tied, not scaled", "fsdp2"),
     "deep": ("deep", "fsdp2"),
 }
-SEVEN = ["one", "a much longer text than the others", "", "zwölf", "five", "six", "the last of all"]
+SEVEN = ["one", "a much longer text than the others", "4", "zwölf", "five", "six", "the last one"]
 FILE = ["--input", "seven.jsonl", "--batch-size", "2"]  # two on each of three ranks, then one left
 BEAMS = [*FILE, "--beams", "4"]
 COMMANDS = {
@@ -239,6 +239,22 @@ def test_a_checkpoint_brings_the_tokenizer_of_its_run(tmp_path):
     assert tokenizer_after(source=str(prepared)) == str(prepared / "tokenizer.json")
     prepared = prepared_with(tmp_path / "more", "bytes")
     assert tokenizer_after(source=str(prepared), tokenizer=None) == "bytes"
+
+
+def test_a_checkpoint_brings_the_fields_and_the_prefix_of_its_run(tmp_path):
+    about = checkpoints.Description(
+        step=1, saved_at="", world_size=1, optimizer="", versions={}, progress={}, files={},
+        settings={"data": {"source_prefix": "summarize: ", "source_field": "text", "later": 1}},
+    )  # fmt: skip
+    (tmp_path / "checkpoint.json").write_text(about.to_json())
+    data = command.own_data(tmp_path)
+    assert (data.source_prefix, data.source_field, data.target_field) == (
+        "summarize: ", "text", "target",
+    )  # fmt: skip
+    damaged = replace(about, settings={"data": {"source_prefix": 3}})
+    (tmp_path / "checkpoint.json").write_text(damaged.to_json())
+    with pytest.raises(ConfigError, match="source_prefix"):
+        command.own_data(tmp_path)
 
 
 def prepared_with(directory: Path, tokenizer: str) -> Path:

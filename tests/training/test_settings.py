@@ -150,6 +150,18 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         (["evaluation.patience=2"], "every_steps"),
         (["evaluation.every_steps=2", "data.held_out=0"], "nothing to evaluate"),
         (["startup_timeout_s=60"], "shorter than"),
+        (["evaluation.rouge=true", "evaluation.batches=0"], "nothing to score"),
+        (["evaluation.rouge=true", "sharding.engine=fsdp1"], "which fsdp1 cannot"),
+        (["evaluation.rouge=true", "data.task=span-corruption"], "compares texts"),
+        (["evaluation.rouge=true", "data.packing=true"], "a text a row"),
+        (["checkpoint.keep_best=eval_rouge1"], "training.evaluation.rouge = true"),
+        (
+            [
+                *("checkpoint.keep_best=eval_rouge1", "evaluation.rouge=true"),
+                "evaluation.every_steps=2",
+            ],
+            'best_is = "highest"',
+        ),
         (["data.source=a.csv", "data.task=pairs", "data.held_out_source=a.csv"], "name other data"),
         (["data.source=a.csv", "data.task=pairs", "data.held_out_source=b.tsv"], "end in .jsonl"),
         (["data.held_out_source=b.csv"], "of which training.data.held_out keeps a share"),

@@ -78,6 +78,16 @@ def test_held_out_loss_comes_every_so_many_steps_and_at_the_end(found):
     assert losses(found, "evaluated")[:2] == losses(found, "plain")[:2]
 
 
+def test_rouge_of_held_out_samples_comes_with_their_loss_and_leaves_training_alone(found):
+    lines = [line for line in found["scored"]["lines"] if "eval_loss" in line]
+    assert [line["step"] for line in lines] == [2, 4, 5]
+    assert eval_losses(found, "scored") == eval_losses(found, "evaluated")
+    assert losses(found, "scored") == losses(found, "evaluated")
+    for line in lines:
+        assert all(0 <= line[f"eval_rouge{kind}"] <= 100 for kind in "12L")
+    assert "rouge1" in found["scored"]["printed"]
+
+
 def test_training_stops_when_the_held_out_loss_no_longer_falls(found):
     of_step = eval_losses(found, "patient")
     assert len(of_step) < 20

@@ -8,7 +8,7 @@ import difflib
 import math
 from collections.abc import Iterator
 
-from fsdpkit.config.training.data import DataSettings
+from fsdpkit.config.training.data_problems import FILES, data_problems
 from fsdpkit.config.training.settings import (
     OptimizerSettings,
     PrecisionSettings,
@@ -20,14 +20,13 @@ from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_pr
 BYTE_IDS = 259
 """Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
 
-EVALUATED = ("eval_loss",)
+ROUGE = ("eval_rouge1", "eval_rouge2", "eval_rougeL")
+EVALUATED = ("eval_loss", *ROUGE)
 """Metrics of an evaluation."""
 
 LOGGED = ("loss", "grad_norm", "step_time_s", "tokens_per_s", "tflops_per_device", "memory_bytes")
 """Metrics of a logged line by which one checkpoint may be better than another; see
 `fsdpkit.training.metrics`."""
-
-FILES = (".jsonl", ".csv", ".parquet", ".txt")
 
 
 def problems(
@@ -41,6 +40,7 @@ def problems(
     return [
         *_steps(settings),
         *_keep_best(settings),
+        *_rouge(settings),
         *_groups_of_ranks(settings.sharding, world_size, ranks_per_node),
         *_units(settings.sharding),
         *_engine(settings),
@@ -48,9 +48,7 @@ def problems(
         *_optimizer(settings.optimizer, settings.sharding),
         *_schedule(settings),
         *_master(settings),
-        *_data(settings.data),
-        *_held_out_source(settings.data),
-        *_source_prefix(settings.data),
+        *data_problems(settings.data),
         *_model(settings),
     ]
 
@@ -99,6 +97,16 @@ def _keep_best(settings: TrainingSettings) -> Iterator[str]:
             + (f" Did you mean {near[0]!r}?" if near else "")
             + f" Evaluations have {', '.join(EVALUATED)}, logged lines {', '.join(LOGGED)}."
         )
+    elif metric in ROUGE and not settings.evaluation.rouge:
+        yield (
+            f'training.checkpoint.keep_best = "{metric}" needs the score: set '
+            "training.evaluation.rouge = true."
+        )
+    elif metric in ROUGE and saving.best_is == "lowest":
+        yield (
+            f'training.checkpoint.keep_best = "{metric}" is better the higher it is: set '
+            'training.checkpoint.best_is = "highest".'
+        )
     elif metric in EVALUATED:
         evaluation = settings.evaluation
         if not (evaluation.repeats and evaluation.batches and settings.data.holds_out):
@@ -112,6 +120,34 @@ def _keep_best(settings: TrainingSettings) -> Iterator[str]:
             f'training.checkpoint.keep_best = "{metric}" compares checkpoints whose step was '
             f"logged: set training.checkpoint.every_steps ({saving.every_steps}) to a multiple of "
             f"training.metrics.every_steps ({settings.metrics.every_steps})."
+        )
+
+
+def _rouge(settings: TrainingSettings) -> Iterator[str]:
+    if not settings.evaluation.rouge:
+        return
+    what = "training.evaluation.rouge"
+    if not (settings.evaluation.batches and settings.data.holds_out):
+        yield (
+            f"{what} has nothing to score: set training.data.held_out or held_out_source, and "
+            "training.evaluation.batches above 0."
+        )
+    if settings.sharding.engine != "fsdp2":
+        yield (
+            f"{what} writes with the sharded model, which fsdp1 cannot: set "
+            'training.sharding.engine = "fsdp2", or score afterwards with generate.py --rouge.'
+        )
+    if settings.data.task == "span-corruption":
+        yield f'{what} compares texts, and span-corruption has none to compare: set task = "pairs".'
+    if settings.data.packing:
+        yield (
+            f"{what} reads a text a row, but packing puts several in one: set "
+            "training.data.packing = false, or score afterwards with generate.py --rouge."
+        )
+    if settings.model.attention == "flex":
+        yield (
+            f"{what}: FlexAttention cannot write token by token: set training.model.attention = "
+            '"sdpa".'
         )
 
 
@@ -288,82 +324,6 @@ def _schedule(settings: TrainingSettings) -> Iterator[str]:
         yield (
             f"training.optimizer.schedule_arguments: OneCycleLR ends after {total} steps, but this "
             f"run has {needed}: raise total_steps, or lower training.steps."
-        )
-
-
-def _held_out_source(data: DataSettings) -> Iterator[str]:
-    source = data.held_out_source
-    if source is None:
-        return
-    if source == data.source:
-        yield (
-            f"training.data.held_out_source is {source!r}, what is trained on: name other data, or "
-            "leave it unset and set training.data.held_out."
-        )
-    elif source == "python-docs" or data.task == "docstring":
-        yield (
-            "training.data.held_out_source is a file or prepared directory beside one: leave it "
-            "unset for Python's own documentation, of which training.data.held_out keeps a share."
-        )
-    elif "." in source.rpartition("/")[2] and not source.endswith(FILES):
-        yield (
-            f"training.data.held_out_source is {source!r}: it must end in {', '.join(FILES)}, or "
-            "be a directory that `fsdpkit data prepare` made."
-        )
-
-
-def _source_prefix(data: DataSettings) -> Iterator[str]:
-    if not data.source_prefix:
-        return
-    if data.task == "span-corruption":
-        yield (
-            "training.data.source_prefix tells T5 a task with source and target; span-corruption "
-            "has none: leave it unset."
-        )
-    taken = len(data.source_prefix.encode(errors="replace"))
-    # A prepared directory has the tokenizer it was made with.
-    in_bytes = data.tokenizer == "bytes" or (
-        data.tokenizer is None and data.source.endswith((*FILES, "python-docs"))
-    )
-    if in_bytes and taken >= data.source_length - 1:
-        yield (
-            f"training.data.source_prefix takes {taken} bytes, and training.data.source_length is "
-            f"{data.source_length}: nothing of a text is left; shorten the one or raise the other."
-        )
-
-
-def _data(data: DataSettings) -> Iterator[str]:
-    suffix = data.source.rpartition("/")[2].rpartition(".")
-    is_file = bool(suffix[1])
-    if data.source == "python-docs":
-        if data.task == "pairs":
-            yield (
-                'task "pairs" needs a file: set training.data.source to a .jsonl, .csv or .parquet '
-                'path, or training.data.task to "docstring" or "span-corruption".'
-            )
-    elif is_file and not data.source.endswith(FILES):
-        yield (
-            f'training.data.source is {data.source!r}: it must be "python-docs", end in '
-            f"{', '.join(FILES)}, or be a directory that `fsdpkit data prepare` made."
-        )
-    elif data.task == "docstring":
-        yield (
-            'task "docstring" reads Python\'s own sources only: for a file set '
-            'training.data.task to "pairs" (or "span-corruption" on its source field).'
-        )
-    elif data.task == "pairs" and data.source.endswith(".txt"):
-        yield (
-            f"training.data.source {data.source!r} is plain text, which has no pairs: set "
-            'training.data.task = "span-corruption".'
-        )
-    if data.task == "pairs" and data.source_field == data.target_field:
-        yield (
-            f"training.data.source_field and target_field are both {data.source_field!r}: the "
-            "model would learn to copy; name two fields."
-        )
-    if data.packing and data.buckets > 1:
-        yield (
-            "training.data.packing fills rows of one size: leave training.data.buckets at 0 or 1."
         )
 
 

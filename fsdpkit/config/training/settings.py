@@ -362,6 +362,14 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         ),
     ] = 0
 
+    rouge: Annotated[
+        bool,
+        Meta(
+            description="Also write a text for each of these samples, target_length tokens at "
+            "most, and score it by ROUGE-1, -2 and -L; needs the extra `rouge`."
+        ),
+    ] = False
+
     @property
     def repeats(self) -> bool:
         """Whether there are evaluations before the last step."""

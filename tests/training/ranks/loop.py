@@ -45,6 +45,9 @@ SCENARIOS = {
     "deterministic": ["deterministic=true"],
     "dropout": ["model.dropout_rate=0.1"],
     "evaluated": ["evaluation.every_steps=2", "evaluation.batches=2", "steps=5"],
+    "scored": [
+        "evaluation.every_steps=2", "evaluation.batches=2", "steps=5", "evaluation.rouge=true",
+    ],
     "patient": [
         "evaluation.every_steps=1", "evaluation.patience=2", "evaluation.batches=2",
         "optimizer.lr=50", "grad_clip=0",
