@@ -25,6 +25,7 @@ COMMANDS = {
     "nodes": "Show the nodes that failed a run and are avoided.",
     "data": "Prepare training data, or show what was prepared.",
     "checkpoint": "List a run's checkpoints, check, export, or have one saved now.",
+    "generate": "Let a trained T5 write, for texts or the rows of a file.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",

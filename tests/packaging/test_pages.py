@@ -48,14 +48,7 @@ OF_THE_SCRIPT = (
 )
 
 NOT_HERE_YET = """
-the split `'validation'`
-`num_samples` of 1500 and 300
-summarisation as the task
-`--epochs 2`
-validation after each epoch, its loss printed
 `bfloat_support()`
-a checkpoint after each epoch
-the same as a job, from CSV, and while training
 """.strip().splitlines()
 """What rows that are missing show, in their order: a list that only gets shorter."""
 
