@@ -283,6 +283,11 @@ def test_the_steps_of_so_many_epochs_end_with_the_last_sample_of_the_last_one(
     assert steps_of_epochs(read, progress, epochs) == progress.step, "nothing is left"
 
 
+def test_a_run_that_is_beyond_its_epochs_has_no_steps_left():
+    read = loader(2, 0, 4, samples=20)
+    assert steps_of_epochs(read, Progress(step=9, epoch=3, position=8), 2) == 9
+
+
 def test_an_epoch_is_complete_after_its_last_step_only():
     read, progress = loader(2, 0, 4, samples=20), Progress()
     found = []

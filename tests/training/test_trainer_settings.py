@@ -88,6 +88,13 @@ def test_rouge_of_held_out_samples_comes_with_their_loss_and_leaves_training_alo
     assert "rouge1" in found["scored"]["printed"]
 
 
+def test_rouge_without_its_package_ends_before_the_first_step_with_the_extra_s_name(found):
+    assert found["scored without the package"] == (
+        "training.evaluation.rouge needs a package that is not installed: "
+        'pip install "fsdpkit[rouge]".'
+    )
+
+
 def test_training_stops_when_the_held_out_loss_no_longer_falls(found):
     of_step = eval_losses(found, "patient")
     assert len(of_step) < 20

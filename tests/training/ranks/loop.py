@@ -230,6 +230,11 @@ def main() -> None:
         found["other data"] = changed(ranks, "data.held_out=0.25")
         found["both, as meant"] = changed(ranks, "seed=43", "data.held_out=0.25", meant)
         found["other batch"] = changed(ranks, "batch_size=2")
+        sys.modules["rouge_score.rouge_scorer"] = None
+        try:
+            found["scored without the package"] = run(ranks, *SCENARIOS["scored"])
+        except FsdpkitError as error:
+            found["scored without the package"] = str(error)
         exported = found["exported"]["dir"]
         found["pretrained"] = run(ranks, f"model.pretrained={exported}/export", "steps=1")
         if ranks.is_first:
