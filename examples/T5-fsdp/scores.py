@@ -8,7 +8,6 @@ from typing import Any
 from data import Batch
 from model import IGNORE, T5
 from search import Search, generate
-from torch.distributed.fsdp import FSDPModule
 
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import ConfigError
@@ -41,8 +40,8 @@ def held_out_rouge(
     """The same of what `model` writes for samples, greedily, `longest` tokens at most.
 
     A collective: on all ranks with as many batches, on each its own; the answer is of all. `model`
-    is in evaluation mode and sharded by FSDP2; afterwards each rank holds its shard again. Targets
-    are the samples', cut to their longest length.
+    is in evaluation mode and sharded by FSDP2, whose root stays gathered, as after any evaluation.
+    Targets are the samples', cut to their longest length.
     """
     score = scorer("training.evaluation.rouge")
     sums, count = dict.fromkeys(KINDS, 0.0), 0
@@ -51,7 +50,6 @@ def held_out_rouge(
             found = score.score(target, output)
             sums = {kind: sums[kind] + found[kind].fmeasure for kind in KINDS}
             count += 1
-    reshard(model)
     *totals, samples = sum_over_ranks(*sums.values(), count, device=ranks.device).tolist()
     means = (100 * total / max(1.0, samples) for total in totals)
     return dict(zip((f"eval_{kind}" for kind in KINDS), means, strict=True))
@@ -71,10 +69,3 @@ def written(
 def known(ids: list[int], tokenizer: Tokenizer) -> str:
     """The text of `ids` without those that stand for nothing: embeddings may be padded."""
     return tokenizer.decode([each for each in ids if each < tokenizer.vocab_size])
-
-
-def reshard(model: T5) -> None:
-    """Free what the search has gathered for its decoder, and left so."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
