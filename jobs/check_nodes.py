@@ -36,17 +36,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from fsdpkit.config.gpu import has_bfloat16
 from fsdpkit.launching import nvml
 from fsdpkit.runs.node_report import Node, NodeReport, Pair, RankSpeed, save
 from fsdpkit.runs.rank_ports import RankPort, are_tried, close_ports, save_ports
 from fsdpkit.training.distributed import Ranks, gather, process_group
+from fsdpkit.training.hardware import capability_of
 
 ROUNDS = 4
 """Of pairs, at most."""
 REPETITIONS = 10
 PINGS = 8
 MESSAGE_MIB = {"cuda": 256, "cpu": 8}
-MATRIX = {"cuda": (8192, torch.bfloat16), "cpu": (512, torch.float32)}
+MATRIX = {"cuda": 8192, "cpu": 512}
 MULTIPLY_S = {"cuda": 3.0, "cpu": 0.6}
 TRIED_S, LOOK_S = 60, 0.2
 TIMEOUT_S = 300
@@ -172,7 +174,10 @@ def multiply(ranks: Ranks, at_half: Callable[[], None]) -> RankSpeed:
     is called while the device is warm.
     """
     try:
-        size, dtype = MATRIX[ranks.device.type]
+        size, dtype = MATRIX[ranks.device.type], torch.float32
+        if ranks.device.type == "cuda":
+            bfloat16 = has_bfloat16(capability_of(ranks.device))
+            dtype = torch.bfloat16 if bfloat16 else torch.float16
         left, right = (torch.randn(size, size, device=ranks.device).to(dtype) for _ in range(2))
         half_s = MULTIPLY_S[ranks.device.type] / 2
         _fastest_s(lambda: left @ right, ranks.device, half_s)

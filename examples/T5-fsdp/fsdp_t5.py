@@ -34,6 +34,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
 from weights import check, fill_from, hugging_face
 
+from fsdpkit.config.gpu import type_note
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
@@ -55,7 +56,7 @@ from fsdpkit.training.distributed import (
 from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
-from fsdpkit.training.hardware import describe_peak, peak_tflops
+from fsdpkit.training.hardware import capability_of, describe_peak, peak_tflops
 from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
@@ -420,6 +421,8 @@ def describe(
     if text.bad_rows.count:
         lines.append(f"bad rows   {text.bad_rows.count:,} left out, such as")
         lines += [f"           {row}" for row in text.bad_rows.examples]
+    if note := type_note(settings.precision.param, capability_of(ranks.device), None):
+        lines.append(f"           {note}")
     if progress.step:
         lines.append(f"resumed    after step {progress.step}")
     if progress.step >= settings.steps:

@@ -30,6 +30,7 @@ from search import Search, generate
 from torch.nn.functional import pad
 from weights import is_checkpoint, load
 
+from fsdpkit.config.gpu import compute_type
 from fsdpkit.config.training import DataSettings
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.index import INDEX, read_index
@@ -43,6 +44,7 @@ from fsdpkit.runs import checkpoints
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint_loading import newest_whole
 from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
+from fsdpkit.training.hardware import capability_of
 
 if TYPE_CHECKING:
     from fsdpkit.data.tokenizers import Tokenizer
@@ -172,7 +174,7 @@ def arguments_of(command_line: Sequence[str] | None) -> argparse.Namespace:
         help="texts at a time, on each rank (default 8)")  # fmt: skip
     add("--device", help="default: a GPU if there is one; each rank has its own")
     add("--dtype", choices=["float32", "bfloat16"],
-        help="default: bfloat16 on GPUs, float32 on CPUs")  # fmt: skip
+        help="default: bfloat16 on GPUs that have it, else float32")  # fmt: skip
     return parser.parse_args(command_line)
 
 
@@ -215,7 +217,9 @@ def run(given: argparse.Namespace, ranks: Ranks | None) -> int:
         usual = "cuda" if torch.cuda.is_available() else "cpu"
         device = ranks.device if ranks else torch.device(given.device or usual)
         guard_kernels(device)
-        dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+        dtype = given.dtype or compute_type(
+            "auto", on_gpu=device.type == "cuda", capability=capability_of(device)
+        )
         model = load(weights, device=device, dtype=getattr(torch, dtype), ranks=ranks)
     search = Search(
         max_new_tokens=given.max_new_tokens,

@@ -32,7 +32,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     what: Annotated[str, Meta(description="Document, or the file in a public repository.")]
     checked: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="Date of the check.")]
     level: Annotated[
-        Literal["centre-config", "centre-docs", "user-notes", "measured"],
+        Literal["centre-config", "centre-docs", "vendor-docs", "user-notes", "measured"],
         Meta(description="How far the source can be trusted."),
     ]
 
@@ -70,6 +70,10 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu: Annotated[str | None, Meta(description="GPU model, for people.")] = None
     gpu_memory_gb: Annotated[
         Annotated[float, Meta(gt=0)] | None, Meta(description="Memory of one GPU.")
+    ] = None
+    compute_capability: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] | None,
+        Meta(description="NVIDIA's number of what a GPU can do, such as 8.0 of an A100."),
     ] = None
     vendor: Annotated[
         Literal["nvidia", "amd", "none"] | None,

@@ -52,6 +52,29 @@ def gpu_states(environ: Mapping[str, str]) -> list[GpuState]:
     return [_state(index, handle) for index, handle in enumerate(handles(environ))]
 
 
+def capabilities(environ: Mapping[str, str]) -> list[tuple[str | None, tuple[int, int]]]:
+    """Name and compute capability of each GPU of this job that answers."""
+    found = []
+    for handle in handles(environ):
+        name, capability = _name(handle), _capability(handle)
+        if capability is not None:
+            found.append((name, capability))
+    return found
+
+
+def _name(handle: Any) -> str | None:
+    import pynvml
+
+    return _asked(lambda: _text(pynvml.nvmlDeviceGetName(handle)))
+
+
+def _capability(handle: Any) -> tuple[int, int] | None:
+    import pynvml
+
+    found = _asked(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return found and (int(found[0]), int(found[1]))
+
+
 def _state(index: int, handle: Any) -> GpuState:
     import pynvml
 
@@ -59,7 +82,7 @@ def _state(index: int, handle: Any) -> GpuState:
     rows = _asked(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
     return GpuState(
         index=index,
-        name=_asked(lambda: _text(pynvml.nvmlDeviceGetName(handle))),
+        name=_name(handle),
         memory_total_mib=memory and memory.total // _MIB,
         memory_used_mib=memory and memory.used // _MIB,
         clock_mhz=_asked(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),

@@ -26,8 +26,9 @@ from typing import Any
 import psutil
 
 import fsdpkit
+from fsdpkit.config.gpu import build_problem
 from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
-from fsdpkit.launching import machine
+from fsdpkit.launching import machine, nvml
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
@@ -184,7 +185,20 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
             f"{wanted} GPUs were asked for on each node, {source} shows {found} here; "
             f"{_exclude(environ)} and tell the centre"
         )
+    _check_build(environ)
     return found
+
+
+def _check_build(environ: Mapping[str, str]) -> None:
+    """This torch has code for these GPUs, where NVML tells which they are. Raises NodeError."""
+    import torch
+
+    if not torch.version.cuda:
+        return
+    architectures = torch.cuda.get_arch_list()
+    for name, capability in dict.fromkeys(nvml.capabilities(environ)):
+        if problem := build_problem(capability, name, torch.__version__, architectures):
+            raise NodeError(problem)
 
 
 def _torch_without_gpus() -> str | None:
@@ -299,8 +313,6 @@ def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
 
     What another process holds, our ranks cannot have: usually one that outlived its job.
     """
-    from fsdpkit.launching import nvml
-
     if environ.get("FSDPKIT_DEVICE", "gpu") == "cpu":
         return None
     deadline = time.monotonic() + _FOREIGN_WAIT_S

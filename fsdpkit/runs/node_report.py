@@ -52,7 +52,7 @@ class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     matmul_tflop_s: float | None = None
-    """float32 on a CPU core's threads, bfloat16 on a GPU."""
+    """float32 on a CPU core's threads, bfloat16 on a GPU, or float16 on one that lacks it."""
     error: str | None = None
     """Why it has no figure."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import NodeType
@@ -139,8 +140,9 @@ def fit(
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
+    types = _check_types(job, placement.node_type)
     _check_gpu_memory(job, placement.node_type, work_dir)
-    warnings = [*placement.warnings, *what_to_know_of(runs)]
+    warnings = [*placement.warnings, *types, *what_to_know_of(runs)]
     avoided: tuple[tuple[str, str], ...] = ()
     if profile.kind == "local":
         from fsdpkit.scheduling.local.client import check_fits
@@ -199,6 +201,18 @@ def _check_torch(job: LoadedJob) -> None:
         raise ConfigError(problem)
 
 
+def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
+    """What to know of the types that GPUs of a known capability compute in. Raises ConfigError for
+    one that they do not have."""
+    if job.spec.training is msgspec.UNSET or node.compute_capability is None:
+        return []
+    param, capability = job.spec.training.precision.param, parse_capability(node.compute_capability)
+    if problem := type_problem(param, capability, node.gpu):
+        raise ConfigError(f"job {job.spec.name}: {problem}")
+    note = type_note(param, capability, node.gpu)
+    return [note] if note else []
+
+
 def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
     training, resources = job.spec.training, job.spec.resources
@@ -209,8 +223,11 @@ def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
         model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
     elif file := model.config:
         model = msgspec.structs.replace(model, config=str(work_dir / file))
+    capability = node.compute_capability and parse_capability(node.compute_capability)
+    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
+    precision = msgspec.structs.replace(training.precision, param=param)
     problem = memory_problem(
-        msgspec.structs.replace(training, model=model),
+        msgspec.structs.replace(training, model=model, precision=precision),
         resources.ranks,
         resources.gpus,
         node.gpu,

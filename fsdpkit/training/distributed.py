@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, StorageError, UsageError
+from fsdpkit.training.hardware import require_code_for
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ def process_group(timeout_s: int = 600, startup_timeout_s: int | None = None) ->
     never come; torchrun ends them.
 
     Raises UsageError when torchrun's variables are missing, FsdpkitError when ranks run different
-    versions or there is no GPU for a rank.
+    versions, there is no GPU for a rank, or one that this torch was not built for.
     """
     missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
     if missing:
@@ -90,6 +91,7 @@ def process_group(timeout_s: int = 600, startup_timeout_s: int | None = None) ->
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
+        require_code_for(device)
         backend = (
             "cpu:gloo,cuda:nccl"  # gloo too: offloaded shards and checkpoints live on the host
         )

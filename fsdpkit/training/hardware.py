@@ -1,17 +1,21 @@
-"""What a device can do at most: the number that model FLOPs utilisation (MFU) divides by.
+"""What a device can do: which types it has, whether this torch has code for it, and its peak.
 
-Dense peaks in TFLOP/s. Vendors advertise twice as much for matrices with structured zeros; dividing
-by that halves everybody's MFU.
+The peak, dense, is what model FLOPs utilisation (MFU) divides by. Vendors advertise twice as much
+for matrices with structured zeros; dividing by that halves everybody's MFU.
 """
 
 from __future__ import annotations
 
 import torch
 
-# (part of torch.cuda.get_device_name, float32 without TF32, bfloat16, float16); the first that fits
-# counts, so longer names come first. Sources: NVIDIA's data sheets of H100 (PCIe, NVL, SXM), H200,
-# GH200, HGX B200, GB200, A100, L40S and V100, where figures "with sparsity" are halved; AMD's of
-# MI300X and MI250X, whose two dies are two devices to torch, with half the card's figure each.
+from fsdpkit.config.gpu import Capability, build_problem
+from fsdpkit.errors import FsdpkitError
+
+# TFLOP/s: (part of torch.cuda.get_device_name, float32 without TF32, bfloat16, float16); the first
+# that fits counts, so longer names come first. Sources: NVIDIA's data sheets of H100 (PCIe, NVL,
+# SXM), H200, GH200, HGX B200, GB200, A100, L40S and V100, where figures "with sparsity" are halved;
+# AMD's of MI300X and MI250X, whose two dies are two devices to torch, with half the card's figure
+# each.
 _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
     ("GH200", 66.9, 989.4, 989.4),
     ("H200 NVL", 60.0, 835.5, 835.5),
@@ -28,6 +32,28 @@ _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
     ("MI300X", 163.4, 1307.4, 1307.4),
     ("MI250X", 47.9, 191.5, 191.5),
 )
+
+
+def capability_of(device: torch.device) -> Capability | None:
+    """NVIDIA's compute capability of a GPU; None for other devices."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    return torch.cuda.get_device_capability(device)
+
+
+def name_of(device: torch.device) -> str | None:
+    """A GPU's name; None for other devices."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def require_code_for(device: torch.device) -> None:
+    """Raise FsdpkitError for a GPU that this torch was not built for."""
+    capability = capability_of(device)
+    if capability is None:
+        return
+    architectures = torch.cuda.get_arch_list()
+    if problem := build_problem(capability, name_of(device), torch.__version__, architectures):
+        raise FsdpkitError(f"{problem}.")
 
 
 def peak_tflops(

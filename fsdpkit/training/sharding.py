@@ -38,12 +38,14 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import CustomPolicy
 from torch.utils._pytree import tree_map_only
 
+from fsdpkit.config.gpu import compute_type, type_problem
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
+from fsdpkit.training.hardware import capability_of, name_of
 from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equal, modules_of
 from fsdpkit.training.initialisation import (
     Fill,
@@ -181,10 +183,15 @@ def shard(
 
 
 def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:
-    """The type in which gathered weights and activations are held."""
-    if precision.param == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return _dtype(precision.param)
+    """The type in which gathered weights and activations are held.
+
+    Raises ConfigError for one that the GPU does not have.
+    """
+    capability = capability_of(device)
+    if problem := type_problem(precision.param, capability, name_of(device)):
+        raise ConfigError(problem)
+    on_gpu = device.type == "cuda"
+    return _dtype(compute_type(precision.param, on_gpu=on_gpu, capability=capability))
 
 
 def _unless_masters(dtype: torch.dtype, precision: PrecisionSettings) -> torch.dtype | None:

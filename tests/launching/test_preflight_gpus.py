@@ -23,6 +23,7 @@ class Gpu:
     processes: list[Any] = field(default_factory=list)
     remapped: tuple[int, int, int, int] = (0, 0, 0, 0)
     xids: list[int] = field(default_factory=list)
+    capability: tuple[int, int] | None = (9, 0)
 
 
 def fake_pynvml(*gpus: Gpu, v2: bool = True) -> ModuleType:
@@ -63,6 +64,9 @@ def fake_pynvml(*gpus: Gpu, v2: bool = True) -> ModuleType:
         nvmlDeviceGetHandleByIndex=range(len(gpus)).__getitem__,
         nvmlDeviceGetHandleByUUID=lambda uuid: int(uuid.removeprefix("GPU-")),
         nvmlDeviceGetName=lambda handle: b"NVIDIA H100",
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (
+            gpus[handle].capability or not_supported()
+        ),
         nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetClockInfo=lambda handle, kind: 345,
         nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
@@ -177,3 +181,42 @@ def test_xid_errors_are_those_that_came_during_the_measurement(gpus: Any) -> Non
     with nvml.xid_errors({}) as found:
         faulty.xids += [79, 48]
     assert found == [79, 48]
+
+
+TWO = {"CUDA_VISIBLE_DEVICES": "0,1", "FSDPKIT_RANKS_PER_NODE": "2", "FSDPKIT_DEVICE": "nvidia"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("capabilities", "problem"),
+    [
+        ([(9, 0), (9, 0)], None),
+        ([(7, 0), (9, 0)], r"compute capability 7\.0\) is none that torch .* \(sm_75, sm_90, comp"),
+        ([None, None], None),
+        ([(12, 0), (12, 0)], None),
+    ],
+)
+def test_gpus_that_this_torch_was_not_built_for_are_refused_before_training(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch, capabilities: list[Any], problem: str | None
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90", "compute_90"])
+    gpus(*(Gpu(capability=each) for each in capabilities))
+    if problem is None:
+        assert preflight.check_gpus(TWO) == 2
+        return
+    with pytest.raises(NodeError, match=problem):
+        preflight.check_gpus(TWO)
+
+
+@pytest.mark.torch
+def test_what_amds_numbers_mean_is_not_guessed(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a"])
+    gpus(Gpu(), Gpu())
+    assert preflight.check_gpus(TWO) == 2

@@ -36,9 +36,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "failures": {"runs"},
     "runs": {"config.assets"},
     "config": set(),
-    "launching": {"failures", "runs", "config.launch", "config.retry", "config.notify"},
+    "launching": {
+        *("failures", "runs"),
+        *("config.gpu", "config.launch", "config.retry", "config.notify"),
+    },
     "data": {"config.training", "runs.layout"},
-    "training": {"runs", "config.training"},
+    "training": {"runs", "config.gpu", "config.training"},
 }
 MAY_IMPORT_TORCH_AT_ONCE = ("training", "planning")
 # Run in the job's own process tree only, and are imported there inside a function.

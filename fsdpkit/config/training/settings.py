@@ -152,7 +152,8 @@ class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     param: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(
-            description="Type of gathered weights; auto is bfloat16 on GPUs, float32 on CPUs. "
+            description="Type of gathered weights; auto is bfloat16 on GPUs that have it (from "
+            "compute capability 8.0), else float32. "
             "float16 scales its loss."
         ),
     ] = "auto"
