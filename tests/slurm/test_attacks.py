@@ -174,10 +174,14 @@ def test_the_secret_of_the_attempt_before_opens_nothing(at_the_door: AtTheDoor) 
     assert not at_the_door.assault.believed["forge"]
 
 
-def test_the_secret_of_cold_ranks_is_known_to_agents_and_to_srun_alone(
+def test_the_secret_of_cold_ranks_is_known_to_what_starts_the_agents_alone(
     at_the_door: AtTheDoor,
 ) -> None:
-    check_secret(at_the_door.seen)
+    """To srun and, in a job with spare nodes, to each node's shell, which outlives its agent."""
+    check_secret(at_the_door.seen, {"srun", "/usr/bin/bash"})
+    shells = [line for line in at_the_door.seen.elsewhere if line.startswith("/usr/bin/bash")]
+    assert len(shells) == 3, "one on each node"
+    assert all(line.startswith("/usr/bin/bash -p -s -- ") for line in shells), shells
 
 
 def test_the_secret_is_in_no_file_and_slurm_does_not_know_it(at_the_door: AtTheDoor) -> None:
@@ -187,9 +191,9 @@ def test_the_secret_is_in_no_file_and_slurm_does_not_know_it(at_the_door: AtTheD
             assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
-def check_secret(seen: Seen) -> None:
+def check_secret(seen: Seen, starters: set[str]) -> None:
     """Not to ranks, nor to the server that they are forked from."""
-    assert {line.split()[0] for line in seen.elsewhere} == {"srun"}, seen.elsewhere
+    assert {line.split()[0] for line in seen.elsewhere} == starters, seen.elsewhere
     assert not seen.shown
     assert "fsdpkit.launching.agent" in seen.by_sam, "sam looked somewhere else"
     assert seen.secret not in seen.by_sam
@@ -221,7 +225,7 @@ def undisturbed_t5(bed: PersonBed) -> Undisturbed:
 def test_the_secret_of_forked_ranks_is_known_to_agents_and_to_srun_alone(
     undisturbed_t5: Undisturbed,
 ) -> None:
-    check_secret(undisturbed_t5.seen)
+    check_secret(undisturbed_t5.seen, {"srun"})
 
 
 def test_all_that_listens_does_so_at_the_nodes_own_address(
