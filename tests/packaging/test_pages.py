@@ -34,7 +34,7 @@ SECTIONS = [
     "Lightning's guide",
     "FairScale, Meta and PyTorch",
 ]
-REFUSED, MISSING = "refused: ", "missing"
+REFUSED = "refused: "
 
 # What can be typed after the script that OSC's page starts, and what its configurations hold.
 OF_THE_SCRIPT = (
@@ -46,11 +46,6 @@ OF_THE_SCRIPT = (
     *("checkpoint_type", "save_optimizer"),
     *("bfSixteen", "fpSixteen", "bfSixteen_working", "fp32_policy"),
 )
-
-NOT_HERE_YET = """
-`bfloat_support()`
-""".strip().splitlines()
-"""What rows that are missing show, in their order: a list that only gets shorter."""
 
 _CODE = re.compile(r"`([^`]+)`")
 _KEY = re.compile(r"([a-z_]+(?:\.\w+)*)(?: = (.+))?")
@@ -64,10 +59,6 @@ class Row:
     page: str
     here: str
     shown_by: str
-
-    @property
-    def is_missing(self) -> bool:
-        return self.shown_by.startswith(MISSING)
 
 
 @cache
@@ -111,7 +102,7 @@ def is_name(text: str) -> bool:
 
 def names_of_the_library() -> list[str]:
     """Every `fsdpkit.…`, and call of one, that is an answer."""
-    named = (text for row in rows() if not row.is_missing for text in code(row.here))
+    named = (text for row in rows() for text in code(row.here))
     return sorted({text for text in named if is_name(text)})
 
 
@@ -128,7 +119,6 @@ def test_each_row_says_what_takes_its_place_and_what_shows_it(section: str) -> N
         row.page
         for row in rows()
         if row.section == section
-        and not row.is_missing
         and not any(_NODE_ID.fullmatch(text) for text in code(row.shown_by))
         and not commands([row.shown_by])
     ]
@@ -160,7 +150,7 @@ def test_what_the_script_and_its_configurations_take_has_a_row() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, id=row.page) for row in rows() if settings(row) and not row.is_missing],
+    [pytest.param(row, id=row.page) for row in rows() if settings(row)],
 )
 def test_settings_exist_and_take_the_values_that_are_shown_together(
     row: Row, tmp_path: Path
@@ -227,8 +217,3 @@ def test_a_script_takes_the_options_that_are_shown() -> None:
             if word.startswith("--") and f'"{word}"' not in read(script) + known:
                 unknown.append(f"{script} {word}")
     assert unknown == []
-
-
-def test_what_is_missing_is_known_and_gets_less() -> None:
-    """A row that is filled is struck from the list; a new one that is missing does not enter it."""
-    assert [row.page for row in rows() if row.is_missing] == NOT_HERE_YET
