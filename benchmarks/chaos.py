@@ -27,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.report import README, Figure, with_all_tables  # noqa: E402
+from benchmarks.report import README, all_of, with_all_tables  # noqa: E402
 from fsdpkit.runs.layout import write_atomically  # noqa: E402
 from tests.faults.chaos import FAULTS, Outcome, draw, run, undisturbed_of  # noqa: E402
 from tests.faults.trial import Bed  # noqa: E402
@@ -39,19 +39,11 @@ RESULTS = HERE / "results" / "chaos.json"
 def result_of(outcomes: Sequence[Outcome], slurm: str) -> dict[str, Any]:
     """Everything that the result file holds; of what went wrong, the first line."""
     rows = sorted(outcomes, key=lambda one: one.number)
-    well = [float(one.end != "wrong") for one in rows]
-    figure = Figure(
-        name="chaos",
-        what="random draws after which the run stood as if undisturbed, or had a true diagnosis",
-        against=None,
-        kind="count",
-        bound="≥",
-        target=len(rows),
-        ours=sum(well),
-        theirs=None,
-        value=sum(well),
+    figure = all_of(
+        "chaos",
+        "random draws after which the run stood as if undisturbed, or had a true diagnosis",
+        [one.end != "wrong" for one in rows],
         unit="draws",
-        samples={"ours": well},
     )
     return {
         "measured": {

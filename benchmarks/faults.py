@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.gpu_parts.tables import markdown, seconds  # noqa: E402
-from benchmarks.report import README, Figure, table, with_all_tables  # noqa: E402
+from benchmarks.report import README, all_of, table, with_all_tables  # noqa: E402
 from fsdpkit.runs.events import read_json_lines  # noqa: E402
 from fsdpkit.runs.layout import write_atomically  # noqa: E402
 from tests.faults.matrix import ALL, CORE, Case  # noqa: E402
@@ -197,18 +197,10 @@ def policy(rows: Iterable[Row]) -> dict[str, float]:
 
 def result_of(rows: Sequence[Row], slurm: str, load: float, calls: int = 1) -> dict[str, Any]:
     """Everything that the result file holds."""
-    well = [float(row.survived and row.exact) for row in rows]
-    figure = Figure(
-        name="survived",
-        what="runs that reach their last step with the losses of an undisturbed run",
-        against=None,
-        kind="count",
-        bound="≥",
-        target=len(rows),
-        ours=sum(well),
-        theirs=None,
-        value=sum(well),
-        samples={"ours": well},
+    figure = all_of(
+        "survived",
+        "runs that reach their last step with the losses of an undisturbed run",
+        [row.survived and row.exact for row in rows],
     )
     return {
         "measured": {

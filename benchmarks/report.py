@@ -62,6 +62,24 @@ class Figure:
         self.met = self.value <= self.target if self.bound == "≤" else self.value >= self.target
 
 
+def all_of(name: str, what: str, well: Sequence[bool], unit: str = "s") -> Figure:
+    """How many of some cases went well; the target is all of them."""
+    count = float(sum(well))
+    return Figure(
+        name=name,
+        what=what,
+        against=None,
+        kind="count",
+        bound="≥",
+        target=len(well),
+        ours=count,
+        theirs=None,
+        value=count,
+        unit=unit,
+        samples={"ours": [float(one) for one in well]},
+    )
+
+
 def ratio(
     name: str,
     what: str,

@@ -150,6 +150,25 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
 
 
 @pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few kilobytes, all of them taken."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)], check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        (place / "filler").write_bytes(b"x" * 16_384)
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
 def write_script(tmp_path: Path) -> Callable[[str, str], Path]:
     """Writes a small training script; most tests of launching need ranks, not a model."""
 

@@ -21,6 +21,8 @@ import torch
 from torch import Generator, Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from fsdpkit.training.update_rules import call
+
 Rounding = Literal["stochastic", "compensated", "nearest"]
 
 
@@ -50,10 +52,7 @@ class RoundingAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update. `closure`, if any, is called first with gradients enabled."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = call(closure)
         number = 0
         for group in self.param_groups:
             for parameter in group["params"]:

@@ -31,7 +31,7 @@ class SGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update. `closure`, if any, is called first with gradients enabled."""
-        loss = _call(closure)
+        loss = call(closure)
         decays = [group["weight_decay"] for group in self.param_groups]
         for group in self.param_groups:
             trained = [_local(p) for p in group["params"] if p.grad is not None]
@@ -71,7 +71,7 @@ class ScaledAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update; a collective. `closure`, if any, is called first with gradients enabled."""
-        loss = _call(closure)
+        loss = call(closure)
         trained = _trained(self)
         scales = dict(zip(trained, _root_mean_squares(trained), strict=True))
         for group, parameters in _batches(self, trained, self._foreach):
@@ -138,7 +138,7 @@ class Adafactor(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update; two collectives. `closure`, if any, is called first, gradients enabled."""
-        loss = _call(closure)
+        loss = call(closure)
         trained = _trained(self)
         batches = list(_batches(self, trained, self._foreach))
         for group, parameters in batches:
@@ -239,7 +239,8 @@ class Adafactor(torch.optim.Optimizer):
         torch._foreach_add_(weights, updates)
 
 
-def _call(closure: Callable[[], float] | None) -> float | None:
+def call(closure: Callable[[], float] | None) -> float | None:
+    """What `step` of an optimizer does first: compute the loss anew, if it is told how."""
     if closure is None:
         return None
     with torch.enable_grad():

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -171,22 +170,6 @@ def test_writers_that_die_at_it_let_the_others_in_one_at_a_time(lock: Path) -> N
     done = [int(writer.communicate(timeout=300)[0]) for writer in writers]
     assert int((lock.parent / "counter").read_text()) == sum(done)
     assert 0 < sum(done) < 100
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)]
-    if subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        (place / "filler").write_bytes(b"x" * 16_384)
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_on_a_full_disk_no_lock_stays_behind(full_disk: Path) -> None:

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Completed
 from tests.reporting.log_runs import make_run
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few kilobytes, all of them taken."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)], check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        (place / "filler").write_bytes(b"x" * 12_288)
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
