@@ -114,6 +114,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         ranks,
         progress.tokens,
         skipped=progress.skipped,
+        planned_steps=settings.steps,
         settings=settings.metrics,
         peak_tflops=peak,
         model=model,

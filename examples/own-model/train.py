@@ -72,7 +72,7 @@ with training.process_group() as ranks:
 
     saves = training.Checkpointer(paths, ranks, model, optimizer)
     progress = saves.resume() or training.Progress()
-    metrics = training.Metrics(paths, ranks, tokens=progress.tokens)
+    metrics = training.Metrics(paths, ranks, progress.tokens, planned_steps=steps)
     stop, stopping = training.StopRequest(paths, ranks), False
     clock = training.SaveClock(ranks, every_minutes=0, paths=paths, every_steps=100)
     votes = training.Votes(ranks, stop, clock)

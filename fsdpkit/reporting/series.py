@@ -51,6 +51,7 @@ class _MetricsLine(msgspec.Struct, gc=False):
     tokens_per_s: float | None = None
     tokens: float | None = None
     skipped: float | None = None
+    planned_steps: Step | None = None
     tflops_per_device: float | None = None
     mfu: float | None = None
     memory_bytes: float | None = None

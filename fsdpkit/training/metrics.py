@@ -12,6 +12,7 @@ Fields of a line, where "mean" is over the steps since the last line:
 - `step_time_s`: mean seconds
 - `tokens_per_s`: source and target tokens of all ranks per second, padding left out
 - `tokens`: target tokens trained on since the run began
+- `planned_steps`: steps after which the run is done, if the loop says it
 - `skipped`: steps left out since the run began, because their gradient was not finite
 - `tflops_per_device`: model FLOPs per second and rank / 10¹², if the loop counts them
 - `mfu`: that as a share of the dense peak, if the peak is known
@@ -50,8 +51,9 @@ from fsdpkit.training.tensorboard import TensorBoard, require_tensorboard
 class Metrics:
     """Gathers a training loop's numbers; `step` after each optimizer step, `log` when it is due.
 
-    `tokens` and `skipped` continue an earlier count, `peak_tflops` is what MFU divides by
-    (`fsdpkit.training.hardware`), and `model`, the sharded one, is watched for slow ranks.
+    `tokens` and `skipped` continue an earlier count, `planned_steps` is how many the run has to do,
+    earlier ones included, `peak_tflops` is what MFU divides by (`fsdpkit.training.hardware`), and
+    `model`, the sharded one, is watched for slow ranks.
 
     Raises StorageError when rank 0 cannot write the file, ConfigError when TensorBoard is wanted
     but not installed.
@@ -64,6 +66,7 @@ class Metrics:
         tokens: int = 0,
         *,
         skipped: int = 0,
+        planned_steps: int | None = None,
         settings: MetricsSettings | None = None,
         peak_tflops: float | None = None,
         model: nn.Module | None = None,
@@ -71,6 +74,7 @@ class Metrics:
         settings = settings or MetricsSettings()
         self.ranks, self.tokens, self.skipped = ranks, tokens, skipped
         self._peak = peak_tflops
+        self._planned = {"planned_steps": planned_steps} if planned_steps else {}
         if settings.tensorboard:
             require_tensorboard()
         self._board = (
@@ -142,6 +146,7 @@ class Metrics:
             "tokens_per_s": all_tokens / elapsed_s,
             "tokens": self.tokens,
             "skipped": self.skipped,
+            **self._planned,
             **self._speed(flops / elapsed_s / self.ranks.world_size / 1e12),
             **memory(self.ranks.device),
             **self._compare_ranks(),

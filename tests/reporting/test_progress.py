@@ -55,6 +55,19 @@ def test_the_newest_step_and_the_pace_by_the_clock_tell_what_is_left(written: Wr
     assert told.eta_s == 950 * 2.0
 
 
+@pytest.mark.parametrize("job", [JOB, {"training": {"steps": 0, "epochs": 3}}, {}])
+def test_the_trainer_knows_best_how_many_steps_there_are(written: Write, job: Any) -> None:
+    """The length of an epoch, and a loop of somebody's own, stand in no job."""
+    lines = [step(10 * k, 100.0 + 20 * k, planned_steps=60) for k in range(1, 6)]
+    told = progress_of(written(lines), job)
+    assert (told.step, told.steps, told.eta_s) == (50, 60, 20.0)
+
+
+@pytest.mark.parametrize("said", ["many", -1, 0, 1 << 60, 1e300, None])
+def test_a_number_of_steps_that_cannot_be_is_left_out(written: Write, said: object) -> None:
+    assert progress_of(written([step(10, 100.0, planned_steps=said)]), JOB).steps == 1000
+
+
 def test_what_lies_between_two_starts_is_no_training_time(written: Write) -> None:
     """The run waited for a week in the queue, and went on exactly where it was."""
     launch = Launch(number=0, began_s=600_000.0, nodes=("n1",))

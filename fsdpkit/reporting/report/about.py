@@ -104,7 +104,8 @@ def headline(
     words, tone = state_in_words(one.state, one.history)
     if not one.history.attempts:
         words += "; it has not started" if tone == "open" else "; it never started"
-    numbers = _numbers(one.metrics, steps_to_do(job))
+    planned = one.metrics.last("planned_steps") or steps_to_do(job)
+    numbers = _numbers(one.metrics, planned)
     times = one.metrics.steps["time_s"]
     if len(times) and words == "running":
         ago_s = max(0.0, now_s - float(times[-1]))
@@ -114,7 +115,7 @@ def headline(
     return Headline(words[:1].upper() + words[1:], tone, tuple(numbers))
 
 
-def _numbers(metrics: Metrics, planned: int | None) -> list[tuple[str, str]]:
+def _numbers(metrics: Metrics, planned: float | None) -> list[tuple[str, str]]:
     """The newest of each, what a researcher looks for first in front."""
     step, mfu = metrics.last("step"), metrics.last("mfu")
     losses = {"training loss": metrics.last("loss"), "evaluation loss": None}
@@ -122,7 +123,7 @@ def _numbers(metrics: Metrics, planned: int | None) -> list[tuple[str, str]]:
         losses["evaluation loss"] = float(held_out[-1])
     found = []
     if step is not None:
-        found.append(("steps", f"{step:,.0f}" + (f" of {planned:,}" if planned else "")))
+        found.append(("steps", f"{step:,.0f}" + (f" of {planned:,.0f}" if planned else "")))
     found += [(name, number(loss, 4)) for name, loss in losses.items() if loss is not None]
     if (tokens_per_s := metrics.last("tokens_per_s")) is not None:
         found.append(("tokens/s", number(tokens_per_s)))

@@ -289,13 +289,13 @@ def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
     x, y = thin(metrics.steps["step"], metrics.steps["loss"], _SPARK_POINTS)
     last = history.attempts[-1] if history.attempts else None
     trouble = last.verdict.trouble if last and last.verdict else None
-    planned = steps_to_do(job)
+    planned = metrics.last("planned_steps") or steps_to_do(job)
     return TaskRow(
         task=history.array_task,
         state=words,
         tone=tone,
         steps=(f"{step:,.0f}" if step is not None else "–")
-        + (f" / {planned:,}" if planned else ""),
+        + (f" / {planned:,.0f}" if planned else ""),
         loss=number(loss, 4) if loss is not None else "–",
         evaluation=number(float(held_out[-1]), 4) if len(held_out) else "–",
         attempts=len(history.attempts),

@@ -180,13 +180,15 @@ def _brief(directory: Path, standing: Standing) -> Status:
 
 
 def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
-    from fsdpkit.reporting.status.progress import steps_done, steps_to_do
+    from fsdpkit.reporting.status.progress import steps_done
 
     running = [_number(job_id) for job_id, s in states.items() if s and s.phase == "running"]
     stride = -(-len(running) // _MOST_TASKS_READ) or 1
-    done = [steps_done(paths.task(number).metrics) for number in running[::stride]]
-    known = [step for step in done if step is not None]
-    return [min(known), max(known), steps_to_do(_job(paths)) or 0] if known else None
+    job = _job(paths)
+    read = [steps_done(paths.task(number).metrics, job) for number in running[::stride]]
+    done = [step for step, _ in filter(None, read)]
+    planned = [of or 0 for _, of in filter(None, read)]
+    return [min(done), max(done), max(planned)] if done else None
 
 
 def one_status(directory: Path, asking: Asking | None = None) -> Status:

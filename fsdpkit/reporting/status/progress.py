@@ -49,9 +49,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
     """Where one training stands. `job`: what is in `job.json`; empty if that cannot be read."""
     lines = _newest_lines(history.paths.metrics)
-    steps = steps_to_do(job)
     newest = history.checkpoints[-1] if history.checkpoints else None
     last = lines[-1] if lines else {}
+    steps = _planned(last, job)
     ended = bool(history.attempts) and history.attempts[-1].ending is not None
     return Progress(
         step=last.get("step"),
@@ -76,13 +76,21 @@ def steps_to_do(job: Mapping[str, Any]) -> int | None:
     return steps if isinstance(steps, int) and 0 < steps <= _MOST_STEPS else None
 
 
-def steps_done(metrics: Path) -> int | None:
-    """By the newest line."""
+def steps_done(metrics: Path, job: Mapping[str, Any]) -> tuple[int, int | None] | None:
+    """By the newest line, and how many there are to do, if that is known."""
     lines = _newest_lines(metrics)
-    return lines[-1]["step"] if lines else None
+    return (lines[-1]["step"], _planned(lines[-1], job)) if lines else None
 
 
 Line = dict[str, Any]
+
+
+def _planned(line: Line, job: Mapping[str, Any]) -> int | None:
+    """As the trainer says, which knows the length of an epoch, else by the job."""
+    planned = line.get("planned_steps")
+    if isinstance(planned, int) and 0 < planned <= _MOST_STEPS:
+        return planned
+    return steps_to_do(job)
 
 
 def _newest_lines(metrics: Path) -> list[Line]:
