@@ -8,12 +8,13 @@ computed with (`LARGEST`) counts as infinite.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -247,15 +248,27 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[Line]:
     decode = msgspec.json.Decoder(kind).decode
     try:
         with open_regular(path) as file:
-            for line in file:
+            for line in _bounded(file):
                 try:
                     yield decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    if len(line) <= _LONGEST_LINE and _MAY_HOLD_NO_NUMBER.search(line):
+                    if _MAY_HOLD_NO_NUMBER.search(line):
                         with contextlib.suppress(ValueError):  # msgspec's errors are ValueErrors
                             yield msgspec.convert(parsed(line), kind)
     except OSError:
         return
+
+
+def _bounded(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of the file's newest GiB, but for those that are too long to be one of ours."""
+    older = max(0, os.fstat(file.fileno()).st_size - MOST_BYTES_OF_LINES)
+    file.seek(older)
+    inside = older > 0
+    while line := file.readline(_LONGEST_LINE):
+        ends = line.endswith(b"\n")
+        if not inside and (ends or len(line) < _LONGEST_LINE):
+            yield line
+        inside = not ends
 
 
 def _every_line(path: Path, kind: type[Line], most: int | None) -> list[Line]:

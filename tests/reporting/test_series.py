@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsdpkit.reporting import series
 from fsdpkit.reporting.series import (
     Metrics,
     middle,
@@ -53,6 +54,17 @@ def test_torn_and_strange_lines_are_passed_over_and_a_missing_file_has_none(tmp_
     assert len(nothing.steps["step"]) == 0
     assert nothing.rank_step_s.shape == (0, 0)
     assert nothing.last("loss") is None
+
+
+def test_a_line_without_end_is_passed_over_and_of_a_huge_file_the_newest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, step = "x" * (3 << 20), {"time_s": 1, "step": 5, "loss": 2.0}
+    steps = [{**step, "step": number} for number in range(4)]
+    lines = [steps[0], {**step, "step": 7, "of": long}, steps[1], f"{long}\n", *steps[2:], long]
+    assert read(tmp_path, *lines).steps["step"].tolist() == [0, 1, 2, 3]
+    monkeypatch.setattr(series, "MOST_BYTES_OF_LINES", len(long) + 60)
+    assert read_metrics(tmp_path / "metrics.jsonl").steps["step"].tolist() == [3]
 
 
 def test_a_loss_that_was_not_finite_is_counted_and_no_number(tmp_path: Path) -> None:
