@@ -14,8 +14,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 from attention import relative_buckets
-from generate import CachedDecoder, Search, generate
 from model import T5
+from search import CachedDecoder, Search, generate
 from small_t5 import V1_0, V1_1, batch_of, build, loss_and_gradients
 from weights import export, hugging_face_config, load
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from launch import EXAMPLE, RANKS, environment, run_ranks
@@ -40,7 +41,9 @@ class Joined(Exception):
     """The process group would be made now."""
 
 
-def asked_of_torch(monkeypatch: pytest.MonkeyPatch, gpus: int) -> list[tuple[str, str]]:
+def asked_of_torch(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, built_for: Sequence[str] = ("sm_80",)
+) -> list[tuple[str, str]]:
     """What local rank 1 of 2 asks for where so many GPUs are seen, up to joining the others."""
     import torch
     import torch.distributed as dist
@@ -57,6 +60,9 @@ def asked_of_torch(monkeypatch: pytest.MonkeyPatch, gpus: int) -> list[tuple[str
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built_for)
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: asked.append(("device", str(gpu))))
     monkeypatch.setattr(dist, "init_process_group", join)
     with pytest.raises(Joined), process_group():
@@ -78,3 +84,8 @@ def test_without_a_gpu_gloo_joins_the_ranks(monkeypatch):
 def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
     with pytest.raises(FsdpkitError, match="local rank 1 has no GPU: 1 are visible"):
         asked_of_torch(monkeypatch, gpus=1)
+
+
+def test_a_rank_with_a_gpu_that_torch_was_not_built_for_does_not_join(monkeypatch):
+    with pytest.raises(FsdpkitError, match=r"A100 \(compute capability 8\.0\).*sm_90"):
+        asked_of_torch(monkeypatch, gpus=2, built_for=["sm_90"])
