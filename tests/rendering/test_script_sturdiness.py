@@ -64,6 +64,25 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
         subprocess.run(["umount", str(tmp_path / "run")], check=True)
 
 
+@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
+def test_a_signal_to_the_step_is_the_agents_to_answer(
+    shell: Bash, render_script: RenderScript, spare: int, name: str
+) -> None:
+    """Slurm ends a step when its task is gone: with spare nodes, a shell around the agent."""
+    shell.nodes = (*shell.nodes, "node3")[: 2 + spare]
+    shell.stubs["python"] += (
+        f"if [[ $SLURM_NODEID == 1 ]]; then\n"
+        f"    trap 'touch \"$RECORD/answered\"; exit 42' {name}\n"
+        f"    (( {spare} == 0 )) || kill -{name} $PPID\n"
+        f"    kill -{name} $$\n"
+        "fi\n"
+    )
+    shell.run(render_script(python=shell.python, options={"resources.spare": spare}))
+    assert (shell.record / "answered").exists()
+    assert (shell.record / "status.1").read_text() == "42\n"
+
+
 def test_an_exported_name_of_ours_is_no_status(shell: Bash, render_script: RenderScript) -> None:
     shell.environment.update(SRUN_STATUS="42", first="3")
     assert shell.run(render_script(python=shell.python)).returncode == 42
