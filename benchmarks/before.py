@@ -1,9 +1,9 @@
 """Is the trainer as fast as it was? `python benchmarks/before.py COMMIT`, some minutes on a CPU.
 
 The reference trainer as it stands here, and as it stood at an earlier commit, train the same T5 on
-the same text in turns, on two ranks, so that a slow or busy machine slows both. Compared are the
-time of a step, from what each run recorded itself, and that from start to end of the process. Both
-must count the same target tokens; losses may differ, as first weights may. Kept in
+the same text on two ranks, in turns (A B B A A B …), so that a busy machine slows both. Compared
+are the time of a step, from what each run recorded itself, and that from start to end of the
+process. Both must count the same target tokens; losses may differ, as first weights may. Kept in
 results/before-<machine>.json; `--quick` tries each once and writes nothing.
 """
 
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.peers.environment import version  # noqa: E402
 from benchmarks.report import README, ratio, table, with_all_tables  # noqa: E402
 
-STEPS, WARM_UP, RANKS, ROUNDS = 60, 10, 2, 5
+STEPS, WARM_UP, RANKS, ROUNDS = 80, 10, 2, 8
 SETTINGS = (
     *("steps={steps}", "batch_size=8", "metrics.every_steps=5", "metrics.progress=lines"),
     *("checkpoint.every_steps=0", "checkpoint.at_end=false", "evaluation.batches=0"),
@@ -106,12 +106,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="each once; write nothing")
     arguments = parser.parse_args()
     steps, rounds = (WARM_UP, 1) if arguments.quick else (STEPS, ROUNDS)
-    now, then = [], []
+    now: list[Timed] = []
+    then: list[Timed] = []
     load = os.getloadavg()[0]
     with checked_out(arguments.commit) as before:
-        for _ in range(rounds):
-            now.append(timed(ROOT, steps))
-            then.append(timed(before, steps))
+        for number in range(rounds):
+            turns = [(ROOT, now), (before, then)]
+            for checkout, found in turns if number % 2 else reversed(turns):
+                found.append(timed(checkout, steps))
     if len({run.tokens for run in (*now, *then)}) > 1:
         raise RuntimeError("the runs did not train on the same tokens: not comparable")
     figures = [
