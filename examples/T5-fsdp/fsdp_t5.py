@@ -235,12 +235,23 @@ class Evaluation:
     loader: DataLoader[Batch]
 
     def __post_init__(self) -> None:
-        if self.parts.settings.evaluation.rouge:
+        settings = self.parts.settings
+        if settings.evaluation.rouge:
             scorer("training.evaluation.rouge")  # a missing package is told now
+        if self.is_empty and (goes_by := settings.goes_by_evaluations):
+            raise ConfigError(
+                f"No sample is held out, and {goes_by} goes by those that are: name a "
+                "training.data.held_out_source, or raise training.data.held_out "
+                f"({settings.data.held_out})."
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self.loader.dataset)  # type: ignore[arg-type]
 
     def due(self, step: int, *, last: bool, epoch: int) -> bool:
         settings = self.parts.settings.evaluation
-        there_is_any = settings.batches > 0 and len(self.loader.dataset) > 0  # type: ignore[arg-type]
+        there_is_any = settings.batches > 0 and not self.is_empty
         on_this_step = is_due(step, settings.every_steps) or is_due(epoch, settings.every_epochs)
         return there_is_any and (last or on_this_step)
 

@@ -28,11 +28,12 @@ from model import T5
 from scores import rouge
 from search import Search, generate
 from torch.nn.functional import pad
-from weights import is_checkpoint, load
+from weights import CONFIG, is_checkpoint, load
 
 from fsdpkit.config.gpu import compute_type
 from fsdpkit.config.training import DataSettings
 from fsdpkit.config.training.hub import hub_hint
+from fsdpkit.config.training.presets import read_config_json
 from fsdpkit.data.index import INDEX, read_index
 from fsdpkit.data.loading import no_rows
 from fsdpkit.data.readers import input_files, read
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from fsdpkit.data.tokenizers import Tokenizer
 
 T = TypeVar("T")
+BYTES_OF_BYT5 = 384
+"""Ids of ByT5's embedding table, 125 of them for sentinels."""
 
 
 def write(
@@ -113,8 +116,6 @@ def read_fields(source: str, fields: Sequence[str], bad_rows: str = "fail") -> l
     columns: list[list[str]] = [[] for _ in fields]
     bad = BadRows()
     for path in input_files(source):
-        if path.suffix == ".txt" and len(fields) > 1:
-            raise ConfigError(f"{path}: plain text has no targets: give a .jsonl or .csv file.")
         for batch in read(whole_file(path), fields):
             bad = bad.and_also(sift(batch, bad_rows))
             for row in batch.rows:
@@ -267,6 +268,12 @@ def own_tokenizer(weights: Path) -> str:
         if (weights / name).is_file():
             return str(weights / name)
     if not is_checkpoint(weights):
+        ids = read_config_json(weights / CONFIG)["vocab_size"]
+        if ids > BYTES_OF_BYT5:
+            raise ConfigError(
+                f"{weights} has no tokenizer beside its weights, and {ids:,} ids are not those of "
+                "bytes: name the one that it was trained with (--tokenizer)."
+            )
         return "bytes"
     data = own_data(weights)
     prepared = Path(data.source)

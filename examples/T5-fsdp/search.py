@@ -130,17 +130,18 @@ def encode(model: T5, source: Tensor, mask: Tensor) -> Tensor:
 def gathered(blocks: nn.ModuleList) -> Iterator[Block]:
     """Each of `blocks`, whole while it is in use, the next one's weights already on their way.
 
-    FSDP2's own hooks know of forward passes only. Blocks that are not sharded come as they are.
+    FSDP2's own hooks know of forward passes only. A block may be a unit, have units inside, both,
+    or be sharded as part of what is around it.
     """
-    if not isinstance(blocks[0], FSDPModule):
-        yield from blocks
-        return
-    for block, ahead in zip(blocks, [*blocks[1:], None], strict=True):
-        block.unshard()
-        if ahead is not None:
-            ahead.unshard(async_op=True)
+    units = [[m for m in block.modules() if isinstance(m, FSDPModule)] for block in blocks]
+    for block, own, ahead in zip(blocks, units, [*units[1:], []], strict=True):
+        for unit in own:
+            unit.unshard()
+        for unit in ahead:
+            unit.unshard(async_op=True)
         yield block
-        block.reshard()
+        for unit in own:
+            unit.reshard()
 
 
 def greedy(decoder: CachedDecoder, batch: int, search: Search) -> Tensor:

@@ -139,13 +139,17 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     return [*lines, *(f"not read: {sentence}" for sentence in unread)]
 
 
+_STATE = re.compile(r"(?P<word>[A-Z_]+)(?:: |, | (?=by ))(?P<rest>.+)", re.DOTALL)
+"""`STATE: why`, `STATE by somebody`, `STATE, exit status 3`."""
+
+
 def _short_state(status: Status) -> tuple[str, str]:
     """What fits into a column, and the sentence that is told below."""
     if status.waiting:  # why it waits is told below anyway
         return status.state.partition(", waiting for")[0], ""
     if len(status.states) == 1 and len(status.state) > _LONGEST_STATE:
-        word, _, rest = re.split(r"([:,]) ", status.state, maxsplit=1)
-        return word, rest
+        found = _STATE.match(status.state)
+        return (found["word"], found["rest"]) if found else ("unknown", status.state)
     return status.state, ""
 
 

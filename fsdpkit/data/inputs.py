@@ -73,8 +73,8 @@ def _source_problems(
         yield from _too_few(data, str(where), index.rows, world_size)
         return
     rows = 0
-    all_seen = True
     paths = input_files(str(where))
+    all_seen = len(paths) <= 3
     for path in paths[:3]:
         if path.suffix == ".parquet":
             yield from _parquet_problems(path)
@@ -87,7 +87,7 @@ def _source_problems(
             return
         rows += count
         all_seen = all_seen and path.stat().st_size <= BATCH_BYTES
-    if data.limit or (all_seen and len(paths) <= 3):
+    if data.limit or all_seen:
         yield from _too_few(data, str(where), rows if all_seen else data.limit, world_size)
 
 

@@ -24,7 +24,7 @@ from fsdpkit.data import index as layout
 from fsdpkit.data.index import Index, InputRecord, Preparation, ShardRecord, TokenizerRecord
 from fsdpkit.data.loading import fields_of, no_rows
 from fsdpkit.data.pool import Progress, write_shards
-from fsdpkit.data.readers import input_files, pieces
+from fsdpkit.data.readers import check_format, input_files, pieces
 from fsdpkit.data.rows import BadRows, Piece
 from fsdpkit.data.shards import lengths_file, record_file, whole_shard
 from fsdpkit.data.tokenizers import load_tokenizer
@@ -87,17 +87,17 @@ def _describe(paths: Sequence[Path], settings: DataSettings) -> Preparation:
     task = settings.task
     if task == "docstring":
         raise ConfigError('task "docstring" reads Python\'s own sources, which need no preparing.')
-    if task == "pairs":
-        for path in paths:
-            if path.suffix == ".txt":
-                raise ConfigError(
-                    f"{path}: plain text has no pairs: use --task span-corruption, or a .jsonl, "
-                    ".csv or .parquet file."
-                )
-        if settings.source_field == settings.target_field:
-            raise ConfigError(
-                f"source and target field are both {settings.source_field!r}: name two fields."
-            )
+    for path in paths:
+        check_format(path, fields_of(settings))
+    if task == "pairs" and settings.source_field == settings.target_field:
+        raise ConfigError(
+            f"source and target field are both {settings.source_field!r}: name two fields."
+        )
+    if task == "span-corruption" and settings.source_prefix:
+        raise ConfigError(
+            "a prefix tells T5 a task with source and target, and span-corruption has none: leave "
+            "--source-prefix out."
+        )
     spec = settings.tokenizer or "bytes"
     tokenizer = load_tokenizer(spec)
     if task == "span-corruption" and not tokenizer.sentinels:

@@ -53,13 +53,24 @@ def input_files(source: str) -> list[Path]:
     return paths
 
 
+def check_format(path: Path, fields: Sequence[str]) -> None:
+    """Raises ConfigError for a file that by its format cannot have as many fields."""
+    if path.suffix == ".txt" and len(fields) > 1:
+        raise ConfigError(
+            f"{path}: plain text has no pairs ({', '.join(fields)}): give a .jsonl, .csv or "
+            '.parquet file, or train on it with task "span-corruption".'
+        )
+
+
 def read(piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
     """The rows of `piece`: the text of each of `fields`, or of a text file its one text.
 
-    Raises ConfigError for a file that lacks a field in its header or schema or has an endless row,
-    NotFoundError or StorageError for one that cannot be opened.
+    Raises ConfigError for a file that lacks a field in its header or schema, for plain text of
+    which two are asked, and for an endless row; NotFoundError or StorageError for one that cannot
+    be opened.
     """
     path = piece.path
+    check_format(path, fields)
     try:
         if path.suffix == ".parquet":
             yield from read_parquet(piece, fields)

@@ -161,7 +161,13 @@ def check_port(environ: Mapping[str, str]) -> int | None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise PortTakenError(port, os.strerror(error.errno or 0)) from error
+            why = os.strerror(error.errno or 0)
+            if error.errno == errno.EADDRINUSE:
+                raise PortTakenError(port, why) from error
+            raise NodeError(
+                f"nothing can listen on the rendezvous port {port}: {why}; see "
+                "rendezvous.port_base in the site profile"
+            ) from error
     return port
 
 

@@ -42,7 +42,7 @@ def locked(lock: Path, patience_s: float) -> Iterator[None]:
     """Hold the lock. Raises BusyError after `patience_s`, StorageError if it cannot be written."""
     own = _own_text()
     deadline = time.monotonic() + patience_s
-    while not (_take(lock, own) or _take_over(lock, own)):
+    while not ((_text(lock) is None and _take(lock, own)) or _take_over(lock, own)):
         if time.monotonic() > deadline:
             raise BusyError(_who_holds(lock))
         time.sleep(_LOOK_S)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.checkpoints import DESCRIPTION, METADATA, checkpoints_in, step_of
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.reading import open_regular
 
 Kind = Literal["checkpoints", "dcp", "safetensors", "torch"]
 
@@ -40,7 +41,7 @@ def starting_point(path: Path) -> StartingPoint:
             if found := _of_directory(path):
                 return found
             raise NotFoundError(f"{key}: {path} holds no complete checkpoint. {TAKES}")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             begin = file.read(9)
     except FileNotFoundError:
         raise NotFoundError(f"{key}: there is nothing at {path}. {TAKES}") from None

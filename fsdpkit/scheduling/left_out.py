@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +62,9 @@ def _node_in_words(one: LeftOut) -> str:
 
 def use_again(node: str, runs: Path, cluster: str | None) -> tuple[list[str], list[str]]:
     """Let this user's queued jobs of these runs use the node. Ids of those that now may, and why
-    others could not be changed."""
+    others could not be changed. Where there is no Slurm nothing waits."""
+    if shutil.which("squeue") is None:
+        return [], []
     from fsdpkit.scheduling.slurm import Round, SlurmClient
 
     asked, client = Round(), SlurmClient(cluster)

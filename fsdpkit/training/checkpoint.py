@@ -473,4 +473,4 @@ def _let_finish(reference: weakref.ref[Checkpointer]) -> None:
 def _best_by(settings: CheckpointSettings) -> Best | None:
     if settings.keep_best is None:
         return None
-    return Best(settings.keep_best, highest=settings.best_is == "highest")
+    return Best(settings.keep_best, highest=settings.highest_is_best)

@@ -258,7 +258,10 @@ def _of_another_model(
     if not tries:
         here = _listed([each.names[0] for each in needed])
         return f"{path} is of another model: it has {_listed([*found])}; this model has {here}."
-    return f"{path} is of another model: {_listed(min(tries.values(), key=len), '; ')}."
+    remedy = ""
+    if (path / "config.json").is_file():
+        remedy = " A T5 in Hugging Face's format is read by training.model.pretrained."
+    return f"{path} is of another model: {_listed(min(tries.values(), key=len), '; ')}.{remedy}"
 
 
 def _shown(shape: tuple[int, ...], dtype: torch.dtype | None) -> str:

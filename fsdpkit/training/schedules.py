@@ -36,7 +36,7 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
     """The schedule's rate for step `step` (from 0) of `steps`.
 
     The first step after the warm-up has a torch scheduler's first rate, to which the warm-up rises.
-    Raises ConfigError for arguments that torch refuses.
+    Raises ConfigError for arguments that torch refuses, or that lead to no finite rate.
     """
     if settings.schedule not in ARGUMENTS:
         return settings.lr * learning_rate_share(settings, step, steps)
@@ -45,7 +45,18 @@ def learning_rate(settings: OptimizerSettings, step: int, steps: int) -> float:
     scheduler = _torch_schedule(settings.schedule, arguments, settings.lr)
     if step < warmup:
         return scheduler.rate(0) * (step + 1) / warmup
-    return scheduler.rate((step - warmup) // settings.schedule_every)
+    try:
+        rate = scheduler.rate((step - warmup) // settings.schedule_every)
+    except ArithmeticError as error:
+        rate, why = math.nan, str(error)
+    else:
+        why = f"the rate is {rate}"
+    if not math.isfinite(rate):
+        raise ConfigError(
+            f"training.optimizer.schedule_arguments: {settings.schedule} with {arguments} has no "
+            f"rate for step {step + 1}: {why}."
+        )
+    return rate
 
 
 def check_schedule(settings: OptimizerSettings) -> None:

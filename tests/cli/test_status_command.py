@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.cli.status import command, duration
+from fsdpkit.cli.status import _listed, command, duration
 from fsdpkit.reporting.status.overview import Status
 from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
@@ -178,6 +178,26 @@ def test_the_seconds_of_watch_may_be_left_out(
 )
 def test_durations_are_short(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("state", "column", "below"),
+    [
+        ("CANCELLED by a.very.long.name@campus", "CANCELLED", "by a.very.long.name@campus"),
+        ("STOPPED: asked to stop; saved at step 15", "STOPPED", "asked to stop; saved at step 15"),
+        ("COMPLETED, finished, but a step failed", "COMPLETED", "finished, but a step failed"),
+        *((whole, "unknown", whole) for whole in [
+            "unknown to squeue, sacct and scontrol",
+            "submission not confirmed, and Slurm knows no such job",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_long_state_is_a_word_in_its_column_and_a_sentence_below(
+    state: str, column: str, below: str
+) -> None:
+    row, note = _listed([Status(run="run", dir="/run", state=state, states={"1": None})], 0)[1:]
+    assert column in row.split()
+    assert note.strip() == below
 
 
 def test_status_without_a_question_imports_nothing_heavy(runs: list[Path]) -> None:

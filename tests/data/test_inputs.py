@@ -348,3 +348,20 @@ def test_prepared_data_with_another_prefix_is_told(tmp_path: Path) -> None:
     prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", settings)
     assert told(tmp_path, data__source="out", data__source_prefix="summarize: ") == []
     assert re.search("source prefix 'summarize: ', not ''", *told(tmp_path, data__source="out"))
+
+
+def test_a_limit_beyond_the_files_that_were_looked_at_is_believed(tmp_path: Path) -> None:
+    """Ten files of two rows: what the first three have is not all."""
+    for number in range(10):
+        write_jsonl(tmp_path / f"part-{number}.jsonl", pairs(2))
+    assert told(tmp_path, 8, data__source="part-*.jsonl", data__limit=20) == []
+    (problem,) = told(tmp_path, 8, data__source="part-*.jsonl", data__limit=7)
+    assert "7 rows for 8 ranks" in problem
+
+
+def test_plain_text_has_no_pairs_wherever_it_is_named(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", pairs(20))
+    (tmp_path / "b.txt").write_text("hello\n\nworld")
+    for keys in ({"data__source": "*"}, {"data__source": "a.jsonl", "data__held_out_source": "*"}):
+        (problem,) = told(tmp_path, **keys)
+        assert "b.txt: plain text has no pairs" in problem

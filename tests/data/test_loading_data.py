@@ -14,6 +14,7 @@ from fsdpkit.data import python_docs
 from fsdpkit.data.loading import load, load_held_out
 from fsdpkit.data.prepared import open_tokens
 from fsdpkit.data.preparing import prepare
+from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.data.tokens import Encoded, Tokens
 from fsdpkit.errors import ConfigError, NotFoundError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
@@ -282,3 +283,17 @@ def test_held_out_data_without_a_row_is_refused_by_its_name(content: str, tmp_pa
     _, tokenizer, _ = load(data)
     with pytest.raises(ConfigError, match=r"none\.csv: (is empty|holds no rows)"):
         load_held_out(data, tokenizer)
+
+
+def test_paragraphs_are_never_taken_for_pairs(tmp_path: Path) -> None:
+    """Two paragraphs would be a source and a target that nobody wrote."""
+    write_jsonl(tmp_path / "a.jsonl", pairs(3))
+    (tmp_path / "b.txt").write_text("hello\n\nworld")
+    mixed = DataSettings(source=str(tmp_path / "*"), task="pairs")
+    beside = DataSettings(
+        source=str(tmp_path / "a.jsonl"), task="pairs", held_out_source=str(tmp_path / "b.txt")
+    )
+    with pytest.raises(ConfigError, match="plain text has no pairs"):
+        load(mixed)
+    with pytest.raises(ConfigError, match="plain text has no pairs"):
+        load_held_out(beside, load_tokenizer("bytes"))

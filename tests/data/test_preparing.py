@@ -292,6 +292,8 @@ def test_input_that_cannot_be_prepared_is_refused(tmp_path: Path, source: Path) 
         again(tmp_path / "a.txt", output)
     with pytest.raises(ConfigError, match="name two fields"):
         again(source, output, target_field="source")
+    with pytest.raises(ConfigError, match="span-corruption has none"):
+        again(source, output, task="span-corruption", source_prefix="fill: ")
     with pytest.raises(NotFoundError, match=r"none\.csv"):
         again(tmp_path / "none.csv", output)
     assert not output.exists()

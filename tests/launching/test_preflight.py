@@ -48,6 +48,17 @@ def test_a_taken_port_is_refused_on_the_head_only() -> None:
     assert preflight.check_port({"RDZV_PORT": port, "SLURM_NODEID": "0"}) == int(port)
 
 
+def test_a_port_that_nobody_may_have_is_the_profiles_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another port of the same range would be refused as well."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.socket.socket, "bind", refuse)
+    with pytest.raises(NodeError, match=r"port 80: Permission denied; see rendezvous\.port_base"):
+        preflight.check_port({"RDZV_PORT": "80", "SLURM_NODEID": "0"})
+
+
 @pytest.mark.parametrize(
     ("visible", "found"), [("0,1,2,3", 4), ("0,1", 2), ("", 0), ("NoDevFiles", 0)]
 )

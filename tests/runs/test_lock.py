@@ -67,6 +67,13 @@ def test_whoever_has_the_number_of_the_dead_holder_now_does_not_hold_it(lock: Pa
     assert not is_held(lock)
 
 
+def test_who_waits_writes_nothing(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look would cost the shared file system a file."""
+    left_behind(lock, host=HERE, pids=PIDS, pid=os.getpid(), since_s=time.time())
+    monkeypatch.setattr("fsdpkit.runs.lock.write_new", lambda *_: pytest.fail("wrote a file"))
+    assert is_held(lock)
+
+
 def test_a_living_process_holds_it_as_long_as_it_likes(lock: Path) -> None:
     left_behind(lock, 1e6, host=HERE, pids=PIDS, pid=os.getpid(), since_s=time.time())
     assert is_held(lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from data import Batch
 from generate import main, write
-from launch import EXAMPLE, environment
+from launch import EXAMPLE, RANKS, environment, run_ranks
 from model import IGNORE, T5, T5Config
 from scores import held_out_rouge, rouge
 from search import CachedDecoder, Search, generate
@@ -268,3 +269,20 @@ def test_as_a_script_it_exits_with_the_error_s_code_and_one_line(tmp_path):
     assert done.returncode == 66
     assert done.stderr.startswith("generate: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_ids_that_are_no_bytes_need_their_tokenizer(weights, tmp_path):
+    shutil.copytree(weights, tmp_path / "flan")
+    config = json.loads((weights / "config.json").read_text())
+    (tmp_path / "flan" / "config.json").write_text(json.dumps({**config, "vocab_size": 32128}))
+    with pytest.raises(ConfigError, match="no tokenizer beside its weights, and 32,128 ids"):
+        main(["--weights", str(tmp_path / "flan"), "text"])
+
+
+@pytest.mark.torch
+def test_a_sharded_model_writes_whatever_its_units_are(tmp_path):
+    done = run_ranks(2, RANKS / "generated_units.py", str(tmp_path / "found.json"))
+    assert done.returncode == 0, done.stdout[-3000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found) == 5
+    assert set(map(str, found.values())) == {str(found["blocks"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import pickle
 import re
 import shutil
@@ -209,6 +210,11 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[FsdpkitError], list[str]]] =
         lambda p: saved(p, state(gate__weight=torch.ones(1, 12, dtype=torch.int8))),
         ConfigError,
         ["gate.weight is [1, 12] int8 there"],
+    ),
+    "a pipe": (
+        lambda p: [os.mkfifo(p), p][1],
+        NotFoundError,
+        ["cannot be read"],
     ),
     "two models": (
         lambda p: saved(p, {"model": state(), "ema": state()}),

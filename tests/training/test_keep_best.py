@@ -82,9 +82,7 @@ def test_a_checkpoint_says_only_what_was_measured_of_its_own_weights(tmp_path):
 
 @pytest.mark.torch
 def test_other_metrics_compare_what_is_saved_anyway(tmp_path):
-    settings = CheckpointSettings(
-        keep_last=1, keep_best="tokens_per_s", best_is="highest", background=False
-    )
+    settings = CheckpointSettings(keep_last=1, keep_best="tokens_per_s", background=False)
     saves = checkpointer(tmp_path, settings)
     for step, speed in enumerate([1.0, 5.0, 2.0], 1):
         saves.measured(step, {"tokens_per_s": speed})

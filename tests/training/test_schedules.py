@@ -224,3 +224,21 @@ def test_no_other_name_is_looked_up_in_torch(name):
 def test_an_argument_that_torch_cannot_use_is_an_error_before_the_first_step(name, arguments):
     with pytest.raises(ConfigError, match=f"schedule_arguments: {name}"):
         make_optimizer(torch.nn.Linear(1, 1), of_torch(name, arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("PolynomialLR", {"total_iters": 10, "power": -1}, "no rate for step 11: 0.0 cannot be"),
+        (
+            "CyclicLR",
+            {"base_lr": 0.1, "max_lr": 0.2, "mode": "exp_range", "gamma": 1e4},
+            "no rate for step",
+        ),
+        ("ExponentialLR", {"gamma": 1e300}, "no rate for step 3: the rate is inf"),
+    ],
+)
+def test_a_scheduler_that_fails_on_its_way_says_where(name, arguments, words):
+    settings = of_torch(name, arguments)
+    with pytest.raises(ConfigError, match=f"{name} with .* has {words}"):
+        print([learning_rate(settings, step, 200) for step in range(200)])

@@ -157,13 +157,28 @@ def test_a_wrong_override_is_refused_by_name(item, expected):
         (["checkpoint.keep_best=eval_rouge1"], "training.evaluation.rouge = true"),
         (
             [
-                *("checkpoint.keep_best=eval_rouge1", "evaluation.rouge=true"),
+                *("checkpoint.keep_best=eval_loss", "checkpoint.best_is=highest"),
                 "evaluation.every_steps=2",
             ],
-            'best_is = "highest"',
+            "better the lower",
+        ),
+        (
+            [
+                *("evaluation.patience=1", "evaluation.every_steps=2"),
+                "checkpoint.best_is=highest",
+            ],
+            "better the lower",
+        ),
+        (
+            [
+                *("checkpoint.keep_best=eval_rouge1", "evaluation.rouge=true"),
+                *("evaluation.every_steps=2", "checkpoint.best_is=lowest"),
+            ],
+            "better the higher",
         ),
         (["data.source=a.csv", "data.task=pairs", "data.held_out_source=a.csv"], "name other data"),
         (["data.source=a.csv", "data.task=pairs", "data.held_out_source=b.tsv"], "end in .jsonl"),
+        (["data.source=a.csv", "data.task=pairs", "data.held_out_source=b.txt"], "has no pairs"),
         (["data.held_out_source=b.csv"], "of which training.data.held_out keeps a share"),
         (["data.source_prefix=" + "x" * 95], "nothing of a text is left"),
         (["data.task=span-corruption", "data.source_prefix=fill: "], "leave it unset"),

@@ -95,6 +95,13 @@ def test_rouge_without_its_package_ends_before_the_first_step_with_the_extra_s_n
     )
 
 
+def test_what_goes_by_held_out_samples_needs_some(found):
+    """A fiftieth of forty rows is none."""
+    said = found["scored, nothing held out"]
+    assert said.startswith("No sample is held out, and training.evaluation.rouge goes by those")
+    assert "name a training.data.held_out_source, or raise training.data.held_out (0.0001)" in said
+
+
 def test_training_stops_when_the_held_out_loss_no_longer_falls(found):
     of_step = eval_losses(found, "patient")
     assert len(of_step) < 20

@@ -63,6 +63,11 @@ def _held_out_source(data: DataSettings) -> Iterator[str]:
             "training.data.held_out_source is a file or prepared directory beside one: leave it "
             "unset for Python's own documentation, of which training.data.held_out keeps a share."
         )
+    elif data.task == "pairs" and source.endswith(".txt"):
+        yield (
+            f"training.data.held_out_source {source!r} is plain text, which has no pairs: name a "
+            ".jsonl, .csv or .parquet file."
+        )
     elif "." in source.rpartition("/")[2] and not source.endswith(FILES):
         yield (
             f"training.data.held_out_source is {source!r}: it must end in {', '.join(FILES)}, or "

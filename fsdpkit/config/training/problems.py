@@ -10,6 +10,10 @@ from collections.abc import Iterator
 
 from fsdpkit.config.training.data_problems import FILES, data_problems
 from fsdpkit.config.training.settings import (
+    BEST_IS_HIGHEST,
+    EVALUATED,
+    LOGGED,
+    ROUGE,
     OptimizerSettings,
     PrecisionSettings,
     ShardingSettings,
@@ -19,14 +23,6 @@ from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_pr
 
 BYTE_IDS = 259
 """Ids of ByT5's vocabulary that text can use: pad, eos, unk and the 256 bytes."""
-
-ROUGE = ("eval_rouge1", "eval_rouge2", "eval_rougeL")
-EVALUATED = ("eval_loss", *ROUGE)
-"""Metrics of an evaluation."""
-
-LOGGED = ("loss", "grad_norm", "step_time_s", "tokens_per_s", "tflops_per_device", "memory_bytes")
-"""Metrics of a logged line by which one checkpoint may be better than another; see
-`fsdpkit.training.metrics`."""
 
 
 def problems(
@@ -87,7 +83,7 @@ def _steps(settings: TrainingSettings) -> Iterator[str]:
 
 def _keep_best(settings: TrainingSettings) -> Iterator[str]:
     """Whether anything is ever measured that the best could be told by."""
-    saving, metric = settings.checkpoint, settings.checkpoint.keep_best
+    saving, metric = settings.saving, settings.saving.keep_best
     if metric is None:
         return
     if metric not in (*EVALUATED, *LOGGED):
@@ -102,14 +98,16 @@ def _keep_best(settings: TrainingSettings) -> Iterator[str]:
             f'training.checkpoint.keep_best = "{metric}" needs the score: set '
             "training.evaluation.rouge = true."
         )
-    elif metric in ROUGE and saving.best_is == "lowest":
+    elif saving.best_is and saving.highest_is_best != (metric in BEST_IS_HIGHEST):
+        better = "higher" if metric in BEST_IS_HIGHEST else "lower"
         yield (
-            f'training.checkpoint.keep_best = "{metric}" is better the higher it is: set '
-            'training.checkpoint.best_is = "highest".'
+            f'training.checkpoint.keep_best = "{metric}" is better the {better} it is: leave '
+            "training.checkpoint.best_is unset."
         )
     elif metric in EVALUATED:
         evaluation = settings.evaluation
-        if not (evaluation.repeats and evaluation.batches and settings.data.holds_out):
+        there_are = evaluation.repeats and evaluation.batches and settings.data.holds_out
+        if settings.checkpoint.keep_best and not there_are:  # patience has said so
             yield (
                 f'training.checkpoint.keep_best = "{metric}" needs evaluations while training: set '
                 "training.evaluation.every_steps, training.evaluation.batches and "

@@ -280,6 +280,18 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = ()
 
 
+ROUGE = ("eval_rouge1", "eval_rouge2", "eval_rougeL")
+EVALUATED = ("eval_loss", *ROUGE)
+"""Metrics of an evaluation."""
+
+LOGGED = ("loss", "grad_norm", "step_time_s", "tokens_per_s", "tflops_per_device", "memory_bytes")
+"""Metrics of a logged line by which one checkpoint may be better than another; see
+`fsdpkit.training.metrics`."""
+
+BEST_IS_HIGHEST = (*ROUGE, "tokens_per_s", "tflops_per_device")
+"""Of the metrics that are recorded here; others are taken for losses."""
+
+
 class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training.checkpoint]`: when to save, what to keep, whether to go on from it."""
 
@@ -313,8 +325,12 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         ),
     ] = None
     best_is: Annotated[
-        Literal["lowest", "highest"], Meta(description="Which value of keep_best is the best.")
-    ] = "lowest"
+        Literal["lowest", "highest"] | None,
+        Meta(
+            description="Which value of keep_best is the best. Unset: the highest ROUGE and speed, "
+            "of all others the lowest."
+        ),
+    ] = None
     at_end: Annotated[bool, Meta(description="Also save after the last step.")] = True
     export: Annotated[
         bool,
@@ -342,6 +358,13 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             "Face's), unless this run has begun."
         ),
     ] = None
+
+    @property
+    def highest_is_best(self) -> bool:
+        """Of `keep_best`."""
+        return self.best_is == "highest" or (
+            self.best_is is None and self.keep_best in BEST_IS_HIGHEST
+        )
 
 
 class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -540,6 +563,16 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.checkpoint.keep_best is None and self.evaluation.patience:
             return msgspec.structs.replace(self.checkpoint, keep_best="eval_loss")
         return self.checkpoint
+
+    @property
+    def goes_by_evaluations(self) -> str | None:
+        """The setting that means nothing where no sample is held out."""
+        if self.evaluation.patience:
+            return "training.evaluation.patience"
+        if self.evaluation.rouge:
+            return "training.evaluation.rouge"
+        by_one = self.checkpoint.keep_best in EVALUATED
+        return "training.checkpoint.keep_best" if by_one else None
 
     @property
     def most_steps(self) -> int:

@@ -230,6 +230,12 @@ def main() -> None:
         found["other data"] = changed(ranks, "data.held_out=0.25")
         found["both, as meant"] = changed(ranks, "seed=43", "data.held_out=0.25", meant)
         found["other batch"] = changed(ranks, "batch_size=2")
+        try:
+            found["scored, nothing held out"] = run(
+                ranks, *SCENARIOS["scored"], "data.held_out=0.0001"
+            )
+        except FsdpkitError as error:
+            found["scored, nothing held out"] = str(error)
         sys.modules["rouge_score.rouge_scorer"] = None
         try:
             found["scored without the package"] = run(ranks, *SCENARIOS["scored"])
