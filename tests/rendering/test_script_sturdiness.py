@@ -64,6 +64,51 @@ def test_a_warning_on_a_full_disk_leaves_no_empty_request_to_stop(
         subprocess.run(["umount", str(tmp_path / "run")], check=True)
 
 
+LOST_HEAD = r"""
+echo "$*" >>"$RECORD/scontrol"
+case "$1 $2" in
+    "show job")
+        state=RUNNING; [[ ! -e $RECORD/over ]] || state=CANCELLED
+        echo "JobId=12345 Requeue=1 Restarts=0 JobState=$state Reason=None NodeList=left" ;;
+    "show hostnames")
+        [[ $3 != left ]] || NODES=("${NODES[@]:1}")
+        printf "%s\n" "${NODES[@]}" ;;
+    requeue\ *) [[ -z ${REQUEUE_FAILS:-} ]] || exit 1; touch "$RECORD/over" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_node_failure", "allowed", "asked"),
+    [
+        ("requeue", True, ["requeue 12345"]),
+        ("requeue", False, [*["requeue 12345"] * 3, "scancel 12345"]),
+        ("stop", True, ["scancel 12345"]),
+    ],
+)
+def test_who_loses_the_head_node_of_a_job_with_spares_does_as_retry_says(
+    shell: Bash,
+    render_script: RenderScript,
+    on_node_failure: str,
+    allowed: bool,
+    asked: list[str],
+) -> None:
+    """Slurm itself would leave the job running, with nothing in it, until its time limit."""
+    shell.nodes = (*shell.nodes, "node3")
+    if not allowed:
+        shell.environment["REQUEUE_FAILS"] = "1"
+    shell.stubs |= {
+        "scontrol": LOST_HEAD,
+        "scancel": 'echo "scancel $*" >>"$RECORD/scontrol"; touch "$RECORD/over"',
+        "python": "exit 71",
+        "grep": 'exec /bin/grep "$@"',
+    }
+    options = {"resources.spare": 1, "retry.on_node_failure": on_node_failure}
+    shell.run(render_script(python=shell.python, options=options))
+    told = (shell.record / "scontrol").read_text().splitlines()
+    assert [line for line in told if line.startswith(("requeue", "scancel"))][: len(asked)] == asked
+
+
 @pytest.mark.parametrize("spare", [0, 1])
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2"])
 def test_a_signal_to_the_step_is_the_agents_to_answer(
