@@ -1,7 +1,8 @@
 """From a login node, one command to a multi-node PyTorch FSDP run on Slurm.
 
-What a program needs is here: `submit`, `Run` and the errors. Names are imported on first use, so
-that `import fsdpkit` costs nothing in a training rank or in shell completion.
+What a program needs is here: `submit`, `Run` and the errors; what a training script may call:
+`log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped. Names
+are imported on first use, so that `import fsdpkit` costs nothing in a rank or in shell completion.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,27 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fsdpkit.errors import STOPPED_EARLY as STOPPED  # noqa: F401
     from fsdpkit.errors import FsdpkitError as FsdpkitError
     from fsdpkit.scheduling.run import Run as Run
     from fsdpkit.scheduling.submission import submit as submit
+    from fsdpkit.script.log import log as log
+    from fsdpkit.script.stopping import stop_requested as stop_requested
+    from fsdpkit.script.stopping import task_dir as task_dir
 
 _HOME = {
     "FsdpkitError": "fsdpkit.errors",
     "Run": "fsdpkit.scheduling.run",
+    "STOPPED": "fsdpkit.errors:STOPPED_EARLY",
+    "log": "fsdpkit.script.log",
+    "stop_requested": "fsdpkit.script.stopping",
     "submit": "fsdpkit.scheduling.submission",
+    "task_dir": "fsdpkit.script.stopping",
 }
-__all__ = ["FsdpkitError", "Run", "__version__", "submit"]
+__all__ = [
+    *("STOPPED", "FsdpkitError", "Run", "__version__", "log"),
+    *("stop_requested", "submit", "task_dir"),
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,4 +38,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fsdpkit' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    module, _, there = _HOME[name].partition(":")
+    found = getattr(import_module(module), there or name)
+    globals()[name] = found  # the next look costs nothing
+    return found

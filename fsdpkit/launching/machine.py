@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fsdpkit.runs.reading import read_bytes
 
 _UNLIMITED_BYTES = 1 << 60
@@ -125,6 +127,30 @@ def _counted(path: Path, name: str) -> int | None:
         if len(words) == 2 and words[0] == name and words[1].isdecimal():
             return int(words[1])
     return None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some processes have done since each began; less once one of them has ended."""
+
+    cpu_s: float
+    moved_bytes: int
+    """Read and written through files and pipes, by whichever call (rchar and wchar, proc(5));
+    what went through a socket by send(2) and recv(2), as a wait for other ranks does, is not."""
+
+
+def work_of(pid: int, *, itself: bool = True) -> Work:
+    """Of a process and all below it; of what may not be looked at, nothing."""
+    cpu_s, moved_bytes = 0.0, 0
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(pid)
+        for process in [*([top] if itself else []), *top.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error, AttributeError):
+                times = process.cpu_times()
+                cpu_s += times.user + times.system
+                moved = process.io_counters()
+                moved_bytes += moved.read_chars + moved.write_chars
+    return Work(cpu_s, moved_bytes)
 
 
 def temporary_space() -> dict[str, dict[str, int]]:

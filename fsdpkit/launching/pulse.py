@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fsdpkit.launching import flight, stacks
+from fsdpkit.launching import flight, machine, stacks
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -21,8 +21,34 @@ _SLOW_FACTOR = 10
 """How much more patient to be outside of training steps: loading, compiling, saving."""
 _ABSENT_S = 5.0
 """A pause between two looks that says nothing about the ranks."""
+_LONGER_THAN_EVER = 10
+"""How many times the longest pause that a script has made between two logged steps is too long."""
+_BUSY_BYTES = 1 << 20
+"""Who reads or writes so much is at work: it evaluates, saves or loads."""
+_LOOK_EVERY_S = 1.0
 _WRITING_S = 2.0
 """For the collectives of each rank: a thread of it looks once a second whether they are wanted."""
+
+
+_DOING = {"training": "made no step", "logging": "logged no step"}
+
+
+class _Moved:
+    """How many bytes a rank's processes have read and written, and when that last grew."""
+
+    def __init__(self, now: float) -> None:
+        self.at_s, self._looked_s = now, now - _LOOK_EVERY_S
+        self._bytes: int | None = None
+
+    def look(self, pid: int, now: float) -> None:
+        if now - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        moved = machine.work_of(pid).moved_bytes
+        if self._bytes is None or moved < self._bytes:  # a worker of it has ended
+            self._bytes = moved
+        elif moved - self._bytes >= _BUSY_BYTES:
+            self._bytes, self.at_s = moved, now
 
 
 @contextlib.contextmanager
@@ -46,10 +72,12 @@ class Pulse:
         self._ranks: list[RankProcess] = []
         self._beats: dict[RankProcess, Beat] = {}
         self._changed_s: dict[RankProcess, float] = {}
+        self._longest_s: dict[RankProcess, float] = {}
+        self._moved: dict[RankProcess, _Moved] = {}
         self._looked_s = time.monotonic()
         self._asked = False
         directory.dump.unlink(missing_ok=True)
-        for kind in ("rank-*", "stacks-*", "flight-*"):
+        for kind in ("rank-*", "stacks-*", "flight-*", "looks"):
             for file in directory.dir.glob(kind):
                 file.unlink()
 
@@ -80,16 +108,31 @@ class Pulse:
         for rank in self._ranks:
             beat = read_heartbeat(self._dir.rank(rank.local_rank))
             if beat is not None and beat != self._beats.get(rank):
+                pause_s = now - self._changed_s.get(rank, now)
+                self._longest_s[rank] = max(pause_s, self._longest_s.get(rank, 0.0))
                 self._beats[rank], self._changed_s[rank] = beat, now
+                self._moved.pop(rank, None)
         if not self._hang_s:
             return None
         for rank, beat in self._beats.items():
-            patience_s = self._hang_s * (1 if beat.phase == "training" else _SLOW_FACTOR)
             silent_s = now - self._changed_s[rank]
-            if silent_s > patience_s:
-                doing = "made no step" if beat.phase == "training" else f"was {beat.phase}"
+            if silent_s > self._patience_s(rank, beat, now):
+                doing = _DOING.get(beat.phase, f"was {beat.phase}")
                 return f"rank {rank.rank} {doing} for {silent_s:.0f} s (after step {beat.step})"
         return None
+
+    def _patience_s(self, rank: RankProcess, beat: Beat, now: float) -> float:
+        """How long the rank may be silent. A script that only logs its steps does not say that it
+        evaluates or saves: it shows, by what it reads and writes, or by having paused before."""
+        if beat.phase != "logging":
+            return self._hang_s * (1 if beat.phase == "training" else _SLOW_FACTOR)
+        longest_s = _LONGER_THAN_EVER * self._longest_s.get(rank, 0.0)
+        if now - self._changed_s[rank] < self._hang_s / 2:
+            return max(self._hang_s, longest_s)
+        moved = self._moved.setdefault(rank, _Moved(now))
+        moved.look(rank.pid, now)
+        busy = now - moved.at_s < self._hang_s / 2
+        return max(self._hang_s * (_SLOW_FACTOR if busy else 1), longest_s)
 
     @property
     def step(self) -> int | None:
@@ -121,15 +164,17 @@ class Pulse:
         answer, or is somewhere in its own program.
         """
         found: dict[int, str] = {}
-        for rank in self._beats:
+        told = 0
+        for rank in self._ranks:  # a script may log on one rank only
             if state := stacks.is_deaf(rank.pid):
                 return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
                 text = read_text(attempt.rank_file(rank.rank, "stacks", launch))
+                told += 1
                 if place := _outside_collectives(text):
                     found[rank.rank] = place
         # All of them outside: then nobody stands out.
-        if len(found) == 1 or (found and len(found) < len(self._beats)):
+        if len(found) == 1 or (found and len(found) < told):
             return min(found.items())
         return None
 

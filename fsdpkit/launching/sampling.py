@@ -75,6 +75,7 @@ class Sampler:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 pss_bytes += process.memory_full_info().pss
+        work = machine.work_of(self._me.pid, itself=False)
         sample: dict[str, Any] = {
             "cpu_percent": psutil.cpu_percent(),
             "load_1min": psutil.getloadavg()[0],
@@ -82,6 +83,8 @@ class Sampler:
             "memory_total_bytes": memory.total,
             "processes": len(processes),
             "processes_pss_bytes": pss_bytes,
+            "work_cpu_s": round(work.cpu_s, 2),
+            "work_moved_bytes": work.moved_bytes,
         }
         if network is not None:
             sample["network_sent_bytes"] = network.bytes_sent

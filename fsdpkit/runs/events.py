@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,14 @@ class JsonLines:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the writer's lifetime
 
     def write(self, **fields: Any) -> None:
-        line = json.dumps({"time_s": round(time.time(), 3), **fields}, separators=(",", ":"))
+        self.write_all([fields])
+
+    def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Several records in one call to the file system."""
+        now = {"time_s": round(time.time(), 3)}
+        lines = (json.dumps({**now, **fields}, separators=(",", ":")) + "\n" for fields in records)
         try:
-            self._file.write(line.encode() + b"\n")
+            self._file.write("".join(lines).encode(errors="replace"))
         except OSError as error:
             if not self._told:
                 self._told = True
@@ -42,6 +48,17 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def finite(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same with null for each number that is not finite, which `not_finite` then names: JSON
+    has no word for NaN and infinity, which Python's writer would invent."""
+    words = {
+        name: str(value)
+        for name, value in fields.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    return {**fields, **dict.fromkeys(words), "not_finite": words} if words else fields
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -4,8 +4,9 @@ The rank maps the file and overwrites it after each step, which costs a microsec
 the same node reads it. `$FSDPKIT_HEARTBEAT_DIR` holds one file for each rank of the node, and what
 the agent tells them in return:
 
-    rank-<local rank>   the heartbeat
+    rank-<local rank>   the heartbeat; locked by the process that writes it
     stop                the run is to save a checkpoint and stop
+    looks               a rank has looked whether it is to stop, so it would see it
     dump                something hangs: write down what you were doing
     flight-<rank>.pipe  NCCL's: whoever writes to it makes the rank dump its last collectives
     stacks-<local rank> where the rank's threads are, once it was asked (runs/stacks.py)
@@ -13,6 +14,8 @@ the agent tells them in return:
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import struct
@@ -22,8 +25,13 @@ from typing import Literal
 
 from fsdpkit.runs.reading import read_bytes
 
-Phase = Literal["starting", "training", "evaluating", "saving", "ending"]
-_PHASES: tuple[Phase, ...] = ("starting", "training", "evaluating", "saving", "ending")
+Phase = Literal["starting", "training", "evaluating", "saving", "ending", "logging"]
+"""What a rank does since its last beat. `logging`: nobody knows, its script only logs its steps
+(`fsdpkit.log`) and may evaluate or save between two of them."""
+_PHASES: tuple[Phase, ...] = (
+    *("starting", "training", "evaluating", "saving", "ending"),
+    "logging",
+)
 _LAYOUT = struct.Struct("<qqq")
 
 
@@ -64,22 +72,69 @@ class HeartbeatDir:
         return self.dir / "stop"
 
     @property
+    def looks(self) -> Path:
+        return self.dir / "looks"
+
+    @property
     def dump(self) -> Path:
         return self.dir / "dump"
 
 
 class HeartbeatFile:
-    """Writes one rank's heartbeat."""
+    """Writes one rank's heartbeat. Raises OSError, BlockingIOError where another process does."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(_LAYOUT.size))
-        with open(path, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+        self._file = open(path, "a+b")  # noqa: SIM115 - its lock lasts as long as the process
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._file.fileno(), 0)
+            os.ftruncate(self._file.fileno(), _LAYOUT.size)
+            self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
+        except OSError:
+            self._file.close()
+            raise
         self._count = 0
+        self._led = False
 
     def beat(self, step: int, phase: Phase) -> None:
+        """By who knows what the rank does: from now on `log_beat` is left out."""
+        self._led = True
+        self._write(step, phase)
+
+    def log_beat(self, step: int) -> None:
+        """By who only hears of steps."""
+        if not self._led:
+            self._write(step, "logging")
+
+    def _write(self, step: int, phase: Phase) -> None:
         self._count += 1
         _LAYOUT.pack_into(self._map, 0, self._count, step, _PHASES.index(phase))
+
+
+_own: dict[tuple[int, Path], HeartbeatFile] = {}
+
+
+def own_heart(local_rank: int | None = None) -> HeartbeatFile | None:
+    """This process's heartbeat, the same one whoever asks; None without an agent.
+
+    local_rank: $LOCAL_RANK's unless given. Raises OSError, BlockingIOError in another process of
+    the rank than the first that asked, such as a DataLoader's worker.
+    """
+    node, number = HeartbeatDir.of_this_node(), os.environ.get("LOCAL_RANK", "")
+    if local_rank is None and number.isdecimal():
+        local_rank = int(number)
+    if node is None or local_rank is None:
+        return None
+    key = (os.getpid(), node.rank(local_rank))
+    if key not in _own:
+        _own[key] = HeartbeatFile(key[1])
+    return _own[key]
+
+
+def looked_whether_to_stop(node: HeartbeatDir) -> None:
+    """Leave the mark by which the agent knows that a request to stop will be seen."""
+    with contextlib.suppress(OSError):
+        node.looks.touch(exist_ok=True)
 
 
 def read_heartbeat(path: Path) -> Beat | None:
@@ -88,6 +143,6 @@ def read_heartbeat(path: Path) -> Beat | None:
         count, step, phase = _LAYOUT.unpack(read_bytes(path, _LAYOUT.size))
     except (OSError, struct.error):
         return None
-    if not count or not 0 <= phase < len(_PHASES):  # a beat is being written
+    if not count or not 0 <= phase < len(_PHASES) or step < 0:  # a beat is being written
         return None
     return Beat(count, step, _PHASES[phase])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fsdpkit.config.training import CheckpointSettings
-from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import wish
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
@@ -79,6 +79,8 @@ class StopRequest(Agreement):
         self._file = node.stop if node else paths.stop_requested
         self._looks = ranks.local_rank == 0 if node else ranks.is_first
         self._pause_s = 0.0 if node else LOOK_EVERY_S
+        if node and self._looks:
+            looked_whether_to_stop(node)
 
     def wanted(self) -> float:
         """1.0 on a rank that has seen the request, else 0.0."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile, Phase
+from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile, Phase, own_heart
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.stacks import leave_when_asked
 from fsdpkit.training.debugging import dump_flight_recorder
@@ -31,7 +31,7 @@ class Heartbeat:
         found = HeartbeatDir.of_this_node()
         if found is None:
             return
-        self._file = HeartbeatFile(found.rank(ranks.local_rank))
+        self._file = own_heart(ranks.local_rank)
         self._beat("starting")
         with contextlib.suppress(OSError):
             leave_when_asked(found.stacks(ranks.local_rank))

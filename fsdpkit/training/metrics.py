@@ -28,12 +28,11 @@ occur twice, and the later line counts. A number that is not finite is written a
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -41,7 +40,8 @@ from torch import Tensor, nn
 
 from fsdpkit.config.training import MetricsSettings
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.events import JsonLines
+from fsdpkit.runs.events import JsonLines, finite
+from fsdpkit.runs.heartbeat import HeartbeatFile, own_heart
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
 from fsdpkit.training.stragglers import SLOW, Stopwatch, slowest
@@ -91,6 +91,10 @@ class Metrics:
             if model is not None and ranks.world_size > 1 and settings.stragglers_every
             else None
         )
+        self._heart: HeartbeatFile | None = None
+        self._logged = 0
+        with suppress(OSError):
+            self._heart = own_heart(ranks.local_rank)
         self._restart()
 
     def _restart(self) -> None:
@@ -118,12 +122,18 @@ class Metrics:
         self._target_tokens = self._target_tokens + target_tokens
         self._all_tokens = self._all_tokens + all_tokens
         self._flops += flops
-        self._steps += 1
+        self._count()
 
     def skip(self) -> None:
         """Count a step whose update was left out: its time counts, its tokens and loss do not."""
         self.skipped += 1
+        self._count()
+
+    def _count(self) -> None:
+        """Each step is a heartbeat, unless the loop has a Heartbeat, which knows more."""
         self._steps += 1
+        if self._heart is not None:
+            self._heart.log_beat(self._logged + self._steps)
 
     def due(self, step: int, *, last: bool = False) -> bool:
         """Whether a line is to be logged now that `step` steps are done."""
@@ -152,7 +162,7 @@ class Metrics:
             **self._compare_ranks(),
         }
         self.record(**fields)
-        self._lines += 1
+        self._lines, self._logged = self._lines + 1, step
         self._restart()
         return fields
 
@@ -186,7 +196,7 @@ class Metrics:
     def record(self, **fields: Any) -> None:
         """Write a line of any other numbers, for instance an evaluation's; rank 0 does."""
         if self.file:
-            self.file.write(**_finite(fields))
+            self.file.write(**finite(fields))
         if self._board:
             self._board.write(**fields)
 
@@ -195,16 +205,6 @@ class Metrics:
             self.file.close()
         if self._board:
             self._board.close()
-
-
-def _finite(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no word for NaN and infinity, which Python's writer would invent."""
-    words = {
-        name: str(value)
-        for name, value in fields.items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
-    return {**fields, **dict.fromkeys(words), "not_finite": words} if words else fields
 
 
 def memory(device: torch.device) -> dict[str, int]:

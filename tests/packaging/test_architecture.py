@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("failures", "runs"),
         *("config.gpu", "config.launch", "config.retry", "config.notify"),
     },
+    "script": {"runs"},
     "data": {"config.training", "runs.layout"},
     "training": {"runs", "config.gpu", "config.training"},
 }

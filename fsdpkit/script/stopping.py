@@ -1,0 +1,113 @@
+"""When a script is to save and stop: a preemption, a time limit near, `fsdpkit cancel --save`.
+
+    if fsdpkit.stop_requested():          # after each step, on every rank
+        save(fsdpkit.task_dir() / "checkpoint.pt")
+        sys.exit(fsdpkit.STOPPED)
+
+The agent on each node says so through a file in the node's memory. Nodes hear of it at different
+times, but ranks have to stop after the same step, or those that go on wait for ever: so they ask
+each other, by a sum of one number that does not keep a GPU waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fsdpkit.runs.heartbeat import HeartbeatDir, looked_whether_to_stop
+from fsdpkit.runs.layout import TaskPaths
+
+if TYPE_CHECKING:
+    import torch
+
+_LOOK_EVERY_S = 1.0
+"""Without an agent the request lies on a shared file system: no look at each step."""
+
+
+def task_dir(otherwise: str | os.PathLike[str] = ".") -> Path:
+    """The run's directory, or this array task's: where checkpoints outlive the job. It is the same
+    for all attempts; `otherwise` where fsdpkit started nothing."""
+    return TaskPaths.of_this_job(os.fspath(otherwise)).dir
+
+
+def stop_requested() -> bool:
+    """Whether to save, and exit with `fsdpkit.STOPPED`, now.
+
+    To be asked after each step on every rank, since the ranks of an initialised process group
+    answer together (torch.distributed.all_reduce); then all get True after the same step. On GPUs
+    that is one step late, so that the host need not wait. Always False where fsdpkit did not start
+    the script.
+    """
+    wish = _wish()
+    return wish.agreed() if wish is not None else False
+
+
+class StopWish:
+    """What this node's agent asks for, and what all ranks make of it."""
+
+    def __init__(self, node: HeartbeatDir | None, task: TaskPaths) -> None:
+        self._file = node.stop if node else task.stop_requested
+        self._pause_s = 0.0 if node else _LOOK_EVERY_S
+        self._next_look_s = 0.0
+        self._seen = False
+        self._before: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        if node is not None:
+            looked_whether_to_stop(node)
+
+    def seen(self) -> bool:
+        """Whether this rank's node has been told; no other rank is asked."""
+        if not self._seen and (now := time.monotonic()) >= self._next_look_s:
+            self._next_look_s = now + self._pause_s
+            self._seen = self._file.exists()
+        return self._seen
+
+    def agreed(self) -> bool:
+        """As `stop_requested`."""
+        if (group := _process_group()) is None:
+            return self.seen()
+        torch, dist = group
+        votes = torch.tensor(float(self.seen()), device=_device(torch, dist))
+        if not votes.is_cuda:
+            dist.all_reduce(votes)
+            return bool(votes.item() > 0)
+        dist.all_reduce(votes)
+        host, copied = votes.to("cpu", non_blocking=True), torch.cuda.Event()
+        copied.record()
+        before, self._before = self._before, (host, copied)
+        if before is None:
+            return False
+        before[1].synchronize()
+        return bool(before[0].item() > 0)
+
+
+_wishes: dict[tuple[int, str, str], StopWish] = {}
+
+
+def _wish() -> StopWish | None:
+    """One a process; None where no agent and no run directory is."""
+    task, node = os.environ.get("FSDPKIT_TASK_DIR"), HeartbeatDir.of_this_node()
+    if not task or os.environ.get("FSDPKIT_VISIT"):
+        return None
+    key = (os.getpid(), task, str(node.dir if node else ""))
+    if key not in _wishes:
+        _wishes[key] = StopWish(node, TaskPaths(Path(task)))
+    return _wishes[key]
+
+
+def _process_group() -> tuple[Any, Any] | None:
+    """torch and torch.distributed, once there is more than one rank to agree with."""
+    torch = sys.modules.get("torch")
+    dist = sys.modules.get("torch.distributed")
+    if torch is None or dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return (torch, dist) if dist.get_world_size() > 1 else None
+
+
+def _device(torch: Any, dist: Any) -> str:
+    """Where the default group can sum: on the host if it can there, which no GPU waits for."""
+    if "cpu:gloo" in str(dist.get_backend_config()) or not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{torch.cuda.current_device()}"

@@ -1,0 +1,77 @@
+"""`fsdpkit.stop_requested`: all ranks hear it after the same step, whoever's node was told first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.runs.heartbeat import HeartbeatDir
+
+
+def rank(tmp_path: Path, source: str, number: int = 0, **env: str) -> subprocess.Popen[str]:
+    own = {
+        "FSDPKIT_TASK_DIR": str(tmp_path / "task"),
+        "FSDPKIT_HEARTBEAT_DIR": str(tmp_path / f"node-{number}"),
+        "RANK": str(number),
+        "LOCAL_RANK": "0",
+    }
+    (tmp_path / "task").mkdir(exist_ok=True)
+    (tmp_path / f"node-{number}").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", "import fsdpkit\n" + textwrap.dedent(source)],
+        env={**os.environ, **own, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_one_rank_hears_its_agent_and_leaves_a_mark_that_it_looks(tmp_path: Path) -> None:
+    node = HeartbeatDir(tmp_path / "node-0")
+    process = rank(
+        tmp_path,
+        """
+        from pathlib import Path
+        import os
+        print(fsdpkit.stop_requested())
+        Path(os.environ["FSDPKIT_HEARTBEAT_DIR"], "stop").touch()
+        print(fsdpkit.stop_requested(), fsdpkit.stop_requested(), fsdpkit.task_dir().name)
+        raise SystemExit(fsdpkit.STOPPED)
+        """,
+    )
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("False\nTrue True task\n", 75)
+    assert node.looks.exists()
+
+
+def test_without_an_agent_the_runs_directory_says_it(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "stop-requested").touch()
+    process = rank(tmp_path, "print(fsdpkit.stop_requested())", FSDPKIT_HEARTBEAT_DIR="")
+    assert process.communicate(timeout=60)[0] == "True\n"
+
+
+@pytest.mark.torch
+def test_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
+    """Two nodes, of which the second alone is told, in its fourth step."""
+    source = f"""
+        import os
+        from pathlib import Path
+        import torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        store = dist.FileStore({str(tmp_path / "store")!r}, 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        for step in range(1, 20):
+            if rank == 1 and step == 4:
+                Path(os.environ["FSDPKIT_HEARTBEAT_DIR"], "stop").touch()
+            if fsdpkit.stop_requested():
+                break
+        print(step)
+        dist.destroy_process_group()
+    """
+    ranks = [rank(tmp_path, source, number) for number in (0, 1)]
+    assert [process.communicate(timeout=120)[0] for process in ranks] == ["4\n", "4\n"]
