@@ -1,4 +1,4 @@
-"""`fsdpkit.log`: what is written and beaten, and that nothing it is called with harms a training."""
+"""`fsdpkit.log`: what is written and beaten, and that no argument harms a training."""
 
 from __future__ import annotations
 

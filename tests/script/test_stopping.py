@@ -1,4 +1,4 @@
-"""`fsdpkit.stop_requested`: all ranks hear it after the same step, whoever's node was told first."""
+"""`fsdpkit.stop_requested`: all ranks hear it after the same step, whichever node hears first."""
 
 from __future__ import annotations
 
