@@ -229,6 +229,8 @@ def _described(status: Status) -> list[str]:
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
     lines += _progress_lines(status)
+    for remark in status.remarks:
+        lines += hanging(remark, "  note       ", " " * 13)
     if status.attempts:
         lines += _labelled("attempts", _attempts(status))
     lines += _task_lines(status.tasks)
@@ -306,6 +308,8 @@ def _task_lines(tasks: list[Task]) -> list[str]:
         lines += _labelled(
             f"task {task.task}", f"{task.state}{step}" + (f": {failed.message}" if failed else "")
         )
+        for remark in task.remarks:
+            lines += hanging(remark, " " * 13, " " * 13)
     if len(tasks) > _MOST_TASKS:
         lines.append(f"  and {len(tasks) - _MOST_TASKS} tasks more: --json has them all")
     return lines

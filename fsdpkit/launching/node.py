@@ -35,7 +35,7 @@ from fsdpkit.launching.line import Connection, HeadLine
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
 from fsdpkit.launching.preflight import compare_nodes, run_checks
-from fsdpkit.launching.pulse import Pulse, heartbeats
+from fsdpkit.launching.pulse import Pulse, StopRelay, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
@@ -198,14 +198,15 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
             line.open(start_s)
             link = Link(line, len(names), retry.lost_s)
         with heartbeats() as directory:
-            link.on_stop = directory.stop.touch
+            relay = StopRelay(directory, node.events.write)
+            link.on_stop = relay.pass_on
             link.start()
             try:
                 with _guard(link, node):
                     order = link.next_order()
                     while order.do != "end":
                         pulse, launch = Pulse(directory, retry.hang_s), order.launch
-                        order = _obey(order, node, torchrun, link, pulse, start_s)
+                        order = _obey(order, node, torchrun, link, pulse, relay, start_s)
                         if pulse.asked or why_superseded(order):
                             if node.number == 0:
                                 analyses.start(node.attempt, launch, world_size)
@@ -240,7 +241,13 @@ def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
 
 
 def _obey(
-    order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse, meet_s: float
+    order: Order,
+    node: Node,
+    torchrun: Torchrun,
+    link: Link,
+    pulse: Pulse,
+    relay: StopRelay,
+    meet_s: float,
 ) -> Order:
     """Run one launch, if this node takes part; the order that comes next."""
     if node.number not in order.nodes:
@@ -250,12 +257,18 @@ def _obey(
         if link.superseded:
             return link.next_order()
         time.sleep(0.1)
-    link.report(_run_ranks(order, node, torchrun, link, pulse, meet_s))
+    link.report(_run_ranks(order, node, torchrun, link, pulse, relay, meet_s))
     return link.next_order()
 
 
 def _run_ranks(
-    order: Order, node: Node, torchrun: Torchrun, link: Link, pulse: Pulse, meet_s: float
+    order: Order,
+    node: Node,
+    torchrun: Torchrun,
+    link: Link,
+    pulse: Pulse,
+    relay: StopRelay,
+    meet_s: float,
 ) -> Report:
     """One launch of torchrun's ranks on this node, and how it ended."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -271,6 +284,7 @@ def _run_ranks(
                 say(stacks.in_words(taken))
 
     def interrupted() -> str | None:
+        relay.look()
         if (next_order := link.superseded) is not None:
             if why := why_superseded(next_order):
                 take_stacks(why)

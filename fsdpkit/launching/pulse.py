@@ -7,8 +7,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fsdpkit.launching import flight, machine, stacks
 from fsdpkit.launching.stacks import RankProcess
@@ -62,6 +63,27 @@ def heartbeats() -> Iterator[HeartbeatDir]:
             yield HeartbeatDir(Path(d))
         finally:
             del os.environ["FSDPKIT_HEARTBEAT_DIR"]
+
+
+class StopRelay:
+    """Passes a request to stop on to this node's ranks, and records whether any looks for it."""
+
+    def __init__(self, directory: HeartbeatDir, record: Callable[..., Any]) -> None:
+        self._dir, self._record = directory, record
+        self._looked: bool | None = None
+
+    def pass_on(self) -> None:
+        self._dir.stop.touch()
+        self._tell()
+
+    def look(self) -> None:
+        """Whether one has looked at last; to be called now and then."""
+        if self._looked is False and self._dir.looks.exists():
+            self._tell()
+
+    def _tell(self) -> None:
+        self._looked = self._dir.looks.exists()
+        self._record(event="stop-passed-on", looked=self._looked)
 
 
 class Pulse:

@@ -241,7 +241,8 @@ def _of_attempt(
             yield Span("fault", failure.time_s, failure.time_s, failure.message, number, task)
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
-        yield Span("stop", asked_s, asked_s, "asked to save and stop", number, task)
+        unheeded = ", but its script never looked" if attempt.stop_unheeded else ""
+        yield Span("stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number, task)
 
 
 def _checkpoints(history: History, metrics: Metrics | None) -> Iterable[Span]:

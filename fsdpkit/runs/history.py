@@ -51,6 +51,9 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     findings: dict[str, Any] = {}
     """What the check found: software, gpus, memory_available_gb, preflight_s, …"""
+    stop_looked: bool | None = None
+    """Whether a rank of it had looked for a request to stop when one came, or has since; None: no
+    request was passed on to it."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def paths(self) -> AttemptPaths:
         return AttemptPaths(self.dir)
+
+    @property
+    def stop_unheeded(self) -> bool:
+        """Whether its ranks were asked to save and stop, and none of them has looked so far."""
+        looked = [n.stop_looked for n in self.nodes if n.stop_looked is not None]
+        return self.stop_requested_s is not None and bool(looked) and not any(looked)
 
     @property
     def began_s(self) -> float | None:
@@ -223,6 +232,8 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
         events = {event.event: (event, raw) for event, raw in _events(file, _NodeEvent)}
         ready, raw = events.get("node-ready", (None, {}))
         ended, _ = events.get("node-ended", (None, {}))
+        _, passed_on = events.get("stop-passed-on", (None, {}))
+        looked = passed_on.get("looked")
         name = next((event.node for event in (ready, ended) if event), "")
         known = {"time_s", "event", "node", "pid"}
         found.append(
@@ -232,6 +243,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 ready_s=ready.time_s if ready else None,
                 ended_s=ended.time_s if ended else None,
                 findings={k: v for k, v in raw.items() if k not in known},
+                stop_looked=looked if isinstance(looked, bool) else None,
             )
         )
     return sorted(found, key=lambda node: node.number)

@@ -23,6 +23,7 @@ _ERRORS_BEFORE_THEY_COUNT = 10
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One of the job's GPUs, in the order of CUDA_VISIBLE_DEVICES."""
 
+    utilization_percent: float | None = None
     clock_mhz: float | None = None
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
@@ -72,6 +73,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
+    work_cpu_s: float | None = None
+    """CPU seconds of all processes below the agent, its ranks and their children; falls when one
+    of them ends. So does the next."""
+    work_moved_bytes: int | None = None
+    """Read and written by them, but for what goes through sockets by send and recv."""
     gpus: tuple[Gpu, ...] = ()
     infiniband: tuple[Port, ...] = ()
     cgroup: Memory | None = None

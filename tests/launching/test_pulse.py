@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,13 @@ from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.stacks import RankProcess
-from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, HeartbeatFile, read_heartbeat
+from fsdpkit.runs.heartbeat import (
+    Beat,
+    HeartbeatDir,
+    HeartbeatFile,
+    looked_whether_to_stop,
+    read_heartbeat,
+)
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.stacks import StacksTaken
 
@@ -27,6 +34,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def idle_process() -> Iterator[int]:
+    """The pid of one that neither reads nor writes."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
 
 
 def pass_time(pulse: Pulse, clock: list[float], seconds: int) -> str | None:
@@ -273,3 +288,123 @@ def test_a_new_launch_begins_with_a_clean_directory() -> None:
         directory.dump.touch()
         Pulse(directory, 10)
         assert list(directory.dir.iterdir()) == []
+
+
+def logging_rank(tmp_path: Path, pid: int) -> tuple[Pulse, HeartbeatFile]:
+    """A rank whose script only logs its steps, after the second one."""
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(0, 4, pid)])
+    heart = HeartbeatFile(directory.rank(0))
+    heart.log_beat(1)
+    pulse.look()
+    return pulse, heart
+
+
+def test_a_script_that_only_logs_hangs_after_the_same_time(
+    tmp_path: Path, clock: list[float], idle_process: int
+) -> None:
+    pulse, heart = logging_rank(tmp_path, idle_process)
+    heart.log_beat(2)
+    assert pulse.look() is None
+    assert pass_time(pulse, clock, 10) is None
+    found = pass_time(pulse, clock, 1)
+    assert found is not None
+    assert found.startswith("rank 4 logged no step for 11 s (after step 2)")
+
+
+def test_ten_times_the_longest_pause_so_far_is_no_hang(
+    tmp_path: Path, clock: list[float], idle_process: int
+) -> None:
+    """Whoever evaluated for 8 seconds once may need much longer the next time."""
+    pulse, heart = logging_rank(tmp_path, idle_process)
+    assert pass_time(pulse, clock, 8) is None
+    heart.log_beat(2)
+    pulse.look()
+    assert pass_time(pulse, clock, 79) is None
+    assert pass_time(pulse, clock, 2) is not None
+
+
+def test_a_script_that_only_logs_may_read_and_write_for_long(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = [0]
+    monkeypatch.setattr(
+        module.machine, "work_of", lambda pid: SimpleNamespace(moved_bytes=moved[0])
+    )
+    pulse, _ = logging_rank(tmp_path, os.getpid())
+    for _ in range(60):
+        moved[0] += 2 << 20
+        assert pass_time(pulse, clock, 1) is None
+    assert pass_time(pulse, clock, 4) is None
+    assert pass_time(pulse, clock, 2) is not None, "for as long as it does"
+
+
+def test_a_training_rank_that_writes_hangs_all_the_same(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would say that it saves."""
+    moved = iter(range(0, 1 << 40, 4 << 20))
+    monkeypatch.setattr(
+        module.machine, "work_of", lambda pid: SimpleNamespace(moved_bytes=next(moved))
+    )
+    directory = HeartbeatDir(tmp_path)
+    pulse = Pulse(directory, hang_s=10)
+    pulse.started([RankProcess(0, 0, os.getpid())])
+    heart = HeartbeatFile(directory.rank(0))
+    heart.beat(3, "training")
+    heart.log_beat(4)  # by Metrics: who knows more has spoken already
+    pulse.look()
+    assert pass_time(pulse, clock, 11) is not None
+
+
+def test_what_a_process_and_its_children_read_is_their_work(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(bytes(3 << 20))
+    program = (
+        "import os, sys, time\n"
+        f"pid = os.fork()\nopen({str(data)!r}, 'rb').read()\n"
+        "print(flush=True)\ntime.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline(), process.stdout.readline()
+        work = module.machine.work_of(process.pid)
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+    assert 6 << 20 <= work.moved_bytes < 60 << 20
+    assert work.cpu_s > 0
+    assert module.machine.work_of(process.pid).moved_bytes == 0, "it is gone"
+
+
+def test_the_rank_that_does_not_log_may_be_the_one_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = HeartbeatDir(tmp_path / "node")
+    directory.dir.mkdir()
+    pulse = Pulse(directory, hang_s=10)
+    ranks = [RankProcess(n, n, os.getpid()) for n in range(3)]
+    pulse.started(ranks)
+    HeartbeatFile(directory.rank(0)).log_beat(3)
+    pulse.look()
+    attempt = AttemptPaths(tmp_path)
+    waits = 'Current thread 0x1:\n  File "/x/torch/distributed/c10d.py", line 5 in all_reduce\n'
+    for number, text in enumerate((waits, waits, waits.replace("torch/distributed", "own"))):
+        attempt.rank_file(number, "stacks", 0).write_text(text)
+    assert pulse.blame(attempt, 0) == (2, "it is at /x/own/c10d.py:5 in all_reduce")
+
+
+def test_it_is_recorded_whether_a_rank_looks_for_the_request_to_stop(tmp_path: Path) -> None:
+    node, told = HeartbeatDir(tmp_path), list[dict[str, object]]()
+    relay = module.StopRelay(node, lambda **fields: told.append(fields))
+    relay.look()
+    assert told == []
+    relay.pass_on()
+    assert node.stop.exists()
+    relay.look()
+    assert told == [{"event": "stop-passed-on", "looked": False}]
+    looked_whether_to_stop(node)
+    relay.look()
+    relay.look()
+    assert told[1:] == [{"event": "stop-passed-on", "looked": True}]

@@ -75,6 +75,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     progress: dict[str, Any] | None = None
     """The fields of `progress.Progress`."""
     failure: Failure | None = None
+    remarks: list[str] = []
+    """Sentences about one that runs: see `activity.remarks`."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +119,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     ending: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     failure: Failure | None = None
+    remarks: list[str] = []
+    """Read only for a single run."""
     tasks: list[Task] = []
     """Of an array, each that has started; read only for a single run."""
     task_steps: list[int] | None = None
@@ -175,7 +179,7 @@ def _brief(directory: Path, standing: Standing) -> Status:
     if standing.record.array is not None:
         steps = _task_steps(RunPaths(directory), decisive(standing.record, standing.states))
         return msgspec.structs.replace(status, task_steps=steps)
-    task = _task(RunPaths(directory), standing.record, None, status.job_id, status.state)
+    task = _task(RunPaths(directory), standing.record, None, status.job_id, None, True)
     return _with_task(status, task)
 
 
@@ -199,12 +203,12 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     record = standing.record
     details, unread = _details(standing, status, asking)
     tasks = [
-        _task(paths, record, _number(job_id), job_id, described(state, standing.answered))
+        _task(paths, record, _number(job_id), job_id, state, standing.answered)
         for job_id, state in decisive(record, standing.states).items()
         if record.array is None or paths.task(_number(job_id)).dir.exists()
     ]
     if record.array is None and not tasks:  # nobody heard of a job, which may have run all the same
-        tasks = [_task(paths, record, None, None, status.state)]
+        tasks = [_task(paths, record, None, None, None, standing.answered)]
     status = _with_task(status, tasks[0]) if tasks else status
     return msgspec.structs.replace(
         status,
@@ -217,7 +221,7 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
 
 
 def _with_task(status: Status, task: Task) -> Status:
-    fields = ("attempts", "ending", "progress", "failure")
+    fields = ("attempts", "ending", "progress", "failure", "remarks")
     return msgspec.structs.replace(status, **{name: getattr(task, name) for name in fields})
 
 
@@ -387,8 +391,15 @@ def _details(
 
 
 def _task(
-    paths: RunPaths, record: RunRecord, number: int | None, job_id: str | None, state: str
+    paths: RunPaths,
+    record: RunRecord,
+    number: int | None,
+    job_id: str | None,
+    state: JobState | None,
+    answered: bool,
 ) -> Task:
+    """`state`: the scheduler's, None where nobody asked for it or could say."""
+    from fsdpkit.reporting.status.activity import remarks
     from fsdpkit.reporting.status.progress import progress_of
     from fsdpkit.runs.history import History, history_of
 
@@ -397,14 +408,17 @@ def _task(
     except OSError:  # another user's, in a directory that may not be entered
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
+    progress = progress_of(history, _job(paths))
+    running = state is not None and state.phase == "running"
     endings = [(a.number, a.ending) for a in history.attempts if a.ending is not None]
     return Task(
         task=number,
         job_id=job_id,
-        state=state,
+        state=described(state, answered),
         attempts=paths.task(number).attempts(),
         ending={"attempt": endings[-1][0], **asdict(endings[-1][1])} if endings else None,
-        progress=asdict(progress_of(history, _job(paths))),
+        progress=asdict(progress),
+        remarks=remarks(history, progress.updated_s) if running else [],
         failure=_failure(history.attempts[-1]) if history.attempts else None,
     )
 

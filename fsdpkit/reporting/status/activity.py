@@ -1,0 +1,111 @@
+"""What is to be said of a running training beside its steps: that its script logs none, yet works,
+or has stood still since when; and that nobody looks at a request to stop.
+
+A script that logs nothing (`fsdpkit.log`) is judged by what the agents' samples show of its
+processes and GPUs. Nothing is ended for that: ranks that wait for each other compute, too, and a
+quiet script may be thinking. A person decides, and is told what there is to know.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fsdpkit.reporting.scales import moment
+from fsdpkit.runs.history import Attempt, History
+from fsdpkit.runs.samples import Sample, read_samples
+
+_SOME_CORES = 0.01
+"""Threads of torch that only wake to look at a clock use less."""
+_SOME_BYTES_PER_S = 4096
+_SOME_PERCENT = 1.0
+"""Of a GPU."""
+
+
+class Activity(NamedTuple):
+    """What one node's processes did between two samples."""
+
+    until_s: float
+    """Unix time of the later one."""
+    cores: float
+    bytes_per_s: float
+    gpu_percent: float | None
+    """Mean over the node's GPUs; None: not told."""
+
+    @property
+    def moves(self) -> bool:
+        return (
+            self.cores >= _SOME_CORES
+            or self.bytes_per_s >= _SOME_BYTES_PER_S
+            or (self.gpu_percent or 0.0) >= _SOME_PERCENT
+        )
+
+
+def remarks(history: History, updated_s: float | None) -> list[str]:
+    """Sentences about a training that runs. `updated_s`: when its newest step was logged."""
+    if not history.attempts or history.attempts[-1].ending is not None:
+        return []
+    attempt = history.attempts[-1]
+    found = [unheeded(attempt)] if attempt.stop_unheeded else []
+    began_s = attempt.launches[-1].began_s if attempt.launches else None
+    if began_s is None or (updated_s is not None and updated_s >= began_s):
+        return found
+    of_nodes = [
+        activities(read_samples(attempt.paths.node_samples(node.number)), began_s)
+        for node in attempt.nodes
+        if node.ended_s is None
+    ]
+    return [*found, *in_words(of_nodes)]
+
+
+def unheeded(attempt: Attempt) -> str:
+    """That a request to stop will not be seen, and what to do."""
+    assert attempt.stop_requested_s is not None
+    return (
+        f"asked to stop at {moment(attempt.stop_requested_s)}, but its script has not looked: it "
+        "does not call fsdpkit.stop_requested(), or is not there yet, and runs on until it ends or "
+        "is cancelled without --save"
+    )
+
+
+def activities(samples: Sequence[Sample], since_s: float) -> list[Activity]:
+    """Between each two neighbours of a node's samples since then; none where processes of it
+    ended in between, whose work is no longer counted."""
+    found = []
+    kept = [one for one in samples if one.time_s >= since_s and one.work_cpu_s is not None]
+    for before, after in itertools.pairwise(kept):
+        elapsed_s = after.time_s - before.time_s
+        cpu_s = (after.work_cpu_s or 0.0) - (before.work_cpu_s or 0.0)
+        moved = (after.work_moved_bytes or 0) - (before.work_moved_bytes or 0)
+        if elapsed_s <= 0 or cpu_s < 0 or moved < 0:
+            continue
+        busy = [g.utilization_percent for g in after.gpus if g.utilization_percent is not None]
+        percent = sum(busy) / len(busy) if busy else None
+        found.append(Activity(after.time_s, cpu_s / elapsed_s, moved / elapsed_s, percent))
+    return found
+
+
+def in_words(of_nodes: Sequence[Sequence[Activity]]) -> list[str]:
+    """Of all nodes together: at which rate they work now, or since when none of them has."""
+    known = [of_node for of_node in of_nodes if of_node]
+    if not known:
+        return []
+    last = [of_node[-1] for of_node in known]
+    if any(one.moves for one in last):
+        gpus = [one.gpu_percent for one in last if one.gpu_percent is not None]
+        parts = [f"{sum(one.cores for one in last):.1f} CPU cores"]
+        parts += [f"GPUs to {sum(gpus) / len(gpus):.0f} %"] if gpus else []
+        rate = sum(one.bytes_per_s for one in last) / 1e6
+        return [
+            f"its script logs no steps; its processes use {', '.join(parts)} and read and write "
+            f"{rate:,.1f} MB/s"
+        ]
+    moved = [one.until_s for of_node in known for one in of_node if one.moves]
+    if not moved:
+        first = min(of_node[0].until_s for of_node in known)
+        return [f"its script logs no steps, and its processes have been idle since {moment(first)}"]
+    return [
+        "its script logs no steps, and its processes have neither computed nor read or written "
+        f"since {moment(max(moved))}"
+    ]
