@@ -176,6 +176,46 @@ def _not_finite(lines: Sequence[_MetricsLine], name: str) -> NotFinite:
     )
 
 
+_ALSO_KNOWN = {"slowest_rank", "slowest_host", "slowest_ratio", "alloc_retries", "rank_host"}
+"""Fields of the trainer that other parts of the report show, or nobody needs a curve of."""
+_MOST_OWN_LINES, _MOST_OWN_NAMES = 20_000, 24
+
+
+def read_own_numbers(path: Path) -> dict[str, tuple[Floats, Floats]]:
+    """Numbers that a script logged by names of its own: steps and values, each [lines], by name.
+
+    Of many lines every second is read, or every fourth, and so on. Of steps that were done again
+    the later ones count. The first names are kept, in the order in which they came.
+    """
+    known = _ALSO_KNOWN | set(_MetricsLine.__struct_fields__)
+    kept: list[bytes] = []
+    stride, number = 1, 0
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        for number, line in enumerate(_bounded(file)):
+            if number % stride == 0:
+                kept.append(line)
+            if len(kept) > _MOST_OWN_LINES:
+                kept, stride = kept[::2], 2 * stride
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in kept:
+        try:
+            fields = parsed(line)
+            step = msgspec.convert(fields["step"], Step)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        for name, value in fields.items():
+            if name in known or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if abs(value) <= LARGEST and (name in found or len(found) < _MOST_OWN_NAMES):
+                found.setdefault(name, []).append((step, value))
+    columns = {name: np.array(pairs, dtype=np.float64) for name, pairs in found.items()}
+    return {
+        name: (pairs[fine, 0], pairs[fine, 1])
+        for name, pairs in columns.items()
+        for fine in [~superseded(pairs[:, 0])]
+    }
+
+
 class _Gpu(msgspec.Struct, gc=False):
     utilization_percent: float | None = None
     memory_used_bytes: float | None = None

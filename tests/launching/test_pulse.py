@@ -364,6 +364,7 @@ def test_what_a_process_and_its_children_read_is_their_work(tmp_path: Path) -> N
     program = (
         "import os, sys, time\n"
         f"pid = os.fork()\nopen({str(data)!r}, 'rb').read()\n"
+        "end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
         "print(flush=True)\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:

@@ -498,3 +498,23 @@ def test_a_thousand_attempts_are_no_thousand_drawings(tmp_path: Path) -> None:
     html = page(run)
     assert len(html) < 700_000
     assert "events are marked" in text(html)
+
+
+def test_a_number_of_ones_own_has_a_curve_and_does_no_harm(tmp_path: Path) -> None:
+    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
+    own = [{"time_s": T0 + 90 + s, "step": s, HOSTILE: s * 0.5} for s in range(1, 21)]
+    write_lines(run.paths.task().metrics, *own)
+    html = page(run, now_s=T0 + 2000)
+    assert HOSTILE not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert re.search(r">10(\.0+)? at step 20<", html)
+
+
+def test_an_evaluation_done_again_does_not_run_back_across_the_picture(tmp_path: Path) -> None:
+    run = trained(made_run(tmp_path / "made-20260101-000000-0000"))
+    again = [{"time_s": T0 + 900, "step": s, "eval_loss": 9.0} for s in (5, 10, 5, 10)]
+    write_lines(run.paths.task().metrics, *again)
+    html = page(run, now_s=T0 + 2000)
+    (drawn,) = re.findall(r'data-name="evaluation" d="([^"]*)"', html)
+    across = [float(x) for x in re.findall(r"[ML]([\d.]+) ", drawn)]
+    assert across == sorted(across)

@@ -16,11 +16,12 @@ from fsdpkit.reporting.series import (
     middle,
     on_grid,
     read_metrics,
+    read_own_numbers,
     read_samples,
     superseded,
     thin,
 )
-from tests.reporting.made_run import write_lines
+from tests.reporting.made_run import T0, write_lines
 
 
 def read(tmp_path: Path, *lines: dict[str, object] | str) -> Metrics:
@@ -183,3 +184,32 @@ def test_reading_keeps_what_was_written(tmp_path: Path) -> None:
     line = {"time_s": 1.5, "step": 3, "loss": 1 / 3, "lr": 1e-300, "tokens": 2**53}
     metrics = read(tmp_path, json.dumps(line) + "\n")
     assert {name: metrics.steps[name][0] for name in line} == line
+
+
+def test_numbers_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        *({"time_s": T0, "step": s, "loss": 1.0, "lr": 0.1, "recall": s / 10} for s in (1, 2, 3)),
+        {"time_s": T0, "step": 3, "eval_loss": 2.0, "rouge": 7, "word": "x", "flag": True},
+        *({"time_s": T0, "step": s, "recall": -s, "list": [1], "nothing": None} for s in (2, 3)),
+        {"time_s": T0, "step": "x", "recall": 5},
+        {"time_s": T0, "recall": 5},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn {")
+    own = {name: (x.tolist(), y.tolist()) for name, (x, y) in read_own_numbers(path).items()}
+    assert own == {"recall": ([1, 2, 3], [0.1, -2, -3]), "rouge": ([3], [7])}
+    assert read_own_numbers(tmp_path / "none") == {}
+
+
+def test_of_many_lines_every_second_tells_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "_MOST_OWN_LINES", 100)
+    path = tmp_path / "metrics.jsonl"
+    lines = ({"time_s": T0, "step": s, "mine": s, f"name{s}": 1} for s in range(1000))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    own = read_own_numbers(path)
+    assert len(own) == 24
+    step, value = own["mine"]
+    assert 50 <= len(step) <= 100
+    assert step.tolist() == value.tolist() == list(range(0, 1000, 16))

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fsdpkit.reporting.report.plots import Band, Chart, Line, Mark, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
-from fsdpkit.reporting.series import Floats, Metrics, NotFinite, every, middle, thin
+from fsdpkit.reporting.series import Floats, Metrics, NotFinite, every, middle, superseded, thin
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -91,6 +91,8 @@ def done_twice(metrics: Metrics) -> list[tuple[float, float]]:
 def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
     step, loss = metrics.steps["step"], metrics.steps["loss"]
     evaluated, held_out = metrics.evaluations["step"], metrics.evaluations["eval_loss"]
+    once = ~superseded(evaluated)
+    evaluated, held_out = evaluated[once], held_out[once]
     known = np.concatenate([loss, held_out])
     known = known[~np.isnan(known)]
     bad = [
@@ -206,6 +208,19 @@ def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
         figures.append(
             over_steps(name, title, lines, steps, y, [("a", told)], remarks, marks=marks)
         )
+    return figures
+
+
+def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[Figure]:
+    """A curve of each number that the script logged by a name of its own."""
+    figures = []
+    for place, (name, (step, values)) in enumerate(own.items()):
+        shown = "".join(c if c.isprintable() else "?" for c in name[:60])
+        x, y = thin(step, values, _POINTS)
+        axis = linear(min(0.0, float(values.min())), float(values.max()))
+        told = [("a", f"{number(float(values[-1]))} at step {step[-1]:,.0f}")]
+        lines = [Line(name=shown, x=x, y=y)]
+        figures.append(over_steps(f"own-{place}", shown, lines, steps, axis, told, []))
     return figures
 
 

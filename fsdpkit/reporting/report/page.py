@@ -25,7 +25,7 @@ from fsdpkit.reporting.report.about import Training
 from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
 from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
-from fsdpkit.reporting.series import every, read_metrics, thin
+from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
@@ -135,6 +135,7 @@ def _details(
         "training": [
             *([loss] if loss else []),
             *(figures.speed_figures(metrics, steps) if steps else []),
+            *(figures.own_figures(read_own_numbers(history.paths.metrics), steps) if steps else []),
         ],
         "ranks": figures_by_rank.rank_figures(metrics, history, steps, per_node, slow)
         if steps
