@@ -28,7 +28,7 @@ from attention import attention_in_use, guard_kernels
 from data import Batch, Text, make_loader, open_data, stream
 from flops import FORMULA, flops_per_sequence
 from model import IGNORE, T5, Block, T5Config, init_parameter
-from scores import held_out_rouge, scorer
+from scores import held_out_rouge
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import DataLoader
@@ -61,6 +61,7 @@ from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.rouge import scorer
 from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate
 from fsdpkit.training.sharding import compute_dtype, shard

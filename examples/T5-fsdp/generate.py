@@ -25,7 +25,6 @@ import msgspec
 import torch
 from attention import guard_kernels
 from model import T5
-from scores import rouge
 from search import Search, generate
 from torch.nn.functional import pad
 from weights import CONFIG, is_checkpoint, load
@@ -46,6 +45,7 @@ from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint_loading import newest_whole
 from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
 from fsdpkit.training.hardware import capability_of
+from fsdpkit.training.rouge import rouge
 
 if TYPE_CHECKING:
     from fsdpkit.data.tokenizers import Tokenizer

@@ -1,43 +1,23 @@
-"""ROUGE: how many of a text's words another has, in percent (Lin 2004; the rouge-score package)."""
+"""ROUGE of what the model writes for held-out samples, on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from data import Batch
 from model import IGNORE, T5
 from search import Search, generate
 
 from fsdpkit.data.tokenizers import Tokenizer
-from fsdpkit.errors import ConfigError
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
-
-KINDS = ("rouge1", "rouge2", "rougeL")
-
-
-def rouge(outputs: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
-    """Mean F1 of ROUGE-1, -2 and -L in percent, words stemmed."""
-    score = scorer("--rouge")
-    scores = [score.score(t, o) for t, o in zip(targets, outputs, strict=True)]
-    return {kind: 100 * sum(s[kind].fmeasure for s in scores) / len(scores) for kind in KINDS}
-
-
-def scorer(asked_by: str) -> Any:
-    """rouge-score's scorer. Raises ConfigError when the package is not installed."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise ConfigError(
-            f'{asked_by} needs a package that is not installed: pip install "fsdpkit[rouge]".'
-        ) from None
-    return RougeScorer(list(KINDS), use_stemmer=True)
+from fsdpkit.training.rouge import KINDS, scorer
 
 
 def held_out_rouge(
     model: T5, batches: Iterable[Batch], tokenizer: Tokenizer, longest: int, ranks: Ranks
 ) -> dict[str, float]:
-    """The same of what `model` writes for samples, greedily, `longest` tokens at most.
+    """Mean F1 of ROUGE-1, -2 and -L in percent, of what `model` writes greedily, `longest` tokens
+    at most.
 
     A collective: on all ranks with as many batches, on each its own; the answer is of all. `model`
     is in evaluation mode and sharded by FSDP2, whose root stays gathered, as after any evaluation.

@@ -17,7 +17,7 @@ from fsdpkit.runs.exclusions import expand
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import read_json
-from fsdpkit.runs.record import RunRecord, load, now_s
+from fsdpkit.runs.record import RunRecord, jobs_of_attempts, load, now_s
 
 _COMMENT = re.compile(r"fsdpkit:([A-Za-z0-9][A-Za-z0-9._+-]*)")
 
@@ -95,10 +95,13 @@ def _asked_for(paths: RunPaths, record: RunRecord, job_id: str) -> set[str]:
         if job.job_id != parent:
             continue
         names.update(job.left_out)
-        for one in map(paths.task, tasks):
-            for number in one.attempts():
-                ending = outcomes.read(one.attempt(number).ending, Ending)
-                if ending is not None and number >= job.first_attempt:
+        for number_of_task in tasks:
+            one = paths.task(number_of_task)
+            of_attempts = jobs_of_attempts(record.jobs, one.attempts(), number_of_task)
+            for number, its_job in of_attempts.items():
+                if its_job.job_id != parent:  # a run that was resumed often has read enough
+                    continue
+                if ending := outcomes.read(one.attempt(number).ending, Ending):
                     names.update(ending.left_out)
     return names
 

@@ -88,6 +88,7 @@ def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(
     assert "This is task 0 of the array; of those looked at 2 tasks stand so." in done.stdout
 
 
+@pytest.mark.local
 def test_a_run_of_the_local_cluster_is_diagnosed_with_what_it_really_left(
     fsdpkit: Callable[..., Completed], write_script: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

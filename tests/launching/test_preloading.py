@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.preloading import preload_of, reading_of
+from fsdpkit.launching.preloading import WITH_TORCH, preload_of, reading_of
 from fsdpkit.launching.program import ColdStartError, Program
+from tests.conftest import ROOT
 
 
 def program(directory: Path, text: str, others: dict[str, str] | None = None) -> Program:
@@ -20,6 +21,13 @@ def program(directory: Path, text: str, others: dict[str, str] | None = None) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source))
     return Program.parse([sys.executable, "-u", str(directory / "train.py")])
+
+
+def test_our_trainers_ranks_find_loaded_what_every_step_needs() -> None:
+    """A library imported late by the trainer's own source would put all of it off."""
+    script = ROOT / "examples" / "T5-fsdp" / "fsdp_t5.py"
+    found = preload_of(Program.parse([sys.executable, "-u", str(script)]))
+    assert {*WITH_TORCH} <= {*found.modules}
 
 
 # Each begins a script that imports torch on its next line, and is noticed by no import.

@@ -23,6 +23,7 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.page import page
+from fsdpkit.runs import outcomes
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
@@ -465,7 +466,9 @@ def test_a_run_that_logs_no_steps_is_not_called_idle(tmp_path: Path) -> None:
     assert "nobody knows how much trained" in told
 
 
-def test_a_thousand_attempts_are_no_thousand_drawings(tmp_path: Path) -> None:
+def test_a_thousand_attempts_are_no_thousand_drawings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [
         JobRecord(
             job_id=str(100 + number),
@@ -495,7 +498,15 @@ def test_a_thousand_attempts_are_no_thousand_drawings(tmp_path: Path) -> None:
         breaks(task, number, at_s + 40, number)
     history = history_of(run.paths, run.record)
     assert [a.job_id for a in history.attempts[::333]] == ["100", "433", "766", "1099"]
+    reads, read = [0], outcomes.read
+
+    def counted(path: Path, kind: type[Any]) -> Any:
+        reads[0] += 1
+        return read(path, kind)
+
+    monkeypatch.setattr(outcomes, "read", counted)
     html = page(run)
+    assert reads[0] < 8000, "a few files an attempt, however many jobs the run had"
     assert len(html) < 700_000
     assert "events are marked" in text(html)
 

@@ -50,6 +50,7 @@ def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.local
 def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
     submit: Submit,
     write_script: Callable[..., Path],
@@ -68,6 +69,7 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
     assert list((tmp_path / "tmp").glob("torchelastic_*")) == []
 
 
+@pytest.mark.local
 def test_an_array_s_tasks_run_one_after_another(
     submit: Submit, write_script: Callable[..., Path]
 ) -> None:
@@ -79,6 +81,7 @@ def test_an_array_s_tasks_run_one_after_another(
     assert [t["SLURM_ARRAY_TASK_ID"] for t in told] == ["1", "3"]
 
 
+@pytest.mark.local
 def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
     submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
 ) -> None:
@@ -95,6 +98,7 @@ def test_the_outcome_is_the_training_s_and_the_next_in_line_does_not_start(
     assert then.wait(poll_s=0.1).reason == "DependencyNeverSatisfied"
 
 
+@pytest.mark.local
 def test_cancel_ends_every_process(
     submit: Submit, write_script: Callable[..., Path], fsdpkit: Callable[..., Completed]
 ) -> None:
@@ -121,6 +125,7 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.local
 def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path: Path) -> None:
     """Twenty seconds of limit, ten of warning; a shell that does not stop is ended."""
     script = tmp_path / "job.sbatch"
@@ -138,6 +143,7 @@ def test_the_warning_comes_before_the_time_limit_and_the_limit_is_kept(tmp_path:
     assert (tmp_path / f"log-{job_id}").read_text() == "warned\n"
 
 
+@pytest.mark.local
 def test_a_supervisor_that_is_killed_is_not_running_for_ever(
     submit: Submit, write_script: Callable[..., Path]
 ) -> None:

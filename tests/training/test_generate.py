@@ -15,7 +15,7 @@ from data import Batch
 from generate import main, write
 from launch import EXAMPLE, RANKS, environment, run_ranks
 from model import IGNORE, T5, T5Config
-from scores import held_out_rouge, rouge
+from scores import held_out_rouge
 from search import CachedDecoder, Search, generate
 from small_t5 import DIMENSIONS, V1_1, batch_of, build
 from weights import export
@@ -23,6 +23,7 @@ from weights import export
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.rouge import rouge
 from tests.data.conftest import WRITERS
 
 BYTES = load_tokenizer("bytes")

@@ -189,6 +189,7 @@ def _hang(scene: Scene, node: int, hung: list[int]) -> agent.Failure:
     case = scene.case
     pulse = Pulse.__new__(Pulse)
     pulse._beats = dict(_beats(case, node))
+    pulse._ranks = list(pulse._beats)
     found = f"rank {hung[0]} made no step for {RETRY.hang_s} s (after step {case.step or 0})"
     with patch("time.time_ns", return_value=int(scene.first_end_s * 1e9) + node):
         return agent._hang(found, pulse, _place(scene, node), 0)
