@@ -15,6 +15,7 @@ from fsdpkit.config.launch import Launch
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
+from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import (
     form_of,
     found_secret,
@@ -219,7 +220,24 @@ def load_job(
     what = f"job {job or DEFAULT_JOB}"
     refuse_secrets(layered, what)
     spec = build(JobSpec, layered, what)
-    return LoadedJob(spec, layered, tuple(files), _find_entry(spec.entry, layered, files, what))
+    entry = _find_entry(spec.entry, layered, files, what)
+    if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
+        del layered.values["training"]
+        spec = msgspec.structs.replace(spec, training=UNSET)
+    return LoadedJob(spec, layered, tuple(files), entry)
+
+
+def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
+    """Whether `[training]` stands in defaults alone, and this script does not read it."""
+    of_training = [o for k, o in layered.origins.items() if k.partition(".")[0] == "training"]
+    if not all(origin.endswith(" defaults.toml") for origin in of_training):
+        return False
+    try:
+        source = read_source(entry)
+    except OSError:
+        return False
+    tree = None if source is None else syntax_of(source)
+    return tree is not None and not reads_settings(tree)
 
 
 def reload_job(

@@ -19,6 +19,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "safe, `on` or else end with an error, `off` start each rank anew."
         ),
     ] = "auto"
+    check: Annotated[
+        bool,
+        Meta(
+            description="Before submitting, see that the script compiles and that its environment "
+            "has what it imports, as far as both can be known here."
+        ),
+    ] = True
     preload: Annotated[
         list[ModuleName],
         Meta(

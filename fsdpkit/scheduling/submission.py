@@ -33,6 +33,7 @@ from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 
@@ -82,6 +83,7 @@ def plan(request: Request) -> tuple[Plan, str]:
         args=request.args,
     )
     work_dir = Path.cwd()
+    check_entry(job, site)
     placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
     if request.array is not None:
         parse_array(request.array)
@@ -399,15 +401,17 @@ def submit(
     after: str | None = None,
     runs: str | os.PathLike[str] | None = None,
     args: Sequence[str] = (),
+    spare: int | None = None,
 ) -> Run:
-    """Submit a job as `fsdpkit submit` does; `gpus` is per node. Raises FsdpkitError.
+    """Submit a job as `fsdpkit submit` does; `gpus` is per node, and `spare` nodes more wait to
+    replace a lost one. Raises FsdpkitError.
 
     >>> run = submit(nodes=2, gpus=4, sets=["training.steps=200"])    # doctest: +SKIP
     >>> run.wait().succeeded                                          # doctest: +SKIP
     True
     """
     request = Request(
-        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args
+        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args, spare
     )
     decided, _ = plan(request)
     refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
