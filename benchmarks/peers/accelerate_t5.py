@@ -14,15 +14,15 @@ import sys
 
 import torch
 import torch.distributed as dist
-from accelerate import (  # type: ignore[import-not-found]
+from accelerate import (
     Accelerator,
     FullyShardedDataParallelPlugin,
 )
-from accelerate.state import (  # type: ignore[import-not-found]
+from accelerate.state import (
     AcceleratorState,
     PartialState,
 )
-from accelerate.utils import (  # type: ignore[import-not-found]
+from accelerate.utils import (
     DistributedType,
     TorchDynamoPlugin,
 )

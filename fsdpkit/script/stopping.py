@@ -111,3 +111,20 @@ def _device(torch: Any, dist: Any) -> str:
     if "cpu:gloo" in str(dist.get_backend_config()) or not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{torch.cuda.current_device()}"
+
+
+def wait_for_all() -> None:
+    """Until every rank is here, where there is more than one."""
+    if (group := _process_group()) is not None:
+        _, dist = group
+        dist.barrier()
+
+
+def from_first(value: object) -> object:
+    """Rank 0's value, on every rank; small, for it is pickled."""
+    if (group := _process_group()) is None:
+        return value
+    torch, dist = group
+    values = [value]
+    dist.broadcast_object_list(values, src=0, device=torch.device(_device(torch, dist)))
+    return values[0]

@@ -1,0 +1,160 @@
+"""Hugging Face's Trainer in a run: progress, heartbeat, stop and resume, by one line.
+
+    from fsdpkit.script.huggingface import attach
+
+    trainer = attach(Trainer(model=model, args=arguments, …))
+    trainer.train()
+
+Checkpoints go to the run's directory. A job that Slurm queues again goes on from the newest whole
+one; one that is to stop saves after the same step on every rank, and the process ends with
+`fsdpkit.STOPPED` where `train()` would have returned. Where fsdpkit did not start the script,
+`attach` changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transformers import TrainerCallback
+
+from fsdpkit.errors import STOPPED_EARLY, UsageError
+from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
+from fsdpkit.script.checkpoints import mark_whole, newest_whole
+from fsdpkit.script.log import log
+from fsdpkit.script.stopping import from_first, stop_requested, task_dir, wait_for_all
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+
+Any_Trainer = TypeVar("Any_Trainer", bound="Trainer")
+DIRECTORY = "trainer"
+"""Below the run's directory; what the Trainer writes is there."""
+_OURS = {"learning_rate": "lr", "num_input_tokens_seen": "tokens"}
+
+
+def attach(trainer: Any_Trainer) -> Any_Trainer:
+    """The same trainer, as part of the run. Raises UsageError where its ranks do not know of each
+    other, so that each would train alone and overwrite the others' checkpoints."""
+    if not os.environ.get("FSDPKIT_TASK_DIR") or os.environ.get("FSDPKIT_VISIT"):
+        return trainer
+    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    if trainer.args.world_size != wanted:
+        raise UsageError(
+            f"this is one of {wanted} ranks, but its Trainer knows of {trainer.args.world_size}: "
+            "on CPUs it needs TrainingArguments(use_cpu=True)"
+        )
+    output = task_dir() / DIRECTORY
+    trainer.args.output_dir = str(output)
+    callback = RunCallback()
+    trainer.add_callback(callback)
+    original = trainer.train
+
+    def train(resume_from_checkpoint: str | bool | None = None, *args: Any, **keys: Any) -> Any:
+        if resume_from_checkpoint is None or resume_from_checkpoint is True:
+            resume_from_checkpoint = _newest(output)
+        result = original(resume_from_checkpoint, *args, **keys)
+        if callback.stopped:
+            sys.exit(STOPPED_EARLY)
+        return result
+
+    trainer.train = train  # type: ignore[method-assign]
+    return trainer
+
+
+def _newest(output: Path) -> str | None:
+    """Where all ranks go on from: what the first of them finds."""
+    found: str | None = None
+    if os.environ.get("RANK", "0") == "0":
+        checkpoint, refused = newest_whole(output)
+        found = None if checkpoint is None else str(checkpoint)
+        for why in refused:
+            print(f"fsdpkit: {why}; it is passed over", flush=True)
+        if checkpoint is not None:
+            print(f"fsdpkit: going on from {checkpoint.name}", flush=True)
+    told = from_first(found)
+    return None if told is None else str(told)
+
+
+class RunCallback(TrainerCallback):
+    """What `attach` adds to a Trainer."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._heart: HeartbeatFile | None = None
+        with suppress(OSError):
+            self._heart = own_heart()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state, "starting")
+        if args.save_only_model and state.is_world_process_zero:
+            print("fsdpkit: save_only_model leaves out what a run needs to go on", flush=True)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        # Asked after the last step, too: all ranks ask equally often.
+        if stop_requested() and state.global_step < state.max_steps:
+            self.stopped = control.should_save = control.should_training_stop = True
+        self._beat(state, _next_phase(control))
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state, _next_phase(control))
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state, "evaluating")
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state, "saving" if control.should_save else "training")
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        wait_for_all()
+        if state.is_world_process_zero and not args.save_only_model:
+            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            try:
+                mark_whole(checkpoint, state.global_step)
+            except OSError as error:
+                told = f"{checkpoint} does not count as whole: {error.strerror}"
+                print(f"fsdpkit: {told}", file=sys.stderr, flush=True)
+        self._beat(state, "training")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._beat(state, "ending")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        numbers = {_OURS.get(name, name): value for name, value in (logs or {}).items()}
+        planned = {"planned_steps": state.max_steps} if state.max_steps > 0 else {}
+        log(state.global_step, **{**numbers, **planned})
+
+    def _beat(self, state: TrainerState, phase: Phase) -> None:
+        if self._heart is not None:
+            self._heart.beat(state.global_step, phase)
+
+
+def _next_phase(control: TrainerControl) -> Phase:
+    """What follows a step, by what was decided at its end."""
+    if control.should_evaluate:
+        return "evaluating"
+    return "saving" if control.should_save else "training"
