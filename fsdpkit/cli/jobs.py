@@ -9,17 +9,26 @@ from fsdpkit.cli.options import complete, say_what_is_not_read, table
 
 @click.command("jobs")
 @click.argument("name", required=False, shell_complete=complete("job"))
-def command(name: str | None) -> int:
+@click.option("--all", "everything", is_flag=True, help="All keys, as TOML to save and submit.")
+def command(name: str | None, everything: bool) -> int:
     """List the jobs and where each was found, or show one with every value and its origin.
 
     \b
       fsdpkit jobs
       fsdpkit jobs t5
+      fsdpkit jobs t5 --all > mine.toml
     """
     from fsdpkit.config import assets
     from fsdpkit.config.job import load_job
 
     say_what_is_not_read()
+    if everything:
+        if name is None:
+            raise click.UsageError("--all prints one job: name it, such as t5.")
+        from fsdpkit.config.as_toml import as_toml
+
+        click.echo(as_toml(load_job(name).spec), nl=False)
+        return 0
     if name is not None:
         _show(name)
         return 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         made.add_row(*(Text(printable(cell)) for cell in row))
     screen.print(made)
+
+
+@contextlib.contextmanager
+def going_on(run: str) -> Iterator[None]:
+    """Around waiting for a run: Ctrl-C ends the waiting, and says that the run goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nfsdpkit: {run} goes on; to end it: fsdpkit cancel {run}", err=True)
+        raise
 
 
 def hanging(text: str, first: str, rest: str) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option, say_what_is_not_read
+from fsdpkit.cli.options import complete_run, going_on, runs_option, say_what_is_not_read
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 
@@ -79,6 +79,9 @@ def command(
     say_what_is_left_out(leaked_variables())
     resumed = submit_resume(opened, plan)
     report(resumed, as_json)
-    if follow:
-        print_output(resumed, 0 if plan.chained else plan.first_attempt)
-    return outcome(resumed) if wait or follow else 0
+    if wait or follow:
+        with going_on(resumed.id):
+            if follow:
+                print_output(resumed, 0 if plan.chained else plan.first_attempt)
+            return outcome(resumed)
+    return 0

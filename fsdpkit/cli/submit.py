@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete, complete_run, runs_option, say_what_is_not_read
+from fsdpkit.cli.options import (
+    complete,
+    complete_run,
+    going_on,
+    runs_option,
+    say_what_is_not_read,
+)
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
@@ -103,10 +109,11 @@ def command(
     say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, runs)
     report(run, as_json)
-    if follow:
-        print_output(run)
     if wait or follow:
-        return outcome(run)
+        with going_on(run.id):
+            if follow:
+                print_output(run)
+            return outcome(run)
     return 0
 
 

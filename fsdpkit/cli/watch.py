@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
@@ -55,7 +55,8 @@ def command(run: str | None, runs: str | None, task: int | None, every: float) -
     task = tasks[0] if tasks and task is None else task
     watcher = Watcher(opened, task)
     try:
-        view = _drawn(watcher, every) if _can_draw() else _printed(watcher, every)
+        with going_on(opened.id):
+            view = _drawn(watcher, every) if _can_draw() else _printed(watcher, every)
     finally:
         watcher.close()
     for line in summary(view, diagnosis_of(opened, task)):

@@ -17,7 +17,7 @@ from fsdpkit.config.training import DataSettings, ModelSettings, TrainingSetting
 from fsdpkit.data.index import check_fits, read_index
 from fsdpkit.data.model_files import weight_problems
 from fsdpkit.data.readers import input_files, pieces, read, whole
-from fsdpkit.data.rows import BATCH_BYTES, Piece
+from fsdpkit.data.rows import BATCH_BYTES, NAME_THE_FIELDS, Piece
 from fsdpkit.data.tokenizer_files import largest_id
 from fsdpkit.errors import FsdpkitError
 
@@ -98,6 +98,8 @@ def _first_rows(piece: Piece, fields: list[str], policy: str) -> tuple[int, str 
     for batch in islice(read(piece, fields), 2):  # the first batch of some formats is empty
         rows += len(batch.rows)
         bad += batch.bad
+    if bad and policy == "fail" and bad[0].lacks_field:
+        return rows, f"{bad[0]}. {NAME_THE_FIELDS}"
     if bad and policy == "fail":
         return rows, (
             f'{bad[0]}. Correct it, or set training.data.bad_rows = "skip" to leave such rows out.'

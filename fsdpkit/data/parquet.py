@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdpkit.data.rows import Batch, Piece, text_problem
+from fsdpkit.data.rows import NAME_THE_FIELDS, Batch, Piece, text_problem
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def _check_columns(path: Path, file: Any, fields: Sequence[str]) -> None:
     schema = file.schema_arrow
     for field in fields:
         if schema.names.count(field) != 1:
-            raise ConfigError(f"{path}: no column {field!r}; it has {', '.join(schema.names)}.")
+            has = ", ".join(schema.names)
+            raise ConfigError(f"{path}: no column {field!r}; it has {has}. {NAME_THE_FIELDS}")
         kind = str(getattr(schema.field(field).type, "value_type", schema.field(field).type))
         if kind not in ("string", "large_string", "string_view"):
             raise ConfigError(f"{path}: column {field!r} must hold strings, but holds {kind}.")

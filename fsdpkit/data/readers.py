@@ -23,7 +23,16 @@ import msgspec
 
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.data.parquet import read_parquet, row_groups
-from fsdpkit.data.rows import BATCH_BYTES, MAX_ROW_BYTES, Batch, Piece, Row, text_problem
+from fsdpkit.data.rows import (
+    BATCH_BYTES,
+    MAX_ROW_BYTES,
+    NAME_THE_FIELDS,
+    NO_FIELD,
+    Batch,
+    Piece,
+    Row,
+    text_problem,
+)
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 
 BOM = b"\xef\xbb\xbf"
@@ -226,7 +235,7 @@ def _json_row(line: bytes, fields: Sequence[str]) -> Row | str:
     for field, text in zip(fields, texts, strict=True):
         if problem := text_problem(field, text):
             has = ", ".join(row) or "no fields"
-            return problem if field in row else f"no field {field!r}; the row has {has}"
+            return problem if field in row else f"{NO_FIELD}{field!r}; the row has {has}"
     return texts  # type: ignore[return-value]  # text_problem has seen that all are strings
 
 
@@ -282,7 +291,8 @@ def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[str, list[str] | str]]:
 def _column(path: Path, header: Sequence[str], field: str) -> int:
     if header.count(field) != 1:
         what = "two columns" if field in header else "no column"
-        raise ConfigError(f"{path}: {what} {field!r}; the header is {', '.join(header)}.")
+        has = ", ".join(header)
+        raise ConfigError(f"{path}: {what} {field!r}; the header is {has}. {NAME_THE_FIELDS}")
     return header.index(field)
 
 

@@ -17,6 +17,14 @@ MAX_ROW_BYTES = 64 << 20
 EXAMPLES = 5
 """Bad rows that are shown to the person."""
 
+NO_FIELD = "no field "
+"""How the reason begins why a row is no use that has other fields than were asked for."""
+
+NAME_THE_FIELDS = (
+    "Name the fields to read: source_field, target_field in training.data (--source-field, "
+    "--target-field of data prepare)."
+)
+
 Row = tuple[str, ...]
 
 
@@ -37,6 +45,11 @@ class BadRow(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+    @property
+    def lacks_field(self) -> bool:
+        """Whether its fields have other names: then most likely those of all rows have."""
+        return self.reason.startswith(NO_FIELD)
 
 
 class Batch(NamedTuple):
@@ -66,6 +79,8 @@ def sift(batch: Batch, policy: str) -> BadRows:
     """The bad rows of `batch` under "skip"; under "fail" a ConfigError that shows the first."""
     if not batch.bad:
         return BadRows()
+    if policy == "fail" and batch.bad[0].lacks_field:
+        raise ConfigError(f"{batch.bad[0]}. {NAME_THE_FIELDS}")
     if policy == "fail":
         raise ConfigError(
             f"{batch.bad[0]}. Correct the row, or leave such rows out: bad_rows = "

@@ -386,3 +386,23 @@ def test_progress_reaches_the_whole(tmp_path: Path, source: Path) -> None:
     prepare([str(source)], tmp_path / "out", PAIRS, processes=2, report=seen.append)
     size = source.stat().st_size
     assert seen[-1] == Progress(1, 1, size, 0, size, 400)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"text": "a", "label": "b"}\n'),
+        ("a.csv", "text,label\na,b\n"),
+    ],
+)
+def test_other_field_names_are_told_with_the_option_that_names_them(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as error:
+        asked = DataSettings(task="pairs")
+        prepare([str(tmp_path / name)], tmp_path / "out", asked, processes=1)
+    told = str(error.value)
+    assert "text, label" in told
+    assert "--source-field" in told
+    assert "skip" not in told, "which would leave every row out"

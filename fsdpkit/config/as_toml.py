@@ -1,0 +1,76 @@
+"""A job as a TOML file: every key with its value and what it means, to be saved and changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_WIDTH = 98
+
+
+def as_toml(spec: msgspec.Struct) -> str:
+    """`spec` with all keys; one that has no value stands in a comment, for TOML has no word for
+    none. Read back, the text is equal to it."""
+    return "\n".join(_table(spec, ())).strip() + "\n"
+
+
+def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
+    hints = get_type_hints(type(value), include_extras=True)
+    tables: list[tuple[str, Any]] = []
+    for attribute, name in zip(
+        value.__struct_fields__, value.__struct_encode_fields__, strict=True
+    ):
+        held = getattr(value, attribute)
+        if isinstance(held, msgspec.Struct):
+            tables.append((name, held))
+            continue
+        held = msgspec.to_builtins(held) if held is not UNSET else None
+        if isinstance(held, dict) and held:
+            tables.append((name, held))
+            continue
+        for line in textwrap.wrap(_description(hints[attribute]), _WIDTH - 2):
+            yield f"# {line}"
+        yield f"# {name} is not set" if held is None else f"{_key(name)} = {_value(held)}"
+    for name, held in tables:
+        path = (*above, name)
+        yield ""
+        yield f"[{'.'.join(map(_key, path))}]"
+        if isinstance(held, msgspec.Struct):
+            yield from _table(held, path)
+        else:
+            yield from (f"{_key(key)} = {_value(one)}" for key, one in held.items())
+
+
+def _description(hint: Any) -> str:
+    found = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Meta)]
+    found += [m for arg in get_args(hint) for m in getattr(arg, "__metadata__", ())]
+    said = (one.description for one in found if isinstance(one, Meta) and one.description)
+    return next(said, "")
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _text(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in value.items())}}}"
+    return repr(value)
+
+
+def _text(value: str) -> str:
+    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

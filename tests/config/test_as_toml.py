@@ -1,0 +1,61 @@
+"""`fsdpkit jobs NAME --all`: a whole job as TOML that reads back as the same job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpkit.config import assets
+from fsdpkit.config.as_toml import as_toml
+from fsdpkit.config.fields import VariableName
+from fsdpkit.config.job import Environment, JobSpec, Resources, load_job
+from fsdpkit.config.loading import tomllib
+
+
+@pytest.mark.parametrize("name", sorted(assets.available("job")))
+def test_each_job_reads_back_as_it_was(name: str, tmp_path: Path) -> None:
+    spec = load_job(name).spec
+    path = tmp_path / "mine.toml"
+    path.write_text(as_toml(spec))
+    again = load_job(str(path))
+    assert again.spec == spec
+    assert again.entry == load_job(name).entry
+
+
+def test_every_key_stands_there_and_says_what_it_is() -> None:
+    text = as_toml(load_job("t5").spec)
+    keys = set(keys_of(JobSpec))
+    said = {line.strip("# ").split(" ")[0] for line in text.splitlines()}
+    assert {key.rpartition(".")[2] for key in keys} <= said
+    assert max(map(len, (line for line in text.splitlines() if line.startswith("#")))) <= 98
+
+
+def keys_of(kind: type[msgspec.Struct], above: str = "") -> list[str]:
+    found = []
+    for field in msgspec.structs.fields(kind):
+        inner = [t for t in getattr(field.type, "__args__", (field.type,)) if is_struct(t)]
+        name = f"{above}{field.encode_name}"
+        found += keys_of(inner[0], f"{name}.") if inner else [name]
+    return found
+
+
+def is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+@given(st.text(), st.lists(st.text()), st.dictionaries(st.from_regex(r"\A[A-Z_]+\Z"), st.text()))
+def test_no_text_breaks_it(text: str, texts: list[str], variables: dict[VariableName, str]) -> None:
+    spec = JobSpec(
+        schema="fsdpkit.job/1",
+        name="x",
+        entry="x.py",
+        resources=Resources(nodes=1, gpus=1, time="1:00:00"),
+        description=text,
+        args=texts,
+        environment=Environment(variables=variables),
+    )
+    assert msgspec.convert(tomllib.loads(as_toml(spec)), JobSpec) == spec
