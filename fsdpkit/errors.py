@@ -44,6 +44,12 @@ class SchedulerError(FsdpkitError):
     exit_code = 69  # EX_UNAVAILABLE
 
 
+class RemoteError(FsdpkitError):
+    """The login node could not be reached, or has no fsdpkit that understands this one."""
+
+    exit_code = 69
+
+
 class StorageError(FsdpkitError):
     """The run directory cannot be made, written or read."""
 
