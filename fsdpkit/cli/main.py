@@ -35,6 +35,8 @@ COMMANDS = {
 
 
 _HIDDEN = ("_remote",)
+_DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit")
+"""What commands need besides click, and a laptop need not have."""
 _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
 
@@ -122,6 +124,15 @@ def main() -> None:
     except FsdpkitError as error:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in _DEPENDENCIES:
+            raise
+        click.echo(
+            f"fsdpkit: there is no module {error.name} here: install fsdpkit with what it depends "
+            "on, or run the command on a login node that has it (--host LOGIN)",
+            err=True,
+        )
+        status = 69
     except BrokenPipeError:
         let_go()
         status = 141

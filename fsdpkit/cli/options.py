@@ -53,6 +53,12 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
     return newest
 
 
+def fsdpkit_as_typed() -> str:
+    """How the person calls the command line: from a laptop with the host (fsdpkit/remote)."""
+    via = os.environ.get("FSDPKIT_VIA")
+    return f"fsdpkit --host {via}" if via else "fsdpkit"
+
+
 def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--runs",

@@ -5,8 +5,8 @@ The person's own configuration decides how to get there; where it shares no conn
 command of ssh is a list of words, and the command of the other side is two: fsdpkit's path, which
 was checked, and a request in letters and digits.
 
-Exit status 255 is ssh's own, and that of a command that was killed: whether the connection still
-stands tells them apart.
+Exit status 255 is ssh's own, and may be a job's: whether the connection still stands tells them
+apart.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Connection:
             status = subprocess.run(self.argv(request, terminal=True), check=False).returncode
         else:
             status = self._run_without_terminal(request, stdout)
-        if status == _SSH_FAILED:
+        if status == _SSH_FAILED and not self.is_alive():
             raise self._lost(request)
         return status if status >= 0 else 128 - status
 
@@ -136,9 +136,7 @@ class Connection:
                     _interrupt(process)
 
     def _lost(self, request: Request) -> RemoteError:
-        name, command = self.host.name, request.words[0] if request.words else ""
-        if self.is_alive():
-            return RemoteError(f"`fsdpkit {command}` on {name} was killed there, or ended with 255")
+        name, command = self.host.name, request.words[0]
         words = f"the connection to {name} was lost while `fsdpkit {command}` ran there"
         if command in ("submit", "resume"):
             words += (

@@ -101,7 +101,7 @@ def _become(
     request: Request, main: Callable[[], None], work_dir: Path, output: int | None
 ) -> NoReturn:
     """The forked child: `fsdpkit WORDS…` in the work directory; leaves this process."""
-    status = 70
+    status = 1
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if not request.terminal:
@@ -120,6 +120,11 @@ def _become(
     except OSError as error:
         sys.stderr.write(f"fsdpkit: {error.filename or work_dir}: {error.strerror}\n")
         status = 74
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
