@@ -92,5 +92,17 @@ class PortTakenError(NodeError):
         )
 
 
+class FunctionError(FsdpkitError):
+    """A function that ranks called did not return on all of them. rank: the first that failed,
+    traceback: its own, as text; None and empty where they are not known."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, rank: int | None = None, traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
+
+
 STOPPED_EARLY = 75
 """Exit status (EX_TEMPFAIL) of a trainer that was asked to stop and saved a checkpoint first."""

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "training.export",
     },
     "publishing": {"rendering", "config", "runs"},
+    "interactive": {"scheduling", "reporting.printable", "runs"},
     "remote": {"config.assets", "runs.layout"},
     "planning": {"training", "runs", "rendering", "config"},
     "reporting": {"scheduling", "failures", "runs", "config"},
