@@ -1,7 +1,7 @@
 """From a login node, one command to a multi-node PyTorch FSDP run on Slurm.
 
-What a program needs is here: `submit`, `Run` and the errors; what a training script may call:
-`log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped. Names
+What a program needs is here: `submit`, `run`, `Run` and the errors; what a training script may
+call: `log`, `stop_requested`, `task_dir` and `STOPPED`, the status to end with when stopped. Names
 are imported on first use, so that `import fsdpkit` costs nothing in a rank or in shell completion.
 """
 
@@ -12,6 +12,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fsdpkit.errors import STOPPED_EARLY as STOPPED  # noqa: F401
     from fsdpkit.errors import FsdpkitError as FsdpkitError
+    from fsdpkit.errors import FunctionError as FunctionError
+    from fsdpkit.interactive.running import run as run
+    from fsdpkit.scheduling.functions import submit_function as submit_function
     from fsdpkit.scheduling.run import Run as Run
     from fsdpkit.scheduling.submission import submit as submit
     from fsdpkit.script.log import log as log
@@ -20,16 +23,19 @@ if TYPE_CHECKING:
 
 _HOME = {
     "FsdpkitError": "fsdpkit.errors",
+    "FunctionError": "fsdpkit.errors",
     "Run": "fsdpkit.scheduling.run",
     "STOPPED": "fsdpkit.errors:STOPPED_EARLY",
     "log": "fsdpkit.script.log",
+    "run": "fsdpkit.interactive.running",
     "stop_requested": "fsdpkit.script.stopping",
     "submit": "fsdpkit.scheduling.submission",
+    "submit_function": "fsdpkit.scheduling.functions",
     "task_dir": "fsdpkit.script.stopping",
 }
 __all__ = [
-    *("STOPPED", "FsdpkitError", "Run", "__version__", "log"),
-    *("stop_requested", "submit", "task_dir"),
+    *("STOPPED", "FsdpkitError", "FunctionError", "Run", "__version__", "log", "run"),
+    *("stop_requested", "submit", "submit_function", "task_dir"),
 ]
 
 

@@ -44,6 +44,12 @@ class SchedulerError(FsdpkitError):
     exit_code = 69  # EX_UNAVAILABLE
 
 
+class RemoteError(FsdpkitError):
+    """The login node could not be reached, or has no fsdpkit that understands this one."""
+
+    exit_code = 69
+
+
 class StorageError(FsdpkitError):
     """The run directory cannot be made, written or read."""
 
@@ -84,6 +90,18 @@ class PortTakenError(NodeError):
             "next attempt has another one; to keep away from whoever takes them, move "
             "rendezvous.port_base in the site profile"
         )
+
+
+class FunctionError(FsdpkitError):
+    """A function that ranks called did not return on all of them. rank: the first that failed,
+    traceback: its own, as text; None and empty where they are not known."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, rank: int | None = None, traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.traceback = traceback
 
 
 STOPPED_EARLY = 75

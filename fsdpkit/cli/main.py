@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -33,21 +34,44 @@ COMMANDS = {
 }
 
 
+_HIDDEN = ("_remote",)
+_DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit")
+"""What commands need besides click, and a laptop need not have."""
+_WORDS = "fsdpkit.words"
+"""In click's context: the command and all that follows it, as typed."""
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in (*COMMANDS, *_HIDDEN):
             return None
         command = import_module(f"fsdpkit.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = self.make_parser(ctx).parse_args(list(args))[1]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        words: list[str] = ctx.meta[_WORDS]
+        if words and not words[0].startswith("_") and (host := _host(ctx)) is not None:
+            name, command, rest = self.resolve_command(ctx, words)
+            from fsdpkit.remote.commands import HERE, run_there
+
+            if command is not None and name not in HERE:
+                # What is wrong with the words is said here, before anybody is asked for a password.
+                with command.make_context(name, list(rest), parent=ctx) as read:
+                    return run_there(host, words, read.params)
+        return super().invoke(ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in (*COMMANDS, *_HIDDEN) and not args[0].startswith("-"):
             from fsdpkit.config.assets import nearest
 
             ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], COMMANDS)}")
@@ -59,18 +83,31 @@ class _Commands(click.Group):
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--host", metavar="LOGIN", help="Run the command on this login node, over ssh.")
+@click.option("--no-host", is_flag=True, help="Run it here, whatever host is the default.")
 @click.version_option(__version__, prog_name="fsdpkit")
-def fsdpkit() -> None:
+def fsdpkit(host: str | None, no_host: bool) -> None:
     """Multi-node PyTorch FSDP runs on Slurm.
 
     \b
       fsdpkit submit --nodes 2 --gpus 4
       fsdpkit status
+      fsdpkit --host LOGIN submit train.py      # from a laptop
 
     Exit status: 0 done, 2 wrong usage, 65 a file or template is wrong, 66 not found, 69 the
     scheduler refused or did not answer, 74 a directory cannot be read or written, 78 a check
     failed; `--wait` exits with the job's own status.
     """
+
+
+def _host(ctx: click.Context) -> Any:
+    """The login node that runs the command; None: this machine does."""
+    given, here = ctx.params["host"], ctx.params["no_host"]
+    if here and given is not None:
+        raise click.UsageError("--host and --no-host: choose one.")
+    from fsdpkit.remote.hosts import chosen_host
+
+    return None if here else chosen_host(given)
 
 
 def main() -> None:
@@ -87,6 +124,15 @@ def main() -> None:
     except FsdpkitError as error:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in _DEPENDENCIES:
+            raise
+        click.echo(
+            f"fsdpkit: there is no module {error.name} here: install fsdpkit with what it depends "
+            "on, or run the command on a login node that has it (--host LOGIN)",
+            err=True,
+        )
+        status = 69
     except BrokenPipeError:
         let_go()
         status = 141

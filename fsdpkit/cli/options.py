@@ -54,6 +54,12 @@ def chosen(run: str | None, runs: str | None) -> str | Path:
     return newest
 
 
+def fsdpkit_as_typed() -> str:
+    """How the person calls the command line: from a laptop with the host (fsdpkit/remote)."""
+    via = os.environ.get("FSDPKIT_VIA")
+    return f"fsdpkit --host {via}" if via else "fsdpkit"
+
+
 def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--runs",
@@ -91,7 +97,7 @@ def going_on(run: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nfsdpkit: {run} goes on; to end it: fsdpkit cancel {run}", err=True)
+        click.echo(f"\nfsdpkit: {run} goes on; to end it: {fsdpkit_as_typed()} cancel {run}", err=True)
         raise
 
 

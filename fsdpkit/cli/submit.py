@@ -10,6 +10,7 @@ import click
 from fsdpkit.cli.options import (
     complete,
     complete_run,
+    fsdpkit_as_typed,
     going_on,
     runs_option,
     say_what_is_not_read,
@@ -157,8 +158,9 @@ def report(run: Run, as_json: bool) -> None:
     click.echo(run.id)
     click.echo(f"job {run.job_id}, in {run.dir}")
     where = shlex.quote(str(run.dir))
-    click.echo(f"  fsdpkit logs {where} --follow")
-    click.echo(f"  fsdpkit status {where}")
+    typed = fsdpkit_as_typed()
+    click.echo(f"  {typed} logs {where} --follow")
+    click.echo(f"  {typed} status {where}")
 
 
 def print_output(run: Run, first_attempt: int = 0) -> None:

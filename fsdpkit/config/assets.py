@@ -25,6 +25,11 @@ class Layer:
     dir: Path
 
 
+def package_dir() -> Path:
+    """The directory of fsdpkit's own modules."""
+    return _PACKAGE
+
+
 def packaged_dir() -> Path:
     """The directory that holds `templates/`, `jobs/`, `site/` and `examples/`."""
     shared = _PACKAGE / "_shared"

@@ -5,6 +5,7 @@
         job.json                    the resolved job, as the trainer reads it
         job.sbatch                  the script, byte for byte as sbatch got it
         job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given
+        call.pkl                    the function that ranks call, of a run of fsdpkit.run
         run.json.lock               while somebody changes the record
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
@@ -22,6 +23,8 @@
             flight.json             what the flight recorders say of a launch that hung
                                     (flight.restart-<k>.json; runs/flight_record.py)
             ending.json             what the batch shell then did: end, or queue the job again
+            result-<r>.pkl          what a rank of fsdpkit.run returned (runs/calls.py)
+            raised-<r>.json         or why it returned nothing
             check.json              what the job `check` measured (runs/node_report.py)
         metrics.jsonl               one line a logged step, written by rank 0
         checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
@@ -74,6 +77,12 @@ class AttemptPaths:
 
     def flight_record(self, launch: int) -> Path:
         return self.dir / f"flight{f'.restart-{launch}' if launch else ''}.json"
+
+    def result(self, rank: int) -> Path:
+        return self.dir / f"result-{rank}.pkl"
+
+    def raised(self, rank: int) -> Path:
+        return self.dir / f"raised-{rank}.json"
 
     @property
     def software(self) -> Path:
@@ -161,6 +170,10 @@ class RunPaths:
     @property
     def script(self) -> Path:
         return self.dir / "job.sbatch"
+
+    @property
+    def call(self) -> Path:
+        return self.dir / "call.pkl"
 
     @property
     def submitit(self) -> Path:

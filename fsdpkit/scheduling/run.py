@@ -242,6 +242,13 @@ class Run:
         """What each node returned, in order; waits for the end, raises submitit's errors."""
         return [result for job in self.jobs() for result in job.results()]
 
+    def returned(self) -> list[Any]:
+        """What each rank of a run of `fsdpkit.run` returned, by rank; waits for the end. Raises
+        FunctionError for the first rank that raised, and FsdpkitError."""
+        from fsdpkit.scheduling.functions import returned
+
+        return returned(self)
+
     def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:
         """Paths of the newest attempt that started. Raises NotFoundError if none did."""
         task = self.paths.task(array_task)

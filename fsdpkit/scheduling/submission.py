@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,9 +271,15 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
         return client_for(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
 
 
-def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
+def submit_plan(
+    plan: Plan,
+    runs: str | os.PathLike[str] | None = None,
+    *,
+    prepare: Callable[[RunPaths], None] | None = None,
+) -> Run:
     """Make the run directory, submit, record the answer.
 
+    prepare: writes what else the job needs into the directory before it is submitted.
     Raises StorageError or SchedulerError; then no run is left behind, except after
     SubmissionUnconfirmed, when Slurm may have the job and `fsdpkit status` will find out.
     """
@@ -289,6 +295,8 @@ def submit_plan(plan: Plan, runs: str | os.PathLike[str] | None = None) -> Run:
     try:
         record = _record(plan, directory)
         write_job(paths, plan)
+        if prepare is not None:
+            prepare(paths)
         save(paths, record)
         job_id, cluster = call_scheduler(plan, paths, script)
     except SubmissionUnconfirmed as error:

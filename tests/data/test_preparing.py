@@ -399,8 +399,8 @@ def test_other_field_names_are_told_with_the_option_that_names_them(
     tmp_path: Path, name: str, text: str
 ) -> None:
     (tmp_path / name).write_text(text)
+    asked = DataSettings(task="pairs")
     with pytest.raises(ConfigError) as error:
-        asked = DataSettings(task="pairs")
         prepare([str(tmp_path / name)], tmp_path / "out", asked, processes=1)
     told = str(error.value)
     assert "text, label" in told

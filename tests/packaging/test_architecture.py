@@ -24,11 +24,13 @@ PACKAGE = ROOT / "fsdpkit"
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        *("publishing", "planning", "reporting", "scheduling", "data"),
+        *("publishing", "planning", "remote", "reporting", "scheduling", "data"),
         *("runs", "rendering", "config"),
         "training.export",
     },
     "publishing": {"rendering", "config", "runs"},
+    "interactive": {"scheduling", "reporting.printable", "runs"},
+    "remote": {"config.assets", "runs.layout"},
     "planning": {"training", "runs", "rendering", "config"},
     "reporting": {"scheduling", "failures", "runs", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config"},

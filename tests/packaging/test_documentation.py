@@ -63,6 +63,8 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 def wrong_words(words: list[str]) -> Iterator[str]:
     """The command or options in these words that do not exist."""
+    if words[:1] == ["--host"]:  # and its value, before any command
+        words = words[2:]
     name = words[0] if words else ""
     if name.startswith("-"):
         name, words = "", ["", *words]

@@ -1,0 +1,104 @@
+"""`fsdpkit.run`: a function on every rank of a job, as if it had been called here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time as clock
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.interactive.display import ProgressLine
+from fsdpkit.scheduling.functions import results_of, submit_function
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.states import JobState
+
+_TAIL_BYTES = 4096
+
+
+def run(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    nodes: int = 1,
+    gpus: int = 1,
+    cluster: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    time: str | None = None,
+    spare: int | None = None,
+    sets: Sequence[str] = (),
+    after: str | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    result_mb: int = 1000,
+) -> list[Any]:
+    """Call `function(*args)` on every rank of a job; what each returned, by rank.
+
+    gpus: ranks per node. The rest is as in `submit`; result_mb is the most that one rank may
+    return. Shows how far the job is. Raises FunctionError for the first rank that raised, with its
+    traceback, and FsdpkitError. An interrupt (Ctrl-C, a notebook's stop) leaves the job going.
+
+    >>> fsdpkit.run(lambda: os.environ["RANK"], nodes=2, gpus=4)    # doctest: +SKIP
+    ['0', '1', '2', '3', '4', '5', '6', '7']
+    """
+    submitted = submit_function(
+        function,
+        *args,
+        nodes=nodes,
+        gpus=gpus,
+        cluster=cluster,
+        account=account,
+        partition=partition,
+        time=time,
+        spare=spare,
+        sets=sets,
+        after=after,
+        runs=runs,
+        result_mb=result_mb,
+    )
+    try:
+        return results_of(submitted, _watch(submitted))
+    except KeyboardInterrupt:
+        where = str(submitted.dir)
+        print(
+            f"fsdpkit: {submitted.id} goes on: fsdpkit.Run.open({where!r}).returned() waits for "
+            "it again, .cancel() ends it",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _watch(submitted: Run) -> JobState:
+    """The state at the end; until then one line: the state, since when, what rank 0 last wrote."""
+    began_s = clock.monotonic()
+    with ProgressLine() as line:
+        line.show(f"{submitted.id}: submitted as job {submitted.job_id}")
+
+        def tell(state: JobState) -> None:
+            elapsed_s = int(clock.monotonic() - began_s)
+            minutes, seconds = divmod(elapsed_s, 60)
+            last = _last_words(submitted) if state.phase != "pending" else ""
+            line.show(
+                f"{submitted.id}: {state.describe()}",
+                f", {minutes}:{seconds:02}{f'; rank 0: {last}' if last else ''}",
+            )
+
+        state = submitted.wait(heard=tell)
+        line.show(f"{submitted.id}: {state.describe()}")
+        return state
+
+
+def _last_words(submitted: Run) -> str:
+    """The last line that rank 0 printed; nothing where there is none to read."""
+    from fsdpkit.runs.reading import open_regular
+
+    try:
+        with open_regular(submitted.rank_log(0)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").split("\n")
+    except (OSError, FsdpkitError):
+        return ""
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,93 @@
+"""A run that was made of a function (`fsdpkit.run`): what is called, and what became of it.
+
+`call.pkl` in the run's directory is what the submitter wrote: the function, its arguments, where it
+found its modules. Its digest stands in the job's arguments, which the script hands to the nodes, so
+a rank loads no other. In the attempt's directory each rank leaves `result-<rank>.pkl`, or
+`raised-<rank>.json`, which is text. A pickle is opened only if it is the reader's own and nobody
+else could have written it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.errors import DamagedError
+from fsdpkit.runs.layout import AttemptPaths, write_atomically
+from fsdpkit.runs.reading import open_own, read_bytes
+
+ENTRY = "call_function.py"
+"""The script of such a job, by which it is known."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What every rank calls."""
+
+    function: bytes
+    """Pickle of the function and its arguments."""
+    path: list[str]
+    """Directories in which the submitter found modules of their own."""
+    source: tuple[str, list[str]] | None = None
+    """File and lines of a function typed in a notebook, for its tracebacks."""
+
+
+class Raised(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank returned nothing."""
+
+    kind: Literal["raised", "exit", "function", "result"]
+    """It raised, called sys.exit, could not load the function, or its result could not be kept."""
+    rank: Annotated[int, Meta(ge=0)]
+    message: str
+    traceback: str = ""
+    time_ns: int = 0
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_call(path: Path, digest: str) -> Call:
+    """Raises DamagedError for another than was submitted, OSError if it is not there, StorageError
+    if somebody else could have written it."""
+    with open_own(path) as file:
+        content = file.read()
+    if digest_of(content) != digest:
+        raise DamagedError(
+            f"{path} is not the function that was submitted: its digest is another, so it is not "
+            "loaded; submit again"
+        )
+    return msgspec.msgpack.decode(content, type=Call)
+
+
+def forget(attempt: AttemptPaths, rank: int) -> None:
+    """What the rank left when it was started before in this attempt. Raises OSError."""
+    attempt.result(rank).unlink(missing_ok=True)
+    attempt.raised(rank).unlink(missing_ok=True)
+
+
+def write_raised(attempt: AttemptPaths, raised: Raised) -> None:
+    """Raises OSError."""
+    write_atomically(attempt.raised(raised.rank), msgspec.json.encode(raised))
+
+
+def read_raised(attempt: AttemptPaths, ranks: int) -> list[Raised]:
+    """What ranks say, the first to fail first; what cannot be read is left out."""
+    found = []
+    for rank in range(ranks):
+        try:
+            found.append(msgspec.json.decode(read_bytes(attempt.raised(rank)), type=Raised))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return sorted(found, key=lambda raised: raised.time_ns)
+
+
+def read_result(attempt: AttemptPaths, rank: int) -> Any:
+    """Raises FileNotFoundError if the rank returned nothing, StorageError, OSError, and whatever
+    the classes of a result raise when it is loaded."""
+    with open_own(attempt.result(rank)) as file:
+        return pickle.load(file)

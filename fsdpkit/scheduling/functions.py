@@ -1,0 +1,202 @@
+"""A function as a job: `submit_function` makes the run, `returned` reads what its ranks left.
+
+fsdpkit.run waits between the two and shows how far it is (fsdpkit/interactive).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fsdpkit.config import assets
+from fsdpkit.errors import FunctionError, NotFoundError, StorageError, UsageError
+from fsdpkit.runs import calls, outcomes
+from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.states import JobState
+
+MOST_MB = 100
+"""Of the function and its arguments: data belongs into files."""
+
+
+def submit_function(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    nodes: int = 1,
+    gpus: int = 1,
+    cluster: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    time: str | None = None,
+    spare: int | None = None,
+    sets: Sequence[str] = (),
+    after: str | None = None,
+    runs: str | os.PathLike[str] | None = None,
+    result_mb: int = 1000,
+) -> Run:
+    """Submit a job whose ranks each call `function(*args)`; `Run.returned()` has what they return.
+
+    gpus: ranks per node. result_mb: the most that one rank may return. Keyword arguments of the
+    function: functools.partial. A rank that raises ends the job, unless sets names another
+    retry.on_crash. Raises FsdpkitError.
+    """
+    from fsdpkit.config.trust import items_of, refuse_strangers
+    from fsdpkit.scheduling.submission import Request, plan, submit_plan
+
+    call = _pickled(function, args)
+    entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
+    own = [f"name={_job_name(function)}", "retry.on_crash=stop"]
+    request = Request(
+        job=str(entry),
+        nodes=nodes,
+        gpus=gpus,
+        cluster=cluster,
+        account=account,
+        partition=partition,
+        time=time,
+        spare=spare,
+        sets=[*own, *sets],
+        after=after,
+        runs=runs,
+        args=("--digest", calls.digest_of(call), "--result-mb", str(result_mb)),
+    )
+    decided, _ = plan(request)
+    refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
+    return submit_plan(decided, runs, prepare=lambda paths: _write(paths, call))
+
+
+def _write(paths: RunPaths, call: bytes) -> None:
+    try:
+        write_atomically(paths.call, call)
+    except OSError as error:
+        raise StorageError(f"{paths.call} cannot be written: {error.strerror}") from error
+
+
+def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Raises UsageError for what no other process could call."""
+    import cloudpickle
+
+    if not callable(function):
+        raise UsageError(f"{function!r} cannot be called: give the function itself, then its words")
+    name = _name_of(function)
+    try:
+        pickled = cloudpickle.dumps((function, args))
+    except Exception as error:
+        raise UsageError(
+            f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): make "
+            "in the function what cannot leave this process, such as a lock or an open file"
+        ) from error
+    if len(pickled) > MOST_MB * 1_000_000:
+        raise UsageError(
+            f"{name} and its arguments have {len(pickled) / 1e6:,.0f} MB, more than the {MOST_MB} "
+            "that are written into a run: give a path, and let the function read the file"
+        )
+    call = calls.Call(function=pickled, path=_own_path(), source=_source_of(function))
+    return msgspec.msgpack.encode(call)
+
+
+def _own_path() -> list[str]:
+    """Where this process finds modules that are no installed ones: a job's environment may be
+    another."""
+    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    places = dict.fromkeys(os.path.abspath(place) for place in sys.path)
+    return [p for p in places if not any(p == top or p.startswith(f"{top}/") for top in installed)]
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _job_name(function: Callable[..., Any]) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "", _name_of(function))[:40].lstrip("_") or "function"
+
+
+def _source_of(function: Callable[..., Any]) -> tuple[str, list[str]] | None:
+    """Where a notebook's cell is the file: nobody else has it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or os.path.exists(code.co_filename):
+        return None
+    lines = linecache.getlines(code.co_filename)
+    return (code.co_filename, lines) if lines else None
+
+
+# ---- What came of it
+
+
+def returned(run: Run) -> list[Any]:
+    """What each rank returned, by rank; waits for the end.
+
+    Raises FunctionError if one did not, UsageError if the run is not of a function, StorageError.
+    """
+    if not run.paths.call.exists():
+        raise UsageError(f"run {run.id} is not one of fsdpkit.run: nothing of it is returned")
+    return results_of(run, run.wait())
+
+
+def results_of(run: Run, state: JobState) -> list[Any]:
+    """The same of a run that has ended, in this state."""
+    newest = run.newer()
+    ranks = newest.record.nodes * newest.record.ranks_per_node
+    try:
+        attempt = newest.newest_attempt()
+    except NotFoundError:
+        raise FunctionError(f"{run.id} did not start: {state.describe()}") from None
+    if not state.succeeded:
+        raise _failure(run, state, attempt, ranks)
+    return [_result(run, attempt, rank) for rank in range(ranks)]
+
+
+def _result(run: Run, attempt: AttemptPaths, rank: int) -> Any:
+    try:
+        return calls.read_result(attempt, rank)
+    except FileNotFoundError:
+        raise FunctionError(
+            f"rank {rank} of {run.id} ended without returning, as os._exit would", rank=rank
+        ) from None
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{attempt.result(rank)} cannot be read: {error.strerror or error}"
+        ) from error
+    except Exception as error:
+        raise FunctionError(
+            f"what rank {rank} of {run.id} returned cannot be loaded here "
+            f"({type(error).__name__}: {error}): return what this machine has, such as tensors on "
+            "the CPU",
+            rank=rank,
+        ) from error
+
+
+def _failure(run: Run, state: JobState, attempt: AttemptPaths, ranks: int) -> FunctionError:
+    """Of the rank that the agents found to have failed first, else of the first that says so."""
+    verdict = outcomes.read(attempt.verdict, outcomes.Verdict)
+    blamed = verdict.trouble.message if verdict and verdict.trouble else ""
+    named = re.match(r"rank ([0-9]+) on ", blamed)
+    raised = calls.read_raised(attempt, ranks)
+    if named:
+        raised = [one for one in raised if one.rank == int(named[1])]
+    if not raised:
+        rank = int(named[1]) if named else None
+        words = blamed or state.describe()
+        return FunctionError(f"{words}; more: fsdpkit diagnose {run.id}", rank=rank)
+    first = raised[0]
+    text = f"rank {first.rank} of {run.id} {'raised ' * (first.kind == 'raised')}{first.message}"
+    if first.kind in ("raised", "function"):
+        text += f"\n\n{first.traceback.rstrip()}"
+    return FunctionError(text, rank=first.rank, traceback=first.traceback)

@@ -1,0 +1,242 @@
+"""`fsdpkit.run` without a cluster: what crosses to a rank, and what is believed of what it left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pytest
+
+from fsdpkit import FunctionError
+from fsdpkit.config import assets
+from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.runs import calls, outcomes
+from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.scheduling.functions import results_of, returned, submit_function
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.states import JobState
+from tests.reporting.log_runs import attempt_of, make_run
+
+
+@dataclass(frozen=True)
+class Called:
+    """A run whose rank 0 has called a function, without a cluster."""
+
+    run: Run
+    attempt: AttemptPaths
+    done: subprocess.CompletedProcess[str]
+
+    def outcome(self, state: str = "FAILED") -> list[Any]:
+        return results_of(self.run, JobState(state, "squeue", 0 if state == "COMPLETED" else 1))
+
+    def failure(self, state: str = "FAILED") -> FunctionError:
+        with pytest.raises(FunctionError) as raised:
+            self.outcome(state)
+        return raised.value
+
+
+Call = Callable[..., Called]
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    def make(
+        function: Callable[..., Any],
+        *args: Any,
+        ranks: int = 1,
+        most_mb: int = 10,
+        path: Sequence[str] = (),
+        change: Callable[[Path], object] = lambda path: None,
+    ) -> Called:
+        run = make_run(tmp_path / "run", nodes=1, ranks_per_node=ranks)
+        attempt = attempt_of(run)
+        content = msgspec.msgpack.encode(
+            calls.Call(function=cloudpickle.dumps((function, args)), path=[*path])
+        )
+        run.paths.call.write_bytes(content)
+        change(run.paths.call)
+        entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
+        words = ["--digest", calls.digest_of(content), "--result-mb", str(most_mb)]
+        told = {"FSDPKIT_RUN_DIR": run.dir, "FSDPKIT_ATTEMPT_DIR": attempt.dir, "RANK": "0"}
+        done = subprocess.run(
+            [sys.executable, str(entry), *words],
+            env={**os.environ, **{name: str(value) for name, value in told.items()}},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Called(run, attempt, done)
+
+    return make
+
+
+# The rank's side
+
+
+def test_what_a_function_returns_comes_back(call: Call) -> None:
+    """Also what no module has a name for."""
+
+    class Answer:
+        def __init__(self, value: object) -> None:
+            self.value = value
+
+    called = call(lambda *args: Answer((args, os.environ["RANK"])), [1, 2], "é")
+    assert called.done.returncode == 0, called.done.stderr
+    (answer,) = called.outcome("COMPLETED")
+    assert answer.value == (([1, 2], "é"), "0")
+
+
+def test_an_exception_comes_back_with_its_own_traceback(call: Call) -> None:
+    def breaks() -> None:
+        raise ValueError("boom")
+
+    called = call(breaks)
+    assert called.done.returncode == 1
+    assert "ValueError: boom" in called.done.stderr  # for the agents and diagnose
+    error = called.failure()
+    assert error.rank == 0
+    assert "in breaks" in error.traceback
+    assert "calling.py" not in error.traceback
+    assert "ValueError: boom" in str(error)
+
+
+def test_modules_of_the_submitter_are_found(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside them those that are gone on the rank's side are named."""
+    (tmp_path / "mine.py").write_text("def answer(): return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine
+
+    called = call(mine.answer, path=[str(tmp_path)])
+    assert called.outcome("COMPLETED") == [42]
+    called = call(mine.answer)
+    assert "mine" in str(called.failure())
+    assert "loaded" in str(called.failure())
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 1), (0, 1), (3, 3), ("words", 1)])
+def test_leaving_is_no_return(code: Any, status: int, call: Call) -> None:
+    called = call(lambda: sys.exit(code))
+    assert called.done.returncode == status
+    assert f"sys.exit({code!r})" in str(called.failure())
+
+
+@pytest.mark.parametrize(
+    ("function", "noun"),
+    [
+        (lambda: threading.Lock(), "lock"),
+        (lambda: (n for n in [1]), "generator"),
+        (lambda: b"x" * 2_000_000, "1 MB"),
+        (lambda: ["x" * 999_999, "y"], "1 MB"),
+    ],
+)
+def test_what_cannot_be_kept_is_said(function: Any, noun: str, call: Call) -> None:
+    called = call(function, most_mb=1)
+    assert called.done.returncode == 1
+    assert noun in str(called.failure())
+    assert noun in called.done.stderr
+
+
+def test_another_function_than_was_submitted_is_not_loaded(call: Call, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+
+    def planted(path: Path) -> None:
+        function = cloudpickle.dumps((mark.touch, ()))
+        path.write_bytes(msgspec.msgpack.encode(calls.Call(function=function, path=[])))
+
+    called = call(lambda: 1, change=planted)
+    assert called.done.returncode == 74
+    assert not mark.exists()
+    assert "digest" in str(called.failure())
+
+
+def test_a_rank_that_starts_again_forgets_what_it_left_before(call: Call) -> None:
+    def leave_one(path: Path) -> None:
+        attempt = attempt_of(make_run(path.parent, nodes=1, ranks_per_node=1))
+        calls.write_raised(attempt, calls.Raised(kind="raised", rank=0, message="before"))
+        attempt.result(0).write_bytes(b"before")
+
+    called = call(os._exit, 5, change=leave_one)
+    assert called.done.returncode == 5
+    assert "before" not in str(called.failure())
+
+
+# The submitter's side
+
+
+def test_the_rank_that_the_agents_blame_is_told_not_the_first_to_complain(call: Call) -> None:
+    called = call(lambda: 1 / 0, ranks=2)
+    assert called.failure().rank == 0
+    trouble = outcomes.Trouble(cause="crash", status=137, message="rank 1 on node1: signal 9")
+    outcomes.write(called.attempt.verdict, outcomes.Verdict(trouble=trouble))
+    assert called.failure().rank == 1
+    assert "signal 9" in str(called.failure())
+    assert "diagnose" in str(called.failure())
+
+
+def test_a_rank_that_left_nothing_is_named(call: Call) -> None:
+    called = call(lambda: 1, ranks=2)
+    assert called.failure("COMPLETED").rank == 1
+
+
+def test_a_result_that_others_could_have_written_is_not_loaded(call: Call, tmp_path: Path) -> None:
+    called = call(lambda: 1)
+    called.attempt.result(0).chmod(0o666)
+    with pytest.raises(StorageError, match="unpickled"):
+        called.outcome("COMPLETED")
+
+
+def test_a_result_that_cannot_be_loaded_here_is_said(call: Call) -> None:
+    called = call(lambda: 1)
+    called.attempt.result(0).write_bytes(b"cnosuch\nmodule\n.")
+    assert "nosuch" in str(called.failure("COMPLETED"))
+
+
+def test_words_of_a_rank_that_are_none_are_left_out(call: Call) -> None:
+    called = call(lambda: 1 / 0)
+    for content in (b"[", b'{"kind": "raised", "rank": -1, "message": 1}', b"\xff"):
+        called.attempt.raised(0).write_bytes(content)
+        assert "FAILED" in str(called.failure())
+
+
+def test_a_run_of_a_script_returns_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"fsdpkit\.run"):
+        returned(make_run(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "noun"),
+    [
+        (3, (), "called"),
+        (lambda lock: lock, (threading.Lock(),), "lock"),
+        (print, ("x" * 100_000_001,), "MB"),
+    ],
+)
+def test_what_no_other_process_could_call_is_refused_before_a_run_is_made(
+    function: Any, args: Any, noun: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=noun):
+        submit_function(function, *args, cluster="local", runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_submission_that_fails_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fsdpkit.scheduling.functions._write", no_space)
+    with pytest.raises(StorageError):
+        submit_function(print, cluster="local", runs=tmp_path / "runs")
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def no_space(*_: object) -> None:
+    raise StorageError("no space")
