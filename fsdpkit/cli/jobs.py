@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fsdpkit.cli.options import complete, say_what_is_not_read, table
+
+if TYPE_CHECKING:
+    from fsdpkit.config.job import JobSpec, LoadedJob
 
 
 @click.command("jobs")
@@ -27,7 +32,7 @@ def command(name: str | None, everything: bool) -> int:
             raise click.UsageError("--all prints one job: name it, such as t5.")
         from fsdpkit.config.as_toml import as_toml
 
-        click.echo(as_toml(load_job(name).spec), nl=False)
+        click.echo(as_toml(_for_elsewhere(load_job(name))), nl=False)
         return 0
     if name is not None:
         _show(name)
@@ -40,6 +45,16 @@ def command(name: str | None, everything: bool) -> int:
         rows.append([known, shape, found, spec.description])
     table(["JOB", "NODES x GPUS", "FOUND IN", "WHAT IT DOES"], rows)
     return 0
+
+
+def _for_elsewhere(job: LoadedJob) -> JobSpec:
+    """The job as a file in another directory would say it."""
+    from msgspec.structs import replace
+
+    from fsdpkit.config import assets
+
+    packaged = (assets.packaged_dir() / job.spec.entry).is_file()
+    return job.spec if packaged else replace(job.spec, entry=str(job.entry))
 
 
 def _show(name: str) -> None:

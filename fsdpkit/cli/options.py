@@ -97,7 +97,8 @@ def going_on(run: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nfsdpkit: {run} goes on; to end it: {fsdpkit_as_typed()} cancel {run}", err=True)
+        to_end = f"{fsdpkit_as_typed()} cancel {run}"
+        click.echo(f"\nfsdpkit: {run} goes on; to end it: {to_end}", err=True)
         raise
 
 
