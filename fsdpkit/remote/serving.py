@@ -159,8 +159,12 @@ def _end(child: int) -> None:
 
 
 def _signal(child: int, number: int) -> None:
+    """To the child and what it has started; on a terminal it has no group of its own."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, number)
+        if os.getpgid(child) == child:
+            os.killpg(child, number)
+        else:
+            os.kill(child, number)
 
 
 # ---- A command that writes one file, which goes to the laptop
