@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import flight, machine, stacks
+from fsdpkit.launching.blame import Place, place_of, standing_out
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -185,33 +185,11 @@ class Pulse:
         Its global number and what it does instead: it is stopped or in the kernel's hands, gave no
         answer, or is somewhere in its own program.
         """
-        found: dict[int, str] = {}
-        told = 0
+        found: dict[int, Place] = {}
         for rank in self._ranks:  # a script may log on one rank only
             if state := stacks.is_deaf(rank.pid):
                 return rank.rank, f"the process is in state {state}"
             with contextlib.suppress(OSError):
                 text = read_text(attempt.rank_file(rank.rank, "stacks", launch))
-                told += 1
-                if place := _outside_collectives(text):
-                    found[rank.rank] = place
-        # All of them outside: then nobody stands out.
-        if len(found) == 1 or (found and len(found) < told):
-            return min(found.items())
-        return None
-
-
-_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
-
-
-_COLLECTIVE = re.compile(r"/torch/distributed/(?!elastic/)")  # whose `record` wraps every program
-
-
-def _outside_collectives(stacks: str) -> str | None:
-    """Where the main thread is, as `train.py:88 in forward`, unless it waits for other ranks."""
-    _, _, main = stacks.partition("Current thread ")
-    frames = _FRAME.findall(main)
-    if not frames or any(_COLLECTIVE.search(path) for path, _, _ in frames[:6]):
-        return None
-    path, line, name = frames[0]
-    return f"it is at {path}:{line} in {name}"
+                found[rank.rank] = place_of(text)
+        return standing_out(found)

@@ -15,6 +15,7 @@ import math
 import operator
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from fsdpkit.runs.layout import TaskPaths
 
 _WRITE_EVERY_S = 1.0
 """How long lines of a fast loop are kept, so that a shared file system is written to once."""
+_LOCK_S = 5.0
 _MOST_WAITING = 1000
 """Lines kept; each may hold numbers that a GPU has yet to compute."""
 _MOST_NUMBERS, _LONGEST_NAME = 200, 100
@@ -104,6 +106,7 @@ class _Logger:
         self._heart: HeartbeatFile | None = None
         self._file: JsonLines | None = None
         self._waiting: deque[_Line] = deque()
+        self._lock = threading.Lock()
         self._written_s = -math.inf
         self._steps: tuple[int, float, float | None] | None = None  # the last: step, time, tokens
         found = os.environ.get("FSDPKIT_TASK_DIR")
@@ -125,6 +128,7 @@ class _Logger:
                     "file", f"{found} cannot be written ({error.strerror}); nothing is logged"
                 )
             atexit.register(self.close, os.getpid())
+            threading.Thread(target=self._write_late, name="fsdpkit-log", daemon=True).start()
 
     def log(self, step: int, numbers: Mapping[str, Any]) -> None:
         if self._heart is None and self._file is None:
@@ -147,10 +151,19 @@ class _Logger:
         line.fields["step"] = number
         if "loss" in numbers or "eval_loss" not in numbers:
             line.fields = self._with_rates(number, line.fields)
-        self._waiting.append(line)
-        full = len(self._waiting) > _MOST_WAITING
-        if full or time.monotonic() - self._written_s >= _WRITE_EVERY_S:
-            self._write(wait=full)
+        with self._lock:
+            self._waiting.append(line)
+            full = len(self._waiting) > _MOST_WAITING
+            if full or time.monotonic() - self._written_s >= _WRITE_EVERY_S:
+                self._write(wait=full)
+
+    def _write_late(self) -> None:
+        """The last lines before a pause, or before the rank hangs, while nobody logs another."""
+        while True:
+            time.sleep(_WRITE_EVERY_S)
+            with contextlib.suppress(Exception), self._lock:
+                if time.monotonic() - self._written_s >= _WRITE_EVERY_S:
+                    self._write(wait=False)
 
     def _beat(self, step: int) -> None:
         if self._heart is not None:
@@ -185,9 +198,10 @@ class _Logger:
 
     def close(self, pid: int) -> None:
         """At the process's end; not in one that was forked from it."""
-        if pid == os.getpid() and self._file is not None:
+        if pid == os.getpid() and self._file is not None and self._lock.acquire(timeout=_LOCK_S):
             with contextlib.suppress(Exception):
                 self._write(wait=True)
+            self._lock.release()
 
 
 def _step(step: Any) -> int | None:

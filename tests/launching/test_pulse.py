@@ -16,6 +16,7 @@ import pytest
 
 from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
+from fsdpkit.launching.blame import Place, place_of, standing_out
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import (
@@ -226,11 +227,9 @@ RECORDED = (
 
 def test_frames_near_the_top_say_whether_a_rank_waits_for_others() -> None:
     wrapped = ("/home/me/train.py", "/x/torch/distributed/elastic/errors/__init__.py")
-    assert module._outside_collectives(stacks_of(*COLLECTIVE)) is None
-    assert module._outside_collectives(stacks_of(*wrapped)) is not None
-    assert (
-        module._outside_collectives(stacks_of(*RECORDED)) == "it is at /home/me/data.py:3 in call"
-    )
+    assert place_of(stacks_of(*COLLECTIVE)).kind == "collective"
+    assert place_of(stacks_of(*wrapped)).kind == "own"
+    assert place_of(stacks_of(*RECORDED)).words == "it is at /home/me/data.py:3 in call"
 
 
 @pytest.mark.parametrize(
@@ -269,10 +268,10 @@ def test_a_rank_in_a_collective_is_not_blamed() -> None:
         '  File "/x/torch/distributed/distributed_c10d.py", line 3 in all_reduce\n'
         '  File "/home/me/train.py", line 9 in step\n'
     )
-    assert module._outside_collectives(waiting) is None
-    assert module._outside_collectives("") is None
+    assert place_of(waiting).kind == "collective"
+    assert place_of("").kind == "collective"
     own = waiting.replace("/x/torch/distributed/distributed_c10d.py", "/home/me/data.py")
-    assert module._outside_collectives(own) == "it is at /home/me/data.py:3 in all_reduce"
+    assert place_of(own).words == "it is at /home/me/data.py:3 in all_reduce"
 
 
 def test_the_directory_of_heartbeats_and_its_name_go_with_the_agent() -> None:
@@ -409,3 +408,49 @@ def test_it_is_recorded_whether_a_rank_looks_for_the_request_to_stop(tmp_path: P
     relay.look()
     relay.look()
     assert told[1:] == [{"event": "stop-passed-on", "looked": True}]
+
+
+WAITS = Place("", "collective")
+BACKWARD = Place("it is at /x/torch/autograd/graph.py:900 in _engine_run_backward", "backward")
+READS = Place("it is at /home/me/data.py:3 in read", "own")
+ITEM = Place("it is at /home/me/train.py:50 in main", "own")
+
+
+@pytest.mark.parametrize(
+    ("places", "blamed"),
+    [
+        ([WAITS, WAITS, READS], 2),
+        ([BACKWARD, READS], 1),
+        ([BACKWARD, READS, WAITS, BACKWARD], 1),
+        ([WAITS, BACKWARD, WAITS], 1),
+        ([BACKWARD, BACKWARD], None),
+        ([WAITS, WAITS], None),
+        ([READS], 0),
+        ([BACKWARD], 0),
+        ([READS, READS], None),
+        ([READS, ITEM], None),
+        ([ITEM, ITEM, READS, ITEM], 2),
+        ([ITEM, READS, READS, ITEM], None),
+        ([WAITS, READS, ITEM], 1),
+        ([], None),
+    ],
+)
+def test_who_stands_out_is_whom_the_others_wait_for(
+    places: list[Place], blamed: int | None
+) -> None:
+    found = standing_out(dict(enumerate(places)))
+    assert (found and found[0]) == blamed
+    assert found is None or found[1] == places[found[0]].words
+
+
+def test_a_gradient_that_waits_for_other_ranks_is_known_by_its_frame() -> None:
+    frames = (
+        "Current thread 0x1 (most recent call first):\n"
+        '  File "/x/torch/autograd/graph.py", line 900 in _engine_run_backward\n'
+        '  File "/x/torch/autograd/__init__.py", line 400 in backward\n'
+        '  File "/home/me/train.py", line 9 in step\n'
+    )
+    assert place_of(frames).kind == "backward"
+    hook = '  File "/home/me/train.py", line 3 in my_hook\n'
+    head, _, rest = frames.partition("\n")
+    assert place_of(f"{head}\n{hook}{rest}").kind == "own"

@@ -188,6 +188,7 @@ def test_a_gpu_is_not_waited_for(rank: Rank, tmp_path: Path) -> None:
         sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
         from fsdpkit.script import log
         log._WRITE_EVERY_S = 0.0
+        log.threading.Thread.start = lambda self: None
         path = fsdpkit.task_dir() / "metrics.jsonl"
         fsdpkit.log(1, loss=OnGpu(1.0))
         fsdpkit.log(2, loss=OnGpu(2.0))
@@ -259,6 +260,21 @@ def test_a_fast_loop_writes_seldom_and_loses_nothing(rank: Rank, tmp_path: Path)
     assert done.returncode == 1
     assert int(done.stdout) < 200
     assert [line["step"] for line in lines(tmp_path)] == list(range(20_000))
+
+
+def test_the_last_lines_before_a_rank_hangs_are_there(rank: Rank, tmp_path: Path) -> None:
+    done = rank("""
+        import os, signal, time
+        for step in range(1, 6):
+            fsdpkit.log(step, loss=0.5)
+        path = fsdpkit.task_dir() / "metrics.jsonl"
+        end = time.monotonic() + 60
+        while path.read_text().count("\\n") < 5 and time.monotonic() < end:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    assert done.returncode == -9
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("env", [{"FSDPKIT_TASK_DIR": ""}, {"FSDPKIT_VISIT": "1"}])

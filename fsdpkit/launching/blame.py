@@ -1,0 +1,68 @@
+"""Which of a node's ranks the others wait for, by the stacks that they left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the main thread of a rank is."""
+
+    words: str
+    """`it is at train.py:88 in forward`; empty: its stack says nothing."""
+    kind: Literal["collective", "backward", "own"]
+    """`backward`: in autograd's engine, which computes gradients and waits for those of other ranks
+    (DistributedDataParallel); nobody can tell which."""
+
+
+def standing_out(places: Mapping[int, Place]) -> tuple[int, str] | None:
+    """The rank that is not, as the others, waiting, and where it is; None where nobody stands out.
+
+    Others must be: a rank alone, or all of them in their own code, tell nothing.
+    """
+    own = {rank: place for rank, place in places.items() if place.kind == "own"}
+    if not own:  # then one that computes gradients may be who the others wait for
+        own = {rank: place for rank, place in places.items() if place.kind == "backward"}
+    if len(own) == len(places) > 1:
+        own = _odd_one(own)
+    named = {rank: place for rank, place in own.items() if place.words}
+    if len(places) == 1 or len(named) < len(places):
+        return next(((rank, named[rank].words) for rank in sorted(named)), None)
+    return None
+
+
+def _odd_one(places: Mapping[int, Place]) -> dict[int, Place]:
+    """Of three or more the only one that is elsewhere than all others are: on a GPU those wait for
+    it wherever their own code next reads a number."""
+    by_words: dict[str, list[int]] = {}
+    for rank, place in places.items():
+        by_words.setdefault(place.words, []).append(rank)
+    alone = [ranks[0] for ranks in by_words.values() if len(ranks) == 1]
+    if len(places) >= 3 and len(by_words) == 2 and len(alone) == 1:
+        return {alone[0]: places[alone[0]]}
+    return {}
+
+
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+) in (\S+)')
+
+
+_COLLECTIVE = re.compile(r"/torch/distributed/(?!elastic/)")  # whose `record` wraps every program
+_BACKWARD = re.compile(r"/torch/autograd/graph\.py")
+
+
+def place_of(stacks: str) -> Place:
+    """Of a rank, by what faulthandler or py-spy wrote."""
+    _, _, main = stacks.partition("Current thread ")
+    frames = _FRAME.findall(main)
+    if not frames:
+        return Place("", "collective")
+    path, line, name = frames[0]
+    inner = [path for path, _, _ in frames[:6]]
+    if any(_COLLECTIVE.search(path) for path in inner):
+        return Place("", "collective")
+    kind: Literal["backward", "own"] = "backward" if _BACKWARD.search(inner[0]) else "own"
+    return Place(f"it is at {path}:{line} in {name}", kind)
