@@ -104,7 +104,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
         state={"loss_scale": scaler},
         data=data_order(loader, text.fingerprint),
         about=msgspec.to_builtins(settings),
-        export=hugging_face(config, eos_id=text.tokenizer.eos_id),
+        export=hugging_face(config, text.tokenizer.eos_id, text.tokenizer),
     )
     progress = saves.resume() or Progress()
     settings = with_steps(settings, loader, progress)

@@ -22,6 +22,7 @@ from torch import Generator, Tensor
 
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.config.training.presets import read_config_json
+from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.runs.checkpoints import DESCRIPTION, describe, step_of
 from fsdpkit.training.checkpoint_loading import read_into, weights_in
@@ -132,8 +133,11 @@ def export(
     )
 
 
-def hugging_face(config: T5Config, eos_id: int = EOS) -> HuggingFace:
-    """What a directory for `transformers` has beside the weights of a T5."""
+def hugging_face(
+    config: T5Config, eos_id: int = EOS, tokenizer: Tokenizer | None = None
+) -> HuggingFace:
+    """What a directory for `transformers` has beside the weights of a T5, its tokenizer included:
+    AutoTokenizer without one would take T5's own, and give a ByT5 other ids."""
     table = hugging_face_config(config, eos_id)
     ids = ("decoder_start_token_id", "pad_token_id", "eos_token_id")
     # transformers 4 scales what is tied: where ours does not, it gets an equal, untied head.
@@ -141,6 +145,7 @@ def hugging_face(config: T5Config, eos_id: int = EOS) -> HuggingFace:
     return HuggingFace(
         files={"config.json": table, "generation_config.json": {key: table[key] for key in ids}},
         copies={HEAD: SHARED} if untie else {},
+        as_they_are=tokenizer.files if tokenizer else {},
     )
 
 

@@ -7,8 +7,9 @@ an end-of-text id: whoever cuts texts to length does.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,9 @@ from fsdpkit.errors import ConfigError, NotFoundError
 if TYPE_CHECKING:
     import sentencepiece
     import tokenizers
+
+
+CONFIG = "tokenizer_config.json"
 
 
 class Tokenizer(Protocol):
@@ -39,6 +43,11 @@ class Tokenizer(Protocol):
     def sentinels(self) -> Sequence[int]:
         """Ids of `<extra_id_0>`, `<extra_id_1>`, … in this order; empty when there are none."""
 
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """What Hugging Face's AutoTokenizer needs in a model's directory to give the same ids:
+        content by file name. Raises OSError where its own file cannot be read again."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without EOS."""
 
@@ -50,6 +59,21 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text that `ids` stand for, up to the first EOS, without padding."""
+
+
+def _config(kind: str, **more: int) -> bytes:
+    """A tokenizer_config.json: `kind` is the class in transformers, special tokens are T5's."""
+    tokens = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    return (json.dumps({"tokenizer_class": kind, **tokens, **more}, indent=2) + "\n").encode()
+
+
+def _beside(tokenizer: Path) -> bytes | None:
+    """The tokenizer_config.json that came with it, if there is one."""
+    try:
+        content = (tokenizer.parent / CONFIG).read_bytes()
+        return content if isinstance(json.loads(content), dict) else None
+    except (OSError, ValueError):
+        return None
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
@@ -81,6 +105,11 @@ class ByteTokenizer:
     name, vocab_size, eos_id, pad_id = "bytes", 259, 1, 0
     sentinels: Sequence[int] = range(258, 258 - SENTINELS, -1)
     offset = 3
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        # Sentinels of its own it has none: they are ids of bytes that no text has.
+        return {CONFIG: _config("ByT5Tokenizer", extra_ids=0)}
 
     def encode(self, text: str) -> list[int]:
         return [byte + self.offset for byte in text.encode()]
@@ -116,11 +145,16 @@ class JsonTokenizer:
             raise ConfigError(f"{path}: not a tokenizer.json: {error}.") from None
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.name = path.name
+        self.name, self._path = path.name, path
         self.eos_id = self._id_of("</s>", path, "the end of a text")
         self.pad_id = self._id_of("<pad>", path, "padding")
         self.sentinels = _sentinels(self._backend.token_to_id)
         self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        config = _beside(self._path) or _config("PreTrainedTokenizerFast")
+        return {"tokenizer.json": self._path.read_bytes(), CONFIG: config}
 
     def encode(self, text: str) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=False).ids)
@@ -163,7 +197,7 @@ class SentencePieceTokenizer:
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"{path}: not a SentencePiece model: {error}.") from None
         self._backend = backend
-        self.name = path.name
+        self.name, self._path = path.name, path
         self.pad_id, self.eos_id = int(backend.pad_id()), int(backend.eos_id())
         for found, option, purpose in (
             (self.eos_id, "eos_id", "the end of a text"),
@@ -180,6 +214,12 @@ class SentencePieceTokenizer:
         if not self.sentinels:
             self.vocab_size += SENTINELS
             self.sentinels = range(self.vocab_size - 1, self._pieces - 1, -1)
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        extra_ids = self.vocab_size - self._pieces
+        config = _beside(self._path) or _config("T5Tokenizer", extra_ids=extra_ids)
+        return {"spiece.model": self._path.read_bytes(), CONFIG: config}
 
     def encode(self, text: str) -> list[int]:
         return list(self._backend.encode(text))

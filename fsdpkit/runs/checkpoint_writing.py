@@ -98,7 +98,7 @@ def publish(
     mine: Claim,
     description: Description,
     written: Mapping[str, Written],
-    texts: Mapping[str, str],
+    texts: Mapping[str, str | bytes],
     *,
     keep_last: int,
     refused: Collection[Path] = (),
@@ -147,7 +147,10 @@ def now() -> str:
 
 
 def _complete(
-    draft: Path, description: Description, written: Mapping[str, Written], texts: Mapping[str, str]
+    draft: Path,
+    description: Description,
+    written: Mapping[str, Written],
+    texts: Mapping[str, str | bytes],
 ) -> None:
     """Add to the draft what no rank writes, and make all of it last."""
     written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
@@ -180,8 +183,8 @@ def _hide(path: Path) -> Path:
     return hidden
 
 
-def _write(path: Path, text: str) -> Written:
-    data = text.encode()
+def _write(path: Path, content: str | bytes) -> Written:
+    data = content.encode() if isinstance(content, str) else content
     with path.open("xb") as file:
         file.write(data)
         file.flush()

@@ -353,7 +353,7 @@ class Checkpointer:
             state={name: each.state_dict() for name, each in self._state.items()},
             settings=self._about,
             data=asdict(self._data) if self._data else {},
-            export={"files": [*export.files], "copies": dict(export.copies)} if export else {},
+            export=export.names() if export else {},
             measured=self._measured[1] if self._measured[0] == progress.step else {},
             best_by=self._best_by,
             files={},

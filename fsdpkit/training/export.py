@@ -24,6 +24,7 @@ from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, we
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
+TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "tokenizer_config.json")
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
@@ -35,9 +36,20 @@ class HuggingFace:
 
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name → JSON content
     copies: Mapping[str, str] = field(default_factory=dict)  # tensor → parameter it is equal to
+    as_they_are: Mapping[str, bytes] = field(default_factory=dict)  # a tokenizer's, by name
 
-    def texts(self) -> dict[str, str]:
-        return {name: json.dumps(table, indent=2) + "\n" for name, table in self.files.items()}
+    def texts(self) -> dict[str, str | bytes]:
+        """Content of all files, by name."""
+        tables = {name: json.dumps(table, indent=2) + "\n" for name, table in self.files.items()}
+        return {**tables, **self.as_they_are}
+
+    def names(self) -> dict[str, Any]:
+        """What a checkpoint's description says of them."""
+        return {
+            "files": [*self.files],
+            "copies": dict(self.copies),
+            "as_they_are": [*self.as_they_are],
+        }
 
 
 def export_hugging_face(
@@ -57,11 +69,14 @@ def export_hugging_face(
     stored = weights_in(checkpoint)
     own_types = {own for _, own in stored.values() if own.is_floating_point}
     written = dtype or (own_types.pop() if len(own_types) == 1 else None)
-    texts = {
+    texts: dict[str, str | bytes] = {
         name: _said(checkpoint / name, written)
         for name in export.get("files", [])
         if name in described.files  # and so in the checkpoint, nowhere else
     }
+    for name in export.get("as_they_are", []):
+        if name in described.files:
+            texts[name] = _bytes_of(checkpoint / name)
     sizes = {
         name: shape.numel() * _type(own, dtype).itemsize for name, (shape, own) in stored.items()
     }
@@ -116,7 +131,7 @@ def write_hugging_face(
     directory: Path,
     sizes: Mapping[str, int],
     read: Read,
-    texts: Mapping[str, str],
+    texts: Mapping[str, str | bytes],
     copies: Mapping[str, str],
     *,
     dtype: torch.dtype | None = None,
@@ -138,7 +153,7 @@ def write_hugging_face(
             found = read([copies.get(name, name) for name in names])
             _save(building / file, {name: found[copies.get(name, name)] for name in names}, dtype)
         for name, text in {**texts, **_index(plan, sizes)}.items():
-            (building / name).write_text(text, "utf-8")
+            (building / name).write_bytes(text.encode() if isinstance(text, str) else text)
         _finish(directory, building)
     except (OSError, SafetensorError, StorageError) as error:
         cause = str(error).rstrip(".")
@@ -165,6 +180,13 @@ def _files(sizes: Mapping[str, int], max_bytes: int) -> dict[str, list[str]]:
 def _type(own: torch.dtype, asked: torch.dtype | None) -> torch.dtype:
     """Counters and masks stay what they are."""
     return asked if asked and own.is_floating_point else own
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error}.") from None
 
 
 def _said(file: Path, dtype: torch.dtype | None) -> str:
@@ -195,7 +217,8 @@ def require_replaceable(directory: Path, texts: Collection[str]) -> None:
     if not directory.exists():
         return
     found = {path.name for path in directory.iterdir()}
-    others = {name for name in found - set(texts) if not _WEIGHTS.fullmatch(name)}
+    ours = {*texts, *TOKENIZER_FILES}
+    others = {name for name in found - ours if not _WEIGHTS.fullmatch(name)}
     if others or not found & {SINGLE, INDEX}:
         what = f"{min(others)} in it is of something else" if others else "it has no weights"
         raise StorageError(

@@ -195,3 +195,38 @@ def test_a_missing_package_names_its_extra(
     path.touch()
     with pytest.raises(ConfigError, match=rf'{package}.*pip install "fsdpkit\[tokenizers\]"'):
         load_tokenizer(str(path))
+
+
+@pytest.mark.torch
+def test_beside_a_model_it_gives_others_the_ids_that_were_trained_on(
+    spec: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """With the config.json of a T5, by which AutoTokenizer would else take T5's own."""
+    from transformers import AutoTokenizer
+
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    for name, content in tokenizer.files.items():
+        (tmp_path / name).write_bytes(content)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["hello", "Größe of three", "import this", "a sentence, and another."]
+    for text in texts:
+        assert theirs(text, add_special_tokens=False).input_ids == tokenizer.encode(text)
+    assert (theirs.eos_token_id, theirs.pad_token_id) == (tokenizer.eos_id, tokenizer.pad_id)
+    ids = tokenizer.encode("hello")
+    assert theirs.decode([*ids, tokenizer.eos_id], skip_special_tokens=True).strip() == "hello"
+    if spec.endswith(".model"):
+        sentinel = theirs.convert_tokens_to_ids("<extra_id_0>")
+        assert sentinel == tokenizer.sentinels[0]
+
+
+def test_a_tokenizer_config_that_came_with_it_goes_with_it(
+    tokenizer_json: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizer_json.read_bytes())
+    own = json.loads(load_tokenizer(str(path)).files["tokenizer_config.json"])
+    assert own["eos_token"] == "</s>"
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 7}')
+    assert load_tokenizer(str(path)).files["tokenizer_config.json"] == b'{"model_max_length": 7}'
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    assert json.loads(load_tokenizer(str(path)).files["tokenizer_config.json"]) == own
