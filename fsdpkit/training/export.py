@@ -18,12 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fsdpkit
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, weights_in
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
+MARK = "fsdpkit-export.json"
+"""In each export: what tells it from a model that somebody downloaded."""
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "tokenizer_config.json")
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
@@ -152,7 +155,8 @@ def write_hugging_face(
         for file, names in plan.items():
             found = read([copies.get(name, name) for name in names])
             _save(building / file, {name: found[copies.get(name, name)] for name in names}, dtype)
-        for name, text in {**texts, **_index(plan, sizes)}.items():
+        mark = {MARK: json.dumps({"written_by": f"fsdpkit {fsdpkit.__version__}"}) + "\n"}
+        for name, text in {**texts, **mark, **_index(plan, sizes)}.items():
             (building / name).write_bytes(text.encode() if isinstance(text, str) else text)
         _finish(directory, building)
     except (OSError, SafetensorError, StorageError) as error:
@@ -217,7 +221,8 @@ def require_replaceable(directory: Path, texts: Collection[str]) -> None:
     if not directory.exists():
         return
     found = {path.name for path in directory.iterdir()}
-    ours = {*texts, *TOKENIZER_FILES}
+    # A model from elsewhere has such files, too, but a tokenizer and no mark.
+    ours = {*texts, *TOKENIZER_FILES, MARK} if MARK in found else {*texts} - {*TOKENIZER_FILES}
     others = {name for name in found - ours if not _WEIGHTS.fullmatch(name)}
     if others or not found & {SINGLE, INDEX}:
         what = f"{min(others)} in it is of something else" if others else "it has no weights"

@@ -296,12 +296,13 @@ def test_an_export_has_the_bits_of_the_run_s_own(
     done = checkpoint("export", run.dir, "my model")
     assert (done.returncode, done.stderr) == (0, "")
     first, *ways = done.stdout.splitlines()
-    assert re.fullmatch(r"my model: weights of step-6, \d+\.\d kB in 3 files", first)
+    assert re.fullmatch(r"my model: weights of step-6, \d+\.\d kB in 5 files", first)
     assert ways == [
         "  python examples/T5-fsdp/generate.py --weights 'my model' \"some text\"",
         "  transformers.T5ForConditionalGeneration.from_pretrained('my model')",
     ]
     theirs = {p.name: p.read_bytes() for p in trained.export.iterdir()}
+    assert json.loads(theirs["tokenizer_config.json"])["tokenizer_class"] == "ByT5Tokenizer"
     assert {p.name: p.read_bytes() for p in (tmp_path / "my model").iterdir()} == theirs
 
     weights = tensors_in(trained.export)
