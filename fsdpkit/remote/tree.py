@@ -83,9 +83,9 @@ def tree_of(directory: Path, most_mb: int) -> Tree:
         raise StorageError(f"{error.filename or top} cannot be read: {error.strerror}") from error
 
 
-def _git(top: Path, *words: str) -> bytes | None:
-    """What git answers; None without git or outside of a work tree. A repository's configuration
-    may name a program for git to run (core.fsmonitor), which nobody asked for."""
+def _git(top: Path, *words: str) -> bytes:
+    """What git answers. A repository's configuration may name a program for git to run
+    (core.fsmonitor), which nobody asked for. Raises StorageError."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(top), *words],
@@ -94,21 +94,30 @@ def _git(top: Path, *words: str) -> bytes | None:
             check=False,
         )
     except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+        raise StorageError(
+            f"{top} is in a git repository, and there is no git here to tell what it ignores"
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()
+        raise StorageError(f"git cannot tell what belongs to {top}: {said}")
+    return done.stdout
 
 
 def _git_top(directory: Path) -> Path | None:
+    """The work tree that git has around the directory; None outside of any. Where git does not
+    answer nothing is sent: what it ignores may be secret."""
+    if not any((place / ".git").exists() for place in (directory, *directory.parents)):
+        return None
     said = _git(directory, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(said.removesuffix(b"\n"))) if said else None
+    return Path(os.fsdecode(said.removesuffix(b"\n")))
 
 
 def _files(top: Path) -> list[str]:
     """Paths below `top` of what belongs to the tree, sorted."""
+    if not (top / ".git").exists():
+        return sorted(_walk(top))
     tracked = _git(top, "ls-files", "-z", "--cached", "--recurse-submodules")
     others = _git(top, "ls-files", "-z", "--others", "--exclude-standard")
-    if tracked is None or others is None:
-        return sorted(_walk(top))
     found: set[str] = set()  # a conflict lists a file several times
     for path in map(os.fsdecode, [*tracked.split(b"\0"), *others.split(b"\0")]):
         if path.endswith("/"):  # another repository, which is not this one's submodule

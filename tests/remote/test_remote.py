@@ -285,6 +285,13 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     assert not (node.laptop / "mine.html").exists()
 
 
+def test_runs_are_not_looked_for_in_a_tree(node: LoginNode, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = ("--host", "bash", "submit", "train.py", "--runs", "mine")
+    done = node.fsdpkit(*words, cwd=tmp_path)
+    assert (done.returncode, "--runs" in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize(
     ("job", "noun"), [("gone.py", "gone.py"), ("hidden.py", "ignores"), ("../out.py", "outside")]
 )

@@ -117,6 +117,18 @@ def test_a_repository_s_own_programs_do_not_run(work: Path, tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
+def test_where_git_does_not_answer_nothing_is_sent(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it ignores may be secret."""
+    (work / ".git" / "config").write_text("[core")
+    with pytest.raises(StorageError, match="config"):
+        tree.tree_of(work, 100)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StorageError, match="no git"):
+        tree.tree_of(work, 100)
+
+
 def test_a_tree_is_found_again_unless_somebody_changed_it(work: Path) -> None:
     made = tree.tree_of(work, 100)
     assert tree.find_tree(made.digest) is None
