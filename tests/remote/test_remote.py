@@ -55,7 +55,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
             pytest.fail(reason)
         pytest.skip(reason)
     state = tmp_path_factory.mktemp("state")
-    with login_node({"FSDPKIT_STATE_DIR": str(state), "OMP_NUM_THREADS": "1"}) as made:
+    environ = {"FSDPKIT_STATE_DIR": str(state), "OMP_NUM_THREADS": "1"}
+    # The login node's own default is not meant by who asks it from elsewhere.
+    with login_node({**environ, "FSDPKIT_HOST": "nowhere.invalid"}) as made:
         yield made
 
 
