@@ -23,14 +23,18 @@ pytestmark = pytest.mark.xdist_group("remote")
 
 # An fsdpkit whose commands only say what they were called with, wait, or end as --task says.
 ECHO = f"""#!{sys.executable}
-import json, os, sys, time
+import json, os, signal, sys, time
 import fsdpkit.cli.main as cli
 
 def echo():
     words = [os.fsencode(word).hex() for word in sys.argv[1:]]
     said = dict(words=words, cwd=os.getcwd(), runs=os.environ["FSDPKIT_RUNS"], tty=os.isatty(1))
     number = int(sys.argv[sys.argv.index("--task") + 1]) if "--task" in sys.argv else 0
-    if number != 1000:
+    if number == 1001:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(json.dumps(said), flush=True)
+        time.sleep(15)
+    elif number != 1000:
         print(json.dumps(said), flush=True)
     else:
         try:
@@ -172,10 +176,12 @@ def test_the_exit_status_comes_back(
 class Waiting:
     """A command on the laptop that waits there until somebody ends it."""
 
-    def __init__(self, node: LoginNode, words: Sequence[str], there: str, terminal: bool) -> None:
+    def __init__(
+        self, node: LoginNode, words: Sequence[str], there: str, terminal: bool, task: int = 1000
+    ) -> None:
         self.ours, theirs = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
-            [node.laptop_command, "--host", "bash", *words, "--task", "1000"],
+            [node.laptop_command, "--host", "bash", *words, "--task", str(task)],
             env=node.environ(FSDPKIT_REMOTE=there),
             stdin=theirs if terminal else subprocess.DEVNULL,
             stdout=theirs,
@@ -205,9 +211,9 @@ class Waiting:
 
 @contextmanager
 def waiting(
-    node: LoginNode, words: Sequence[str], there: str, *, terminal: bool = False
+    node: LoginNode, words: Sequence[str], there: str, *, terminal: bool = False, task: int = 1000
 ) -> Iterator[Waiting]:
-    made = Waiting(node, words, there, terminal)
+    made = Waiting(node, words, there, terminal, task)
     try:
         made.read('"words"')
         yield made
@@ -229,6 +235,18 @@ def test_ctrl_c_reaches_the_command(
             command.process.send_signal(signal.SIGINT)
         assert command.ended() == 130
         assert b"interrupted there" in command.said
+
+
+def test_a_command_that_heeds_no_ctrl_c_is_left_at_the_third(
+    node: LoginNode, there: Callable[[str], str]
+) -> None:
+    with waiting(node, ["logs", "any"], there(ECHO), task=1001) as command:
+        for _ in range(2):
+            command.process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.process.wait(1)
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(10) == 130
 
 
 @pytest.mark.parametrize(
