@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -254,8 +255,9 @@ def receive(stream: BinaryIO, digest: str) -> Path:
     _check_digest(digest)
     top = trees_dir()
     try:
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        top.chmod(0o700)
+        for place in (top.parent, top):
+            place.mkdir(mode=0o700, exist_ok=True)
+            _refuse_of_others(place)
         _remove_stale(top)
         part = top / f".{digest}.{os.urandom(6).hex()}.part"
         part.mkdir(mode=0o700)
@@ -272,6 +274,16 @@ def receive(stream: BinaryIO, digest: str) -> Path:
         raise DamagedError("the work tree did not arrive whole; submit again") from error
     except OSError as error:
         raise StorageError(f"{top} cannot be written: {error.strerror or error}") from error
+
+
+def _refuse_of_others(place: Path) -> None:
+    """Who can write there decides what jobs run. Raises StorageError."""
+    found = place.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise StorageError(
+            f"{place} is another user's, or others can write to it, and so change what your jobs "
+            f"run: chmod go-w {shlex.quote(str(place))}"
+        )
 
 
 def _remove_stale(top: Path) -> None:

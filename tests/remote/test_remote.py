@@ -109,6 +109,35 @@ def test_many_commands_authenticate_once_and_a_jump_host_is_used(node: LoginNode
     assert sockets.stat().st_mode & 0o077 == 0
 
 
+def test_what_ssh_asks_is_asked_once_on_the_terminal(node: LoginNode) -> None:
+    """Here a passphrase; a second factor comes the same way."""
+    node.hang_up()
+    change = ["ssh-keygen", "-q", "-p", "-f", str(node.dir / "id")]
+    subprocess.run([*change, "-P", "", "-N", "sesame"], check=True, capture_output=True)
+    try:
+        child, terminal = pty.fork()
+        if child == 0:
+            words = [node.laptop_command, "--host", "bash", "sites"]
+            os.execve(words[0], words, node.environ())
+        said, answered = b"", False
+        while part := _part_of(terminal):
+            said += part
+            if b"passphrase" in said and not answered:
+                answered = bool(os.write(terminal, b"sesame\n"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, said
+        assert b"osc-pitzer" in said
+        assert node.fsdpkit("--host", "bash", "sites").returncode == 0
+    finally:
+        subprocess.run([*change, "-P", "sesame", "-N", ""], check=True, capture_output=True)
+
+
+def _part_of(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # nobody has its other end any more
+        return b""
+
+
 def test_a_default_host_and_its_settings_stand_in_a_file(
     node: LoginNode, there: Callable[[str], str]
 ) -> None:

@@ -20,6 +20,7 @@ from fsdpkit.remote.protocol import MOST_BYTES, Request, answer, answer_in
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -141,6 +142,20 @@ def test_a_tree_is_found_again_unless_somebody_changed_it(work: Path) -> None:
     assert tree.find_tree(made.digest) is None
     second = tree.receive(sent(made), made.digest)
     assert tree.find_tree(made.digest) == second != first
+
+
+def test_nobody_else_can_change_what_a_job_runs(work: Path, home: Path) -> None:
+    made = tree.tree_of(work, 100)
+    before = os.umask(0)
+    try:
+        place = tree.receive(sent(made), made.digest)
+    finally:
+        os.umask(before)
+    found = [place, *place.parents[:2], *place.rglob("*")]
+    assert [str(p) for p in found if not p.is_symlink() and p.stat().st_mode & 0o077] == []
+    place.parent.parent.chmod(0o770)
+    with pytest.raises(StorageError, match="chmod go-w"):
+        tree.receive(sent(made), made.digest)
 
 
 def test_a_file_that_changes_while_it_is_sent_is_noticed(work: Path) -> None:
