@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 _HIDDEN = ("_remote",)
-_DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit")
+_DEPENDENCIES = ("cloudpickle", "jinja2", "msgspec", "psutil", "rich", "submitit", "tomli")
 """What commands need besides click, and a laptop need not have."""
 _WORDS = "fsdpkit.words"
 """In click's context: the command and all that follows it, as typed."""
@@ -95,8 +95,8 @@ def fsdpkit(host: str | None, no_host: bool) -> None:
       fsdpkit --host LOGIN submit train.py      # from a laptop
 
     Exit status: 0 done, 2 wrong usage, 65 a file or template is wrong, 66 not found, 69 the
-    scheduler refused or did not answer, 74 a directory cannot be read or written, 78 a check
-    failed; `--wait` exits with the job's own status.
+    scheduler or the login node refused or did not answer, 74 a directory cannot be read or
+    written, 78 a check failed; `--wait` exits with the job's own status.
     """
 
 

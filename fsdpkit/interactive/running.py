@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time as clock
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
@@ -25,40 +25,18 @@ def run(
     *args: Any,
     nodes: int = 1,
     gpus: int = 1,
-    cluster: str | None = None,
-    account: str | None = None,
-    partition: str | None = None,
-    time: str | None = None,
-    spare: int | None = None,
-    sets: Sequence[str] = (),
-    after: str | None = None,
-    runs: str | os.PathLike[str] | None = None,
-    result_mb: int = 1000,
+    **options: Any,
 ) -> list[Any]:
     """Call `function(*args)` on every rank of a job; what each returned, by rank.
 
-    gpus: ranks per node. The rest is as in `submit`; result_mb is the most that one rank may
-    return. Shows how far the job is. Raises FunctionError for the first rank that raised, with its
+    gpus: ranks per node; the other options are those of `submit_function`. Shows how far the job
+    is. Raises FunctionError for the first rank that raised, with its
     traceback, and FsdpkitError. An interrupt (Ctrl-C, a notebook's stop) leaves the job going.
 
     >>> fsdpkit.run(lambda: os.environ["RANK"], nodes=2, gpus=4)    # doctest: +SKIP
     ['0', '1', '2', '3', '4', '5', '6', '7']
     """
-    submitted = submit_function(
-        function,
-        *args,
-        nodes=nodes,
-        gpus=gpus,
-        cluster=cluster,
-        account=account,
-        partition=partition,
-        time=time,
-        spare=spare,
-        sets=sets,
-        after=after,
-        runs=runs,
-        result_mb=result_mb,
-    )
+    submitted = submit_function(function, *args, nodes=nodes, gpus=gpus, **options)
     try:
         return results_of(submitted, _watch(submitted))
     except KeyboardInterrupt:
@@ -73,12 +51,12 @@ def run(
 
 def _watch(submitted: Run) -> JobState:
     """The state at the end; until then one line: the state, since when, what rank 0 last wrote."""
-    began_s = clock.monotonic()
+    began_s = time.monotonic()
     with ProgressLine() as line:
         line.show(f"{submitted.id}: submitted as job {submitted.job_id}")
 
         def tell(state: JobState) -> None:
-            elapsed_s = int(clock.monotonic() - began_s)
+            elapsed_s = int(time.monotonic() - began_s)
             minutes, seconds = divmod(elapsed_s, 60)
             last = _last_words(submitted) if state.phase != "pending" else ""
             line.show(

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from fsdpkit.errors import NotFoundError, RemoteError, StorageError
+from fsdpkit.errors import NotFoundError, RemoteError, StorageError, UsageError
 from fsdpkit.remote import tree
 from fsdpkit.remote.connection import Connection, connect
 from fsdpkit.remote.hosts import Host
@@ -43,6 +43,7 @@ def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:
     )
     request.encode()
     if words[0] == "submit" and (job := options.get("job")) is not None and _lies_here(job):
+        _refuse_runs_in_tree(options.get("runs"))
         sent = tree.tree_of(Path.cwd(), host.tree_mb)
         _refuse_missing(job, sent)
         connection = connect(host)
@@ -59,6 +60,15 @@ def _lies_here(job: str) -> bool:
     """Whether JOB is a file of this machine's: a name is the login node's, and so is a path from
     its root."""
     return not job.startswith("/") and (job.endswith((".py", ".toml")) or "/" in job)
+
+
+def _refuse_runs_in_tree(runs: str | None) -> None:
+    """Raises UsageError: other commands would look for them at home."""
+    if runs is not None and not runs.startswith(("/", "~")):
+        raise UsageError(
+            f"--runs {runs}: with --host give the whole path on the login node, or leave it out "
+            "and name it once, as `runs` of the host in hosts.toml"
+        )
 
 
 def _refuse_missing(job: str, sent: tree.Tree) -> None:

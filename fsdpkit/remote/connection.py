@@ -30,6 +30,8 @@ from fsdpkit.remote.protocol import PROTOCOL, Request, answer_in
 
 _SSH_FAILED = 255
 _KEPT_S = 600
+_PATIENT_INTERRUPTS = 2
+"""How often Ctrl-C is passed on before it ends ssh itself, as where the network hangs."""
 _LONGEST_DIR = 45
 """Of the sockets' directory: with ssh's name for a socket, a path of 104 characters at most."""
 
@@ -127,11 +129,14 @@ class Connection:
             stdout=stdout,
             preexec_fn=apart,
         ) as process:
+            interrupts = 0
             while True:
                 try:
                     return process.wait()
                 except KeyboardInterrupt:
-                    if apart is None:
+                    interrupts += 1
+                    if apart is None or interrupts > _PATIENT_INTERRUPTS:
+                        process.terminate()
                         raise
                     _interrupt(process)
 

@@ -84,7 +84,10 @@ def _from_table(name: str, table: dict[str, Any]) -> Host:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's table, checked; empty where there is none. Raises ConfigError."""
+    """The file's table, checked; empty where there is none, or no directory that could be read,
+    of which commands speak themselves. Raises ConfigError."""
+    if assets.why_not_read():
+        return {}
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fsdpkit.errors import UsageError
@@ -40,8 +40,6 @@ class Request:
     """Of the laptop's terminal, where the command has none of its own."""
     terminal: bool = False
     protocol: int = PROTOCOL
-    more: dict[str, Any] = field(default_factory=dict)
-    """Room for what a newer side says."""
 
     def encode(self) -> str:
         """Raises UsageError for one that is too long for a command line."""

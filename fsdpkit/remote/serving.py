@@ -78,11 +78,12 @@ def _run(
     request: Request, main: Callable[[], None], work_dir: Path, output: int | None = None
 ) -> int:
     """The command's exit status, 128 + n if signal n ended it. output: for its standard output."""
+    # Both are meant for the child, which a terminal tells, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     child = os.fork()
     if child == 0:
         _become(request, main, work_dir, output)
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # meant for the child, which the terminal tells, too
     if request.terminal:
         signal.signal(signal.SIGHUP, lambda *_: _in_background(lambda: _end(child)))
     else:
@@ -103,6 +104,8 @@ def _become(
     """The forked child: `fsdpkit WORDS…` in the work directory; leaves this process."""
     status = 1
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if not request.terminal:
             with suppress(OSError):

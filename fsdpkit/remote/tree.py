@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -83,9 +84,9 @@ def tree_of(directory: Path, most_mb: int) -> Tree:
         raise StorageError(f"{error.filename or top} cannot be read: {error.strerror}") from error
 
 
-def _git(top: Path, *words: str) -> bytes | None:
-    """What git answers; None without git or outside of a work tree. A repository's configuration
-    may name a program for git to run (core.fsmonitor), which nobody asked for."""
+def _git(top: Path, *words: str) -> bytes:
+    """What git answers. A repository's configuration may name a program for git to run
+    (core.fsmonitor), which nobody asked for. Raises StorageError."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(top), *words],
@@ -94,21 +95,30 @@ def _git(top: Path, *words: str) -> bytes | None:
             check=False,
         )
     except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+        raise StorageError(
+            f"{top} is in a git repository, and there is no git here to tell what it ignores"
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()
+        raise StorageError(f"git cannot tell what belongs to {top}: {said}")
+    return done.stdout
 
 
 def _git_top(directory: Path) -> Path | None:
+    """The work tree that git has around the directory; None outside of any. Where git does not
+    answer nothing is sent: what it ignores may be secret."""
+    if not any((place / ".git").exists() for place in (directory, *directory.parents)):
+        return None
     said = _git(directory, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(said.removesuffix(b"\n"))) if said else None
+    return Path(os.fsdecode(said.removesuffix(b"\n")))
 
 
 def _files(top: Path) -> list[str]:
     """Paths below `top` of what belongs to the tree, sorted."""
+    if not (top / ".git").exists():
+        return sorted(_walk(top))
     tracked = _git(top, "ls-files", "-z", "--cached", "--recurse-submodules")
     others = _git(top, "ls-files", "-z", "--others", "--exclude-standard")
-    if tracked is None or others is None:
-        return sorted(_walk(top))
     found: set[str] = set()  # a conflict lists a file several times
     for path in map(os.fsdecode, [*tracked.split(b"\0"), *others.split(b"\0")]):
         if path.endswith("/"):  # another repository, which is not this one's submodule
@@ -245,8 +255,9 @@ def receive(stream: BinaryIO, digest: str) -> Path:
     _check_digest(digest)
     top = trees_dir()
     try:
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        top.chmod(0o700)
+        for place in (top.parent, top):
+            place.mkdir(mode=0o700, exist_ok=True)
+            _refuse_of_others(place)
         _remove_stale(top)
         part = top / f".{digest}.{os.urandom(6).hex()}.part"
         part.mkdir(mode=0o700)
@@ -263,6 +274,16 @@ def receive(stream: BinaryIO, digest: str) -> Path:
         raise DamagedError("the work tree did not arrive whole; submit again") from error
     except OSError as error:
         raise StorageError(f"{top} cannot be written: {error.strerror or error}") from error
+
+
+def _refuse_of_others(place: Path) -> None:
+    """Who can write there decides what jobs run. Raises StorageError."""
+    found = place.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise StorageError(
+            f"{place} is another user's, or others can write to it, and so change what your jobs "
+            f"run: chmod go-w {shlex.quote(str(place))}"
+        )
 
 
 def _remove_stale(top: Path) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
 
+_OPTIONS = ("cluster", "account", "partition", "time", "spare", "after", "runs")
+# Nothing is saved on the way, so what was cut short would only begin anew.
+_OWN_RETRY = ("retry.on_crash=stop", "retry.on_time_limit=stop")
 MOST_MB = 100
 """Of the function and its arguments: data belongs into files."""
 
@@ -35,45 +38,43 @@ def submit_function(
     *args: Any,
     nodes: int = 1,
     gpus: int = 1,
-    cluster: str | None = None,
-    account: str | None = None,
-    partition: str | None = None,
-    time: str | None = None,
-    spare: int | None = None,
     sets: Sequence[str] = (),
-    after: str | None = None,
-    runs: str | os.PathLike[str] | None = None,
     result_mb: int = 1000,
+    **options: Any,
 ) -> Run:
     """Submit a job whose ranks each call `function(*args)`; `Run.returned()` has what they return.
 
-    gpus: ranks per node. result_mb: the most that one rank may return. Keyword arguments of the
-    function: functools.partial. A rank that raises ends the job, unless sets names another
-    retry.on_crash. Raises FsdpkitError.
+    gpus: ranks per node. result_mb: the most that one rank may return. options: the others of
+    `submit`, such as account, time and runs. Keyword arguments of the function:
+    functools.partial. A rank that raises ends the job, and so does the time limit, unless sets
+    names another retry.on_crash or retry.on_time_limit. Raises FsdpkitError.
     """
     from fsdpkit.config.trust import items_of, refuse_strangers
     from fsdpkit.scheduling.submission import Request, plan, submit_plan
 
+    _refuse_unknown(options)
     call = _pickled(function, args)
     entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
-    own = [f"name={_job_name(function)}", "retry.on_crash=stop"]
     request = Request(
         job=str(entry),
         nodes=nodes,
         gpus=gpus,
-        cluster=cluster,
-        account=account,
-        partition=partition,
-        time=time,
-        spare=spare,
-        sets=[*own, *sets],
-        after=after,
-        runs=runs,
+        sets=[*_OWN_RETRY, f"name={_job_name(function)}", *sets],
+        **options,
         args=("--digest", calls.digest_of(call), "--result-mb", str(result_mb)),
     )
     decided, _ = plan(request)
     refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
-    return submit_plan(decided, runs, prepare=lambda paths: _write(paths, call))
+    return submit_plan(decided, request.runs, prepare=lambda paths: _write(paths, call))
+
+
+def _refuse_unknown(options: dict[str, Any]) -> None:
+    """Raises UsageError: the function's own keywords would otherwise be lost among them."""
+    for name in options.keys() - _OPTIONS:
+        raise UsageError(
+            f"{name}= is no option of a submission.{assets.nearest(name, _OPTIONS)} Keyword "
+            "arguments of the function go through functools.partial"
+        )
 
 
 def _write(paths: RunPaths, call: bytes) -> None:

@@ -23,14 +23,18 @@ pytestmark = pytest.mark.xdist_group("remote")
 
 # An fsdpkit whose commands only say what they were called with, wait, or end as --task says.
 ECHO = f"""#!{sys.executable}
-import json, os, sys, time
+import json, os, signal, sys, time
 import fsdpkit.cli.main as cli
 
 def echo():
     words = [os.fsencode(word).hex() for word in sys.argv[1:]]
     said = dict(words=words, cwd=os.getcwd(), runs=os.environ["FSDPKIT_RUNS"], tty=os.isatty(1))
     number = int(sys.argv[sys.argv.index("--task") + 1]) if "--task" in sys.argv else 0
-    if number != 1000:
+    if number == 1001:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(json.dumps(said), flush=True)
+        time.sleep(15)
+    elif number != 1000:
         print(json.dumps(said), flush=True)
     else:
         try:
@@ -55,7 +59,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
             pytest.fail(reason)
         pytest.skip(reason)
     state = tmp_path_factory.mktemp("state")
-    with login_node({"FSDPKIT_STATE_DIR": str(state), "OMP_NUM_THREADS": "1"}) as made:
+    environ = {"FSDPKIT_STATE_DIR": str(state), "OMP_NUM_THREADS": "1"}
+    # The login node's own default is not meant by who asks it from elsewhere.
+    with login_node({**environ, "FSDPKIT_HOST": "nowhere.invalid"}) as made:
         yield made
 
 
@@ -101,6 +107,35 @@ def test_many_commands_authenticate_once_and_a_jump_host_is_used(node: LoginNode
     assert (node.sshd.logins() - before, node.jump.logins() - jumped) == (1, 1)
     sockets = node.dir / "run" / "fsdpkit"
     assert sockets.stat().st_mode & 0o077 == 0
+
+
+def test_what_ssh_asks_is_asked_once_on_the_terminal(node: LoginNode) -> None:
+    """Here a passphrase; a second factor comes the same way."""
+    node.hang_up()
+    change = ["ssh-keygen", "-q", "-p", "-f", str(node.dir / "id")]
+    subprocess.run([*change, "-P", "", "-N", "sesame"], check=True, capture_output=True)
+    try:
+        child, terminal = pty.fork()
+        if child == 0:
+            words = [node.laptop_command, "--host", "bash", "sites"]
+            os.execve(words[0], words, node.environ())
+        said, answered = b"", False
+        while part := _part_of(terminal):
+            said += part
+            if b"passphrase" in said and not answered:
+                answered = bool(os.write(terminal, b"sesame\n"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, said
+        assert b"osc-pitzer" in said
+        assert node.fsdpkit("--host", "bash", "sites").returncode == 0
+    finally:
+        subprocess.run([*change, "-P", "sesame", "-N", ""], check=True, capture_output=True)
+
+
+def _part_of(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # nobody has its other end any more
+        return b""
 
 
 def test_a_default_host_and_its_settings_stand_in_a_file(
@@ -170,10 +205,12 @@ def test_the_exit_status_comes_back(
 class Waiting:
     """A command on the laptop that waits there until somebody ends it."""
 
-    def __init__(self, node: LoginNode, words: Sequence[str], there: str, terminal: bool) -> None:
+    def __init__(
+        self, node: LoginNode, words: Sequence[str], there: str, terminal: bool, task: int = 1000
+    ) -> None:
         self.ours, theirs = pty.openpty() if terminal else os.pipe()
         self.process = subprocess.Popen(
-            [node.laptop_command, "--host", "bash", *words, "--task", "1000"],
+            [node.laptop_command, "--host", "bash", *words, "--task", str(task)],
             env=node.environ(FSDPKIT_REMOTE=there),
             stdin=theirs if terminal else subprocess.DEVNULL,
             stdout=theirs,
@@ -203,9 +240,9 @@ class Waiting:
 
 @contextmanager
 def waiting(
-    node: LoginNode, words: Sequence[str], there: str, *, terminal: bool = False
+    node: LoginNode, words: Sequence[str], there: str, *, terminal: bool = False, task: int = 1000
 ) -> Iterator[Waiting]:
-    made = Waiting(node, words, there, terminal)
+    made = Waiting(node, words, there, terminal, task)
     try:
         made.read('"words"')
         yield made
@@ -227,6 +264,18 @@ def test_ctrl_c_reaches_the_command(
             command.process.send_signal(signal.SIGINT)
         assert command.ended() == 130
         assert b"interrupted there" in command.said
+
+
+def test_a_command_that_heeds_no_ctrl_c_is_left_at_the_third(
+    node: LoginNode, there: Callable[[str], str]
+) -> None:
+    with waiting(node, ["logs", "any"], there(ECHO), task=1001) as command:
+        for _ in range(2):
+            command.process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.process.wait(1)
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(10) == 130
 
 
 @pytest.mark.parametrize(
@@ -283,6 +332,13 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     done = node.fsdpkit("--host", "bash", "report", "nosuch", "-o", "mine.html")
     assert (done.returncode, "nosuch" in done.stderr) == (66, True)
     assert not (node.laptop / "mine.html").exists()
+
+
+def test_runs_are_not_looked_for_in_a_tree(node: LoginNode, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = ("--host", "bash", "submit", "train.py", "--runs", "mine")
+    done = node.fsdpkit(*words, cwd=tmp_path)
+    assert (done.returncode, "--runs" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(

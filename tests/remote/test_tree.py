@@ -20,6 +20,7 @@ from fsdpkit.remote.protocol import MOST_BYTES, Request, answer, answer_in
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -117,6 +118,18 @@ def test_a_repository_s_own_programs_do_not_run(work: Path, tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
+def test_where_git_does_not_answer_nothing_is_sent(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it ignores may be secret."""
+    (work / ".git" / "config").write_text("[core")
+    with pytest.raises(StorageError, match="config"):
+        tree.tree_of(work, 100)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StorageError, match="no git"):
+        tree.tree_of(work, 100)
+
+
 def test_a_tree_is_found_again_unless_somebody_changed_it(work: Path) -> None:
     made = tree.tree_of(work, 100)
     assert tree.find_tree(made.digest) is None
@@ -129,6 +142,20 @@ def test_a_tree_is_found_again_unless_somebody_changed_it(work: Path) -> None:
     assert tree.find_tree(made.digest) is None
     second = tree.receive(sent(made), made.digest)
     assert tree.find_tree(made.digest) == second != first
+
+
+def test_nobody_else_can_change_what_a_job_runs(work: Path, home: Path) -> None:
+    made = tree.tree_of(work, 100)
+    before = os.umask(0)
+    try:
+        place = tree.receive(sent(made), made.digest)
+    finally:
+        os.umask(before)
+    found = [place, *place.parents[:2], *place.rglob("*")]
+    assert [str(p) for p in found if not p.is_symlink() and p.stat().st_mode & 0o077] == []
+    place.parent.parent.chmod(0o770)
+    with pytest.raises(StorageError, match="chmod go-w"):
+        tree.receive(sent(made), made.digest)
 
 
 def test_a_file_that_changes_while_it_is_sent_is_noticed(work: Path) -> None:

@@ -229,6 +229,11 @@ def test_what_no_other_process_could_call_is_refused_before_a_run_is_made(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_keyword_that_is_no_option_of_a_submission_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"acount.*'account'.*partial"):
+        submit_function(print, acount="pas1234")
+
+
 def test_a_submission_that_fails_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
