@@ -228,6 +228,7 @@ def _described(status: Status) -> list[str]:
     lines += _labelled("nodes", status.nodes)
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
+    lines += _labelled("code", _code(status))
     lines += _progress_lines(status)
     for remark in status.remarks:
         lines += hanging(remark, "  note       ", " " * 13)
@@ -243,6 +244,12 @@ def _described(status: Status) -> list[str]:
     for sentence in status.unread:
         lines += _labelled("not read", sentence)
     return lines
+
+
+def _code(status: Status) -> str | None:
+    from fsdpkit.runs.provenance import in_words
+
+    return None if status.provenance is None else in_words(status.provenance)
 
 
 def _left_out(status: Status) -> str | None:

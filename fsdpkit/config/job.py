@@ -234,10 +234,10 @@ def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
         return False
     try:
         source = read_source(entry)
+        tree = None if source is None else syntax_of(source)
+        return tree is not None and not reads_settings(tree, entry.parent)
     except OSError:
         return False
-    tree = None if source is None else syntax_of(source)
-    return tree is not None and not reads_settings(tree)
 
 
 def reload_job(

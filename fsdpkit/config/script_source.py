@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 _MOST_BYTES = 4 << 20
+_RUNS_OTHER_CODE = frozenset({"runpy", "importlib"})
 _READER = "fsdpkit.training.command_line"
 """Who imports this reads the settings in `[training]`, through `--job`."""
 
@@ -28,9 +29,33 @@ def syntax_of(source: bytes) -> ast.Module | None:
         return None
 
 
-def reads_settings(tree: ast.Module) -> bool:
-    """Whether a script reads `[training]`: it imports who does, or names the option itself."""
-    return any(_reads_them(node) for node in ast.walk(tree))
+def reads_settings(tree: ast.Module, beside: Path) -> bool:
+    """Whether a script may read `[training]`: it, or a module that lies `beside` it, imports who
+    does, names the option itself, or runs code that is not seen here."""
+    trees, names = [tree], set[str]()
+    for one in trees:
+        if any(_reads_them(node) for node in ast.walk(one)):
+            return True
+        for name in _imported(one) - names:
+            names.add(name)
+            found = [beside / f"{name}.py", beside / name / "__init__.py"]
+            for path in filter(Path.is_file, found):
+                source = read_source(path)
+                if source is None or (read := syntax_of(source)) is None:
+                    return True
+                trees.append(read)
+    return bool(names & _RUNS_OTHER_CODE)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Top-level names of all modules that are imported anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def _reads_them(node: ast.AST) -> bool:

@@ -6,6 +6,7 @@
         job.sbatch                  the script, byte for byte as sbatch got it
         job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
+        provenance.json source.diff which code and packages that was (runs/provenance.py)
         run.json.lock               while somebody changes the record
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
@@ -174,6 +175,14 @@ class RunPaths:
     @property
     def call(self) -> Path:
         return self.dir / "call.pkl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.dir / "provenance.json"
+
+    @property
+    def source_diff(self) -> Path:
+        return self.dir / "source.diff"
 
     @property
     def submitit(self) -> Path:

@@ -98,10 +98,18 @@ def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
 
 
 def _check_settings(job: LoadedJob, tree: ast.Module | None) -> None:
-    if job.spec.training is msgspec.UNSET or tree is None or reads_settings(tree):
+    origins = {k: o for k, o in job.layered.origins.items() if k.partition(".")[0] == "training"}
+    # Who writes [training] into a job file, or puts a script in our trainer's place, means it.
+    typed = {key: origin for key, origin in origins.items() if origin in ("--set", "command line")}
+    others = (origin for origin in origins.values() if origin not in typed.values())
+    if not typed or not all(origin.endswith(" defaults.toml") for origin in others):
         return
-    keys = [key for key in job.layered.origins if key.partition(".")[0] == "training"]
-    key = max(keys, key=len, default="training")
+    try:
+        if tree is None or reads_settings(tree, job.entry.parent):
+            return
+    except OSError:
+        return
+    key = max(typed, key=len)
     raise ConfigError(
         f"job {job.spec.name}: {key} ({job.origin(key)}): settings in [training] are for the "
         f"fsdpkit trainer, and {job.entry.name} does not read them; give your script its own "

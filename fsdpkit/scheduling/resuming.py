@@ -29,6 +29,7 @@ from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
+from fsdpkit.scheduling.provenance import kept_files, write_provenance
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
@@ -246,6 +247,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
         save(run.paths, msgspec.structs.replace(record, resuming=next_job))
         try:
             write_job(run.paths, plan)
+            write_provenance(run.paths, plan.job, plan.site)
             if not plan.chained:
                 _take_back_requests(run)
             job_id, cluster = call_scheduler(plan, run.paths, script)
@@ -312,7 +314,7 @@ def _kept(path: Path, record: RunRecord) -> Path:
 def _keep(paths: RunPaths, record: RunRecord) -> None:
     """Set aside what the newest job was given; after a resume that was cut short it is there."""
     try:
-        for path in (paths.script, paths.job):
+        for path in (paths.script, paths.job, *kept_files(paths)):
             kept = _kept(path, record)
             if not kept.exists():
                 write_atomically(kept, read_bytes(path))

@@ -285,6 +285,7 @@ def submit_plan(
     """
     import shutil
 
+    from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 
@@ -295,6 +296,7 @@ def submit_plan(
     try:
         record = _record(plan, directory)
         write_job(paths, plan)
+        write_provenance(paths, plan.job, plan.site)
         if prepare is not None:
             prepare(paths)
         save(paths, record)

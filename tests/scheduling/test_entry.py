@@ -154,7 +154,7 @@ def test_a_pythonpath_of_the_job_counts(planned: Submitted, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("key", ["training.steps=4", "training.optimizer.lr=1e-3"])
 def test_settings_of_the_trainer_are_refused_for_a_script_that_reads_none(
-    planned: Submitted, key: str
+    planned: Submitted, key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
         planned("import argparse", key)
@@ -163,6 +163,22 @@ def test_settings_of_the_trainer_are_refused_for_a_script_that_reads_none(
     planned("from fsdpkit.training.command_line import read_settings", key)
     planned("from fsdpkit import training\ntraining.command_line.read_settings('x')", key)
     planned("p.add_argument('--job') if 0 else None\np = 0", key)
+    (tmp_path / "beside.py").write_text("import further")
+    (tmp_path / "further.py").write_text("import argparse")
+    with pytest.raises(ConfigError):
+        planned("def main():\n    import beside", key)
+    (tmp_path / "further.py").write_text("from fsdpkit.training import read_settings")
+    planned("def main():\n    import beside", key)
+    planned("import runpy\nrunpy.run_path('/their/train.py')", key)
+
+
+def test_a_script_in_the_place_of_our_trainer_may_take_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import argparse")
+    request = Request("t5", cluster="local", sets=["entry=mine.py", "training.steps=3"])
+    assert plan(request)[0].job.spec.training.steps == 3  # type: ignore[union-attr]
 
 
 def test_ones_own_defaults_for_the_trainer_do_not_reach_other_scripts(

@@ -24,6 +24,7 @@ from fsdpkit.reporting.series import Metrics
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
+from fsdpkit.runs.provenance import in_words, read_provenance
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
@@ -154,6 +155,7 @@ def facts(
     found = [
         ("Job", str(job.get("description") or record.name)),
         ("Script", str(job.get("entry") or "")),
+        ("Code", _code(run)),
         ("Cluster", record.cluster or record.site),
         ("Partition", _partition(run, job)),
         ("Account", _resource(job, "account")),
@@ -169,6 +171,11 @@ def facts(
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
         found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
     return [(name, words) for name, words in found if words]
+
+
+def _code(run: Run) -> str:
+    found = read_provenance(run.paths.provenance)
+    return "" if found is None else in_words(found)
 
 
 def _partition(run: Run, job: Mapping[str, Any]) -> str:

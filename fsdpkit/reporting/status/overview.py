@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import open_regular, read_json
 from fsdpkit.runs.record import JobRecord, RunRecord, load
 from fsdpkit.runs.store import runs_by_end
@@ -128,6 +129,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     many there are to do (0: not known)."""
     before: list[dict[str, Any]] = []
     """The record's earlier jobs."""
+    provenance: Provenance | None = None
+    """Which code and packages its newest job was made of; read only for a single run."""
     others: list[str] = []
     """In words, the jobs before the one that matters now, and those chained behind it."""
     unread: list[str] = []
@@ -213,6 +216,7 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     return msgspec.structs.replace(
         status,
         waiting=_waiting(record, standing.states, details),
+        provenance=read_provenance(paths.provenance),
         left_out=_left_out(paths, record, details),
         differences=differences(asked_for(paths), details),
         tasks=tasks if record.array is not None else [],
