@@ -77,7 +77,7 @@ def test_a_plain_script_is_found_hanging_stops_with_all_its_ranks_and_goes_on(
     fsdpkit: Callable[..., Any],
 ) -> None:
     script = write_script("train.py", TRAIN)
-    sets = ("--set", "retry.hang_s=5", "--set", "retry.restarts=2")
+    sets = ("--set", "retry.hang_s=8", "--set", "retry.restarts=2")
     answer = submit(str(script), "--nodes", "2", "--gpus", "2", *sets, warm=True)
     run = Run.open(answer["dir"])
     state = run.wait(poll_s=0.2)

@@ -225,7 +225,8 @@ def test_an_export_takes_the_place_of_an_earlier_one(tmp_path):
     export(tmp_path / "x", build(**V1_1), UNTIED, max_file_bytes=3000)
     export(tmp_path / "x", build(**V1_0), TIED)
     names = {p.name for p in (tmp_path / "x").iterdir()}
-    assert names == {"config.json", "generation_config.json", "model.safetensors"}
+    said = {"config.json", "generation_config.json", "fsdpkit-export.json"}
+    assert names == {*said, "model.safetensors"}
 
 
 def test_an_export_can_be_read_by_whom_the_umask_lets(tmp_path):
