@@ -233,6 +233,7 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("attempts", _attempts(status))
     lines += _task_lines(status.tasks)
     lines += _labelled("exit", status.exit)
+    lines += _provenance_lines(status)
     lines += _labelled("directory", status.dir)
     if status.phase == "failed" or _not_vouched_for(status):
         lines += [f"  {line}" for line in _failure_lines(status)]
@@ -240,6 +241,18 @@ def _described(status: Status) -> list[str]:
         lines.append(f"  to go on: fsdpkit resume {status.run}")
     for sentence in status.unread:
         lines += _labelled("not read", sentence)
+    return lines
+
+
+def _provenance_lines(status: Status) -> list[str]:
+    """Which code ran, and whether in a copy of it."""
+    from fsdpkit.runs.provenance import in_words
+
+    if (found := status.provenance) is None:
+        return []
+    lines = _labelled("code", in_words(found))
+    if found.snapshot is not None:
+        lines += _labelled("in a copy", f"of {found.snapshot.source}")
     return lines
 
 

@@ -57,6 +57,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     bounds = [bounds_of(one.history, states, one.metrics) for one in trainings]
     detailed = trainings[0] if tasks is None or array_task is not None else None
     job = about.job_of(run)
+    made_from = about.provenance_of(run)
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
@@ -67,7 +68,8 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "facts": about.facts(run, detailed, job, states),
         "diagnosis": _diagnosis(run, array_task, trainings),
         "efficiency": _efficiency(run, trainings, states, bounds, now_s),
-        "settings": about.settings(job),
+        "settings": about.settings(job, made_from),
+        "sources": about.sources(run, made_from),
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
         "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
