@@ -19,6 +19,7 @@ COMMANDS = {
     "logs": "Print or follow what ranks wrote, or only what broke.",
     "diagnose": "Say why a run failed, or why it does not start.",
     "report": "Write a run's report: one HTML file to look at and send.",
+    "compare": "Put runs beside one another: settings, figures, curves.",
     "watch": "Watch a run live.",
     "cancel": "End a run, with a last checkpoint if asked.",
     "check": "Check this login node, or measure nodes before a training.",

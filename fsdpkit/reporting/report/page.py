@@ -75,7 +75,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
         **(_details(run, detailed, states, bounds[0], now_s) if detailed else _NO_DETAILS),
     }
-    return _rendered(context)
+    return rendered("page.html.j2", {**context, "formulas": FORMULAS})
 
 
 _NO_DETAILS: dict[str, Any] = {
@@ -310,7 +310,8 @@ def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
 # HTML
 
 
-def _rendered(context: Mapping[str, Any]) -> str:
+def rendered(template: str, context: Mapping[str, Any]) -> str:
+    """The page that `template` makes of the context, with style and script inside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     style = (_HERE / "page.css").read_text("utf-8")
@@ -326,8 +327,8 @@ def _rendered(context: Mapping[str, Any]) -> str:
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template("page.html.j2").render(
-        **context, style=Markup(style), script=Markup(script), policy=policy, formulas=FORMULAS
+    return environment.get_template(template).render(
+        **context, style=Markup(style), script=Markup(script), policy=policy
     )
 
 
