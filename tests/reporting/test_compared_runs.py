@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fsdpkit.errors import UsageError
-from fsdpkit.reporting.comparison.compared import ABSENT, Curve, compare, curves, label
+from fsdpkit.reporting.comparison.compared import Curve, compare, curves, label
 from fsdpkit.reporting.comparison.drawing import drawn
 from fsdpkit.reporting.comparison.page import page
 from fsdpkit.runs.provenance import Packages, Provenance, Repository, Script, save_provenance
