@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -284,7 +283,7 @@ def _glance(path: Path) -> tuple[Description | None, str | None, bool]:
     """What a checkpoint says of itself, what is wrong with it without reading its tensors, and
     whether a resume stops there instead of passing it over: another version wrote it."""
     from fsdpkit.errors import ConfigError, StorageError
-    from fsdpkit.runs.checkpoints import checksums, describe
+    from fsdpkit.runs.checkpoints import checksums, describe, wrong_size
 
     description = None
     try:
@@ -293,23 +292,7 @@ def _glance(path: Path) -> tuple[Description | None, str | None, bool]:
     except (StorageError, ConfigError) as error:
         problem = _without(path, str(error).rstrip("."))
         return description, problem, isinstance(error, ConfigError)
-    return description, _wrong_size(path, description.files), False
-
-
-def _wrong_size(path: Path, sizes: Mapping[str, int]) -> str | None:
-    """The first file of the checkpoint `path` that is not there in its size."""
-    for name, size in sizes.items():
-        try:
-            found = os.stat(path / name)
-        except FileNotFoundError:
-            return f"{name} is missing"
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
-        if not stat.S_ISREG(found.st_mode):
-            return f"{name} is not a file"
-        if found.st_size != size:
-            return f"{name} has {found.st_size:,} bytes instead of {size:,}"
-    return None
+    return description, wrong_size(path, description.files), False
 
 
 def _tell_drafts(place: Place) -> None:

@@ -228,7 +228,6 @@ def _described(status: Status) -> list[str]:
     lines += _labelled("nodes", status.nodes)
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
-    lines += _labelled("code", _code(status))
     lines += _progress_lines(status)
     for remark in status.remarks:
         lines += hanging(remark, "  note       ", " " * 13)
@@ -236,6 +235,7 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("attempts", _attempts(status))
     lines += _task_lines(status.tasks)
     lines += _labelled("exit", status.exit)
+    lines += _provenance_lines(status)
     lines += _labelled("directory", status.dir)
     if status.phase == "failed" or _not_vouched_for(status):
         lines += [f"  {line}" for line in _failure_lines(status)]
@@ -246,10 +246,16 @@ def _described(status: Status) -> list[str]:
     return lines
 
 
-def _code(status: Status) -> str | None:
+def _provenance_lines(status: Status) -> list[str]:
+    """Which code ran, and whether in a copy of it."""
     from fsdpkit.runs.provenance import in_words
 
-    return None if status.provenance is None else in_words(status.provenance)
+    if (found := status.provenance) is None:
+        return []
+    lines = _labelled("code", in_words(found))
+    if found.snapshot is not None:
+        lines += _labelled("in a copy", f"of {found.snapshot.source}")
+    return lines
 
 
 def _left_out(status: Status) -> str | None:

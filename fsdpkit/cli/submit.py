@@ -45,6 +45,9 @@ class _WithTrainerArgs(click.Command):
 @click.option("--partition", help="Partition (default: the first that fits).")
 @click.option("--time", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.")
 @click.option("--spare", type=click.IntRange(0, 1000), help="Nodes more, to replace a lost one.")
+@click.option(
+    "--snapshot/--no-snapshot", default=None, help="Run in a copy of the work tree as it is now."
+)
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job file.")
 @click.option("--array", metavar="SPEC", help="Array tasks, as in sbatch: 0-15, 1,3, 0-99%10.")
 @click.option(
@@ -67,6 +70,7 @@ def command(
     partition: str | None,
     time: str | None,
     spare: int | None,
+    snapshot: bool | None,
     sets: tuple[str, ...],
     array: str | None,
     after: str | None,
@@ -94,7 +98,9 @@ def command(
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
     request = submission.Request(
-        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args, spare
+        *(job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args),
+        spare=spare,
+        snapshot=snapshot,
     )
     plan, why = submission.plan(request)
     say_where(plan, why)
@@ -110,6 +116,7 @@ def command(
     say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, runs)
     report(run, as_json)
+    say_what_the_copy_lacks(run)
     if wait or follow:
         with going_on(run.id):
             if follow:
@@ -137,6 +144,20 @@ def say_what_is_left_out(names: list[str]) -> None:
     else:
         told = f"not passed on to sbatch, for directives decide: {', '.join(names)}"
     click.echo(f"fsdpkit: {told}", err=True)
+
+
+def say_what_the_copy_lacks(run: Run) -> None:
+    """Symbolic links of a snapshot that now lead nowhere."""
+    from fsdpkit.runs.provenance import read_provenance
+
+    found = read_provenance(run.paths)
+    if found is None or found.snapshot is None or not (names := found.snapshot.dangling):
+        return
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    click.echo(
+        f"fsdpkit: symbolic links whose target is not in the copy: {', '.join(names[:3])}{more}",
+        err=True,
+    )
 
 
 def report(run: Run, as_json: bool) -> None:

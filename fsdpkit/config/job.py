@@ -124,6 +124,17 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = False
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run keeps of the work tree that it was submitted from."""
+
+    snapshot: Annotated[
+        bool, Meta(description="Copy the work tree into the run, and run there.")
+    ] = False
+    limit_mb: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Megabytes that a snapshot may have at most.")
+    ] = 500
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to run, with which arguments and resources."""
 
@@ -152,6 +163,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
     files: Annotated[
         Files | UnsetType, Meta(description="Who may read the run; unset: its owner alone.")
+    ] = UNSET
+    source: Annotated[
+        Source | UnsetType, Meta(description="What the run keeps of the work tree; unset: nothing.")
     ] = UNSET
     training: Annotated[
         TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
@@ -184,6 +198,10 @@ class LoadedJob:
     @property
     def opens_to_group(self) -> bool:
         return isinstance(self.spec.files, Files) and self.spec.files.group
+
+    @property
+    def source(self) -> Source:
+        return self.spec.source if isinstance(self.spec.source, Source) else Source()
 
     @property
     def may_requeue(self) -> bool:

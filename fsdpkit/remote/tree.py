@@ -1,9 +1,9 @@
 """The work tree that a submission sends: which files, named by what is in them, as one stream.
 
-`tree_of` lists what git knows or does not ignore (without git, what is not hidden), `write_stream`
-sends a manifest and then the files' bytes, `receive` makes them a directory on the other side. A
-tree is sent once: its name is the digest of its manifest. Nothing that arrives is believed before
-its digest was compared, and links are made last, so that nothing is written through one.
+`tree_of` reads the files of the tree (fsdpkit/worktree/files.py says which), `write_stream` sends a
+manifest and then the files' bytes, `receive` makes them a directory on the other side. A tree is
+sent once: its name is the digest of its manifest. Nothing that arrives is believed before its
+digest was compared, and links are made last, so that nothing is written through one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import re
 import shlex
 import shutil
 import stat
-import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from fsdpkit.errors import DamagedError, StorageError, UsageError
+from fsdpkit.errors import DamagedError, StorageError
+from fsdpkit.worktree.files import Limit, files_of, top_of
 
 MOST_FILES = 50_000
 _CHUNK_BYTES = 1 << 20
@@ -69,104 +68,15 @@ class Tree:
 
 
 def tree_of(directory: Path, most_mb: int) -> Tree:
-    """The tree around `directory`. Raises UsageError for a large one, StorageError."""
-    top = _git_top(directory) or directory
-    paths = _files(top)
-    if len(paths) > MOST_FILES:
-        raise UsageError(
-            f"{top} has {len(paths):,} files, more than the {MOST_FILES:,} that are "
-            f"sent; {_what_to_leave_out(top)}"
-        )
+    """The tree around `directory`. Raises UsageError for a large one, and where git does not
+    answer; StorageError."""
+    limit = Limit(most_mb * 1_000_000, MOST_FILES, "raise tree_mb of the host in hosts.toml")
+    found = files_of(top_of(directory), limit)
+    top = found.top
     try:
-        _refuse_large(top, paths, most_mb)
-        return Tree(top, tuple(entry for path in paths if (entry := _entry(top, path))))
+        return Tree(top, tuple(made for name in sorted(found.sizes) if (made := _entry(top, name))))
     except OSError as error:
         raise StorageError(f"{error.filename or top} cannot be read: {error.strerror}") from error
-
-
-def _git(top: Path, *words: str) -> bytes:
-    """What git answers. A repository's configuration may name a program for git to run
-    (core.fsmonitor), which nobody asked for. Raises StorageError."""
-    try:
-        done = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(top), *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise StorageError(
-            f"{top} is in a git repository, and there is no git here to tell what it ignores"
-        ) from None
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()
-        raise StorageError(f"git cannot tell what belongs to {top}: {said}")
-    return done.stdout
-
-
-def _git_top(directory: Path) -> Path | None:
-    """The work tree that git has around the directory; None outside of any. Where git does not
-    answer nothing is sent: what it ignores may be secret."""
-    if not any((place / ".git").exists() for place in (directory, *directory.parents)):
-        return None
-    said = _git(directory, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(said.removesuffix(b"\n")))
-
-
-def _files(top: Path) -> list[str]:
-    """Paths below `top` of what belongs to the tree, sorted."""
-    if not (top / ".git").exists():
-        return sorted(_walk(top))
-    tracked = _git(top, "ls-files", "-z", "--cached", "--recurse-submodules")
-    others = _git(top, "ls-files", "-z", "--others", "--exclude-standard")
-    found: set[str] = set()  # a conflict lists a file several times
-    for path in map(os.fsdecode, [*tracked.split(b"\0"), *others.split(b"\0")]):
-        if path.endswith("/"):  # another repository, which is not this one's submodule
-            found |= {path + below for below in _files(top / path)}
-        elif path:
-            found.add(path)
-    return sorted(found)
-
-
-def _walk(top: Path) -> Iterator[str]:
-    """Without git: all but hidden directories, caches, virtual environments and runs."""
-    for directory, below, names in os.walk(top):
-        here = Path(directory)
-        below[:] = [
-            name
-            for name in below
-            if not name.startswith(".")
-            and name != "__pycache__"
-            and not any((here / name / mark).exists() for mark in ("pyvenv.cfg", "run.json"))
-        ]
-        links = [name for name in below if (here / name).is_symlink()]
-        yield from (os.path.relpath(here / name, top) for name in [*names, *links])
-
-
-def _refuse_large(top: Path, paths: list[str], most_mb: int) -> None:
-    by_part: dict[str, int] = {}
-    for path in paths:
-        try:
-            found = os.lstat(top / path)
-        except FileNotFoundError:
-            continue
-        first = path.split("/")[0]
-        by_part[first] = by_part.get(first, 0) + found.st_size
-    if (total := sum(by_part.values())) <= most_mb * 1_000_000:
-        return
-    largest = sorted(by_part, key=lambda name: -by_part[name])[:3]
-    named = ", ".join(f"{name} ({by_part[name] / 1e6:,.0f} MB)" for name in largest)
-    raise UsageError(
-        f"the work tree {top} has {total / 1e6:,.0f} MB, more than the {most_mb} MB that are sent; "
-        f"its largest parts: {named}; {_what_to_leave_out(top)}"
-    )
-
-
-def _what_to_leave_out(top: Path) -> str:
-    return (
-        "name in .gitignore what the job does not need, and keep data on the cluster; or raise "
-        "tree_mb of the host in hosts.toml"
-    )
 
 
 def _entry(top: Path, path: str) -> Entry | None:

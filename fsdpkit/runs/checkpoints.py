@@ -18,8 +18,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -197,6 +199,22 @@ def _unreadable(file: Path, error: OSError) -> StorageError:
     return StorageError(
         f"{file} cannot be read: {error.strerror}. It may be whole all the same: try again."
     )
+
+
+def wrong_size(path: Path, sizes: Mapping[str, int]) -> str | None:
+    """The first file of the checkpoint `path` that is not there in its size, in words."""
+    for name, size in sizes.items():
+        try:
+            found = os.stat(path / name)
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if not stat.S_ISREG(found.st_mode):
+            return f"{name} is not a file"
+        if found.st_size != size:
+            return f"{name} has {found.st_size:,} bytes instead of {size:,}"
+    return None
 
 
 def problems_of(path: Path, report: Report | None = None) -> list[str]:

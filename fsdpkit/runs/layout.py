@@ -4,9 +4,13 @@
         run.json                    the record: what was asked, what Slurm answered
         job.json                    the resolved job, as the trainer reads it
         job.sbatch                  the script, byte for byte as sbatch got it
-        job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given
+        job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given, as
+                                    provenance.<job id>.json and source.<job id>.diff
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
-        provenance.json source.diff which code and packages that was (runs/provenance.py)
+        provenance.json             what was submitted: script, commit, packages, settings with
+                                    their origin (runs/provenance.py)
+        source.diff                 how the sources differed from that commit; its owner's alone
+        snapshot/                   the work tree as it was, where the job runs, if asked for
         run.json.lock               while somebody changes the record
         submitit/                   submitit's folder: pickles, results, the nodes' own logs
         slurm-<job id>.log          the batch shell's output, all attempts
@@ -185,6 +189,10 @@ class RunPaths:
         return self.dir / "source.diff"
 
     @property
+    def snapshot(self) -> Path:
+        return self.dir / "snapshot"
+
+    @property
     def submitit(self) -> Path:
         return self.dir / "submitit"
 
@@ -216,13 +224,16 @@ def make_directory(directory: Path) -> None:
         directory.chmod(0o700 | os.stat(directory.parent).st_mode & 0o2050)
 
 
-def write_atomically(path: Path, content: str | bytes, *, by_umask: bool = False) -> None:
+def write_atomically(
+    path: Path, content: str | bytes, *, by_umask: bool = False, private: bool = False
+) -> None:
     """Replace `path` by `content`, never leaving a half-written file under that name.
 
     It can be read by whom the directory it lies in is open to, and written by its owner alone,
-    whatever the umask, unless it is to go `by_umask`. Raises OSError; the old content then stands.
+    whatever the umask, unless it is to go `by_umask`; one that is `private` can be read by its
+    owner alone, too. Raises OSError; the old content then stands.
     """
-    with _written_beside(path, content, by_umask) as temporary:
+    with _written_beside(path, content, by_umask, private) as temporary:
         os.replace(temporary, path)
 
 
@@ -246,14 +257,17 @@ def write_new(path: Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def _written_beside(path: Path, content: str | bytes, by_umask: bool) -> Iterator[Path]:
+def _written_beside(
+    path: Path, content: str | bytes, by_umask: bool, private: bool = False
+) -> Iterator[Path]:
     """A file of another name with the content on disk, to be given that of `path`."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     number = os.open(temporary, flags, 0o666 if by_umask else 0o600)
     try:
         with open(number, "wb") as file:
-            if not by_umask and (open_to := os.stat(path.parent).st_mode & 0o044):
+            open_to = 0 if private else os.stat(path.parent).st_mode & 0o044
+            if open_to and not by_umask:
                 os.fchmod(number, 0o600 | open_to)
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()

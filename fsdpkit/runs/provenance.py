@@ -1,83 +1,147 @@
-"""What a run's job was made of: its script, the commit it came from, the packages it found.
+"""`provenance.json`: what was submitted, so that a number can be traced to the code it came from.
 
-Written at submission (scheduling/provenance.py) beside the record, for whoever asks months later
-which code that was: `provenance.json`, and `source.diff` with what was not committed. What could
-not be found out is absent, and `unknown` says why.
+Written once for each job of a run, by `fsdpkit.scheduling.provenance`; read by `status`, `report`
+and `compare`. What could not be learned is None, and named in `problems`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes
 
+SCHEMA = "fsdpkit.provenance/1"
+_MOST_BYTES = 16 << 20
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The git work tree in which the script lies."""
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """The training script as it was submitted."""
+
+    path: str
+    sha256: str | None = None
+    bytes: int | None = None
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    """The git work tree that the script lies in."""
 
     top: str
-    """Its directory."""
-    id: str
-    """Of the commit that is checked out; empty before the first."""
-    branch: str | None
-    """None: a commit is checked out by itself."""
-    changed: int
-    """Files that git knows and that differ from the commit."""
-    untracked: int
-    """Files that git neither knows nor ignores; they are not in the difference."""
-    diff_bytes: int
-    """Length of the whole difference; of a longer one than is kept, `source.diff` has the start."""
-    script_tracked: bool
+    commit: str | None = None
+    """None: there is no commit yet."""
+    branch: str | None = None
+    """None: a detached HEAD."""
+    clean: bool | None = None
+    """Whether the tracked files are those of the commit and nothing untracked lies beside."""
+    under_way: str | None = None
+    """`merge`, `rebase`, `cherry-pick`, `revert` or `bisect`."""
+    changed: list[str] = []
+    """Tracked files that differ from the commit, the first of them."""
+    untracked: list[str] = []
+    """Files that git neither tracks nor ignores, the first of them."""
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """One key of the job."""
+class SourceDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """The file source.diff beside this record."""
 
+    bytes: int
+    cut: bool = False
+    """Whether it holds only the beginning."""
+
+
+class Packages(msgspec.Struct, frozen=True, kw_only=True):
+    """What is installed where the job runs."""
+
+    environment: str
+    """Which one: a path, or a container's image."""
+    python: str | None = None
+    pip: list[str] = []
+    """`name==version`, and after ` @ ` where a package was not installed from an index."""
+    conda: list[str] = []
+    """`name=version=build`."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
     value: Any
     origin: str
-    """The file that set it, `--set`, `command line` or `default`."""
+    """A file, `command line`, `--set`, or `default`."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The copy of the work tree that the job runs in."""
+
+    source: str
+    """The tree that was copied."""
+    files: int
+    bytes: int
+    sha256: str
+    """Of all names, modes and contents."""
+    dangling: list[str] = []
+    """Symbolic links whose target the copy does not have."""
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """`provenance.json`."""
+    """What one job of a run was made from."""
 
-    schema: str = "fsdpkit.provenance/1"
+    schema: str = SCHEMA
+    made_s: float
+    """Unix time."""
     command: list[str]
-    script: str
-    script_sha256: str | None = None
-    commit: Commit | None = None
-    python: str | None = None
-    """The interpreter of the job's environment, if that is known where it was submitted."""
-    packages: dict[str, str] = {}
-    """Name and version of each distribution that it has."""
-    settings: dict[str, Setting] = {}
-    """By dotted key; those that have a value."""
-    unknown: list[str] = []
-    """What could not be found out, a sentence each."""
+    work_dir: str
+    """Where the command was given."""
+    script: Script
+    repository: Repository | None = None
+    diff: SourceDiff | None = None
+    packages: Packages | None = None
+    settings: list[Setting] = []
+    snapshot: Snapshot | None = None
+    problems: list[str] = []
+    """What could not be learned, a sentence each."""
 
 
-def read_provenance(path: Path) -> Provenance | None:
-    """None where there is none, or none that can be understood."""
+def read_provenance(paths: RunPaths) -> Provenance | None:
+    """Of the newest job of the run; None for a run of an fsdpkit that wrote none.
+
+    Raises StorageError for one that cannot be read or understood.
+    """
+    path = paths.provenance
     try:
-        return msgspec.json.decode(read_bytes(path), type=Provenance)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=Provenance)
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(f"{path} is corrupt: {error}") from error
+
+
+def save_provenance(paths: RunPaths, found: Provenance) -> None:
+    """Write provenance.json, complete or not at all. Raises StorageError."""
+    text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    try:
+        write_atomically(paths.provenance, text)
+    except OSError as error:
+        raise StorageError(f"{paths.provenance} cannot be written: {error.strerror}") from error
 
 
 def in_words(found: Provenance) -> str:
-    """`commit 1f2e3d4c5b6a of main, 2 files changed, 1 not tracked`; without git a digest."""
-    if found.commit is None:
-        return f"SHA-256 {(found.script_sha256 or 'unknown')[:12]}, not in git"
-    commit = found.commit
-    parts = [f"commit {commit.id[:12]}" if commit.id else "no commit yet"]
-    parts[0] += f" of {commit.branch}" if commit.branch else ""
-    if commit.changed:
-        parts.append(f"{commit.changed} file{'s' * (commit.changed > 1)} changed")
-    if commit.untracked:
-        parts.append(f"{commit.untracked} not tracked")
-    if not commit.script_tracked:
-        parts.append("the script itself is not tracked")
-    return ", ".join(parts)
+    """Which code ran, in one line: `commit 1a2b3c4 on main, 2 files changed, 1 new`."""
+    here = found.repository
+    if here is None:
+        digest = found.script.sha256
+        return f"no git; script SHA-256 {digest[:12]}" if digest else "no git"
+    words = [f"commit {here.commit[:12]}" if here.commit else "no commit yet"]
+    if here.branch:
+        words[0] += f" on {here.branch}"
+    if here.under_way:
+        words.append(f"in the middle of a {here.under_way}")
+    if here.clean:
+        words.append("clean")
+    for names, what in ((here.changed, "changed"), (here.untracked, "untracked")):
+        if names:
+            words.append(f"{len(names)} {'file' if len(names) == 1 else 'files'} {what}")
+    return ", ".join(words)

@@ -1,166 +1,235 @@
-"""At submission: which script, which commit and what was changed in it, which packages.
+"""What is submitted, written down beside the job: script, commit, difference, packages, settings.
 
-git and the job's Python are asked with a time limit, and told to run nobody else's programs. What
-does not answer is written down as unknown: no submission fails for its account.
+Made when a run directory is, never for a dry run. Nothing that cannot be learned keeps a job from
+being submitted: it becomes one of the record's `problems`. Git is asked by `worktree.git`; the
+text of what differs goes to source.diff, which can hold anything and is its owner's alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
+import json
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fsdpkit.config.job import LoadedJob
-from fsdpkit.config.site import LoadedSite
+from fsdpkit.errors import StorageError
+from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
-from fsdpkit.runs.provenance import Commit, Provenance, Setting
-from fsdpkit.scheduling.entry import python_of
-
-MOST_DIFF_BYTES = 1 << 20
-_GIT_S, _PYTHON_S = 20.0, 30.0
-_GIT = (
-    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
-    *("-c", "core.hooksPath=/dev/null", "-c", "submodule.recurse=false"),
+from fsdpkit.runs.provenance import (
+    Provenance,
+    Repository,
+    Script,
+    Setting,
+    Snapshot,
+    SourceDiff,
+    read_provenance,
+    save_provenance,
 )
-_PACKAGES = """
-import importlib.metadata as m, json
-print(json.dumps({d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"]}))
-"""
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.record import now_s
+from fsdpkit.scheduling.packages import packages_of
+from fsdpkit.worktree.git import Git, GitError, git_in
+
+_MOST_DIFF_BYTES = 8 << 20
+_MOST_NEW_FILE_BYTES = 1 << 20
+_MOST_SCRIPT_BYTES = 64 << 20
+_MOST_NAMES = 200
+_SOURCES = (
+    *(".py", ".pyx", ".c", ".cpp", ".cu", ".h", ".sh"),
+    *(".cfg", ".ini", ".json", ".toml", ".yaml", ".yml"),
+)
+_UNDER_WAY = {
+    "MERGE_HEAD": "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+}
 
 
-def write_provenance(paths: RunPaths, job: LoadedJob, site: LoadedSite) -> None:
-    """Leave `provenance.json` and `source.diff` in a run's directory; what cannot be written is
-    left out."""
-    found, diff = provenance_of(job, site)
+def write_provenance(
+    plan: Plan, paths: RunPaths, entry: Path, work_dir: Path, snapshot: Snapshot | None = None
+) -> Provenance:
+    """Make provenance.json and source.diff of a run. `entry` and `work_dir` are the person's own,
+    also where the job runs in a copy. Raises StorageError where they cannot be written."""
+    problems: list[str] = []
+    script, text = _script(entry, problems)
+    repository, diff, cut = _repository(entry, text, paths.dir.parent, problems)
+    packages = packages_of(plan, work_dir, problems)
+    made = Provenance(
+        made_s=now_s(),
+        command=[_written(word) for word in sys.argv],
+        work_dir=_written(str(work_dir)),
+        script=script,
+        repository=repository,
+        diff=SourceDiff(bytes=len(diff), cut=cut) if diff else None,
+        packages=packages,
+        settings=list(_settings(plan)),
+        snapshot=snapshot,
+        problems=problems,
+    )
     try:
-        write_atomically(paths.provenance, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
         if diff:
-            write_atomically(paths.source_diff, diff)
-            paths.source_diff.chmod(
-                0o600
-            )  # what is not committed is nobody else's, whatever [files] says
+            write_atomically(paths.source_diff, diff, private=True)
         else:
             paths.source_diff.unlink(missing_ok=True)
-    except OSError:
-        pass
-
-
-def provenance_of(job: LoadedJob, site: LoadedSite) -> tuple[Provenance, bytes]:
-    """What is known of the job's making, and the difference to the commit, cut to its limit."""
-    unknown: list[str] = []
-    digest = None
-    try:
-        digest = hashlib.sha256(job.entry.read_bytes()).hexdigest()
     except OSError as error:
-        unknown.append(f"the script cannot be read: {error.strerror}")
-    commit, diff = _commit(job.entry, unknown)
-    python = python_of(job, site)
-    if python is None:
-        unknown.append("the packages of the job's environment are known on its nodes alone")
-    found = Provenance(
-        command=sys.argv,
-        script=str(job.entry),
-        script_sha256=digest,
-        commit=commit,
-        python=None if python is None else str(python),
-        packages={} if python is None else _packages(python, unknown),
-        settings=dict(_settings(job)),
-        unknown=unknown,
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    save_provenance(paths, made)
+    return made
+
+
+def renew_provenance(plan: Plan, paths: RunPaths) -> None:
+    """For the next job of a run: its settings and packages. The sources are looked at again, too,
+    unless the job runs in the run's own copy, whose record stays. Raises StorageError."""
+    before = read_provenance(paths)
+    if before is None or before.snapshot is None:
+        write_provenance(plan, paths, plan.job.entry, plan.work_dir)
+        return
+    problems = [text for text in before.problems if not text.startswith("packages: ")]
+    made = msgspec.structs.replace(
+        before,
+        made_s=now_s(),
+        command=[_written(word) for word in sys.argv],
+        packages=packages_of(plan, plan.work_dir, problems),
+        settings=list(_settings(plan)),
+        problems=problems,
     )
-    return found, diff[:MOST_DIFF_BYTES]
+    save_provenance(paths, made)
 
 
-def _settings(job: LoadedJob) -> list[tuple[str, Setting]]:
-    found: list[tuple[str, Setting]] = []
+def _script(entry: Path, problems: list[str]) -> tuple[Script, bytes]:
+    try:
+        text = read_bytes(entry, _MOST_SCRIPT_BYTES)
+    except OSError as error:
+        problems.append(f"{entry} cannot be read: {error.strerror}")
+        return Script(path=_written(str(entry))), b""
+    digest = hashlib.sha256(text).hexdigest()
+    return Script(path=_written(str(entry)), sha256=digest, bytes=len(text)), text
 
-    def walk(value: Any, key: str) -> None:
+
+def _settings(plan: Plan) -> Iterator[Setting]:
+    """Every key of the job that was decided, with its origin."""
+    for key, value in _flat(json.loads(plan.job.resolved), ""):
+        yield Setting(key=key, value=value, origin=plan.job.origin(key))
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
         if isinstance(value, dict) and value:
-            for name, below in value.items():
-                walk(below, f"{key}.{name}" if key else str(name))
-        elif value is not None:
-            found.append((key, Setting(value, job.origin(key))))
-
-    walk(msgspec.to_builtins(job.spec), "")
-    return found
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
-def _packages(python: Path, unknown: list[str]) -> dict[str, str]:
-    if python == Path(sys.executable):
-        every = importlib.metadata.distributions()
-        found = {one.metadata["Name"]: one.version for one in every if one.metadata["Name"]}
-        return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+# ---- The sources
+
+
+def _repository(
+    entry: Path, script: bytes, runs: Path, problems: list[str]
+) -> tuple[Repository | None, bytes, bool]:
+    """The work tree around the script, the text of what its commit does not have, and whether that
+    was cut. Without git the text is the script's."""
     try:
-        done = subprocess.run(
-            [str(python), "-c", _PACKAGES], capture_output=True, timeout=_PYTHON_S, check=True
-        )
-        told = msgspec.json.decode(done.stdout, type=dict[str, str])
-        return dict(sorted(told.items(), key=lambda item: item[0].lower()))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        unknown.append(f"{python} did not say which packages it has")
-        return {}
-
-
-def _commit(script: Path, unknown: list[str]) -> tuple[Commit | None, bytes]:
-    """Of the work tree around the script, if git knows one."""
-    if not any((above / ".git").exists() for above in script.parents):
-        return None, b""
+        git = git_in(entry.parent)
+        top = git.top
+    except GitError as error:
+        problems.append(f"git: {error}")
+        return None, _as_new_file(entry.name, script), False
     try:
-        top = Path(os.fsdecode(_git(script.parent, "rev-parse", "--show-toplevel")[:-1]))
-        status = _git(top, "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules")
-        lines = [line for line in status.split(b"\0") if line]
-        commit = _git(top, "rev-parse", "--verify", "-q", "HEAD", fails=True).decode().strip()
-        branch = _git(top, "symbolic-ref", "-q", "--short", "HEAD", fails=True).decode().strip()
-        diff = _git(top, "diff", "--no-ext-diff", "--no-textconv", "HEAD") if commit else b""
-        tracked = _git(top, "ls-files", "-z", "--", str(script))
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-        unknown.append(f"git did not answer about {script.parent}: {_why(error)}")
-        return None, b""
-    return Commit(
+        return _described(git, top, runs, problems)
+    except GitError as error:
+        problems.append(f"git: {error}")
+        return Repository(top=str(top)), _as_new_file(entry.name, script), False
+
+
+def _described(
+    git: Git, top: Path, runs: Path, problems: list[str]
+) -> tuple[Repository, bytes, bool]:
+    git = Git(top, git.environ)
+    commit = _line_or_none(git, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    changed: list[str] = []
+    text, cut = b"", False
+    if commit:
+        how = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+        changed = git.ask("diff", "--name-only", "-z", *how, "HEAD", "--").names
+        if changed:
+            answer = git.ask(
+                *("diff", "--binary", *how, "HEAD", "--"), most_bytes=_MOST_DIFF_BYTES, cut=True
+            )
+            text, cut = answer.output, answer.cut
+    else:
+        changed = git.ask("ls-files", "-z").names
+    untracked = [
+        name
+        for name in git.ask("ls-files", "-z", "--others", "--exclude-standard").names
+        if not (top / name).is_relative_to(runs.resolve())  # what runs wrote is no source
+    ]
+    new = untracked if commit else [*changed, *untracked]
+    for name in new:
+        added = _new_source(top, name)
+        cut = cut or bool(added and len(text) + len(added) > _MOST_DIFF_BYTES)
+        text += b"" if cut else added
+    for what, names in (("changed", changed), ("untracked", untracked)):
+        if len(names) > _MOST_NAMES:
+            problems.append(f"of {len(names):,} {what} files {_MOST_NAMES} are named")
+    found = Repository(
         top=str(top),
-        id=commit,
-        branch=branch or None,
-        changed=sum(not line.startswith(b"?? ") for line in lines),
-        untracked=sum(line.startswith(b"?? ") for line in lines),
-        diff_bytes=len(diff),
-        script_tracked=bool(tracked),
-    ), diff
-
-
-def _git(where: Path, *words: str, fails: bool = False) -> bytes:
-    """What git prints. fails: it may end with 1, having nothing to say."""
-    done = subprocess.run(
-        [*_GIT, "-C", str(where), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_GIT_S,
-        check=False,
-        env=_without_git(),
+        commit=commit,
+        branch=_line_or_none(git, "symbolic-ref", "--quiet", "--short", "HEAD"),
+        clean=not changed and not untracked,
+        under_way=_under_way(git),
+        changed=[_written(name) for name in changed[:_MOST_NAMES]],
+        untracked=[_written(name) for name in untracked[:_MOST_NAMES]],
     )
-    if done.returncode != 0 and not (fails and done.returncode == 1):
-        raise subprocess.CalledProcessError(done.returncode, words[0], stderr=done.stderr)
-    return done.stdout
+    return found, text, cut
 
 
-def _without_git() -> dict[str, str]:
-    """This environment without variables that point git elsewhere (a hook sets them)."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+def _line_or_none(git: Git, *words: str) -> str | None:
+    try:
+        return _written(git.ask(*words).line) or None
+    except GitError:
+        return None
 
 
-def _why(error: Exception) -> str:
-    said = getattr(error, "stderr", None)
-    if isinstance(said, bytes) and said:
-        text = said.decode(errors="replace").strip().splitlines()[0][:200]
-        return "".join(c if c.isprintable() else "?" for c in text)
-    return type(error).__name__
+def _under_way(git: Git) -> str | None:
+    place = _line_or_none(git, "rev-parse", "--absolute-git-dir")
+    if place is None:
+        return None
+    return next((what for file, what in _UNDER_WAY.items() if Path(place, file).exists()), None)
 
 
-def kept_files(paths: RunPaths) -> Sequence[Path]:
-    """What is set aside with the job's script when the run gets its next job."""
-    return [path for path in (paths.provenance, paths.source_diff) if path.exists()]
+def _written(name: str) -> str:
+    """A name of any bytes as text that JSON can hold."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _new_source(top: Path, name: str) -> bytes:
+    """An untracked source file as a difference; nothing for data, and for what cannot be read."""
+    if Path(name).suffix not in _SOURCES:
+        return b""
+    try:
+        return _as_new_file(name, read_bytes(top / name, _MOST_NEW_FILE_BYTES))
+    except OSError:
+        return b""
+
+
+def _as_new_file(name: str, text: bytes) -> bytes:
+    """As `git diff` shows a file that was added; nothing for what is no text, or has a name that
+    git would write in quotes."""
+    if not text or b"\0" in text or not name.isprintable() or set(name) & set('"\\'):
+        return b""
+    lines = text.split(b"\n")
+    end = b"" if lines[-1] == b"" else b"\n\\ No newline at end of file"
+    lines = lines if end else lines[:-1]
+    path = name.encode()
+    head = (
+        b"diff --git a/%b b/%b\nnew file mode 100644\n--- /dev/null\n+++ b/%b\n@@ -0,0 +1,%d @@\n"
+    )
+    return head % (path, path, path, len(lines)) + b"\n".join(b"+" + x for x in lines) + end + b"\n"

@@ -29,7 +29,7 @@ from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
-from fsdpkit.scheduling.provenance import kept_files, write_provenance
+from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
@@ -247,7 +247,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
         save(run.paths, msgspec.structs.replace(record, resuming=next_job))
         try:
             write_job(run.paths, plan)
-            write_provenance(run.paths, plan.job, plan.site)
+            renew_provenance(plan, run.paths)
             if not plan.chained:
                 _take_back_requests(run)
             job_id, cluster = call_scheduler(plan, run.paths, script)
@@ -311,13 +311,17 @@ def _kept(path: Path, record: RunRecord) -> Path:
     return path.with_name(f"{path.stem}.{record.job_id}{path.suffix}")
 
 
+def _files_of_a_job(paths: RunPaths) -> tuple[Path, ...]:
+    return paths.script, paths.job, paths.provenance, paths.source_diff
+
+
 def _keep(paths: RunPaths, record: RunRecord) -> None:
     """Set aside what the newest job was given; after a resume that was cut short it is there."""
     try:
-        for path in (paths.script, paths.job, *kept_files(paths)):
+        for path in _files_of_a_job(paths):
             kept = _kept(path, record)
-            if not kept.exists():
-                write_atomically(kept, read_bytes(path))
+            if path.exists() and not kept.exists():
+                write_atomically(kept, read_bytes(path), private=path == paths.source_diff)
     except OSError as error:
         raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
     named = paths.submitit / f"{record.job_id}_submission.sh"
@@ -329,5 +333,7 @@ def _keep(paths: RunPaths, record: RunRecord) -> None:
 def _put_back(paths: RunPaths, record: RunRecord) -> None:
     """Sbatch took nothing: the run's files are the newest job's again."""
     with contextlib.suppress(OSError):
-        for path in (paths.script, paths.job):
-            write_atomically(path, read_bytes(_kept(path, record)))
+        for path in _files_of_a_job(paths):
+            with contextlib.suppress(FileNotFoundError):
+                kept = read_bytes(_kept(path, record))
+                write_atomically(path, kept, private=path == paths.source_diff)

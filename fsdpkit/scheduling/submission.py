@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SlurmClient
+    from fsdpkit.worktree.files import Files
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Request:
     runs: str | os.PathLike[str] | None = None
     args: Sequence[str] = ()
     spare: int | None = None
+    snapshot: bool | None = None
 
 
 def plan(request: Request) -> tuple[Plan, str]:
@@ -72,6 +74,8 @@ def plan(request: Request) -> tuple[Plan, str]:
         for key in ("nodes", "gpus", "account", "partition", "time", "spare")
         if getattr(request, key) is not None
     }
+    if request.snapshot is not None:
+        options["source.snapshot"] = request.snapshot
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
         beneath = {"resources": {"account": account}}
@@ -256,7 +260,21 @@ def _check_forking(job: LoadedJob) -> None:
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """The script as a submission would hand it to sbatch, its run id a placeholder."""
-    return render(plan, runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}")
+    directory = runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}"
+    return render(_where_it_runs(plan, directory)[0], directory)
+
+
+def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, Files | None]:
+    """The plan for a run in `directory`, and the tree that is to be copied into it first, if the
+    job runs in such a copy. Raises UsageError."""
+    if not plan.job.source.snapshot:
+        return plan, None
+    from fsdpkit.scheduling.relocation import in_copy
+    from fsdpkit.scheduling.snapshot import check_arguments, read_tree
+
+    tree = read_tree(plan, directory.parent.resolve())
+    check_arguments(plan, tree)
+    return in_copy(plan, tree, RunPaths(directory).snapshot), tree
 
 
 def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -288,15 +306,18 @@ def submit_plan(
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+    from fsdpkit.scheduling.snapshot import copy_tree
 
-    directory = name_run_dir(runs_dir(runs), plan.job.spec.name)
+    asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
+    plan, tree = _where_it_runs(asked, directory)
     script = render(plan, directory)
     make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:
         record = _record(plan, directory)
+        snapshot = copy_tree(tree, paths.snapshot) if tree else None
+        write_provenance(plan, paths, asked.job.entry, asked.work_dir, snapshot)
         write_job(paths, plan)
-        write_provenance(paths, plan.job, plan.site)
         if prepare is not None:
             prepare(paths)
         save(paths, record)
@@ -412,6 +433,7 @@ def submit(
     runs: str | os.PathLike[str] | None = None,
     args: Sequence[str] = (),
     spare: int | None = None,
+    snapshot: bool | None = None,
 ) -> Run:
     """Submit a job as `fsdpkit submit` does; `gpus` is per node, and `spare` nodes more wait to
     replace a lost one. Raises FsdpkitError.
@@ -421,7 +443,9 @@ def submit(
     True
     """
     request = Request(
-        job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args, spare
+        *(job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args),
+        spare=spare,
+        snapshot=snapshot,
     )
     decided, _ = plan(request)
     refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))

@@ -24,7 +24,7 @@ from fsdpkit.reporting.series import Metrics
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
-from fsdpkit.runs.provenance import in_words, read_provenance
+from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States
@@ -155,7 +155,6 @@ def facts(
     found = [
         ("Job", str(job.get("description") or record.name)),
         ("Script", str(job.get("entry") or "")),
-        ("Code", _code(run)),
         ("Cluster", record.cluster or record.site),
         ("Partition", _partition(run, job)),
         ("Account", _resource(job, "account")),
@@ -171,11 +170,6 @@ def facts(
         ended = f"; the newest: {newest.ending.why}" if newest.ending else ""
         found.append(("Attempts", f"{len(one.history.attempts)}{ended}"))
     return [(name, words) for name, words in found if words]
-
-
-def _code(run: Run) -> str:
-    found = read_provenance(run.paths.provenance)
-    return "" if found is None else in_words(found)
 
 
 def _partition(run: Run, job: Mapping[str, Any]) -> str:
@@ -231,6 +225,8 @@ class Setting:
     key: str
     value: str
     default: str
+    origin: str = ""
+    """Where it was set, if that is on record."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +235,10 @@ class Settings:
     as_default: tuple[Setting, ...]
 
 
-def settings(job: Mapping[str, Any]) -> Settings:
+def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Settings:
     """job.json, key by key: what differs from fsdpkit's own defaults, and the rest."""
     defaults = _defaults()
+    origins = {one.key: one.origin for one in made_from.settings} if made_from else {}
     changed, same = [], []
     for key, value in _flat(job).items():
         if key in ("schema", "description"):
@@ -254,7 +251,7 @@ def settings(job: Mapping[str, Any]) -> Settings:
         if key in defaults and defaults[key] == value:
             same.append(Setting(key, shown, default))
         else:
-            changed.append(Setting(key, shown, default))
+            changed.append(Setting(key, shown, default, origins.get(key, "")))
     return Settings(tuple(changed), tuple(same))
 
 
@@ -308,6 +305,49 @@ def command(words: Sequence[str]) -> str:
             shown.append(shlex.quote(_shown(word)))
         hide_next = not hide_next and suspect and not assigned and word.startswith("--")
     return " ".join(shown)
+
+
+def provenance_of(run: Run) -> Provenance | None:
+    """None also for one that cannot be read."""
+    with contextlib.suppress(FsdpkitError):
+        return read_provenance(run.paths)
+    return None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Which code ran, and in what: facts, the files that differ, the packages."""
+
+    words: str
+    facts: tuple[tuple[str, str], ...]
+    files: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+def sources(run: Run, made_from: Provenance | None) -> Sources | None:
+    if made_from is None:
+        return None
+    script, snapshot, installed = made_from.script, made_from.snapshot, made_from.packages
+    facts = [("Script", script.path), ("SHA-256", script.sha256 or "not known")]
+    if (repository := made_from.repository) is not None:
+        facts += [("Work tree", repository.top), ("Commit", repository.commit or "none yet")]
+        facts += [("Branch", repository.branch or "none (detached)")]
+    if snapshot is not None:
+        size = f"{snapshot.files:,} files, {snapshot.bytes:,} bytes"
+        facts.append(("Ran in a copy", f"of {snapshot.source}: {size}, {snapshot.sha256[:12]}"))
+    if made_from.diff is not None:
+        cut = " (its beginning)" if made_from.diff.cut else ""
+        facts.append(
+            ("Difference", f"{run.paths.source_diff}, {made_from.diff.bytes:,} bytes{cut}")
+        )
+    if installed is not None:
+        python = f", Python {installed.python}" if installed.python else ""
+        facts.append(("Environment", f"{installed.environment}{python}"))
+    facts += [("Not known", text) for text in made_from.problems]
+    files = [] if repository is None else [f"changed: {name}" for name in repository.changed]
+    files += [] if repository is None else [f"untracked: {name}" for name in repository.untracked]
+    packages = [] if installed is None else [*installed.pip, *installed.conda]
+    return Sources(in_words(made_from), tuple(facts), tuple(files), tuple(packages))
 
 
 def versions(run: Run, trainings: Sequence[Training]) -> list[tuple[str, str]]:

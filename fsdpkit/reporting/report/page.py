@@ -57,6 +57,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     bounds = [bounds_of(one.history, states, one.metrics) for one in trainings]
     detailed = trainings[0] if tasks is None or array_task is not None else None
     job = about.job_of(run)
+    made_from = about.provenance_of(run)
     context: dict[str, Any] = {
         "run": run,
         "record": run.record,
@@ -67,13 +68,14 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "facts": about.facts(run, detailed, job, states),
         "diagnosis": _diagnosis(run, array_task, trainings),
         "efficiency": _efficiency(run, trainings, states, bounds, now_s),
-        "settings": about.settings(job),
+        "settings": about.settings(job, made_from),
+        "sources": about.sources(run, made_from),
         "command": about.command(run.record.command),
         "versions": about.versions(run, trainings),
         "tasks": [_task_row(t, job) for t in trainings] if tasks and detailed is None else [],
         **(_details(run, detailed, states, bounds[0], now_s) if detailed else _NO_DETAILS),
     }
-    return _rendered(context)
+    return rendered("page.html.j2", {**context, "formulas": FORMULAS})
 
 
 _NO_DETAILS: dict[str, Any] = {
@@ -309,7 +311,8 @@ def _task_row(one: Training, job: Mapping[str, Any]) -> TaskRow:
 # HTML
 
 
-def _rendered(context: Mapping[str, Any]) -> str:
+def rendered(template: str, context: Mapping[str, Any]) -> str:
+    """The page that `template` makes of the context, with style and script inside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     style = (_HERE / "page.css").read_text("utf-8")
@@ -325,8 +328,8 @@ def _rendered(context: Mapping[str, Any]) -> str:
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template("page.html.j2").render(
-        **context, style=Markup(style), script=Markup(script), policy=policy, formulas=FORMULAS
+    return environment.get_template(template).render(
+        **context, style=Markup(style), script=Markup(script), policy=policy
     )
 
 

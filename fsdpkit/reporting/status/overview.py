@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import asdict
 
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import Provenance, read_provenance
@@ -127,10 +127,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     task_steps: list[int] | None = None
     """Of an array that runs, the fewest and the most steps that a running task has done, and how
     many there are to do (0: not known)."""
+    provenance: Provenance | None = None
+    """What its newest job was made from; read only for a single run."""
     before: list[dict[str, Any]] = []
     """The record's earlier jobs."""
-    provenance: Provenance | None = None
-    """Which code and packages its newest job was made of; read only for a single run."""
     others: list[str] = []
     """In words, the jobs before the one that matters now, and those chained behind it."""
     unread: list[str] = []
@@ -213,13 +213,17 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     if record.array is None and not tasks:  # nobody heard of a job, which may have run all the same
         tasks = [_task(paths, record, None, None, None, standing.answered)]
     status = _with_task(status, tasks[0]) if tasks else status
+    try:
+        provenance = read_provenance(paths)
+    except StorageError as error:
+        provenance, unread = None, [*unread, str(error)]
     return msgspec.structs.replace(
         status,
         waiting=_waiting(record, standing.states, details),
-        provenance=read_provenance(paths.provenance),
         left_out=_left_out(paths, record, details),
         differences=differences(asked_for(paths), details),
         tasks=tasks if record.array is not None else [],
+        provenance=provenance,
         unread=[*status.unread, *unread, *_unreadable(paths, tasks)],
     )
 

@@ -1,0 +1,128 @@
+"""`fsdpkit compare`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete_run, hanging, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.comparison.compared import Comparison, Difference, Side
+
+_MOST_PACKAGES = 20
+_WIDTH = 80
+_CURVES = (("eval_loss", "evaluation loss"), ("loss", "training loss"))
+
+
+@click.command("compare")
+@click.argument("run", nargs=-1, required=True, shell_complete=complete_run)
+@runs_option
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    help="Write one HTML file instead, or `-` to print it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.compare/1).")
+def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: bool) -> int:
+    """Put runs beside one another: settings that differ, figures, curves.
+
+    \b
+      fsdpkit compare 3f2a 91c0
+      fsdpkit compare 3f2a 91c0 --html compared.html
+
+    Of an array each task counts as a run. Runs that go on: as of now.
+    """
+    from fsdpkit.errors import UsageError
+    from fsdpkit.reporting.comparison.compared import compare
+    from fsdpkit.scheduling.run import Run
+
+    if html is not None and as_json:
+        raise UsageError("--html and --json are two forms of one answer: choose one of them")
+    opened = {(found := Run.open(name, runs=runs)).dir.resolve(): found for name in run}
+    told, sides = compare(list(opened.values()))
+    if html is not None:
+        _write_page(told, sides, html)
+    elif as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(told).decode())
+    else:
+        for line in _described(told, sides):
+            click.echo(line)
+    return 0
+
+
+def _write_page(told: Comparison, sides: Sequence[Side], output: str) -> None:
+    from fsdpkit.errors import StorageError
+    from fsdpkit.reporting.comparison.page import page
+    from fsdpkit.runs.layout import write_atomically
+
+    text = page(told, sides)
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        write_atomically(Path(output), text, by_umask=True)
+    except OSError as error:
+        raise StorageError(f"{output} cannot be written: {error.strerror}") from error
+    click.echo(output)
+
+
+def _described(told: Comparison, sides: Sequence[Side]) -> list[str]:
+    lines = [f"{side.label}  {side.name}" for side in sides]
+    lines += ["", *_table(told), "", *_differing("settings that differ", told.settings)]
+    if told.packages:
+        lines += ["", *_differing("packages that differ", told.packages[:_MOST_PACKAGES])]
+    if (more := len(told.packages) - _MOST_PACKAGES) > 0:
+        lines.append(f"  and {more} packages more: --json has them all")
+    return [*lines, *_curves(sides)]
+
+
+def _table(told: Comparison) -> list[str]:
+    """In line; where it is too wide for 80 columns in two parts, one below the other."""
+    from fsdpkit.reporting.comparison.table import rows
+
+    table = rows(told)
+    widths = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
+    parts: list[list[int]] = [[0]]
+    for column in range(1, len(widths)):
+        if sum(widths[c] + 2 for c in [*parts[-1], column]) - 2 > _WIDTH:
+            parts.append([0])
+        parts[-1].append(column)
+    lines: list[str] = []
+    for part in parts:
+        lines += [""] if lines else []
+        lines += ["  ".join(row[c].ljust(widths[c]) for c in part).rstrip() for row in table]
+    return lines
+
+
+def _differing(heading: str, found: Sequence[Difference]) -> list[str]:
+    """Each key, then who has which value; those who share one in one line."""
+    lines = [f"{heading}: none" if not found else heading]
+    for one in found:
+        lines.append(f"  {one.key}")
+        by_value: dict[str, list[str]] = {}
+        for name, value in one.values.items():
+            by_value.setdefault(value, []).append(name)
+        for value, names in by_value.items():
+            start = f"    {', '.join(names)}  "
+            lines += hanging(value, start, " " * len(start))
+    return lines
+
+
+def _curves(sides: Sequence[Side]) -> list[str]:
+    """The evaluation's loss if there is one, else that of training."""
+    from fsdpkit.reporting.comparison.compared import curves
+    from fsdpkit.reporting.comparison.drawing import drawn
+
+    for name, title in _CURVES:
+        if found := curves(sides, name):
+            wide = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+            return ["", f"{title} over steps", *drawn(found, min(wide, 120))]
+    return ["", "no loss was logged"]

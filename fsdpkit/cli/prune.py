@@ -1,0 +1,166 @@
+"""`fsdpkit prune`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option, table
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.pruning import Holding, Pruned
+
+_SHOWN = 20
+_DAYS = 7.0
+_DAY_S = 86400
+SCHEMA = "fsdpkit.prune/1"
+
+
+@click.command("prune")
+@click.argument("run", nargs=-1, shell_complete=complete_run)
+@runs_option
+@click.option(
+    "--older",
+    type=click.FloatRange(0),
+    metavar="DAYS",
+    help=f"Only runs that ended so long ago (default: {_DAYS:g}; of named runs, any).",
+)
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+def command(
+    run: tuple[str, ...], runs: str | None, older: float | None, yes: bool, as_json: bool
+) -> int:
+    """Show what runs that ended hold on disk, the largest first; then ask, and delete checkpoints.
+
+    \b
+      fsdpkit prune
+      fsdpkit prune --older 30
+      fsdpkit prune 3f2a --yes
+
+    Of each training the newest whole checkpoint stays, after every byte of it was read, and so does
+    the best, and what a job that is still to run starts from. Logs, metrics and exports stay. Runs
+    that may be running, that nobody knows the end of, or that are another user's are left alone.
+    Without a terminal nothing is deleted unless --yes is given. Exit status: 74 if something could
+    not be deleted.
+    """
+    from fsdpkit.errors import StorageError
+    from fsdpkit.runs.store import all_runs, find_run, runs_dir
+    from fsdpkit.scheduling.pruning import age_s, survey
+
+    top = runs_dir(runs)
+    named = [find_run(name, top) for name in run]
+    days = older if older is not None else 0.0 if named else _DAYS
+    found = survey(list(dict.fromkeys(named)) or all_runs(top), top)
+    chosen = [one for one in found if one.spare and age_s(one) >= days * _DAY_S]
+    if not as_json:
+        _show(found, chosen, days, top)
+    agreed = bool(chosen) and (yes or _asked(chosen, as_json))
+    done = _delete(chosen) if agreed else []
+    if as_json:
+        click.echo(json.dumps(_answer(found, chosen, done)))
+    elif done:
+        freed = sum(one.bytes for each in done for one in each.deleted)
+        click.echo(f"{sum(len(each.deleted) for each in done)} checkpoints deleted, {size(freed)}")
+    problems = [f"{each.dir.name}: {each.problem}" for each in done if each.problem]
+    if problems:
+        raise StorageError("\n".join(problems))
+    return 0
+
+
+def _show(found: Sequence[Holding], chosen: Sequence[Holding], days: float, top: Path) -> None:
+    if not found:
+        click.echo(f"no runs in {top}")
+        return
+    table(["RUN", "SIZE", "ENDED", "SPARE", "WHAT"], [_row(one) for one in found[:_SHOWN]])
+    if len(found) > _SHOWN:
+        rest = sum(one.bytes for one in found[_SHOWN:])
+        click.echo(f"and {len(found) - _SHOWN:,} smaller ones with {size(rest)}: --json has all")
+    click.echo(f"in all {size(sum(one.bytes for one in found))}")
+    spare = [one for one in found if one.spare]
+    if not spare:
+        click.echo("nothing to delete")
+    elif not chosen:
+        click.echo(f"nothing to delete of runs that ended {days:g} days ago or earlier (--older)")
+
+
+def _row(one: Holding) -> list[str]:
+    from fsdpkit.cli.status import duration
+    from fsdpkit.scheduling.pruning import age_s
+
+    ended = "" if one.ended_s is None else f"{duration(age_s(one))} ago"
+    spare = size(one.spare_bytes) if one.spare else ""
+    what = one.why_not or ""
+    if one.spare:
+        what = f"{len(one.spare)} of {len(one.spare) + len(one.kept)} checkpoints"
+    return [one.dir.name, size(one.bytes), ended, spare, what]
+
+
+def size(count: int) -> str:
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
+
+
+def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
+    count, spare = sum(len(one.spare) for one in chosen), sum(one.spare_bytes for one in chosen)
+    what = f"{count} checkpoints of {len(chosen)} runs ({size(spare)})"
+    if not sys.stdin.isatty() or as_json:
+        if not as_json:
+            click.echo(f"fsdpkit: nothing was deleted: --yes deletes {what}", err=True)
+        return False
+    for one in chosen:
+        steps = ", ".join(str(each.path.relative_to(one.dir)) for each in one.spare)
+        stays = ", ".join(str(path.relative_to(one.dir)) for path in one.kept)
+        click.echo(f"{one.dir.name}: delete {steps}; keep {stays}")
+    return click.confirm(f"Delete {what}? This cannot be undone", default=False)
+
+
+def _delete(chosen: Sequence[Holding]) -> list[Pruned]:
+    from fsdpkit.scheduling.pruning import prune
+
+    if not sys.stderr.isatty():
+        return [prune(one) for one in chosen]
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from fsdpkit.cli.terminal import console
+
+    columns = TextColumn("reading {task.description}", markup=False), BarColumn(), DownloadColumn()
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        tasks: dict[Path, Any] = {}
+
+        def tell(path: Path, count: int) -> None:
+            if path not in tasks:
+                tasks[path] = bar.add_task(f"{path.parent.parent.name}/{path.name}", total=None)
+            bar.advance(tasks[path], count)
+
+        return [prune(one, tell) for one in chosen]
+
+
+def _answer(
+    found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[Pruned]
+) -> dict[str, Any]:
+    """`chosen`: what --yes deletes; `deleted`: what it did."""
+    return {
+        "schema": SCHEMA,
+        "runs": [
+            {
+                "run": one.dir.name,
+                "dir": str(one.dir),
+                "bytes": one.bytes,
+                "ended_s": one.ended_s,
+                "kept": [str(path) for path in one.kept],
+                "spare": [{"path": str(each.path), "bytes": each.bytes} for each in one.spare],
+                "chosen": one in chosen,
+                "why_not": one.why_not,
+            }
+            for one in found
+        ],
+        "deleted": [str(one.path) for each in done for one in each.deleted],
+        "problems": [f"{each.dir.name}: {each.problem}" for each in done if each.problem],
+    }

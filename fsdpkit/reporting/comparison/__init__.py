@@ -1,0 +1,1 @@
+"""`fsdpkit compare`: runs beside one another, for a terminal, a page, or a program."""

@@ -1,0 +1,256 @@
+"""Runs beside one another: what was set differently, what came out, and the curves.
+
+Pure of output: `table.py` writes it for a terminal, `page.py` as HTML; `--json` prints the records
+below, whose fields are the keys. A run of an array stands here once for each task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fsdpkit.errors import UsageError
+from fsdpkit.reporting.report import about
+from fsdpkit.reporting.report.efficiency import efficiency_of
+from fsdpkit.reporting.series import Floats, Metrics, read_metrics
+from fsdpkit.reporting.status.progress import steps_to_do
+from fsdpkit.reporting.timeline import bounds_of
+from fsdpkit.runs.history import history_of
+from fsdpkit.runs.provenance import Provenance, in_words
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import States, all_states, decisive
+
+SCHEMA = "fsdpkit.compare/1"
+MOST = 200
+"""Runs and tasks in one comparison."""
+ABSENT = "–"
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One training and what came out of it. None: not known, or not measured."""
+
+    label: str
+    """`a`, `b`, …: what it is called in the comparison."""
+    run: str
+    task: int | None
+    """Of an array."""
+    dir: str
+    state: str
+    steps: int | None
+    planned_steps: int | None
+    loss: float | None
+    """The last that was logged."""
+    eval_loss: float | None
+    best_eval_loss: float | None
+    tokens_per_s: float | None
+    """Median over logged steps, as the next two."""
+    step_time_s: float | None
+    mfu: float | None
+    memory_bytes: float | None
+    """The largest that was logged."""
+    granted_h: float | None
+    """GPU-hours, or process-hours on a machine without."""
+    trained_share: float | None
+    """Of those, 0 to 1."""
+    code: str | None
+    commit: str | None
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is not the same in all; `values` by label, absent ones as `–`."""
+
+    key: str
+    values: dict[str, str]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What `compare --json` prints."""
+
+    schema: str = SCHEMA
+    made_s: float
+    """Unix time."""
+    runs: list[Compared]
+    settings: list[Difference]
+    packages: list[Difference]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A quantity over steps, each step once, as it was done last."""
+
+    label: str
+    name: str
+    step: Floats
+    value: Floats
+
+
+@dataclass(frozen=True)
+class Side:
+    """One training as it was read."""
+
+    label: str
+    run: Run
+    task: int | None
+    job: Mapping[str, Any]
+    metrics: Metrics
+    made_from: Provenance | None
+
+    @property
+    def name(self) -> str:
+        return self.run.id if self.task is None else f"{self.run.id}, task {self.task}"
+
+
+def compare(runs: Sequence[Run], now_s: float | None = None) -> tuple[Comparison, list[Side]]:
+    """The comparison, and what it was made from. Raises UsageError for fewer than two trainings,
+    or more than `MOST`."""
+    now_s = time.time() if now_s is None else now_s
+    states = all_states([(run.paths, run.record) for run in runs])
+    places = [
+        (run, known, task) for run, known in zip(runs, states, strict=True) for task in _tasks(run)
+    ]
+    if not 2 <= len(places) <= MOST:
+        raise UsageError(
+            f"compare: {len(places)} to compare; name from 2 to {MOST} runs (the tasks of an array "
+            "count, too)"
+        )
+    sides = [_read(label(n), run, task) for n, (run, _, task) in enumerate(places)]
+    rows = [_row(side, known, now_s) for side, (_, known, _) in zip(sides, places, strict=True)]
+    told = Comparison(
+        made_s=now_s,
+        runs=rows,
+        settings=_differences({side.label: _settings(side) for side in sides}),
+        packages=_differences(
+            {s.label: _packages(s.made_from) for s in sides if s.made_from is not None}
+        ),
+    )
+    return told, sides
+
+
+def label(number: int) -> str:
+    """`a` to `z`, then `aa`, `ab`, …"""
+    more, letter = divmod(number, 26)
+    return (label(more - 1) if more else "") + chr(ord("a") + letter)
+
+
+def curves(sides: Sequence[Side], name: str) -> list[Curve]:
+    """Those of the metric `name` (`loss`, `eval_loss`, `tokens_per_s`) that were logged at all."""
+    found = []
+    for side in sides:
+        columns = side.metrics.evaluations if name == "eval_loss" else side.metrics.steps
+        step, value = columns["step"], columns[name]
+        # A resumed run has done some steps again: the later line counts.
+        _, newest = np.unique(step[::-1], return_index=True)
+        kept = len(step) - 1 - newest
+        if len(kept) and not np.isnan(value[kept]).all():
+            found.append(Curve(side.label, name, step[kept], value[kept]))
+    return found
+
+
+def _tasks(run: Run) -> Sequence[int | None]:
+    tasks = run.record.array_tasks
+    return [None] if tasks is None else tasks
+
+
+def _read(name: str, run: Run, task: int | None) -> Side:
+    metrics = read_metrics(run.paths.task(task).metrics)
+    return Side(name, run, task, about.job_of(run), metrics, about.provenance_of(run))
+
+
+def _row(side: Side, states: States, now_s: float) -> Compared:
+    run, metrics = side.run, side.metrics
+    history = history_of(run.paths, run.record, side.task)
+    suffix = "" if side.task is None else f"_{side.task}"
+    standing = decisive(run.record, states)
+    mine = {j: s for j, s in standing.items() if side.task is None or j.endswith(suffix)}
+    state = next(iter(mine.values()), None)
+    held_out = metrics.evaluations["eval_loss"]
+    held_out = held_out[~np.isnan(held_out)]
+    spent = efficiency_of(
+        run, [history], [metrics], states, now_s, [bounds_of(history, states, metrics)]
+    )
+    step, planned = metrics.last("step"), metrics.last("planned_steps") or steps_to_do(side.job)
+    made_from = side.made_from
+    return Compared(
+        label=side.label,
+        run=run.id,
+        task=side.task,
+        dir=str(run.paths.task(side.task).dir),
+        state=about.state_in_words(state, history)[0],
+        steps=None if step is None else int(step),
+        planned_steps=None if planned is None else int(planned),
+        loss=metrics.last("loss"),
+        eval_loss=float(held_out[-1]) if len(held_out) else None,
+        best_eval_loss=float(held_out.min()) if len(held_out) else None,
+        tokens_per_s=_median(metrics, "tokens_per_s"),
+        step_time_s=_median(metrics, "step_time_s"),
+        mfu=_median(metrics, "mfu"),
+        memory_bytes=_largest(metrics, "memory_bytes"),
+        granted_h=spent.granted_h or None,
+        trained_share=spent.trained_share,
+        code=in_words(made_from) if made_from else None,
+        commit=made_from.repository.commit if made_from and made_from.repository else None,
+    )
+
+
+def _known(metrics: Metrics, name: str) -> Floats:
+    values = metrics.steps[name][~metrics.superseded]
+    return values[np.isfinite(values)]
+
+
+def _median(metrics: Metrics, name: str) -> float | None:
+    values = _known(metrics, name)
+    return float(np.median(values)) if len(values) else None
+
+
+def _largest(metrics: Metrics, name: str) -> float | None:
+    values = _known(metrics, name)
+    return float(values.max()) if len(values) else None
+
+
+# ---- What differs
+
+
+def _settings(side: Side) -> dict[str, str]:
+    """Every key of the job as a report shows it, and what of the code can be told in a line."""
+    shown = about.settings(side.job)
+    found = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
+    if side.task is not None:
+        found["args"] = about.arguments(side.job, side.task)
+    if (made_from := side.made_from) is not None:
+        found["entry"] = made_from.script.path  # not that of each run's own copy
+        found["code"] = in_words(made_from)
+        found["script SHA-256"] = (made_from.script.sha256 or ABSENT)[:12]
+    return found
+
+
+def _packages(made_from: Provenance | None) -> dict[str, str]:
+    installed = made_from.packages if made_from else None
+    if installed is None:
+        return {}
+    found = {}
+    for line in installed.pip:
+        name, _, release = line.partition("==")
+        found[name] = release
+    for line in installed.conda:
+        name, _, release = line.partition("=")
+        found[f"conda {name}"] = release
+    return found | ({"python": installed.python} if installed.python else {})
+
+
+def _differences(by_label: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+    keys = dict.fromkeys(key for table in by_label.values() for key in table)
+    return list(_differing(keys, by_label))
+
+
+def _differing(
+    keys: Mapping[str, None], by_label: Mapping[str, Mapping[str, str]]
+) -> Iterator[Difference]:
+    for key in keys:
+        values = {name: table.get(key, ABSENT) for name, table in by_label.items()}
+        if len(set(values.values())) > 1:
+            yield Difference(key=key, values=values)

@@ -1,0 +1,76 @@
+"""The comparison as one HTML file that needs nothing else, drawn and styled as a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsdpkit import __version__
+from fsdpkit.reporting.comparison.compared import Comparison, Curve, Side, curves
+from fsdpkit.reporting.comparison.drawing import axes
+from fsdpkit.reporting.comparison.table import rows
+from fsdpkit.reporting.report.figures import Figure
+from fsdpkit.reporting.report.page import rendered
+from fsdpkit.reporting.report.plots import TONES, Chart, Line, draw
+from fsdpkit.reporting.scales import moment, zone_name
+from fsdpkit.reporting.series import thin
+
+_PLOTS = (
+    ("loss", "Training loss"),
+    ("eval_loss", "Evaluation loss"),
+    ("tokens_per_s", "Tokens per second"),
+)
+_POINTS = 600
+MOST_CURVES = 2 * len(TONES)
+
+
+def page(told: Comparison, sides: Sequence[Side]) -> str:
+    """The page's text."""
+    return rendered(
+        "compare.html.j2",
+        {
+            "title": " and ".join(dict.fromkeys(side.run.id for side in sides[:2])),
+            "told": told,
+            "names": {side.label: side.name for side in sides},
+            "tones": {side.label: _tone(n)[0] for n, side in enumerate(sides)},
+            "table": rows(told),
+            "figures": [f for name, title in _PLOTS if (f := _figure(name, title, sides))],
+            "now": f"{moment(told.made_s)} {zone_name(told.made_s)}",
+            "version": __version__,
+        },
+    )
+
+
+def _tone(number: int) -> tuple[str, bool]:
+    """Colour, and whether the line is dashed: twelve that can be told apart."""
+    return TONES[number % len(TONES)], number >= len(TONES)
+
+
+def _figure(name: str, title: str, sides: Sequence[Side]) -> Figure | None:
+    shown = list(sides[:MOST_CURVES])
+    found = curves(shown, name)
+    if not found:
+        return None
+    order = {side.label: n for n, side in enumerate(shown)}
+    x, y = axes(found)
+    remarks = ["logarithmic scale"] if y.kind == "log" else []
+    if len(sides) > len(shown):
+        remarks.append(f"the first {len(shown)} of {len(sides)}")
+    values = tuple((_tone(order[curve.label])[0], curve.label) for curve in found)
+    chart = Chart(
+        key=name,
+        title=f"{title} over steps",
+        description=f"{title} of {', '.join(curve.label for curve in found)}",
+        x=x,
+        y=y,
+        lines=[_line(curve, order[curve.label]) for curve in found],
+        height=240,
+    )
+    return Figure(
+        title=title, drawing=draw(chart), values=values, remark="; ".join(remarks), wide=True
+    )
+
+
+def _line(curve: Curve, number: int) -> Line:
+    tone, dashed = _tone(number)
+    x, y = thin(curve.step, curve.value, _POINTS)
+    return Line(name=curve.label, x=x, y=y, tone=tone, style="dashed" if dashed else "plain")

@@ -1,0 +1,37 @@
+"""The one table of a comparison: a row a run, a column a figure that any of them has."""
+
+from __future__ import annotations
+
+from fsdpkit.reporting.comparison.compared import ABSENT, Compared, Comparison
+from fsdpkit.reporting.scales import number
+
+
+def rows(told: Comparison) -> list[list[str]]:
+    """The head and a row for each run; columns that nobody has a value for are left out."""
+    head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "S/STEP", "MFU"]
+    head += ["GiB", "HOURS", "TRAINED"]
+    cells = [_cells(one) for one in told.runs]
+    used = [c for c in range(len(head)) if c < 2 or any(row[c] != ABSENT for row in cells)]
+    return [[row[c] for c in used] for row in [head, *cells]]
+
+
+def _cells(one: Compared) -> list[str]:
+    of = f"/{one.planned_steps}" if one.planned_steps else ""
+    return [
+        one.label,
+        one.state.partition(":")[0].partition(",")[0],
+        ABSENT if one.steps is None else f"{one.steps}{of}",
+        _shown(one.loss, 4),
+        _shown(one.eval_loss, 4),
+        _shown(one.best_eval_loss, 4),
+        _shown(one.tokens_per_s),
+        _shown(one.step_time_s),
+        ABSENT if one.mfu is None else f"{one.mfu:.1%}",
+        _shown(None if one.memory_bytes is None else one.memory_bytes / 2**30),
+        _shown(one.granted_h),
+        ABSENT if one.trained_share is None else f"{one.trained_share:.0%}",
+    ]
+
+
+def _shown(value: float | None, digits: int = 3) -> str:
+    return ABSENT if value is None else number(value, digits)

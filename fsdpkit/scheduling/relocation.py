@@ -1,0 +1,91 @@
+"""The plan of a job that runs in the copy of its work tree: the same, with other places.
+
+The script, the working directory and what Python is told to import from the tree move into the
+copy. What the copy does not have, because git ignores it, stays where it is and is named by its
+whole path: a virtual environment, a container's image, data, models.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.job import Environment
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.rendering.script import Plan
+from fsdpkit.scheduling.snapshot import editable_dirs
+from fsdpkit.worktree.files import Files
+
+_PATHS = (
+    ("data", "source"),
+    ("data", "held_out_source"),
+    ("data", "tokenizer"),
+    ("model", "pretrained"),
+    ("model", "config"),
+    ("checkpoint", "start"),
+)
+"""Settings of the trainer that may name a file or directory."""
+
+
+def in_copy(plan: Plan, tree: Files, copy: Path) -> Plan:
+    """The plan for the job in `copy`, a copy of `tree`."""
+    spec = plan.job.spec
+    here = plan.work_dir.resolve()
+    changes: dict[str, Any] = {"environment": _environment(spec.environment, here, tree, copy)}
+    if isinstance(spec.training, TrainingSettings):
+        changes["training"] = _training(spec.training, here, tree)
+    job = replace(
+        plan.job,
+        spec=msgspec.structs.replace(spec, **changes),
+        entry=_moved(plan.job.entry, tree.top, copy),
+    )
+    return replace(plan, job=job, work_dir=_moved(here, tree.top, copy))
+
+
+def _moved(path: Path, root: Path, copy: Path) -> Path:
+    return copy / path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _training(training: TrainingSettings, here: Path, tree: Files) -> TrainingSettings:
+    """With the whole paths of files that the copy lacks."""
+    for table, key in _PATHS:
+        below = getattr(training, table)
+        value = getattr(below, key)
+        if isinstance(value, str) and not os.path.isabs(value):
+            path = Path(os.path.normpath(here / value))
+            if os.path.lexists(path) and not tree.holds(path):
+                below = msgspec.structs.replace(below, **{key: str(path)})
+                training = msgspec.structs.replace(training, **{table: below})
+    return training
+
+
+def _environment(environment: Environment, here: Path, tree: Files, copy: Path) -> Environment:
+    changes: dict[str, Any] = {}
+    prefix = Path(sys.prefix)
+    if environment.venv:
+        prefix = here / os.path.expanduser(environment.venv)
+        changes["venv"] = str(prefix)
+    if environment.conda and "/" in environment.conda:
+        prefix = here / os.path.expanduser(environment.conda)
+        changes["conda"] = str(prefix)
+    if environment.container and os.path.lexists(here / environment.container):
+        changes["container"] = str(here / environment.container)
+    if path := _python_path(environment, prefix, tree.top, copy):
+        changes["variables"] = {**environment.variables, "PYTHONPATH": path}
+    return msgspec.structs.replace(environment, **changes)
+
+
+def _python_path(environment: Environment, prefix: Path, root: Path, copy: Path) -> str | None:
+    """PYTHONPATH with what lies in the tree taken from the copy; None if it can stay as it is."""
+    given = environment.variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    entries = [Path(text) for text in given.split(os.pathsep) if text]
+    moved = [_moved(p.resolve() if p.is_absolute() else p, root, copy) for p in entries]
+    moved += [_moved(p, root, copy) for p in editable_dirs([prefix], root)]
+    if moved == entries:
+        return None
+    return os.pathsep.join(map(str, dict.fromkeys(moved)))

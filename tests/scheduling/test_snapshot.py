@@ -1,0 +1,228 @@
+"""`submit --snapshot`: what is copied, what is refused before anything is queued, and that the job
+runs in the copy, now and when it is resumed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.provenance import read_provenance
+from fsdpkit.scheduling.relocation import in_copy
+from fsdpkit.scheduling.snapshot import copy_tree, read_tree
+from fsdpkit.scheduling.submission import Request, plan, script_of
+from fsdpkit.worktree.files import Files, Limit, files_of, top_of
+from tests.conftest import Completed
+from tests.scheduling.work_trees import git, work_tree
+
+MB = 1_000_000
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return work_tree(tmp_path / "tree")
+
+
+def read(root: Path) -> Files:
+    return files_of(root, Limit(MB, 100, "raise it"), root / "runs")
+
+
+def test_git_s_files_and_what_it_does_not_ignore(tree: Path) -> None:
+    (tree / "runs" / "r").mkdir(parents=True)
+    (tree / "runs" / "r" / "job.json").write_text("{}")
+    git(tree, "rm", "-q", "--cached", "helper.py")  # no longer tracked, still there
+    assert set(read(tree).sizes) == {".gitignore", "train.py", "helper.py", "new.py"}
+
+
+def test_without_git_all_but_environments_and_caches(tmp_path: Path) -> None:
+    for name in ("src/a.py", "venv/pyvenv.cfg", "venv/x.py", "src/__pycache__/a.pyc", "runs/r/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    assert set(read(tmp_path).sizes) == {"src/a.py"}
+
+
+def test_repositories_inside_are_copied_as_files(tree: Path) -> None:
+    inner = work_tree(tree / "inner")
+    (inner / "data" / "ignored.py").write_text("x")
+    names = set(read(tree).sizes)
+    assert {"inner/train.py", "inner/new.py"} <= names
+    assert not any("/.git/" in name or "data/" in name for name in names)
+
+
+def test_in_the_middle_of_a_merge_the_files_as_they_lie_there(tree: Path, tmp_path: Path) -> None:
+    git(tree, "commit", "-qam", "mine")
+    git(tree, "checkout", "-q", "-b", "other", "HEAD~1")
+    (tree / "helper.py").write_text("WORD = 'theirs'\n")
+    git(tree, "commit", "-qam", "theirs")
+    git(tree, "merge", "-q", "main")
+    copy_tree(read(tree), tmp_path / "copy")
+    assert "<<<<<<<" in (tmp_path / "copy" / "helper.py").read_text()
+
+
+def test_the_copy_is_its_owner_s_and_links_stay_links(tree: Path, tmp_path: Path) -> None:
+    (tree / "run.sh").write_text("#!/bin/sh\n")
+    (tree / "run.sh").chmod(0o777)
+    (tree / "sub dir").mkdir()
+    (tree / "sub dir" / "däta.py").write_text("é")
+    (tree / "near").symlink_to("train.py")
+    (tree / "corpus").symlink_to("data")
+    (tree / "gone").symlink_to("../nowhere")
+    (tmp_path / "run").mkdir(mode=0o700)
+    made = copy_tree(read(tree), tmp_path / "run" / "copy")
+    copy = tmp_path / "run" / "copy"
+    assert stat.S_IMODE((copy / "run.sh").stat().st_mode) == 0o700
+    assert stat.S_IMODE((copy / "train.py").stat().st_mode) == 0o600
+    assert (copy / "sub dir" / "däta.py").read_text() == "é"
+    assert os.readlink(copy / "corpus") == "data"
+    assert made.dangling == ["corpus"]
+    assert made.files == 9
+    # The same tree has the same digest, another one has another.
+    assert copy_tree(read(tree), tmp_path / "second").sha256 == made.sha256
+    (tree / "run.sh").chmod(0o600)
+    assert copy_tree(read(tree), tmp_path / "third").sha256 != made.sha256
+
+
+def test_a_group_that_may_read_the_run_may_read_the_copy(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o2750)
+    copy_tree(read(tree), tmp_path / "run" / "copy")
+    assert stat.S_IMODE((tmp_path / "run" / "copy" / "train.py").stat().st_mode) == 0o640
+
+
+def test_too_much_is_refused_by_the_name_of_the_largest(tree: Path) -> None:
+    with open(tree / "corpus.bin", "wb") as file:
+        file.truncate(200_000_000_000)  # takes no room
+    with pytest.raises(UsageError, match=r"200\.0 GB.*corpus\.bin.*gitignore"):
+        read(tree)
+    (tree / ".gitignore").write_text("data/\ncorpus.bin\nmany/\n")
+    assert read(tree).bytes < MB
+    (tree / "few").mkdir()
+    for number in range(120):
+        (tree / "few" / f"{number}.py").touch()
+    with pytest.raises(UsageError, match="100 files are allowed"):
+        read(tree)
+
+
+def test_what_runs_wrote_is_no_source_wherever_it_lies(tree: Path, tmp_path: Path) -> None:
+    """And a file that is only called like one of theirs is."""
+    for top in (tree, tmp_path / "bare"):
+        for name in ("old/r-1/run.json", "old/r-1/job.json", "old/r-1/deep/x", "conf/run.json"):
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            (top / name).write_text("{}")
+        found = [n for n in read(top).sizes if n.startswith(("old", "conf"))]
+        assert found == ["conf/run.json"]
+
+
+def test_a_file_that_cannot_be_read_is_no_hole_in_the_copy(tree: Path, tmp_path: Path) -> None:
+    found = read(tree)
+    (tree / "helper.py").unlink()
+    with pytest.raises(StorageError, match=r"helper\.py"):
+        copy_tree(found, tmp_path / "copy")
+
+
+def test_a_script_from_elsewhere_is_refused(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far.py").write_text("")
+    monkeypatch.chdir(tree)
+    decided, _ = plan(Request("../far.py", cluster="local"))
+    with pytest.raises(UsageError, match="leave --snapshot out"):
+        read_tree(decided, tree / "runs")
+
+
+def test_a_repository_that_git_refuses_is_not_copied_blindly(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(UsageError, match="not a git repository"):
+        top_of(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["data/corpus.txt"], ["--data=data/corpus.txt"], ["../x.txt"]])
+def test_an_argument_that_the_copy_lacks_is_refused(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tree.parent / "x.txt").write_text("")
+    monkeypatch.chdir(tree)
+    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, args=words))
+    with pytest.raises(UsageError, match="whole path"):
+        script_of(decided)
+
+
+def test_arguments_that_are_no_such_files_pass(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    words = ["1e-4", "0.1", "--out=new/out", "helper.py", "a/b", str(tree / "data")]
+    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, args=words))
+    assert "RUN-ID/snapshot/train.py" in script_of(decided)
+
+
+def test_what_stays_behind_is_named_by_its_whole_path(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import venv
+
+    venv.create(tree / "data" / "venv", with_pip=False)
+    site = next((tree / "data" / "venv" / "lib").glob("python3*/site-packages"))
+    (site / "mine-1.dist-info").mkdir()
+    (site / "mine-1.dist-info" / "direct_url.json").write_text(
+        f'{{"url": "file://{tree}", "dir_info": {{"editable": true}}}}'
+    )
+    (tree / "lib").mkdir()
+    (tree / "lib" / "mine.py").write_text("")
+    (tree / "data" / "rows.jsonl").write_text('{"text": "a b"}\n' * 9)
+    (tree / "here.jsonl").write_text('{"text": "a b"}\n' * 9)
+    monkeypatch.chdir(tree)
+    monkeypatch.setenv("PYTHONPATH", f"{tree}/lib")
+    sets = ["environment.venv=data/venv", "training.data.source=data/rows.jsonl"]
+    sets += ["training.data.held_out_source=here.jsonl", "training.data.task=span-corruption"]
+    sets += ["training.data.source_field=text", "launch.check=false"]
+    (tree / "train.py").write_text("from fsdpkit.training.command_line import read_settings\n")
+    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, sets=sets))
+    copy = tmp_path / "copy"
+    moved = in_copy(decided, read(tree), copy)
+    assert (moved.work_dir, moved.job.entry) == (copy, copy / "train.py")
+    assert moved.job.spec.environment.venv == str(tree / "data" / "venv")
+    assert moved.job.spec.environment.variables["PYTHONPATH"] == f"{copy}/lib:{copy}"
+    training = moved.job.spec.training
+    assert training
+    assert training.data.source == str(tree / "data" / "rows.jsonl")
+    assert training.data.held_out_source == "here.jsonl"
+
+
+def test_the_job_runs_in_the_copy_and_is_resumed_there(
+    fsdpkit: Callable[..., Completed], tree: Path
+) -> None:
+    """The tree is edited between the two; the job is submitted from a directory inside it."""
+    (tree / "sub").mkdir()
+    (tree / "sub" / "go.py").write_text(
+        "import os, sys\nsys.path.insert(0, '..')\nimport helper\n"
+        "print(helper.WORD, os.getcwd(), sys.argv[1:])\n"
+    )
+    (tree / "sub" / "job.toml").write_text(
+        'schema = "fsdpkit.job/1"\nname = "go"\nentry = "go.py"\n[source]\nsnapshot = true\n'
+        '[resources]\nnodes = 1\ngpus = 1\ntime = "00:10:00"\n'
+    )
+    at = {"cwd": tree / "sub"}
+    done = fsdpkit("submit", "job.toml", "--cluster", "local", "--wait", **at)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tree / "sub" / "runs").iterdir()
+    assert f"edited {run}/snapshot/sub []" in fsdpkit("logs", str(run), **at).stdout
+    (tree / "helper.py").write_text("raise SystemExit('the tree, not the copy')\n")
+    (tree / "sub" / "go.py").unlink()
+    done = fsdpkit("resume", str(run), "--set", 'args=["more"]', "--wait", **at)
+    assert done.returncode == 0, done.stderr
+    assert f"edited {run}/snapshot/sub ['more']" in fsdpkit("logs", str(run), **at).stdout
+    now = read_provenance(RunPaths(run))
+    assert now is not None
+    assert now.snapshot is not None
+    assert now.repository is not None
+    assert now.snapshot.source == str(tree)
+    assert now.repository.top == str(tree)
+    assert now.command[1] == "resume"
+    assert {one.key: one.value for one in now.settings}["args"] == ["more"]
+    assert list(run.glob("provenance.*.json"))
