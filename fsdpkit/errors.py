@@ -50,6 +50,12 @@ class RemoteError(FsdpkitError):
     exit_code = 69
 
 
+class TrackerError(FsdpkitError):
+    """A tracker (MLflow, W&B) refused what it was sent, or could not be reached."""
+
+    exit_code = 69
+
+
 class StorageError(FsdpkitError):
     """The run directory cannot be made, written or read."""
 

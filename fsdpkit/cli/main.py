@@ -27,6 +27,7 @@ COMMANDS = {
     "nodes": "Show the nodes that failed a run and are avoided.",
     "data": "Prepare training data, or show what was prepared.",
     "checkpoint": "List a run's checkpoints, check, export, or have one saved now.",
+    "track": "Send what a run logged to MLflow, W&B or TensorBoard.",
     "prune": "Show what old runs hold, and delete checkpoints nobody needs.",
     "generate": "Let a trained T5 write, for texts or the rows of a file.",
     "jobs": "List jobs, or show one.",

@@ -24,6 +24,7 @@ from fsdpkit.config.secrets import (
     why_not_passed,
     why_secret,
 )
+from fsdpkit.config.track import Track
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 from fsdpkit.errors import NotFoundError, StorageError, UsageError
@@ -163,6 +164,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     )
     files: Annotated[
         Files | UnsetType, Meta(description="Who may read the run; unset: its owner alone.")
+    ] = UNSET
+    track: Annotated[
+        Track | UnsetType, Meta(description="Where `fsdpkit track` sends what the run logged.")
     ] = UNSET
     source: Annotated[
         Source | UnsetType, Meta(description="What the run keeps of the work tree; unset: nothing.")

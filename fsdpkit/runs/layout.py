@@ -35,6 +35,8 @@
         checkpoints/step-<s>/       complete when its name has no leading dot (runs/checkpoints.py)
         export/                     the trained model for Hugging Face, when it was asked for
         tensorboard/                the metrics again, when they were asked for there
+        wandb/                      and for W&B, until they are sent
+        track.json                  what `fsdpkit track` has sent (tracking/sending.py)
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
@@ -140,6 +142,10 @@ class TaskPaths:
     @property
     def tensorboard(self) -> Path:
         return self.dir / "tensorboard"
+
+    @property
+    def track(self) -> Path:
+        return self.dir / "track.json"
 
     @property
     def debug(self) -> Path:

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "fsdpkit"
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        *("publishing", "planning", "remote", "reporting", "scheduling", "data"),
+        *("publishing", "planning", "remote", "tracking", "reporting", "scheduling", "data"),
         *("runs", "rendering", "config"),
         "training.export",
     },
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "remote": {"config.assets", "runs.layout", "worktree"},
     "worktree": set(),
     "planning": {"training", "runs", "rendering", "config"},
+    "tracking": {"reporting", "scheduling", "runs", "config"},
     "reporting": {"scheduling", "failures", "runs", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config", "worktree"},
     "rendering": {"config"},

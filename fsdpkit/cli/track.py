@@ -1,0 +1,93 @@
+"""`fsdpkit track`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import chosen, complete_run, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.config.track import Track
+
+SCHEMA = "fsdpkit.tracked/1"
+
+
+@click.command("track")
+@click.argument("run", required=False, shell_complete=complete_run)
+@runs_option
+@click.option(
+    "--to",
+    multiple=True,
+    type=click.Choice(["tensorboard", "mlflow", "wandb"]),
+    help="Tracker, instead of the job's track.to; may be repeated.",
+)
+@click.option("--project", help="MLflow's experiment, W&B's project (default: the job's).")
+@click.option("--uri", help="MLflow's server, sqlite:///FILE, or a directory.")
+@click.option("--offline", is_flag=True, help="Let W&B write into the run's directory.")
+@click.option("--task", type=click.IntRange(0), help="One task of an array (default: all).")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+def command(
+    run: str | None,
+    runs: str | None,
+    to: tuple[str, ...],
+    project: str | None,
+    uri: str | None,
+    offline: bool,
+    task: int | None,
+    as_json: bool,
+) -> int:
+    """Send what RUN (else the newest) logged to the job's trackers, from where you are.
+
+    \b
+      fsdpkit track 3f2a
+      fsdpkit track 3f2a --to mlflow --uri http://mlflow.example.org:5000
+      fsdpkit track 3f2a --to wandb --offline
+
+    Compute nodes need no internet: the job writes metrics.jsonl, this sends it. A run is one run
+    there, too, however often it was queued again, and each point is sent once, however often this
+    is called. Exit status: 65 without the tracker's package, 69 if the tracker refused or did not
+    answer.
+    """
+    from fsdpkit.errors import NotFoundError, UsageError
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.tracking.sending import send, sending_of, track_of
+
+    opened = Run.open(chosen(run, runs), runs=runs)
+    asked = _asked(track_of(opened), to, project, uri, offline)
+    if not asked.to:
+        raise UsageError(
+            f"the job of {opened.id} names no tracker: set track.to in the job, or give --to"
+        )
+    tasks = opened.record.array_tasks
+    if task is not None and task not in (tasks or []):
+        raise NotFoundError(f"{opened.id} has no array task {task}")
+    answers = []
+    numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
+    for number in numbers:
+        sending = sending_of(opened, number, asked)
+        for tracker in dict.fromkeys(asked.to):
+            sent = send(sending, tracker)
+            answers.append(
+                {"run": opened.id, "task": number, "tracker": tracker, "id": sent.mark.id}
+                | {"place": sent.place, "lines": sent.lines}
+            )
+            if not as_json:
+                click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "sent": answers}))
+    elif asked.offline and "wandb" in asked.to:
+        click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
+    return 0
+
+
+def _asked(
+    track: Track, to: tuple[str, ...], project: str | None, uri: str | None, offline: bool
+) -> Track:
+    """The job's `[track]` with what the command line says instead."""
+    import msgspec
+
+    given = {"to": list(to), "project": project, "uri": uri, "offline": offline}
+    return msgspec.structs.replace(track, **{key: value for key, value in given.items() if value})

@@ -1,0 +1,95 @@
+"""What a run logged, line by line, as trackers want it: numbers by name, at a step and a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.reading import LARGEST, MOST_BYTES_OF_LINES, open_regular, parsed
+
+_LONGEST_LINE = 1 << 20
+_MOST_STEP = 2**53
+_NAMES_NO_QUANTITY = ("step", "time_s")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of metrics.jsonl. `index` counts all lines, so that it stays the same for good."""
+
+    index: int
+    time_s: float
+    step: int
+    values: dict[str, float]
+    """NaN and infinities as the run had them."""
+
+    @property
+    def time_ms(self) -> int:
+        return round(self.time_s * 1000)
+
+
+def lines_of(metrics: Path) -> list[Line]:
+    """The lines that count: of a step that was done again after a failure, the later one. A line
+    that is still being written, or is no such line, is passed over; without a file there is none.
+
+    Raises StorageError if it cannot be read.
+    """
+    try:
+        with open_regular(metrics) as file:
+            text = file.read(MOST_BYTES_OF_LINES + 1)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{metrics} cannot be read: {error.strerror}") from error
+    whole = text[:MOST_BYTES_OF_LINES].split(b"\n")[:-1]
+    found = [line for index, raw in enumerate(whole) if (line := _line(index, raw)) is not None]
+    return _as_done_last(found)
+
+
+def _line(index: int, raw: bytes) -> Line | None:
+    if len(raw) > _LONGEST_LINE:
+        return None
+    try:
+        table = parsed(raw)
+        step, time_s = table["step"], table["time_s"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not (_is_number(step) and _is_number(time_s) and 0 <= step <= _MOST_STEP):
+        return None
+    if not 0 <= time_s <= 1e11:
+        return None
+    values = {
+        name: float(value)
+        for name, value in table.items()
+        if name not in _NAMES_NO_QUANTITY and _is_number(value)
+    }
+    values |= _not_finite(table.get("not_finite"))
+    return Line(index, float(time_s), int(step), values) if values else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _not_finite(told: Any) -> dict[str, float]:
+    words = {"nan", "inf", "-inf"}
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {str(name): float(word) for name, word in pairs if word in words}
+
+
+def _as_done_last(lines: Sequence[Line]) -> list[Line]:
+    """Without numbers of a step that a later line goes back to, or behind, in the same number."""
+    kept: list[Line] = []
+    lowest_after: dict[str, int] = {}
+    for line in reversed(lines):
+        values = {
+            name: value
+            for name, value in line.values.items()
+            if line.step < lowest_after.get(name, _MOST_STEP + 1)
+        }
+        lowest_after |= dict.fromkeys(values, line.step)
+        if values:
+            kept.append(replace(line, values=values))
+    return kept[::-1]

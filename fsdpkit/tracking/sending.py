@@ -1,0 +1,219 @@
+"""One call of `fsdpkit track` for one training: what to send, to whom, and what was sent before.
+
+A training has one run in a tracker over all its requeues. Its id, and how far was sent, stand in
+`track.json` beside metrics.jsonl; whoever sends holds a lock. Nothing of the training is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.track import Track, Tracker
+from fsdpkit.errors import ConfigError, StorageError, TrackerError
+from fsdpkit.reporting.report import about
+from fsdpkit.runs.layout import TaskPaths, write_atomically
+from fsdpkit.runs.lock import BusyError, locked
+from fsdpkit.runs.provenance import Provenance
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.scheduling.run import Run
+from fsdpkit.tracking.points import Line, lines_of
+
+SCHEMA = "fsdpkit.track/1"
+_MOST_SAID = 200
+_PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard"}
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sent to one tracker."""
+
+    id: str
+    """The run's id there."""
+    where: str
+    """Server and project; elsewhere it is another run."""
+    lines: int = 0
+    """Lines of metrics.jsonl that were looked at."""
+
+
+class _Marks(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = SCHEMA
+    trackers: dict[str, Mark] = {}
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One training as a tracker is told of it."""
+
+    key: str
+    """The same for good: run id, and task."""
+    name: str
+    paths: TaskPaths
+    project: str
+    track: Track
+    lines: Sequence[Line]
+    created_s: float
+    outcome: str
+    """`running`, `succeeded`, `failed`, `stopped` or `unknown`."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stable_id(self) -> str:
+        """For a tracker that lets the sender choose the id."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What came of it: how many lines were sent now, and where they are to be seen."""
+
+    mark: Mark
+    lines: int
+    place: str
+
+
+Send = Callable[[Sending, Mark | None], Sent]
+
+
+def send(sending: Sending, tracker: Tracker) -> Sent:
+    """Send what the tracker does not have yet. Raises ConfigError without its package, BusyError
+    while somebody else sends, TrackerError, StorageError."""
+    function = _function(tracker)
+    path = sending.paths.track
+    try:
+        with locked(path.with_name(f"{path.name}.lock"), 0.0):
+            marks = _read(sending.paths)
+            with _files_of_the_owner_alone(), contextlib.redirect_stdout(sys.stderr):
+                sent = function(sending, marks.trackers.get(tracker))
+            trackers = {**marks.trackers, tracker: sent.mark}
+            _save(sending.paths, msgspec.structs.replace(marks, trackers=trackers))
+            return sent
+    except BusyError as error:
+        raise BusyError(f"another fsdpkit track sends {sending.name} now: {error}") from error
+
+
+@contextlib.contextmanager
+def _files_of_the_owner_alone() -> Iterator[None]:
+    """Whatever files a tracker's client makes."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def refused(who: str, error: Exception, to_do: str = "") -> TrackerError:
+    """What a tracker's client raised, in one line of its own words and where it stands there."""
+    said = str(error).strip().partition("\n")[0]
+    said = said[:_MOST_SAID] + ("…" if len(said) > _MOST_SAID else "")
+    text = f"{who}: {said or type(error).__name__}"
+    return TrackerError(f"{text}; {to_do}" if to_do else text)
+
+
+def _function(tracker: Tracker) -> Send:
+    if importlib.util.find_spec(_PACKAGES[tracker]) is None:
+        raise ConfigError(
+            f"track.to: {tracker} needs the {_PACKAGES[tracker]} package: "
+            f'pip install "fsdpkit[{tracker}]"'
+        )
+    if tracker == "mlflow":
+        from fsdpkit.tracking.to_mlflow import send_to_mlflow
+
+        return send_to_mlflow
+    if tracker == "wandb":
+        from fsdpkit.tracking.to_wandb import send_to_wandb
+
+        return send_to_wandb
+    from fsdpkit.tracking.to_tensorboard import send_to_tensorboard
+
+    return send_to_tensorboard
+
+
+def _read(paths: TaskPaths) -> _Marks:
+    """Nothing was sent where the file is missing or torn: the trackers are asked then."""
+    try:
+        return msgspec.json.decode(read_bytes(paths.track), type=_Marks)
+    except FileNotFoundError:
+        return _Marks()
+    except OSError as error:
+        raise StorageError(f"{paths.track} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Marks()
+
+
+def _save(paths: TaskPaths, marks: _Marks) -> None:
+    try:
+        write_atomically(paths.track, msgspec.json.encode(marks) + b"\n")
+    except OSError as error:
+        raise StorageError(f"{paths.track} cannot be written: {error.strerror}") from error
+
+
+# ---- What a run says of itself
+
+
+def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
+    """The training `task` of the run, ready to be sent. Raises StorageError."""
+    paths = run.paths.task(task)
+    job, made_from = about.job_of(run), about.provenance_of(run)
+    key = run.id if task is None else f"{run.id}/task-{task}"
+    shown = about.settings(job)
+    settings = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
+    if task is not None:
+        settings["args"] = about.arguments(job, task)
+    return Sending(
+        key=key,
+        name=key,
+        paths=paths,
+        project=asked.project or run.record.name,
+        track=asked,
+        lines=lines_of(paths.metrics),
+        created_s=run.record.created_s,
+        outcome=_outcome(run, task),
+        settings=settings,
+        tags=_tags(run, task, made_from),
+    )
+
+
+def track_of(run: Run) -> Track:
+    """The job's `[track]`; the defaults if it has none, or cannot be read."""
+    try:
+        return msgspec.convert(about.job_of(run).get("track", {}), Track)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{run.paths.job}: track: {error}") from error
+
+
+def _outcome(run: Run, task: int | None) -> str:
+    state = run.state(task)
+    if state is None:
+        return "unknown"
+    if state.phase in ("running", "pending"):
+        return "running"
+    if state.succeeded:
+        return "succeeded"
+    return state.outcome or "failed"
+
+
+def _tags(run: Run, task: int | None, made_from: Provenance | None) -> dict[str, str]:
+    record = run.record
+    found: dict[str, Any] = {
+        "fsdpkit.version": record.version,
+        "fsdpkit.cluster": record.cluster or record.site,
+        "fsdpkit.shape": f"{record.nodes} nodes x {record.ranks_per_node} ranks",
+        "fsdpkit.jobs": ", ".join(job.job_id for job in record.jobs if job.job_id),
+        "fsdpkit.attempts": len(run.paths.task(task).attempts()),
+        "fsdpkit.directory": run.paths.task(task).dir,
+    }
+    if made_from is not None:
+        found["fsdpkit.script_sha256"] = made_from.script.sha256
+        if (repository := made_from.repository) is not None:
+            found |= {"fsdpkit.commit": repository.commit, "fsdpkit.branch": repository.branch}
+            found["fsdpkit.clean"] = repository.clean
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}

@@ -1,0 +1,51 @@
+"""A training as TensorBoard's event file, made anew from metrics.jsonl each time, at once.
+
+For scripts that only log: fsdpkit's own trainer writes events itself where it is told to
+(`training.metrics.tensorboard`), and then nothing is written here.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import make_directory, write_atomically
+from fsdpkit.tracking.sending import Mark, Sending, Sent
+
+
+def send_to_tensorboard(sending: Sending, before: Mark | None) -> Sent:
+    """Raises StorageError if the file cannot be written."""
+    directory = sending.paths.tensorboard
+    name = f"events.out.tfevents.{int(sending.created_s)}.fsdpkit"
+    path = directory / name
+    others = [one for one in directory.glob("events.out.tfevents.*") if one.name != name]
+    if others:
+        mark = Mark(id=name, where=str(directory), lines=len(sending.lines))
+        return Sent(mark, 0, f"{directory}, which the training writes itself")
+    try:
+        make_directory(directory)
+        write_atomically(path, _events(sending))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    end = sending.lines[-1].index + 1 if sending.lines else 0
+    done = before.lines if before else 0
+    new = sum(line.index >= done for line in sending.lines)
+    return Sent(Mark(id=name, where=str(directory), lines=end), new, str(directory))
+
+
+def _events(sending: Sending) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    made = io.BytesIO()
+    writer: Any = RecordWriter(made)
+    writer.write(
+        Event(wall_time=sending.created_s, file_version="brain.Event:2").SerializeToString()
+    )
+    for line in sending.lines:
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in line.values.items()]
+        event = Event(wall_time=line.time_s, step=line.step, summary=Summary(value=values))
+        writer.write(event.SerializeToString())
+    return made.getvalue()
