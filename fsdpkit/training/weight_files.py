@@ -55,6 +55,61 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Several tensors that are one in the model, along a dimension that is new (stacked) or not."""
+
+    parts: tuple[Source, ...]
+    dim: int
+    stacked: bool = False
+
+    @property
+    def file(self) -> Path:
+        return self.parts[0].file
+
+    @property
+    def name(self) -> str:
+        return f"{self.parts[0].name} and {len(self.parts) - 1} more"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole. Raises ConfigError for parts that do not fit one another."""
+        shapes = {part.shape for part in self.parts}
+        if self.stacked and len(shapes) == 1:
+            (shape,) = shapes
+            return (*shape[: self.dim], len(self.parts), *shape[self.dim :])
+        others = {shape[: self.dim] + shape[self.dim + 1 :] for shape in shapes}
+        if self.stacked or len(others) != 1 or len({len(shape) for shape in shapes}) != 1:
+            raise ConfigError(f"{self.file}: {self.name} have shapes that do not fit: {shapes}.")
+        shape = self.parts[0].shape
+        length = sum(part.shape[self.dim] for part in self.parts)
+        return (*shape[: self.dim], length, *shape[self.dim + 1 :])
+
+    @property
+    def dtype(self) -> str:
+        return "/".join(sorted({part.dtype for part in self.parts}))
+
+    def read(self, part: tuple[slice, ...] = ()) -> Tensor:
+        """The whole tensor, or a slice of each dimension; only what lies in it is read."""
+        part = part or tuple(slice(0, length) for length in self.shape)
+        here, others = part[self.dim], (part[: self.dim], part[self.dim + 1 :])
+        if self.stacked:
+            inner = (*others[0], *others[1])
+            return torch.stack([each.read(inner) for each in self.parts[here]], self.dim)
+        pieces, start = [], 0
+        for each in self.parts:
+            end = start + each.shape[self.dim]
+            first, last = max(here.start, start), min(here.stop, end)
+            if first < last:
+                within = slice(first - start, last - start)
+                pieces.append(each.read((*others[0], within, *others[1])))
+            start = end
+        return torch.cat(pieces, self.dim)
+
+
+Source = Stored | Joined
+
+
+@dataclass(frozen=True)
 class Needed:
     """A tensor that the model has, under each of its names (several if modules share it)."""
 
@@ -67,13 +122,15 @@ class FileFill:
     """A `fill` for `shard` that reads files. `otherwise` fills what they lack."""
 
     def __init__(
-        self, table: Mapping[str, Stored], where: Path, otherwise: Fill | None = None
+        self, table: Mapping[str, Source], where: Path, otherwise: Fill | None = None
     ) -> None:
         self._table, self._where, self._otherwise = dict(table), where, otherwise
 
     def check(self, model: nn.Module) -> None:
         """Raises ConfigError unless the files have what `model` needs, and nothing else."""
         needed = tensors_needed(model)
+        # A buffer that was built with values keeps them where no file has others.
+        has_value = {plain_name(n) for n, buffer in model.named_buffers() if not buffer.is_meta}
         known = {name for each in needed for name in each.names}
         wrong = [
             f"{stored.file}: {name} is not a tensor of the model"
@@ -82,7 +139,7 @@ class FileFill:
         ]
         for each in needed:
             found = [self._table[name] for name in each.names if name in self._table]
-            if not found and self._otherwise is None:
+            if not found and self._otherwise is None and not has_value & {*each.names}:
                 wrong.append(f"{self._where}: {each.names[0]} is missing")
             wrong += [told for stored in found if (told := _misfit(stored, each))]
             wrong += [
@@ -153,7 +210,7 @@ def tensors_needed(model: nn.Module) -> list[Needed]:
     ]
 
 
-def _misfit(stored: Stored, needed: Needed) -> str | None:
+def _misfit(stored: Source, needed: Needed) -> str | None:
     if stored.shape != needed.shape:
         return (
             f"{stored.file}: {stored.name} has the shape {list(stored.shape)}, the model "
@@ -169,7 +226,7 @@ def converts(found: torch.dtype | None, needed: torch.dtype) -> bool:
     return found == needed or (found in FLOATS and needed.is_floating_point)
 
 
-def copy_finite(stored: Stored, target: Tensor) -> None:
+def copy_finite(stored: Source, target: Tensor) -> None:
     """Copy into `target` what it has of the tensor. Raises ConfigError for NaN and infinity."""
     copy_part(
         stored.read,
@@ -250,11 +307,11 @@ def _index(path: Path) -> dict[Path, list[str]]:
     return files
 
 
-def same(one: Stored, other: Stored) -> bool:
+def same(one: Source, other: Source) -> bool:
     """Whether two tensors hold the same values; stops at the first rows that differ."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if not one.shape:
+    if not one.shape or isinstance(one, Joined) or isinstance(other, Joined):
         return torch.equal(one.read(), other.read())
     with safe_open(one.file, "pt") as first, safe_open(other.file, "pt") as second:
         a, b = first.get_slice(one.name), second.get_slice(other.name)
