@@ -3,14 +3,14 @@
     fsdpkit submit examples/accelerate/train.py --nodes 2 --gpus 4
     python examples/accelerate/train.py                           # one process, no cluster
 
-What is fsdpkit's is `attach`, where the loop begins, and one call after each step. The data is
-drawn at random; put yours in the place of `rows`.
+What is fsdpkit's is `run`: it knows where to go on, and is told of each step. The data is drawn at
+random; put yours in the place of `rows`.
 """
 
 import argparse
 
 import torch
-from accelerate import Accelerator, skip_first_batches
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 
@@ -41,12 +41,8 @@ def main() -> None:
     run = attach(accelerator)
 
     step, steps = run.steps_done, options.epochs * len(loader)
-    first, done = divmod(step, len(loader))
-    for epoch in range(first, options.epochs):
-        batches = skip_first_batches(loader, done) if done else loader
-        batches.set_epoch(epoch)  # which draws its order
-        done = 0
-        for points, corners in batches:
+    for epoch in range(options.epochs):
+        for points, corners in run.batches(loader, epoch):
             loss = nn.functional.cross_entropy(model(points), corners)
             accelerator.backward(loss)
             optimizer.step()

@@ -4,21 +4,26 @@
 
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     run = attach(accelerator)                  # loads the newest whole checkpoint of the run
-    for step in range(run.steps_done + 1, steps + 1):
-        …
-        accelerator.log({"loss": loss}, step=step)
-        run.after_step(step, save=step % 100 == 0)
+    step = run.steps_done
+    for epoch in range(epochs):
+        for batch in run.batches(loader, epoch):
+            …
+            step += 1
+            accelerator.log({"loss": loss}, step=step)
+            run.after_step(step, save=step % 100 == 0)
 
-`after_step` saves by `accelerator.save_state`, because the script or somebody else asked for it,
-and ends the process with `fsdpkit.STOPPED` when the run is to stop. Where fsdpkit did not start the
-script, it only saves when the script asks.
+`batches` leaves out what the checkpoint has done. `after_step` saves by `accelerator.save_state`,
+because the script or somebody else asked for it, and ends the process with `fsdpkit.STOPPED` when
+the run is to stop. Where fsdpkit did not start the script, it only saves when the script asks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import GeneralTracker
@@ -27,6 +32,7 @@ from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
 from fsdpkit.script.checkpoints import keep_newest, step_of
 from fsdpkit.script.log import log
+from fsdpkit.script.random_states import random_state, set_random_state
 from fsdpkit.script.saving import Wishes, in_a_run, is_first, saving, where_to_go_on
 from fsdpkit.script.stopping import task_dir
 
@@ -80,6 +86,7 @@ class AttachedRun:
     def __init__(self, accelerator: Accelerator, keep: int) -> None:
         self.steps_done = 0
         """By the checkpoint that was loaded; 0 where the run begins."""
+        self._random: dict[str, Any] | None = None  # as it was when the checkpoint was made
         self._accelerator, self._keep = accelerator, keep
         self.directory = task_dir() / DIRECTORY
         """Where its checkpoints are."""
@@ -87,14 +94,36 @@ class AttachedRun:
         self._heart: HeartbeatFile | None = None
         if not any(isinstance(tracker, RunTracker) for tracker in _trackers(accelerator)):
             accelerator.trackers.append(RunTracker())
+        self._order = _Order()
         if not in_a_run():
             return
+        accelerator.register_for_checkpointing(self._order)
         self._wishes = Wishes()
         with contextlib.suppress(OSError):
             self._heart = own_heart()
         if (found := where_to_go_on(self.directory)) is not None:
             accelerator.load_state(str(found))
             self.steps_done = step_of(found) or 0
+            self._random = random_state()
+
+    def batches(self, loader: Any, epoch: int) -> Iterator[Any]:
+        """An epoch's batches, without those that the loaded checkpoint has done: none of an epoch
+        that was complete. On all ranks; `loader` was prepared, has a length, and is read once an
+        epoch, a step every `gradient_accumulation_steps` batches."""
+        from accelerate import skip_first_batches
+
+        a_step = self._accelerator.gradient_accumulation_steps
+        steps = math.ceil(len(loader) / a_step)
+        done = self.steps_done - epoch * steps
+        if done >= steps:
+            return
+        loader.set_epoch(epoch)
+        self._order.draw(loader, epoch)
+        rest = skip_first_batches(loader, done * a_step) if done > 0 else loader
+        for number, batch in enumerate(rest):
+            if number == 0 and done > 0 and self._random is not None:
+                set_random_state(self._random)  # the loader has drawn from it to begin
+            yield batch
 
     def after_step(self, step: int, *, save: bool = False, last: bool = False) -> None:
         """After each optimizer step, on every rank: `step` are done.
@@ -128,6 +157,35 @@ class AttachedRun:
     def _beat(self, step: int, phase: Phase) -> None:
         if self._heart is not None:
             self._heart.beat(step, phase)
+
+
+class _Order:
+    """The order of each epoch's rows, drawn from a seed that a checkpoint keeps."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._seed = int(torch.initial_seed())
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self._seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._seed = state["seed"]
+
+    def draw(self, loader: Any, epoch: int) -> None:
+        """For a RandomSampler, whose order would depend on all that was drawn before; Accelerate
+        gives rank 0's generator to the others."""
+        import torch
+
+        holder: Any = getattr(loader, "batch_sampler", None)
+        while hasattr(holder, "batch_sampler"):  # Accelerate's, around the loader's own
+            holder = holder.batch_sampler
+        sampler = getattr(holder, "sampler", None)
+        if type(sampler) is torch.utils.data.RandomSampler:
+            if sampler.generator is None:
+                sampler.generator = torch.Generator()
+            sampler.generator.manual_seed((self._seed + epoch) % 2**63)
 
 
 def _trackers(accelerator: Accelerator) -> list[Any]:

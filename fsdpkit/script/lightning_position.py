@@ -9,18 +9,17 @@ draws a new one.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from fsdpkit.script.random_states import random_state, set_random_state
 from fsdpkit.script.stopping import from_all
 
 
 def position() -> dict[str, Any]:
     """What a checkpoint keeps: all ranks' random states; to be called on all of them."""
-    return {"random": from_all(_random_state())}
+    return {"random": from_all(random_state())}
 
 
 def restore(trainer: Any, saved: dict[str, Any]) -> None:
@@ -28,37 +27,7 @@ def restore(trainer: Any, saved: dict[str, Any]) -> None:
     _advance_data(trainer)
     states = saved.get("random")
     if isinstance(states, list) and len(states) == trainer.world_size:
-        _set_random_state(states[trainer.global_rank])
-
-
-def _random_state() -> dict[str, Any]:
-    """Of this process, in tensors and numbers, which torch.load reads without unpickling more."""
-    import torch
-
-    version, internal, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(internal), gauss],
-    }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state()
-    if (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, *rest = numpy.random.get_state()
-        state["numpy"] = [str(name), [int(key) for key in keys], *(float(x) for x in rest)]
-    return state
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    import torch
-
-    torch.set_rng_state(state["torch"].cpu())
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"].cpu())
-    if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, place, has_gauss, cached = state["numpy"]
-        numpy.random.set_state((name, keys, int(place), int(has_gauss), cached))
+        set_random_state(states[trainer.global_rank])
 
 
 def _advance_data(trainer: Any) -> None:
