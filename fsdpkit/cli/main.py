@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "Write a run's report: one HTML file to look at and send.",
     "compare": "Put runs beside one another: settings, figures, curves.",
     "watch": "Watch a run live.",
+    "shell": "Open a shell inside a running job, or run a command there.",
     "stacks": "Show where each rank of a running job is now.",
     "cancel": "End a run, with a last checkpoint if asked.",
     "check": "Check this login node, or measure nodes before a training.",
