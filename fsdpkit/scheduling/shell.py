@@ -104,15 +104,7 @@ def _step(
         *(["-M", cluster] if cluster else []),
         f"--jobid={_number(visited)}",
         f"--nodelist={node.name}",
-        *(
-            "--nodes=1",
-            "--ntasks=1",
-            "--overlap",
-            "--quiet",
-            "--mem=0",
-            "--mpi=none",
-            "--cpu-bind=none",
-        ),
+        *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none"),
         *(f"--job-name={VISIT_STEP}", f"--export={passed or 'NONE'}", "--chdir=/"),
         *(["--pty"] if terminal else ["--unbuffered"]),
     ]
