@@ -24,6 +24,7 @@ COMMANDS = {
     "watch": "Watch a run live.",
     "shell": "Open a shell inside a running job, or run a command there.",
     "stacks": "Show where each rank of a running job is now.",
+    "top": "Show GPU, memory, CPU and network of each node, live.",
     "cancel": "End a run, with a last checkpoint if asked.",
     "check": "Check this login node, or measure nodes before a training.",
     "nodes": "Show the nodes that failed a run and are avoided.",
