@@ -64,7 +64,7 @@ class Reader:
         """The last two samples in the file, or fewer."""
         with contextlib.suppress(OSError):
             if path not in self._files:
-                self._files[path] = LineReader(path, position_of_last(path, 2))
+                self._files[path] = LineReader(path, position_of_last(path, 3))  # one may be torn
             reader = self._files[path]
             lines = reader.read()
             while reader.more:
