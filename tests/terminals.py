@@ -10,19 +10,24 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Terminal:
     """Runs a command on a pseudo-terminal."""
 
-    def __init__(self, argv: Sequence[str], rows: int = 24, columns: int = 80) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        rows: int = 24,
+        columns: int = 80,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         self.shown = ""
         self._pid, self._end = pty.fork()
         if self._pid == 0:
             try:
-                os.environ["TERM"] = "xterm"
-                os.execvp(argv[0], list(argv))
+                os.execvpe(argv[0], list(argv), {**environ, "TERM": "xterm"})
             finally:
                 os._exit(127)
         self.resize(rows, columns)

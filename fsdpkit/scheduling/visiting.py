@@ -66,7 +66,7 @@ def _refuse_of_others(run: Run) -> None:
     import pwd  # only Unix has it
 
     owner = run.dir.stat().st_uid
-    if owner in (os.geteuid(), 0):
+    if owner == os.geteuid():
         return
     try:
         name = pwd.getpwuid(owner).pw_name
