@@ -38,7 +38,6 @@ while IFS= read -r -d '' line; do
     FSDPKIT_CONFIG_DIR=* | FSDPKIT_SITE_PATH=* | FSDPKIT_RUNS=*) variables+=("$line") ;;
     FSDPKIT_* | SUBMITIT_* | TORCHELASTIC_* | PMI*_* | SRUN_* | RDZV_* | BASH_ENV=* | ENV=*) ;;
     TERM=* | COLORTERM=* | PS1=* | PROMPT_COMMAND=* | LINES=* | COLUMNS=* | SHLVL=* | _=*) ;;
-    SLURM*=*) [[ -n ${SLURM_STEP_ID:-} ]] || variables+=("$line") ;;
     *=*) variables+=("$line") ;;
     esac
 done < "/proc/$pid/environ"
@@ -49,6 +48,7 @@ if [[ ! /proc/$pid/ns/mnt -ef /proc/self/ns/mnt ]]; then
 else
     cd -P "/proc/$pid/cwd" || fail 'its working directory is gone'
 fi
+# This step's own, over what the agent's step and the batch shell had.
 for name in "${!SLURM@}" TERM COLORTERM; do
     [[ -z ${!name+x} ]] || variables+=("$name=${!name}")
 done
