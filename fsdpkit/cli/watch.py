@@ -56,7 +56,7 @@ def command(run: str | None, runs: str | None, task: int | None, every: float) -
     watcher = Watcher(opened, task)
     try:
         with going_on(opened.id):
-            view = _drawn(watcher, every) if _can_draw() else _printed(watcher, every)
+            view = _drawn(watcher, every) if can_draw() else _printed(watcher, every)
     finally:
         watcher.close()
     for line in summary(view, diagnosis_of(opened, task)):
@@ -64,7 +64,7 @@ def command(run: str | None, runs: str | None, task: int | None, every: float) -
     return view.exit_status or 0
 
 
-def _can_draw() -> bool:
+def can_draw() -> bool:
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     terminal = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
     return sys.stdout.isatty() and terminal and encoding.startswith("utf")
@@ -102,7 +102,7 @@ def _drawn(watcher: Watcher, every_s: float) -> View:
     from fsdpkit.cli.watch_frame import frame
 
     screen = console()
-    with _until_resized() as wait, Live(console=screen, screen=True, auto_refresh=False) as live:
+    with until_resized() as wait, Live(console=screen, screen=True, auto_refresh=False) as live:
         while True:
             view = watcher.look()
             if view.over:
@@ -115,7 +115,7 @@ def _drawn(watcher: Watcher, every_s: float) -> View:
 
 
 @contextlib.contextmanager
-def _until_resized() -> Iterator[Callable[[float], None]]:
+def until_resized() -> Iterator[Callable[[float], None]]:
     """Waits so many seconds, or until the terminal's size has changed. A SIGTERM ends Python in
     order, so that the terminal is put right."""
     # A pipe and no threading.Event: while that is waited for, its lock may be held, and a handler

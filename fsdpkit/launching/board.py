@@ -24,7 +24,7 @@ step."""
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the head's agent tells all agents to do, in place of what they do now."""
 
-    do: Literal["run", "meet", "stop", "end"]
+    do: Literal["run", "meet", "stop", "stacks", "end"]
     launch: int = 0
     nodes: tuple[int, ...] = ()
     """run: which nodes take part."""
@@ -34,7 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
     """What ended the launch before; end: what to exit with."""
     message: str = ""
-    """The same in words."""
+    """The same in words; stacks: the id of the request."""
     host: str = ""
     """meet: where the ranks of the launch meet, at `port`."""
     port: int = 0

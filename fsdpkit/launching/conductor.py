@@ -23,7 +23,7 @@ from fsdpkit.launching.policy import (
     first_trouble,
 )
 from fsdpkit.launching.saying import say
-from fsdpkit.runs import outcomes
+from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, Trouble, Verdict
 
@@ -69,6 +69,8 @@ class Conductor:
     _trouble_s: float | None = None
     _stopping: bool = False
     _look_s: float = 0.0
+    _stacks_look_s: float = 0.0
+    _stacks_asked: str | None = None
     _ticked_s: float = 0.0
     _cut_off: bool = False
 
@@ -89,6 +91,7 @@ class Conductor:
         now = self.clock()
         self._forgive_own_absence(now)
         self._listen(now)
+        self._look_for_stack_request(now)
         if self._launch < 0:
             self._gather(now)
         else:
@@ -168,6 +171,15 @@ class Conductor:
             self._stopping = True
             self.record(event="stop-requested")
             self.board.order(Order(do="stop"))
+
+    def _look_for_stack_request(self, now: float) -> None:
+        if now < self._stacks_look_s:
+            return
+        self._stacks_look_s = now + 1.0
+        asked = stack_requests.request(self.task)
+        if asked is not None and asked != self._stacks_asked:
+            self._stacks_asked = asked
+            self.board.order(Order(do="stacks", message=asked))
 
     def _judge(self, now: float) -> None:
         quiet = any(now - self._heard_s[n] > _QUIET_S for n in self._training)

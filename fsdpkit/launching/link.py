@@ -42,6 +42,7 @@ class Link:
         self.line, self.lost_s = line, lost_s
         self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[], None] = lambda: None
+        self.on_stacks: Callable[[str], None] = lambda _: None
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
         self.silent_s = 0.0
@@ -170,6 +171,8 @@ class Link:
     def _obey(self, order: Order) -> None:
         if order.do == "stop":
             self.on_stop()
+        elif order.do == "stacks":
+            self.on_stacks(order.message)
         elif order.do == "meet":
             self._meeting = order
         else:

@@ -39,6 +39,7 @@ from fsdpkit.launching.pulse import Pulse, StopRelay, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
+from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
@@ -200,12 +201,15 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
         with heartbeats() as directory:
             relay = StopRelay(directory, node.events.write)
             link.on_stop = relay.pass_on
+            asked = AskedForStacks(node.number, node.name, node.attempt, directory)
+            link.on_stacks = asked.answer
             link.start()
             try:
                 with _guard(link, node):
                     order = link.next_order()
                     while order.do != "end":
                         pulse, launch = Pulse(directory, retry.hang_s), order.launch
+                        asked.look_at(pulse, launch)
                         order = _obey(order, node, torchrun, link, pulse, relay, start_s)
                         if pulse.asked or why_superseded(order):
                             if node.number == 0:

@@ -117,6 +117,11 @@ class Pulse:
         """Where the heartbeats are: a directory of this launch in the node's memory."""
         return self._dir.dir
 
+    @property
+    def ranks(self) -> Sequence[RankProcess]:
+        """Those of this launch on this node, once they run."""
+        return self._ranks
+
     def started(self, ranks: Sequence[RankProcess]) -> None:
         """The ranks run."""
         self._ranks = list(ranks)

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ import psutil
 
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.stacks import SIGNAL
 
 ANSWER_S = 10.0
@@ -45,6 +46,10 @@ class RankProcess(NamedTuple):
     pid: int
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""A rank has one file to answer in, whoever asks."""
+
+
 def take(
     ranks: Sequence[RankProcess], node: HeartbeatDir, attempt: AttemptPaths, launch: int
 ) -> tuple[dict[int, By], dict[int, str]]:
@@ -52,22 +57,38 @@ def take(
 
     Returns by global rank how they were taken, and of the others why not.
     """
-    living = [rank for rank in ranks if _state(rank.pid) not in (None, psutil.STATUS_ZOMBIE)]
+    texts, missing = read(ranks, node)
     taken: dict[int, By] = {}
-    for rank in _answering(living, node):
-        with contextlib.suppress(OSError):
-            shutil.copyfile(node.stacks(rank.local_rank), _kept(rank, attempt, launch))
-            taken[rank.rank] = "signal"
-    silent = [rank for rank in living if rank.rank not in taken]
-    missing: dict[int, str] = {}
-    for rank, found in zip(silent, _by_spy([rank.pid for rank in silent]), strict=True):
-        if isinstance(found, str):
-            missing[rank.rank] = found
-            continue
-        with contextlib.suppress(OSError):
-            _kept(rank, attempt, launch).write_text(_as_faulthandler(found), encoding="utf-8")
-            taken[rank.rank] = "py-spy"
+    for rank in ranks:
+        if rank.rank in texts:
+            by, text = texts[rank.rank]
+            with contextlib.suppress(OSError):
+                _kept(rank, attempt, launch).write_text(text, encoding="utf-8")
+                taken[rank.rank] = by
     return taken, missing
+
+
+def read(
+    ranks: Sequence[RankProcess], node: HeartbeatDir
+) -> tuple[dict[int, tuple[By, str]], dict[int, str]]:
+    """The stacks of each rank that lives, in faulthandler's form.
+
+    Returns by global rank how they were taken with the text, and of the others why there is none.
+    """
+    with _ONE_AT_A_TIME:
+        living = [rank for rank in ranks if _state(rank.pid) not in (None, psutil.STATUS_ZOMBIE)]
+        texts: dict[int, tuple[By, str]] = {}
+        for rank in _answering(living, node):
+            with contextlib.suppress(OSError):
+                texts[rank.rank] = ("signal", read_text(node.stacks(rank.local_rank), _MOST_BYTES))
+        silent = [rank for rank in living if rank.rank not in texts]
+        missing: dict[int, str] = {}
+        for rank, found in zip(silent, _by_spy([rank.pid for rank in silent]), strict=True):
+            if isinstance(found, str):
+                missing[rank.rank] = found
+            else:
+                texts[rank.rank] = ("py-spy", _as_faulthandler(found))
+        return texts, missing
 
 
 def _kept(rank: RankProcess, attempt: AttemptPaths, launch: int) -> Path:
@@ -79,7 +100,8 @@ def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankPro
     asked = []
     for rank in ranks:
         if catches(rank.pid) and node.stacks(rank.local_rank).exists():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):
+                os.truncate(node.stacks(rank.local_rank), 0)  # what it answered before
                 os.kill(rank.pid, SIGNAL)
                 asked.append(rank)
     sizes = dict.fromkeys(asked, 0)
@@ -202,6 +224,11 @@ def _why_not(said: str) -> str:
     return "py-spy may not read processes here (no permission for ptrace)"
 
 
+def _plain(name: str) -> str:
+    """A function's name as faulthandler has it, without its class."""
+    return name.rpartition(".")[2] or name
+
+
 def _as_faulthandler(threads: Iterable[_Thread]) -> str:
     """In faulthandler's form, which everybody reads: the main thread, called the current one, last.
 
@@ -211,7 +238,7 @@ def _as_faulthandler(threads: Iterable[_Thread]) -> str:
     main: list[str] = []
     for thread in threads:
         frames = [
-            f'  File "{frame["filename"]}", line {frame["line"]} in {frame["name"]}'
+            f'  File "{frame["filename"]}", line {frame["line"]} in {_plain(frame["name"])}'
             for frame in thread.frames
         ]
         is_main = thread.os_thread_id == thread.pid

@@ -49,6 +49,8 @@ class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
     ready_s: float | None = None
     """Unix time; None: its check before training failed, or it never came so far."""
     ended_s: float | None = None
+    pid: int | None = None
+    """The agent's process."""
     findings: dict[str, Any] = {}
     """What the check found: software, gpus, memory_available_gb, preflight_s, …"""
     stop_looked: bool | None = None
@@ -242,6 +244,7 @@ def _nodes(paths: AttemptPaths) -> list[NodeStory]:
                 name=name,
                 ready_s=ready.time_s if ready else None,
                 ended_s=ended.time_s if ended else None,
+                pid=pid if isinstance(pid := raw.get("pid"), int) and pid > 1 else None,
                 findings={k: v for k, v in raw.items() if k not in known},
                 stop_looked=looked if isinstance(looked, bool) else None,
             )

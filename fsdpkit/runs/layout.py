@@ -18,6 +18,7 @@
         attempt-<n>/                one start of the job by Slurm (SLURM_RESTART_COUNT = n)
             node-<i>.events.jsonl   what the agent on node i saw and did
             node-<i>.samples.jsonl  the machine, every few seconds
+            node-<i>.stacks.json    where its ranks were when somebody last asked
             rank-<r>.out .err       a rank's output (rank-<r>.restart-<k>.out after torchrun's k-th)
             rank-<r>.error.json     torchelastic's error file
             rank-<r>.stacks         where its threads were when it, or who waited for it, was ended
@@ -44,6 +45,7 @@
         save-answered               what became of the request
         save-heard                  that a script's trainer of another make looks for requests
         trainer/ lightning/ accelerate/  what such a trainer saves (script/checkpoints.py)
+        stacks-requested            makes agents say where ranks are (runs/stack_requests.py)
 
     <runs>/avoided-nodes/<node>.json    nodes that failed, which new jobs avoid for a while
 
@@ -72,6 +74,9 @@ class AttemptPaths:
 
     def node_samples(self, node: int) -> Path:
         return self.dir / f"node-{node}.samples.jsonl"
+
+    def node_stacks(self, node: int) -> Path:
+        return self.dir / f"node-{node}.stacks.json"
 
     def rank_file(
         self, rank: int, kind: Literal["out", "err", "error.json", "stacks"], restart: int
@@ -168,6 +173,10 @@ class TaskPaths:
     @property
     def save_heard(self) -> Path:
         return self.dir / "save-heard"
+
+    @property
+    def stacks_requested(self) -> Path:
+        return self.dir / "stacks-requested"
 
 
 @dataclass(frozen=True)

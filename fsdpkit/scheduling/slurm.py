@@ -297,7 +297,7 @@ class SlurmClient:
         doubtful = [i for i, state in states.items() if state.phase == "ended" and state.derived]
         if not doubtful:
             return states
-        flags = ["-n", "-P", "-o", "JobID,ExitCode", "-j", _parents(doubtful)]
+        flags = ["-n", "-P", "-o", "JobID,ExitCode,JobName", "-j", _parents(doubtful)]
         steps = parse_steps(self._ask(["sacct", *self._cluster_flag(), *flags], asked) or "")
         fresh = {
             job_id: replace(states[job_id], derived_exit_code=code, derived_exit_signal=signal)

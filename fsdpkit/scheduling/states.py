@@ -248,17 +248,23 @@ def parse_sacct(text: str) -> dict[str, JobState]:
     return found
 
 
+VISIT_STEP = "fsdpkit-visit"
+"""The name of a step by which a person looks inside (scheduling/shell.py): how a command of theirs
+ended says nothing about the job."""
+
+
 def parse_steps(text: str) -> dict[str, tuple[int, int]]:
-    """Of each job the highest `(status, signal)` of its steps, not counting the batch script, from
-    `sacct -n -P -o JobID,ExitCode`, which lists the steps of the last attempt."""
+    """Of each job the highest `(status, signal)` of its steps, not counting the batch script and
+    visits, from `sacct -n -P -o JobID,ExitCode,JobName`: the steps of the last attempt."""
     found: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
-        name, _, exit_text = line.partition("|")
+        name, exit_text, title = [*line.split("|", 2), "", ""][:3]
         job_id, _, step = name.strip().partition(".")
         code, signal = parse_exit_code(exit_text)
         if code is not None and signal is not None:
             highest = found.setdefault(job_id, (0, 0))
-            found[job_id] = max(highest, (code, signal)) if step.isdecimal() else highest
+            counts = step.isdecimal() and title.strip() != VISIT_STEP
+            found[job_id] = max(highest, (code, signal)) if counts else highest
     return found
 
 

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import fsdpkit
 from fsdpkit.remote.protocol import MARK
 from tests.remote.login_node import SHELLS, LoginNode, login_node, why_not
+from tests.terminals import Terminal
 
 pytestmark = pytest.mark.xdist_group("remote")
 
@@ -332,6 +334,31 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     done = node.fsdpkit("--host", "bash", "report", "nosuch", "-o", "mine.html")
     assert (done.returncode, "nosuch" in done.stderr) == (66, True)
     assert not (node.laptop / "mine.html").exists()
+
+
+def test_a_shell_in_a_running_job_there_has_this_terminal(node: LoginNode) -> None:
+    (node.laptop / "waits.py").write_text("import time\ntime.sleep(600)\n")
+    words = ("--host", "bash", "submit", "waits.py", "--cluster", "local", "--gpus", "1")
+    done = node.fsdpkit(*words, "--set", "launch.warm=off")
+    assert done.returncode == 0, done.stderr
+    shell = ("--host", "bash", "shell", "waits")
+    deadline = time.monotonic() + 120
+    while node.fsdpkit(*shell, "--", "true").returncode:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    done = node.fsdpkit(
+        *shell, "--", "sh", "-c", 'echo "$0 on $FSDPKIT_VISIT"; exit 7', "it's = $x"
+    )
+    assert (done.returncode, done.stdout) == (7, "it's = $x on 1\n")
+    assert node.fsdpkit(*shell).returncode == 2, "no terminal, no shell"
+    terminal = Terminal([node.laptop_command, *shell], 31, 97, node.environ())
+    terminal.wait_for("waits-")
+    terminal.wait_for("# " if os.geteuid() == 0 else "$ ")
+    terminal.type("stty size; echo wi''thin\n")
+    assert "31 97" in terminal.wait_for("\nwithin")
+    terminal.type("exit 5\n")
+    assert terminal.end() == 5
+    assert node.fsdpkit("--host", "bash", "cancel", "waits").returncode == 0
 
 
 def test_runs_are_not_looked_for_in_a_tree(node: LoginNode, tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_the_last_attempt_s_steps_say_whether_one_failed() -> None:
     )
     assert steps == {"5": (0, 0), "6_1": (2, 0)}
     assert parse_steps("5|COMPLETED|0:0\n\n") == {}
+    visited = "6|0:0|t5\n6.0|0:0|bash\n6.1|7:0|fsdpkit-visit\n"
+    assert parse_steps(visited) == {"6": (0, 0)}, "a person's own command does not count"
 
 
 def test_words_lose_what_slurm_appends() -> None:

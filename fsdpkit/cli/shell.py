@@ -1,0 +1,62 @@
+"""`fsdpkit shell`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from fsdpkit.cli.options import chosen, complete_run, runs_option
+
+
+@click.command("shell")
+@click.argument("run", required=False, shell_complete=complete_run)
+@click.argument("words", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
+@runs_option
+@click.option("--node", help="A node of the job, by name or number (default: the first).")
+@click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
+def command(
+    run: str | None, words: tuple[str, ...], runs: str | None, node: str | None, task: int | None
+) -> int:
+    """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it; else the
+    newest), or run a command there.
+
+    \b
+      fsdpkit shell fsdp-t5-20261121-101500-3f2a
+      fsdpkit shell 3f2a --node 1 -- nvidia-smi
+
+    The modules, environment and variables of the job's script are active. The shell reads no
+    start-up files, which might replace them; it takes nothing from the ranks, and ends with the
+    job. What runs in it finds FSDPKIT_VISIT=1 and none of the run's directories, so it does not
+    write into the run.
+
+    Exits with what the shell or the command exits with; with 2 for a run that has ended or not
+    begun, or is another user's; with 66 for an unknown node; with 69 if its agent is not there.
+    """
+    from fsdpkit.errors import SchedulerError, UsageError
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.shell import visit_of
+    from fsdpkit.scheduling.visiting import running
+
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not words and not terminal:
+        raise UsageError("a shell needs a terminal; without one, give a command: … -- COMMAND")
+    visited = running(Run.open(chosen(run, runs), runs=runs), task)
+    where = visited.node(node)
+    visit = visit_of(visited, where, words, os.environ, terminal=terminal)
+    if not words:
+        click.echo(
+            f"fsdpkit: on {where.name}, in job {visited.job_id}, with its environment; "
+            "exit leaves the run as it is",
+            err=True,
+        )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for number in (signal.SIGHUP, signal.SIGPIPE):  # who called may have ignored them
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(visit.argv[0], visit.argv, visit.environ)
+    except OSError as error:
+        raise SchedulerError(f"{visit.argv[0]} cannot be run: {error.strerror}") from error

@@ -1,0 +1,119 @@
+"""`fsdpkit stacks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import chosen, complete_run, hanging, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.stacks import Place
+    from fsdpkit.scheduling.stacks import Asked
+
+_MOST_NODES = 3
+"""Names of nodes in a line."""
+
+
+@click.command("stacks")
+@click.argument("run", required=False, shell_complete=complete_run)
+@runs_option
+@click.option("--task", type=click.IntRange(0), help="Array task, where several run.")
+@click.option("--full", is_flag=True, help="Print all threads of each rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.stacks/1).")
+def command(run: str | None, runs: str | None, task: int | None, full: bool, as_json: bool) -> int:
+    """Show where each rank of RUN is now (its path, id, or a unique part of it; else the newest).
+
+    \b
+      fsdpkit stacks fsdp-t5-20261121-101500-3f2a
+      fsdpkit stacks 3f2a --full
+
+    The ranks go on. Those at the same place share a line, and what the fewest do comes first. A
+    rank that cannot answer by itself is read by py-spy, where that is installed
+    (pip install 'fsdpkit[stacks]').
+
+    Exits with 2 for a run that has ended or not begun, or is another user's; with 69 if a rank or
+    a node gave no answer.
+    """
+    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.stacks import ask_for_stacks
+    from fsdpkit.scheduling.visiting import running
+
+    opened = Run.open(chosen(run, runs), runs=runs)
+    asked = ask_for_stacks(running(opened, task))
+    lacking = _lacking(asked)
+    if as_json:
+        click.echo(_json(asked))
+    else:
+        for line in _full(asked) if full else _brief(asked):
+            click.echo(line)
+        for line in lacking:
+            click.echo(line)
+    return 69 if lacking else 0
+
+
+def _brief(asked: Asked) -> list[str]:
+    from fsdpkit.reporting.stacks import places
+
+    found = places(asked.answers)
+    if not found and not any(node.ranks for node in asked.answers) and asked.answers:
+        return ["no ranks run: they are being started, or have just ended"]
+    return [line for place in found for line in hanging(_line(place), "", "  ")]
+
+
+def _line(place: Place) -> str:
+    from fsdpkit.reporting.stacks import numbers
+
+    which = "rank" if len(place.ranks) == 1 else "ranks"
+    names = ", ".join(place.nodes[:_MOST_NODES])
+    if (more := len(place.nodes) - _MOST_NODES) > 0:
+        names += f" and {more} more"
+    called = f", called from {place.caller}" if place.caller else ""
+    state = f" ({place.state})" if place.state else ""
+    return f"{which} {numbers(place.ranks)} on {names}{state}: {place.words}{called}"
+
+
+def _full(asked: Asked) -> list[str]:
+    lines = []
+    ranks = [(rank, node.name) for node in asked.answers for rank in node.ranks if rank.by]
+    for rank, name in sorted(ranks, key=lambda one: one[0].rank):
+        lines += [f"=== rank {rank.rank} on {name}", rank.text.rstrip("\n"), ""]
+    return lines
+
+
+def _lacking(asked: Asked) -> list[str]:
+    """Who gave no answer, and why."""
+    from fsdpkit.reporting.stacks import numbers
+
+    lines = [
+        f"rank {rank.rank} on {node.name}: no answer"
+        f"{f', the process is in state {rank.state}' if rank.state else ''}: {rank.why_not}"
+        for node in asked.answers
+        for rank in node.ranks
+        if rank.by is None
+    ]
+    for node in asked.silent:
+        ranks = asked.ranks_of(node)
+        who = f" (ranks {numbers(ranks)})" if ranks else ""
+        lines.append(f"node {node.name}{who}: no answer from its agent")
+    return lines
+
+
+def _json(asked: Asked) -> str:
+    import msgspec
+
+    from fsdpkit.reporting.stacks import places
+
+    told = {
+        "schema": "fsdpkit.stacks/1",
+        "run": asked.visited.run.id,
+        "job_id": asked.visited.job_id,
+        "places": places(asked.answers),
+        "nodes": asked.answers,
+        "silent": [
+            {"node": node.number, "name": node.name, "ranks": asked.ranks_of(node)}
+            for node in asked.silent
+        ],
+    }
+    return msgspec.json.encode(told).decode()

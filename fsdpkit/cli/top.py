@@ -1,0 +1,154 @@
+"""`fsdpkit top`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.reporting.usage import NodeUsage, Reader
+    from fsdpkit.runs.history import Attempt, History
+    from fsdpkit.scheduling.run import Run
+
+_PLAIN_ROWS = 1 << 20
+"""A pipe has no height."""
+
+
+@click.command("top")
+@click.argument("run", required=False, shell_complete=complete_run)
+@runs_option
+@click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
+@click.option("--once", is_flag=True, help="Print one table; so it does where it is piped.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.5, 3600),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON once (schema fsdpkit.top/1).")
+def command(
+    run: str | None, runs: str | None, task: int | None, once: bool, every: float, as_json: bool
+) -> int:
+    """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
+    of it; else the newest).
+
+    \b
+      fsdpkit top fsdp-t5-20261121-101500-3f2a
+      fsdpkit top 3f2a --once
+
+    By the samples that each node writes, by default every 10 seconds, later more rarely. Silent
+    and idle nodes come first. GPU memory is that of the fullest GPU; the network leaves out RDMA.
+    Ctrl-C ends the looking, not the run; it ends by itself with the attempt.
+
+    Exits with 2 for a run that has not begun.
+    """
+    from fsdpkit.cli.watch import can_draw, until_resized
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.reporting.usage import Reader, frame
+    from fsdpkit.scheduling.run import Run
+
+    opened = Run.open(chosen(run, runs), runs=runs)
+    tasks = opened.record.array_tasks
+    if task is not None and task not in (tasks or []):
+        raise NotFoundError(f"{opened.id} has no array task {task}")
+    task = tasks[0] if tasks and task is None else task
+    reader = Reader()
+    if as_json:
+        click.echo(_json(opened, _newest(opened, task), reader))
+        return 0
+    attempt = _newest(opened, task)
+    if once or not can_draw():
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+        for line in frame(_title(opened, attempt), _usage(attempt, reader), width, _PLAIN_ROWS):
+            click.echo(line)
+        return 0
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from fsdpkit.cli.terminal import console
+
+    screen = console()
+    with (
+        going_on(opened.id),
+        until_resized() as wait,
+        Live(console=screen, screen=True, auto_refresh=False) as live,
+    ):
+        while not _over(attempt):
+            until_s = time.monotonic() + every
+            nodes = _usage(attempt, reader)
+            while (left_s := until_s - time.monotonic()) > 0:
+                size = screen.size
+                lines = frame(_title(opened, attempt), nodes, size.width, size.height)
+                drawn = [
+                    Text(line, "bold" if n in (0, 2) else "", no_wrap=True)
+                    for n, line in enumerate(lines)
+                ]
+                live.update(Group(*drawn), refresh=True)
+                wait(left_s)
+            attempt = _newest(opened, task)
+    click.echo(f"{opened.id}: attempt {attempt.number} has ended")
+    return 0
+
+
+def _newest(run: Run, task: int | None) -> Attempt:
+    """The newest attempt. Raises UsageError before the first."""
+    from fsdpkit.errors import UsageError
+    from fsdpkit.runs.history import history_of
+
+    history: History = history_of(run.paths, run.record, task)
+    if not history.attempts:
+        raise UsageError(f"{run.id} has not begun, so no node has been measured")
+    return history.attempts[-1]
+
+
+def _over(attempt: Attempt) -> bool:
+    nodes = attempt.nodes
+    return attempt.ending is not None or (
+        bool(nodes) and all(node.ended_s is not None for node in nodes)
+    )
+
+
+def _title(run: Run, attempt: Attempt) -> str:
+    over = ", ended" if _over(attempt) else ""
+    job = f"job {attempt.job_id}, " if attempt.job_id else ""
+    return f"{run.id}: {job}attempt {attempt.number}{over}"
+
+
+def _usage(attempt: Attempt, reader: Reader) -> list[NodeUsage]:
+    from fsdpkit.reporting.usage import usage_of
+
+    now_s = time.time()
+    return [
+        usage_of(
+            node.number,
+            node.name or f"node {node.number}",
+            reader.read(attempt.paths.node_samples(node.number)),
+            # A node that has ended is not late.
+            now_s if node.ended_s is None and attempt.ended_s is None else 0.0,
+        )
+        for node in attempt.nodes
+    ]
+
+
+def _json(run: Run, attempt: Attempt, reader: Reader) -> str:
+    import msgspec
+
+    from fsdpkit.reporting.usage import worst_first
+
+    told = {
+        "schema": "fsdpkit.top/1",
+        "run": run.id,
+        "job_id": attempt.job_id,
+        "attempt": attempt.number,
+        "over": _over(attempt),
+        "nodes": worst_first(_usage(attempt, reader)),
+    }
+    return msgspec.json.encode(told).decode()

@@ -1,0 +1,60 @@
+"""The agent's answer to a person who asks where the ranks are, while they go on.
+
+On a thread of its own: ranks that do not answer take their time, and a failure of others is to be
+noticed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from fsdpkit.launching import stacks
+from fsdpkit.launching.pulse import Pulse
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.stack_requests import NodeStacks, RankStacks, answer, shortened
+
+
+class AskedForStacks:
+    """Writes down where this node's ranks are, as often as somebody asks."""
+
+    def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
+        self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
+        self._now: tuple[Pulse, int] | None = None
+
+    def look_at(self, pulse: Pulse, launch: int) -> None:
+        """From now on these are the ranks."""
+        self._now = (pulse, launch)
+
+    def answer(self, asked: str) -> None:
+        """Answer the request of this id; returns at once."""
+        thread = threading.Thread(
+            target=self._answer, args=(asked,), name="fsdpkit-stacks", daemon=True
+        )
+        thread.start()
+
+    def _answer(self, asked: str) -> None:
+        pulse, launch = self._now or (None, 0)
+        ranks = [] if pulse is None else list(pulse.ranks)
+        texts, missing = stacks.read(ranks, self._dir)
+        found = []
+        for rank in ranks:
+            state = stacks.is_deaf(rank.pid)
+            if rank.rank in texts:
+                by, text = texts[rank.rank]
+                found.append(RankStacks(rank=rank.rank, text=shortened(text), by=by, state=state))
+            else:
+                why = missing.get(rank.rank, "it has ended")
+                found.append(RankStacks(rank=rank.rank, why_not=why, state=state))
+        said = NodeStacks(
+            id=asked,
+            node=self._node,
+            name=self._name,
+            launch=launch,
+            time_s=round(time.time(), 3),
+            ranks=tuple(found),
+        )
+        with contextlib.suppress(OSError):  # whoever asked hears that this node was silent
+            answer(self._attempt, said)

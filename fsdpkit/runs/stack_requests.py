@@ -1,0 +1,93 @@
+"""A request to say where the ranks are, left in a task's directory, and the agents' answers.
+
+    stacks-requested        the request's id; whoever asked removes it
+    node-<i>.stacks.json    the newest answer of a node's agent, in the attempt's directory
+
+Only the head node's agent looks for the request, once a second, and passes it on to the others: a
+file system that 64 nodes share is not asked by all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Literal
+
+import msgspec
+
+from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_atomically
+from fsdpkit.runs.reading import read_bytes, read_text
+
+_ID = re.compile(r"[0-9a-f]{16}")
+_MOST_BYTES = 64 << 20
+_MOST_OF_A_RANK = 128 << 10
+
+
+class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's answer."""
+
+    rank: int
+    text: str = ""
+    """All threads, as faulthandler writes them: the main thread, called the current one, last."""
+    by: Literal["signal", "py-spy"] | None = None
+    """How it was taken; None: there is none."""
+    why_not: str = ""
+    """Why there is none."""
+    state: str | None = None
+    """`stopped` or `disk-sleep`, of a process that runs no code now."""
+
+
+class NodeStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent's answer."""
+
+    id: str
+    node: int
+    name: str
+    launch: int
+    time_s: float
+    ranks: tuple[RankStacks, ...] = ()
+    """Empty where none runs: they are being started, or the node is a spare."""
+
+
+def ask(task: TaskPaths) -> str:
+    """Leave a request in place of any other; its id. Raises OSError."""
+    asked = os.urandom(8).hex()
+    write_atomically(task.stacks_requested, asked)
+    return asked
+
+
+def withdraw(task: TaskPaths, asked: str) -> None:
+    """Take the request back, unless somebody else has asked since."""
+    if request(task) == asked:
+        with contextlib.suppress(OSError):
+            task.stacks_requested.unlink()
+
+
+def request(task: TaskPaths) -> str | None:
+    """The id of the request that is there; None if there is none, or it is not ours."""
+    try:
+        text = read_text(task.stacks_requested, 64).strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _ID.fullmatch(text) else None
+
+
+def shortened(text: str) -> str:
+    """The end of a long text, where the main thread stands."""
+    return text if len(text) <= _MOST_OF_A_RANK else "…\n" + text[-_MOST_OF_A_RANK:]
+
+
+def answer(attempt: AttemptPaths, stacks: NodeStacks) -> None:
+    """Write a node's answer. Raises OSError."""
+    write_atomically(attempt.node_stacks(stacks.node), msgspec.json.encode(stacks))
+
+
+def answer_of(attempt: AttemptPaths, node: int, asked: str) -> NodeStacks | None:
+    """The node's answer to this request; None if there is none yet."""
+    try:
+        data = read_bytes(attempt.node_stacks(node), _MOST_BYTES)
+        found = msgspec.json.decode(data, type=NodeStacks)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if (found.id, found.node) == (asked, node) else None

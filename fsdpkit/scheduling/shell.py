@@ -1,0 +1,124 @@
+"""A command on a node of a running job: as a step of the job that takes nothing from its ranks, or
+on this machine for the local cluster.
+
+What the job's script has activated (modules, an environment, variables) is read where it is in use:
+in the environment of the node's agent. What would make a program part of the run, its directories
+and the secret by which the agents know each other, is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fsdpkit.errors import SchedulerError
+from fsdpkit.runs.history import NodeStory
+from fsdpkit.scheduling.slurm import Round, SlurmClient, scrubbed
+from fsdpkit.scheduling.states import VISIT_STEP
+from fsdpkit.scheduling.visiting import Visited
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_PASSED = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+"""What the visitor's own terminal needs."""
+
+# Runs on the node, with the agent's process, the attempt's directory, the prompt and the command.
+# Every value goes on as one word; nothing of the environment is evaluated.
+_VISIT = r"""
+pid=$1 attempt=$2 prompt=$3
+shift 3
+fail() { printf 'fsdpkit: %s: %s\n' "${SLURMD_NODENAME:-$HOSTNAME}" "$1" >&2; exit 69; }
+[[ -r /proc/$pid/environ ]] || fail 'the agent of the run is not there (any more)'
+variables=(FSDPKIT_VISIT=1)
+found=
+while IFS= read -r -d '' line; do
+    case $line in
+    "FSDPKIT_ATTEMPT_DIR=$attempt") found=1 ;;
+    FSDPKIT_CONFIG_DIR=* | FSDPKIT_SITE_PATH=* | FSDPKIT_RUNS=*) variables+=("$line") ;;
+    FSDPKIT_* | SUBMITIT_* | TORCHELASTIC_* | PMI*_* | SRUN_* | RDZV_* | BASH_ENV=* | ENV=*) ;;
+    TERM=* | COLORTERM=* | PS1=* | PROMPT_COMMAND=* | LINES=* | COLUMNS=* | SHLVL=* | _=*) ;;
+    *=*) variables+=("$line") ;;
+    esac
+done < "/proc/$pid/environ"
+[[ -n $found ]] || fail 'the agent of the run is not there (any more)'
+if [[ ! /proc/$pid/ns/mnt -ef /proc/self/ns/mnt ]]; then
+    echo 'fsdpkit: the job runs in a container; this is the node around it' >&2
+    variables=(FSDPKIT_VISIT=1 "PATH=/usr/local/bin:/usr/bin:/bin" "HOME=${HOME:-/}")
+else
+    cd -P "/proc/$pid/cwd" || fail 'its working directory is gone'
+fi
+# This step's own, over what the agent's step and the batch shell had.
+for name in "${!SLURM@}" TERM COLORTERM; do
+    [[ -z ${!name+x} ]] || variables+=("$name=${!name}")
+done
+if (($#)); then
+    exec /usr/bin/env -i "${variables[@]}" /bin/bash -p -c 'exec -- "$@"' fsdpkit "$@"
+fi
+exec /usr/bin/env -i "${variables[@]}" "PS1=$prompt" /bin/bash --noprofile --norc -i
+"""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What to execute, and with which environment."""
+
+    argv: list[str]
+    environ: dict[str, str]
+
+
+def visit_of(
+    visited: Visited,
+    node: NodeStory,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    terminal: bool,
+) -> Visit:
+    """The visit to one node; without a command, a shell.
+
+    terminal: the command gets one of its own. Raises SchedulerError.
+    """
+    if node.pid is None or not _NAME.fullmatch(node.name):
+        raise SchedulerError(f"the agent of node {node.number} of {visited.run.id} left no address")
+    prompt = f"[{visited.run.id} {node.name}] \\w \\$ "
+    attempt = os.path.abspath(visited.attempt.dir)
+    there = ["/bin/bash", "-p", "-c", _VISIT, "fsdpkit", str(node.pid), attempt, prompt, *command]
+    clean, _ = scrubbed(environ)
+    if visited.run.record.kind == "local":
+        return Visit(there, clean)
+    return Visit([*_step(visited, node, clean, terminal=terminal), *there], clean)
+
+
+def _step(
+    visited: Visited, node: NodeStory, environ: Mapping[str, str], *, terminal: bool
+) -> list[str]:
+    """srun's part: one task that shares all that the job has on the node.
+
+    Source: srun(1), --overlap. Without --exact the step sees all of the job's CPUs there.
+    """
+    cluster = visited.run.record.cluster
+    passed = ",".join(name for name in _PASSED if name in environ)
+    return [
+        "srun",
+        *(["-M", cluster] if cluster else []),
+        f"--jobid={_number(visited)}",
+        f"--nodelist={node.name}",
+        *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none"),
+        *(f"--job-name={VISIT_STEP}", f"--export={passed or 'NONE'}", "--chdir=/"),
+        *(["--pty"] if terminal else ["--unbuffered"]),
+    ]
+
+
+def _number(visited: Visited) -> str:
+    """The job's own number, which a task of an array has, too; srun knows no `12_3`.
+
+    Raises SchedulerError.
+    """
+    if visited.job_id.isdecimal():
+        return visited.job_id
+    details = SlurmClient(visited.run.record.cluster).details(visited.job_id, Round())
+    number = details.get("JobId", "")
+    if not number.isdecimal():
+        raise SchedulerError(f"Slurm does not say which number job {visited.job_id} has: ask again")
+    return number
