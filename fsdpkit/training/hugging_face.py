@@ -75,19 +75,22 @@ def pretrained(
 ) -> Pretrained:
     """The model in `directory`: config.json and safetensors, in one file or several.
 
-    `model_class` is the one that config.json names, unless given, and `config` what config.json
-    says. `otherwise` fills what the files lack, such as a new head; tensors whose names in the
-    files fit a pattern of `leave_out` are not read. Weights are float32 until `shard` says
-    otherwise. Runs no code from the directory and asks no network.
+    `model_class` is the one that config.json names, unless given, and `config`, which is then
+    exported, what config.json says. `otherwise` fills what the files lack, such as a new head;
+    tensors whose names in the files fit a pattern of `leave_out` are not read. Weights are float32
+    until `shard` says otherwise. Runs no code from the directory and asks no network.
 
     Raises NotFoundError when a file is missing, ConfigError for one that cannot be used or when
     `transformers` is not installed; `shard` then for names and shapes that do not fit.
     """
     directory = Path(directory)
     table = _read_config(directory)
-    config = deepcopy(config) if config is not None else _config(directory)
-    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
     model_class = model_class or _class_of(directory, table)
+    if config is None:
+        config = _config(directory)
+    else:
+        config, table = deepcopy(config), json.loads(config.to_json_string())  # as one saves it
+    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
     model = _built(directory, model_class, config)
     model.float()
     if tie := getattr(model, "tie_weights", None):

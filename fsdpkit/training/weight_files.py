@@ -281,8 +281,8 @@ def safetensors_in(directory: Path) -> Iterator[tuple[str, Stored]]:
         files = _index(directory / INDEX)
     else:
         hint = ""
-        if found := sorted(path.name for path in directory.glob("pytorch_model*.bin")):
-            hint = f" Save it again with transformers: {found[0]} is not read."
+        if pickled := sorted(path.name for path in directory.glob("pytorch_model*.bin")):
+            hint = f" Save it again with transformers: {pickled[0]} is not read."
         if not directory.exists():
             raise NotFoundError(f"{directory}: no such directory.{hub_hint(directory)}")
         raise NotFoundError(f"{directory}: holds neither {SINGLE} nor {INDEX}.{hint}")
