@@ -242,14 +242,16 @@ def require_replaceable(directory: Path, texts: Collection[str]) -> None:
     if not directory.exists():
         return
     found = {path.name for path in directory.iterdir()}
-    # A model from elsewhere has such files, too, but a tokenizer and no mark.
-    ours = {*texts, *TOKENIZER_FILES, MARK} if MARK in found else {*texts} - {*TOKENIZER_FILES}
-    others = {name for name in found - ours if not _WEIGHTS.fullmatch(name)}
-    if others or not found & {SINGLE, INDEX}:
-        what = f"{min(others)} in it is of something else" if others else "it has no weights"
-        raise StorageError(
-            f"{directory} exists and is no earlier export, {what}; name another place."
-        )
+    others = {
+        name for name in found - {*texts, *TOKENIZER_FILES, MARK} if not _WEIGHTS.fullmatch(name)
+    }
+    if MARK not in found:  # a downloaded model may have the same files
+        what = f"it has no {MARK}"
+    elif others:
+        what = f"{min(others)} in it is of something else"
+    else:
+        return
+    raise StorageError(f"{directory} exists and is no earlier export, {what}; name another place.")
 
 
 def _begin(directory: Path, building: Path, texts: Collection[str]) -> None:

@@ -46,6 +46,10 @@ from fsdpkit.training.weight_files import (
 )
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+_ROTARY = "rotary_emb.inv_freq"
+_REMEDY = (
+    "`leave_out` names tensors that are not to be read; `otherwise` fills what the files lack."
+)
 _ALSO_COPIED = (
     *("preprocessor_config.json", "processor_config.json", "tekken.json", "vocab.bpe"),
     *("*.tiktoken", "*.spm", "source.spm", "target.spm", "sentencepiece*.model"),
@@ -71,21 +75,23 @@ def pretrained(
 ) -> Pretrained:
     """The model in `directory`: config.json and safetensors, in one file or several.
 
-    `model_class` is the one that config.json names, unless given, and `config` what config.json
-    says. `otherwise` fills what the files lack, such as a new head; tensors whose names in the
-    files fit a pattern of `leave_out` are not read. Weights are float32 until `shard` says
-    otherwise. Runs no code from the directory and asks no network.
+    `model_class` is the one that config.json names, unless given, and `config`, which is then
+    exported, what config.json says. `otherwise` fills what the files lack, such as a new head;
+    tensors whose names in the files fit a pattern of `leave_out` are not read. Weights are float32
+    until `shard` says otherwise. Runs no code from the directory and asks no network.
 
     Raises NotFoundError when a file is missing, ConfigError for one that cannot be used or when
     `transformers` is not installed; `shard` then for names and shapes that do not fit.
     """
     directory = Path(directory)
     table = _read_config(directory)
-    config = deepcopy(config) if config is not None else _config(directory)
-    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
     model_class = model_class or _class_of(directory, table)
-    with weights_on_meta():
-        model = model_class(config)
+    if config is None:
+        config = _config(directory)
+    else:
+        config, table = deepcopy(config), json.loads(config.to_json_string())  # as one saves it
+    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
+    model = _built(directory, model_class, config)
     model.float()
     if tie := getattr(model, "tie_weights", None):
         tie()
@@ -101,7 +107,17 @@ def pretrained(
         as_they_are=dict(_beside(directory)),
         layout=_layout(tensors_needed(model), parts),
     )
-    return Pretrained(model, FileFill(sources, directory, otherwise), export)
+    return Pretrained(model, FileFill(sources, directory, otherwise, _REMEDY), export)
+
+
+def _built(directory: Path, model_class: type[nn.Module], config: Any) -> nn.Module:
+    try:
+        with weights_on_meta():
+            return model_class(config)
+    except Exception as error:  # whatever a model raises for numbers that do not go together
+        raise ConfigError(
+            f"{directory / CONFIG}: no {model_class.__name__} can be made of it: {_told(error)}."
+        ) from error
 
 
 @contextmanager
@@ -130,22 +146,25 @@ def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     if not directory.is_dir():
         raise NotFoundError(f"{directory}: no such directory.{hub_hint(directory)}")
-    try:
-        table: Any = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise NotFoundError(
-            f"{file}: no such file: not a model in Hugging Face's format."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}.") from None
-    if not isinstance(table, dict):
-        raise ConfigError(f"{file}: holds no table.")
+    if not file.exists():
+        raise NotFoundError(f"{file}: no such file: not a model in Hugging Face's format.")
+    table = _table(file)
     if quantization := table.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         raise ConfigError(
             f"{file}: the weights are quantized ({method or 'quantization_config'}), and cannot be "
             "trained as they are: use the model that they were made from."
         )
+    return table
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        table: Any = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}.") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file}: holds no table.")
     return table
 
 
@@ -165,9 +184,16 @@ def _config(directory: Path) -> Any:
         return _transformers().AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
-    except (ValueError, KeyError, OSError, TypeError, AttributeError) as error:
-        told = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigError(f"{directory / CONFIG}: transformers cannot use it: {told}.") from None
+    except Exception as error:  # also those of the packages that check its values
+        raise ConfigError(
+            f"{directory / CONFIG}: transformers cannot use it: {_told(error)}."
+        ) from None
+
+
+def _told(error: Exception) -> str:
+    """The line that says what is wrong; what follows is advice on other calls."""
+    first, *others = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    return " ".join([first, *(others[:1] if first.endswith(":") else [])]).rstrip(".")
 
 
 def _class_of(directory: Path, table: Mapping[str, Any]) -> type[nn.Module]:
@@ -175,9 +201,9 @@ def _class_of(directory: Path, table: Mapping[str, Any]) -> type[nn.Module]:
     name = named[0] if isinstance(named, list) and named else None
     found = getattr(_transformers(), name, None) if isinstance(name, str) else None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        what = f"names {name}, which transformers does not have" if name else "names no class"
         raise ConfigError(
-            f"{directory / CONFIG}: `architectures` names {name or 'no class'}, which transformers "
-            "does not have: pass pretrained() the `model_class`."
+            f"{directory / CONFIG}: `architectures` {what}: pass pretrained() the `model_class`."
         )
     return found
 
@@ -213,9 +239,12 @@ def _names_in_model(model: Any, names: Sequence[str]) -> dict[str, _Target]:
 
 
 def _without_leftovers(model: nn.Module, targets: dict[str, _Target]) -> dict[str, _Target]:
-    """Without what old files have and the model has not, as far as transformers knows it."""
-    patterns = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    """Without what old files have and the model has not, as far as transformers knows it: also
+    rotary embeddings of each layer, which the model now has once, and computes."""
+    patterns = [*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())]
     own = model.state_dict(keep_vars=True)
+    if any(name.endswith(_ROTARY) for name, _ in model.named_buffers()):
+        patterns.append(rf"(^|\.){re.escape(_ROTARY)}$")
     return {
         name: target
         for name, target in targets.items()
@@ -279,6 +308,7 @@ def _join(
     for pattern in converter.source_patterns:
         names = sorted(by_pattern.get(pattern, ()), key=_by_number)
         if stacks and names:
+            _require_all(directory, names)
             groups.append((names, Joined(tuple(stored[n] for n in names), 0, stacked=True)))
         elif names:
             groups += [([name], stored[name]) for name in names]
@@ -291,6 +321,18 @@ def _join(
         start += length
     whole = tuple(source for _, source in groups)
     return whole[0] if dim is None else Joined(whole, dim)
+
+
+def _require_all(directory: Path, names: Sequence[str]) -> None:
+    """Raise ConfigError unless sorted `names` differ in one number alone, which counts from 0."""
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    differing = [column for column in columns if len({*column}) > 1]
+    if len(names) > 1 and differing != [tuple(str(n) for n in range(len(names)))]:
+        there = ", ".join(" ".join(row) for row in zip(*differing, strict=True))
+        raise ConfigError(
+            f"{directory}: {names[0]} and those like it must be numbered from 0 without gaps, "
+            f"but there are {there}."
+        )
 
 
 def _by_number(name: str) -> list[tuple[int, int, str]]:
@@ -317,12 +359,8 @@ def _tables(directory: Path, config: Mapping[str, Any], architecture: str) -> di
     tables = {
         CONFIG: {**config, **(named or {"dtype": "float32"}), "architectures": [architecture]}
     }
-    try:
-        tables[GENERATION_CONFIG] = json.loads((directory / GENERATION_CONFIG).read_text("utf-8"))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{directory / GENERATION_CONFIG}: cannot be read: {error}.") from None
+    if (generation := directory / GENERATION_CONFIG).exists():
+        tables[GENERATION_CONFIG] = _table(generation)
     return tables
 
 

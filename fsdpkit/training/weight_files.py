@@ -32,6 +32,10 @@ TYPES = {
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _MOST_TOLD = 3
+_REMEDY = (
+    "`rename` gives names in files the model's, or None to leave a tensor out; `otherwise` fills "
+    "what the files lack."
+)
 
 Rename = Callable[[str], str | None]
 """A tensor's name in the file to the model's; None leaves the tensor out."""
@@ -68,7 +72,14 @@ class Joined:
 
     @property
     def name(self) -> str:
-        return f"{self.parts[0].name} and {len(self.parts) - 1} more"
+        first, *others = self.names
+        return f"{first} with {len(others)} more tensors" if others else first
+
+    @property
+    def names(self) -> list[str]:
+        """Of all tensors in files, also those that are joined more than once."""
+        return [n for part in self.parts for n in (part.names if isinstance(part, Joined)
+                                                   else [part.name])]  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,9 +133,14 @@ class FileFill:
     """A `fill` for `shard` that reads files. `otherwise` fills what they lack."""
 
     def __init__(
-        self, table: Mapping[str, Source], where: Path, otherwise: Fill | None = None
+        self,
+        table: Mapping[str, Source],
+        where: Path,
+        otherwise: Fill | None = None,
+        remedy: str = _REMEDY,
     ) -> None:
         self._table, self._where, self._otherwise = dict(table), where, otherwise
+        self._remedy = remedy
 
     def check(self, model: nn.Module) -> None:
         """Raises ConfigError unless the files have what `model` needs, and nothing else."""
@@ -152,8 +168,7 @@ class FileFill:
             more = f"\n(and {len(wrong) - _MOST_TOLD} more)" if len(wrong) > _MOST_TOLD else ""
             raise ConfigError(
                 "\n".join(f"{line}." for line in wrong[:_MOST_TOLD]) + more + "\nThe model and the "
-                "files must agree: `rename` gives names in files the model's, or None to leave a "
-                "tensor out; `otherwise` fills what the files lack."
+                f"files must agree: {self._remedy}"
             )
 
     def __call__(self, name: str, tensor: Tensor, generator: Generator) -> None:
@@ -266,8 +281,8 @@ def safetensors_in(directory: Path) -> Iterator[tuple[str, Stored]]:
         files = _index(directory / INDEX)
     else:
         hint = ""
-        if (directory / "pytorch_model.bin").is_file():
-            hint = " Save it again with transformers: pytorch_model.bin is not read."
+        if pickled := sorted(path.name for path in directory.glob("pytorch_model*.bin")):
+            hint = f" Save it again with transformers: {pickled[0]} is not read."
         if not directory.exists():
             raise NotFoundError(f"{directory}: no such directory.{hub_hint(directory)}")
         raise NotFoundError(f"{directory}: holds neither {SINGLE} nor {INDEX}.{hint}")

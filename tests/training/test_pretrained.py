@@ -12,6 +12,8 @@ from launch import findings
 from safetensors import safe_open
 from small_transformers import KINDS, made
 
+from fsdpkit.training import pretrained
+
 pytestmark = pytest.mark.torch
 
 
@@ -88,3 +90,25 @@ def test_a_rank_reads_its_part_of_each_tensor_alone(found: dict, sources: Path) 
             for shape, dtype in tensors(sources / kind).values()
         ]
         assert sum(found[kind]["fsdp2"]["read"]) == sum(of_file)
+
+
+def test_a_head_of_another_task_is_filled_and_exported(sources: Path) -> None:
+    """A classifier of three labels on a language model, whose own head is left out."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    asked = []
+    found = pretrained(
+        sources / "llama",
+        LlamaForSequenceClassification,
+        config=LlamaConfig.from_pretrained(sources / "llama", num_labels=3, pad_token_id=0),
+        otherwise=lambda name, tensor, generator: asked.append((name, [*tensor.shape])),
+        leave_out=["lm_head.*"],
+    )
+    found.fill.check(found.model)
+    found.fill("score.weight", torch.zeros(3, 32), torch.Generator())
+    assert asked == [("score.weight", [3, 32])]
+    exported = found.export.files["config.json"]
+    assert len(exported["id2label"]) == 3
+    assert exported["architectures"] == ["LlamaForSequenceClassification"]
+    assert "score.weight" in found.export.layout
+    assert "lm_head.weight" not in found.export.layout
