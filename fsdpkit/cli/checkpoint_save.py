@@ -21,6 +21,9 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
       fsdpkit checkpoint save fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint save 3f2a --wait
 
+    A script of one's own takes part by attach() of fsdpkit.script: huggingface, lightning or
+    accelerate.
+
     Exits with 2 for a run that has ended or not begun; with 69 for one whose script opened no
     checkpoints, and with --wait if it ended first; with 74 if the checkpoint could not be written.
     """
@@ -31,7 +34,8 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
     jobs = ", ".join(request.job_id for request in requests)
     click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
     if not wait:
-        click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
+        if any(request.is_listed for request in requests):
+            click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
         return 0
     for request in requests:
         path = request.wait(lambda: click.echo(_SLOW, err=True))

@@ -36,6 +36,11 @@ class Request:
     array_task: int | None
     id: str
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether `fsdpkit checkpoint ls` will have it: our own trainer saves it."""
+        return self.task.checkpoints.is_dir()
+
     def wait(self, slow: Callable[[], object] = lambda: None) -> Path:
         """Block until the checkpoint has its name; where it lies. `slow` is told once if it takes.
 

@@ -87,14 +87,21 @@ def step_of(checkpoint: Path) -> int | None:
 
 
 def _by_step(*directories: Path) -> list[Path]:
-    """What is a checkpoint by its mark or name, the newest first."""
+    """What is a checkpoint by its mark or name, the newest first; of one step, by its mark."""
     found = []
     for directory in dict.fromkeys(directories):
         with contextlib.suppress(OSError):
             for path in directory.iterdir():
                 if not path.is_symlink() and (step := step_of(path)) is not None:
-                    found.append((step, path))
-    return [path for _, path in sorted(found, reverse=True)]
+                    found.append((step, _marked_at(path), path))
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+def _marked_at(checkpoint: Path) -> int:
+    try:
+        return _mark_of(checkpoint).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _mark_of(checkpoint: Path) -> Path:

@@ -49,7 +49,7 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
         )
     output = task_dir() / DIRECTORY
     trainer.args.output_dir = str(output)
-    callback = RunCallback()
+    callback = RunCallback(saves=not trainer.args.save_only_model)
     trainer.add_callback(callback)
     original = trainer.train
 
@@ -69,9 +69,9 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
 class RunCallback(TrainerCallback):
     """What `attach` adds to a Trainer."""
 
-    def __init__(self) -> None:
+    def __init__(self, saves: bool = True) -> None:
         self.stopped = False
-        self._wishes = Wishes()
+        self._wishes = Wishes(saves)
         self._asked: str | None = None  # the wish that the next checkpoint answers
         self._heart: HeartbeatFile | None = None
         with suppress(OSError):

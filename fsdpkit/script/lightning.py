@@ -99,7 +99,7 @@ class _Attached:
         self, filepath: Any, weights_only: bool | None = None, *args: Any, **keys: Any
     ) -> None:
         """The trainer's; what can be gone on from is marked as whole."""
-        if weights_only or "://" in str(filepath):
+        if weights_only or "://" in str(filepath) or self.callback.cut_short:
             self._save(filepath, weights_only or False, *args, **keys)
             return
         with self.callback.in_phase("saving"), saving(Path(filepath), self.trainer.global_step):
@@ -112,6 +112,9 @@ class RunCallback:
 
     def __init__(self, output: Path) -> None:
         self.stopped = False
+        self.cut_short = False
+        """Stopped within an epoch, of which Lightning then says that it is over: what is saved from
+        then on would go on with the next one."""
         self.saved_step: int | None = None
         self._output = output
         self._wishes = Wishes()
@@ -181,6 +184,7 @@ class RunCallback:
             prune_requested(self._output, _PREFIX)
         if stop and not self.stopped:
             self.stopped = trainer.should_stop = True
+            self.cut_short = not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
             trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
@@ -198,6 +202,8 @@ class RunCallback:
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._log(trainer, {})
         self._beat("training")
+        if self.stopped and not self.cut_short:  # once more, with what the validation changed
+            trainer.save_checkpoint(self._output / f"{_PREFIX}{self._step}-epoch.ckpt")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._beat("ending")

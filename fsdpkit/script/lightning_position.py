@@ -23,25 +23,37 @@ def position() -> dict[str, Any]:
 
 
 def restore(trainer: Any, saved: dict[str, Any]) -> None:
-    """As training is about to begin: put data and random numbers where they were."""
-    _advance_data(trainer)
+    """As training is about to begin: put data and random numbers where they were.
+
+    A loader draws a number as it begins an epoch: after a checkpoint between two epochs, before one
+    within an epoch.
+    """
     states = saved.get("random")
-    if isinstance(states, list) and len(states) == trainer.world_size:
-        set_random_state(states[trainer.global_rank])
+    own = states[trainer.global_rank] if states and len(states) == trainer.world_size else None
+    done = _batches_done(trainer)
+    if own is not None and not done:
+        set_random_state(own)
+    _advance_data(trainer, done)
+    if own is not None and done:
+        set_random_state(own)
 
 
-def _advance_data(trainer: Any) -> None:
+def _batches_done(trainer: Any) -> int:
+    """Of the epoch that goes on; 0 if one is to begin."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    done = int(progress.current.ready)
+    return 0 if progress.is_last_batch or done >= trainer.num_training_batches else done
+
+
+def _advance_data(trainer: Any, done: int) -> None:
     """Begin the epoch's data behind the batches that are done."""
     loop = trainer.fit_loop
-    fetcher, progress = loop._data_fetcher, loop.epoch_loop.batch_progress
+    fetcher = loop._data_fetcher
     if fetcher is None:
         return
     loaders = list(fetcher.combined_loader.flattened)
     if all(hasattr(loader, "load_state_dict") for loader in loaders):
         return  # Lightning has told the loaders
-    done = progress.current.ready
-    if progress.is_last_batch or done >= trainer.num_training_batches:
-        done = 0
     for loader in loaders:
         _set_epoch(loader, loop.epoch_progress.current.processed)
     by_index = done > 0 and all(_skip(loader, done) for loader in loaders)

@@ -44,13 +44,17 @@ class Asked(NamedTuple):
 
 
 class Wishes:
-    """What is asked of this run's trainer; of one process, to be made once."""
+    """What is asked of this run's trainer; of one process, to be made once.
 
-    def __init__(self) -> None:
+    saves: whether what it saves can be gone on from, so that it answers requests to save.
+    """
+
+    def __init__(self, saves: bool = True) -> None:
+        self._saves = saves
         self._votes = Votes()
         self._next_look_s = 0.0
         self._known: str | None = None
-        if is_first():
+        if saves and is_first():
             attempt = Path(os.environ.get("FSDPKIT_ATTEMPT_DIR", "")).name
             with contextlib.suppress(OSError):
                 hear(TaskPaths(task_dir()), attempt)
@@ -63,7 +67,7 @@ class Wishes:
 
     def _new_wish(self) -> bool:
         """On rank 0: whether there is one that was not there at the last look."""
-        if not is_first() or time.monotonic() < self._next_look_s:
+        if not (self._saves and is_first()) or time.monotonic() < self._next_look_s:
             return False
         self._next_look_s = time.monotonic() + LOOK_EVERY_S
         before, self._known = self._known, wish(TaskPaths(task_dir()))

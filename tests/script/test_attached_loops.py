@@ -28,8 +28,10 @@ Submit = Callable[..., Path]
 
 ASKS = f"""
 def ask(step):
-    import os, pathlib, time, fsdpkit
+    import os, pathlib, signal, time, fsdpkit
     where = fsdpkit.task_dir()
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGTERM)  # Slurm's warning, to which the agents alone listen
     if os.environ["RANK"] != "0" or (where / "asked").exists():
         return
     if step == 12:
@@ -109,6 +111,7 @@ def test_asked_to_save_and_to_stop_it_comes_to_the_same_weights(
     state = Run.open(run).state()
     assert state is not None
     assert state.outcome == "stopped", state.describe()
+    assert not (run / "attempt-0" / "rank-0.restart-1.out").exists(), "no rank failed before"
     answer = answer_to(TaskPaths(run), WISH)
     assert answer is not None
     assert (answer.step, answer.problem) == (12, None)

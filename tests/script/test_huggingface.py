@@ -18,6 +18,7 @@ from fsdpkit import Run
 from fsdpkit.errors import UsageError
 from fsdpkit.runs.events import read_json_lines
 from tests.conftest import ROOT, Completed, answer_of
+from tests.script.tiny_models import save_tiny_llama
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("huggingface")]
 STEPS = 12
@@ -26,27 +27,7 @@ Submit = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A causal model with tied embeddings and its tokenizer, in Hugging Face's format."""
-    from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
-
-    where = tmp_path_factory.mktemp("models") / "tiny llama"
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=384,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        attention_dropout=0.1,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(where)
-    ByT5Tokenizer().save_pretrained(where)
-    return where
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny llama")
 
 
 @pytest.fixture
