@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric  # type: ignore[import-not-found]
-from lightning.fabric.strategies import FSDPStrategy  # type: ignore[import-not-found]
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import FSDPStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 from transformers import T5ForConditionalGeneration

@@ -118,11 +118,19 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may read what the run writes. Nobody but its owner ever writes to it."""
+    """What the run writes and who may read it, and what it needs to read. Nobody but its owner ever
+    writes to it."""
 
     group: Annotated[
         bool, Meta(description="The group may read the run: its logs, metrics and checkpoints.")
     ] = False
+    room_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="GB (10^9 bytes) that must be free for the run at submission."),
+    ] = None
+    needs: Annotated[
+        list[Text], Meta(description="Files or directories that must be there at submission.")
+    ] = []
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,8 +208,12 @@ class LoadedJob:
         return hashlib.sha256(self.resolved.encode()).hexdigest()
 
     @property
+    def on_disk(self) -> Files:
+        return self.spec.files if isinstance(self.spec.files, Files) else Files()
+
+    @property
     def opens_to_group(self) -> bool:
-        return isinstance(self.spec.files, Files) and self.spec.files.group
+        return self.on_disk.group
 
     @property
     def source(self) -> Source:

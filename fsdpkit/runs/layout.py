@@ -43,6 +43,8 @@
         stop-requested              makes the job save and stop; `warning` in it: and come back
         save-requested              makes it save and go on (runs/save_requests.py)
         save-answered               what became of the request
+        save-heard                  that a script's trainer of another make looks for requests
+        trainer/ lightning/ accelerate/  what such a trainer saves (script/checkpoints.py)
         stacks-requested            makes agents say where ranks are (runs/stack_requests.py)
 
     <runs>/avoided-nodes/<node>.json    nodes that failed, which new jobs avoid for a while
@@ -167,6 +169,10 @@ class TaskPaths:
     @property
     def save_answered(self) -> Path:
         return self.dir / "save-answered"
+
+    @property
+    def save_heard(self) -> Path:
+        return self.dir / "save-heard"
 
     @property
     def stacks_requested(self) -> Path:

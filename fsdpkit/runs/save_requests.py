@@ -2,6 +2,7 @@
 
     save-requested   the wish's id; whoever saves next removes it
     save-answered    JSON: the id that was answered last, with the step saved or what went wrong
+    save-heard       the attempt in which a trainer of another make looks for wishes
 
 Any checkpoint that begins after the wish answers it. A person may also `touch save-requested`: such
 a wish has no id, and is answered by the checkpoint alone.
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from fsdpkit.runs.checkpoint_writing import CLAIM
@@ -28,6 +30,8 @@ class Answer(NamedTuple):
 
     step: int | None = None
     problem: str | None = None
+    path: str | None = None
+    """The checkpoint, seen from the task's directory; None: where our own trainer saves."""
 
 
 def ask(task: TaskPaths) -> str:
@@ -69,7 +73,7 @@ def answer(task: TaskPaths, asked: str | None, told: Answer) -> None:
         return
     with contextlib.suppress(OSError):
         if asked:
-            content = {"id": asked, "step": told.step, "problem": told.problem}
+            content = {"id": asked, **told._asdict()}
             write_atomically(task.save_answered, json.dumps(content) + "\n")
         if wish(task) == asked:
             task.save_requested.unlink()
@@ -79,19 +83,37 @@ def answer_to(task: TaskPaths, asked: str) -> Answer | None:
     """What became of the wish; None if nobody has said."""
     try:
         table = read_json(task.save_answered)
-        step, problem = table["step"], table["problem"]
+        step, problem, path = table["step"], table["problem"], table.get("path")
         if table["id"] != asked or not isinstance(step, int | None):
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Answer(step, None if problem is None else str(problem)[:1000])
+    return Answer(
+        step,
+        None if problem is None else str(problem)[:1000],
+        None if path is None else str(path)[:1000],
+    )
+
+
+def hear(task: TaskPaths, attempt: str) -> None:
+    """A trainer without `checkpoints/` looks for wishes from now on, in the attempt of this name.
+
+    Raises OSError.
+    """
+    write_atomically(task.save_heard, json.dumps({"attempt": attempt}) + "\n")
 
 
 def saves_there(task: TaskPaths, attempt: int) -> bool:
-    """Whether a trainer of this attempt has claimed the checkpoints, and so can save any."""
+    """Whether a trainer of this attempt has claimed the checkpoints, or said that it looks for
+    wishes."""
+    return any(
+        _attempt_in(file) == task.attempt(attempt).dir.name
+        for file in (task.checkpoints / CLAIM, task.save_heard)
+    )
+
+
+def _attempt_in(file: Path) -> object:
     try:
-        return bool(
-            read_json(task.checkpoints / CLAIM)["attempt"] == task.attempt(attempt).dir.name
-        )
+        return read_json(file)["attempt"]
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None

@@ -61,6 +61,8 @@ class Request:
                 f"{self.run.id}: the checkpoint could not be written: {found.problem} The run goes "
                 "on; older checkpoints stand."
             )
+        if found.path is not None:
+            return self.task.dir / found.path
         return self.task.checkpoints / f"step-{found.step}"
 
     def _too_late(self, state: JobState) -> SchedulerError:
@@ -116,8 +118,8 @@ def _request(run: Run, job_id: str) -> Request:
     if not attempts or not saves_there(task, attempts[-1]):
         raise SchedulerError(
             f"Nothing in job {job_id} has opened the run's checkpoints yet: a trainer that starts "
-            "does so soon, ask again; a script that does not use fsdpkit.training.Checkpointer "
-            "never does."
+            "does so soon, ask again; a script without fsdpkit.training.Checkpointer, or attach() "
+            "of fsdpkit.script, never does."
         )
     try:
         return Request(run, job_id, task, array_task, ask(task))

@@ -24,7 +24,7 @@ from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
-from fsdpkit.config.training import problems
+from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import memory_problem
 from fsdpkit.config.trust import items_of, refuse_strangers
 from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
@@ -35,6 +35,7 @@ from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
+from fsdpkit.scheduling.room import check_needed, check_room
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
@@ -148,7 +149,11 @@ def fit(
     placement = place(resources, site)
     types = _check_types(job, placement.node_type)
     _check_gpu_memory(job, placement.node_type, work_dir)
-    warnings = [*placement.warnings, *types, *what_to_know_of(runs)]
+    warnings = [
+        *(*placement.warnings, *types, *what_to_know_of(runs)),
+        *check_room(job, runs, _training(job, work_dir)),
+        *check_needed(job, work_dir, elsewhere=profile.kind != "local"),
+    ]
     avoided: tuple[tuple[str, str], ...] = ()
     if profile.kind == "local":
         from fsdpkit.scheduling.local.client import check_fits
@@ -219,21 +224,29 @@ def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
     return [note] if note else []
 
 
-def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
-    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
-    training, resources = job.spec.training, job.spec.resources
-    if training is msgspec.UNSET or node.gpu_memory_gb is None:
-        return
+def _training(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
+    """The trainer's settings with whole paths of what describes the model; None without any."""
+    training = job.spec.training
+    if training is msgspec.UNSET:
+        return None
     model = training.model
     if directory := model.pretrained:
         model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
     elif file := model.config:
         model = msgspec.structs.replace(model, config=str(work_dir / file))
+    return msgspec.structs.replace(training, model=model)
+
+
+def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
+    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
+    training, resources = _training(job, work_dir), job.spec.resources
+    if training is None or node.gpu_memory_gb is None:
+        return
     capability = node.compute_capability and parse_capability(node.compute_capability)
     param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
     precision = msgspec.structs.replace(training.precision, param=param)
     problem = memory_problem(
-        msgspec.structs.replace(training, model=model, precision=precision),
+        msgspec.structs.replace(training, precision=precision),
         resources.ranks,
         resources.gpus,
         node.gpu,

@@ -23,9 +23,9 @@ from transformers import TrainerCallback
 
 from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
-from fsdpkit.script.checkpoints import mark_whole, newest_whole
 from fsdpkit.script.log import log
-from fsdpkit.script.stopping import from_first, stop_requested, task_dir, wait_for_all
+from fsdpkit.script.saving import Wishes, begin, in_a_run, saved, where_to_go_on
+from fsdpkit.script.stopping import task_dir
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -39,7 +39,7 @@ _OURS = {"learning_rate": "lr", "num_input_tokens_seen": "tokens"}
 def attach(trainer: Any_Trainer) -> Any_Trainer:
     """The same trainer, as part of the run. Raises UsageError where its ranks do not know of each
     other, so that each would train alone and overwrite the others' checkpoints."""
-    if not os.environ.get("FSDPKIT_TASK_DIR") or os.environ.get("FSDPKIT_VISIT"):
+    if not in_a_run():
         return trainer
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
     if trainer.args.world_size != wanted:
@@ -55,7 +55,8 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
 
     def train(resume_from_checkpoint: str | bool | None = None, *args: Any, **keys: Any) -> Any:
         if resume_from_checkpoint is None or resume_from_checkpoint is True:
-            resume_from_checkpoint = _newest(output)
+            found = where_to_go_on(output)
+            resume_from_checkpoint = None if found is None else str(found)
         result = original(resume_from_checkpoint, *args, **keys)
         if callback.stopped:
             sys.exit(STOPPED_EARLY)
@@ -65,25 +66,13 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
     return trainer
 
 
-def _newest(output: Path) -> str | None:
-    """Where all ranks go on from: what the first of them finds."""
-    found: str | None = None
-    if os.environ.get("RANK", "0") == "0":
-        checkpoint, refused = newest_whole(output)
-        found = None if checkpoint is None else str(checkpoint)
-        for why in refused:
-            print(f"fsdpkit: {why}; it is passed over", flush=True)
-        if checkpoint is not None:
-            print(f"fsdpkit: going on from {checkpoint.name}", flush=True)
-    told = from_first(found)
-    return None if told is None else str(told)
-
-
 class RunCallback(TrainerCallback):
     """What `attach` adds to a Trainer."""
 
     def __init__(self) -> None:
         self.stopped = False
+        self._wishes = Wishes()
+        self._asked: str | None = None  # the wish that the next checkpoint answers
         self._heart: HeartbeatFile | None = None
         with suppress(OSError):
             self._heart = own_heart()
@@ -99,13 +88,17 @@ class RunCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         # Asked after the last step, too: all ranks ask equally often.
-        if stop_requested() and state.global_step < state.max_steps:
+        asked = self._wishes.asked()
+        if asked.stop and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
+        control.should_save |= asked.save
+        self._note_save(args, state, control)
         self._beat(state, _next_phase(control))
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        self._note_save(args, state, control)
         self._beat(state, _next_phase(control))
 
     def on_prediction_step(
@@ -121,14 +114,9 @@ class RunCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        wait_for_all()
-        if state.is_world_process_zero and not args.save_only_model:
-            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            try:
-                mark_whole(checkpoint, state.global_step)
-            except OSError as error:
-                told = f"{checkpoint} does not count as whole: {error.strerror}"
-                print(f"fsdpkit: {told}", file=sys.stderr, flush=True)
+        if not args.save_only_model:
+            saved(_checkpoint(args, state), state.global_step, self._asked)
+            self._asked = None
         self._beat(state, "training")
 
     def on_train_end(
@@ -148,9 +136,20 @@ class RunCallback(TrainerCallback):
         planned = {"planned_steps": state.max_steps} if state.max_steps > 0 else {}
         log(state.global_step, **{**numbers, **planned})
 
+    def _note_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl
+    ) -> None:
+        if control.should_save and not args.save_only_model:
+            self._asked = begin(_checkpoint(args, state))
+
     def _beat(self, state: TrainerState, phase: Phase) -> None:
         if self._heart is not None:
             self._heart.beat(state.global_step, phase)
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    """Where the Trainer puts what it saves after this step."""
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
 def _next_phase(control: TrainerControl) -> Phase:

@@ -41,8 +41,35 @@ def stop_requested() -> bool:
     that is one step late, so that the host need not wait. Always False where fsdpkit did not start
     the script.
     """
-    wish = _wish()
+    wish = stop_wish()
     return wish.agreed() if wish is not None else False
+
+
+class Votes:
+    """Each rank's yes or no to a few questions; the answer is yes once any rank says so.
+
+    On GPUs the answer is that of the call before, so that the host need not wait.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[torch.Tensor, torch.cuda.Event] | None = None
+
+    def agreed(self, *mine: bool) -> list[bool]:
+        """All ranks' answers, the same on each; a collective where there is more than one."""
+        if (group := _process_group()) is None:
+            return list(mine)
+        torch, dist = group
+        votes = torch.tensor([float(vote) for vote in mine], device=_device(torch, dist))
+        dist.all_reduce(votes)
+        if not votes.is_cuda:
+            return [total > 0 for total in votes.tolist()]
+        host, copied = votes.to("cpu", non_blocking=True), torch.cuda.Event()
+        copied.record()
+        before, self._before = self._before, (host, copied)
+        if before is None:
+            return [False for _ in mine]
+        before[1].synchronize()
+        return [total > 0 for total in before[0].tolist()]
 
 
 class StopWish:
@@ -53,7 +80,7 @@ class StopWish:
         self._pause_s = 0.0 if node else _LOOK_EVERY_S
         self._next_look_s = 0.0
         self._seen = False
-        self._before: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        self._votes = Votes()
         if node is not None:
             looked_whether_to_stop(node)
 
@@ -66,27 +93,13 @@ class StopWish:
 
     def agreed(self) -> bool:
         """As `stop_requested`."""
-        if (group := _process_group()) is None:
-            return self.seen()
-        torch, dist = group
-        votes = torch.tensor(float(self.seen()), device=_device(torch, dist))
-        if not votes.is_cuda:
-            dist.all_reduce(votes)
-            return bool(votes.item() > 0)
-        dist.all_reduce(votes)
-        host, copied = votes.to("cpu", non_blocking=True), torch.cuda.Event()
-        copied.record()
-        before, self._before = self._before, (host, copied)
-        if before is None:
-            return False
-        before[1].synchronize()
-        return bool(before[0].item() > 0)
+        return self._votes.agreed(self.seen())[0]
 
 
 _wishes: dict[tuple[int, str, str], StopWish] = {}
 
 
-def _wish() -> StopWish | None:
+def stop_wish() -> StopWish | None:
     """One a process; None where no agent and no run directory is."""
     task, node = os.environ.get("FSDPKIT_TASK_DIR"), HeartbeatDir.of_this_node()
     if not task or os.environ.get("FSDPKIT_VISIT"):
@@ -128,3 +141,13 @@ def from_first(value: object) -> object:
     values = [value]
     dist.broadcast_object_list(values, src=0, device=torch.device(_device(torch, dist)))
     return values[0]
+
+
+def from_all(value: object) -> list[Any]:
+    """Every rank's value, in rank order, on every rank; small, for they are pickled."""
+    if (group := _process_group()) is None:
+        return [value]
+    _, dist = group
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fsdpkit.training.export import HuggingFace
     from fsdpkit.training.finite import require_finite
     from fsdpkit.training.gradients import clip_gradients, gradient_sync, loss_scaler
+    from fsdpkit.training.hugging_face import pretrained
     from fsdpkit.training.metrics import Metrics
     from fsdpkit.training.optimizers import make_optimizer
     from fsdpkit.training.sampler import GlobalBatches, GlobalOrderSampler, data_order, endless
@@ -39,6 +40,7 @@ _HOMES = {
     "training.gradients": ("clip_gradients", "gradient_sync", "loss_scaler"),
     "training.metrics": ("Metrics",),
     "training.optimizers": ("make_optimizer",),
+    "training.hugging_face": ("pretrained",),
     "training.sampler": ("GlobalBatches", "GlobalOrderSampler", "data_order", "endless"),
     "training.schedules": ("set_learning_rate",),
     "training.sharding": ("shard",),
@@ -71,6 +73,7 @@ __all__ = [
     "gradient_sync",
     "loss_scaler",
     "make_optimizer",
+    "pretrained",
     "process_group",
     "require_finite",
     "seed_step",

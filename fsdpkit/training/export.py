@@ -22,12 +22,20 @@ import fsdpkit
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, weights_in
+from fsdpkit.training.export_layout import LAYOUT, Part, read_layout, whole_weights, written
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
 MARK = "fsdpkit-export.json"
 """In each export: what tells it from a model that somebody downloaded."""
-TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "tokenizer_config.json")
+TOKENIZER_FILES = (
+    *("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"),
+    *("spiece.model", "sentencepiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+    *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"),
+)
+"""What tokenizers are saved as."""
+DTYPE_KEYS = ("torch_dtype", "dtype")
+"""Of config.json, in transformers 4 and 5."""
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
@@ -40,11 +48,13 @@ class HuggingFace:
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name → JSON content
     copies: Mapping[str, str] = field(default_factory=dict)  # tensor → parameter it is equal to
     as_they_are: Mapping[str, bytes] = field(default_factory=dict)  # a tokenizer's, by name
+    layout: Mapping[str, Part] = field(default_factory=dict)  # all tensors, if not the model's own
 
     def texts(self) -> dict[str, str | bytes]:
-        """Content of all files, by name."""
+        """Content of all files, by name, and the layout, which a checkpoint has beside them."""
         tables = {name: json.dumps(table, indent=2) + "\n" for name, table in self.files.items()}
-        return {**tables, **self.as_they_are}
+        layout = {LAYOUT: written(self.layout)} if self.layout else {}
+        return {**tables, **layout, **self.as_they_are}
 
     def names(self) -> dict[str, Any]:
         """What a checkpoint's description says of them."""
@@ -52,6 +62,7 @@ class HuggingFace:
             "files": [*self.files],
             "copies": dict(self.copies),
             "as_they_are": [*self.as_they_are],
+            "layout": bool(self.layout),
         }
 
 
@@ -71,22 +82,30 @@ def export_hugging_face(
     export = described.export
     stored = weights_in(checkpoint)
     own_types = {own for _, own in stored.values() if own.is_floating_point}
-    written = dtype or (own_types.pop() if len(own_types) == 1 else None)
+    as_type = dtype or (own_types.pop() if len(own_types) == 1 else None)
     texts: dict[str, str | bytes] = {
-        name: _said(checkpoint / name, written)
+        name: _said(checkpoint / name, as_type)
         for name in export.get("files", [])
         if name in described.files  # and so in the checkpoint, nowhere else
     }
     for name in export.get("as_they_are", []):
         if name in described.files:
             texts[name] = _bytes_of(checkpoint / name)
+    shapes = {name: shape for name, (shape, _) in stored.items()}
+    parts = read_layout(checkpoint, shapes) if export.get("layout") else whole_weights(stored)
     sizes = {
-        name: shape.numel() * _type(own, dtype).itemsize for name, (shape, own) in stored.items()
+        name: part.shape(shapes[part.of[0]]).numel() * _type(stored[part.of[0]][1], dtype).itemsize
+        for name, part in parts.items()
     }
+
+    def read(names: Sequence[str]) -> dict[str, Tensor]:
+        weights = read_weights(checkpoint, sorted({parts[name].of[0] for name in names}))
+        return {name: parts[name].cut(weights[parts[name].of[0]]) for name in names}
+
     write_hugging_face(
         directory,
         sizes,
-        lambda names: read_weights(checkpoint, names),
+        read,
         texts,
         export.get("copies", {}),
         dtype=dtype,
@@ -203,9 +222,11 @@ def _said(file: Path, dtype: torch.dtype | None) -> str:
         table = json.loads(text)
     except (OSError, ValueError) as error:
         raise StorageError(f"{file} cannot be read: {error}.") from None
-    if dtype is None or "torch_dtype" not in table:
+    named = [key for key in DTYPE_KEYS if key in table]
+    if dtype is None or not named:
         return text
-    return json.dumps({**table, "torch_dtype": str(dtype).removeprefix("torch.")}, indent=2) + "\n"
+    own = dict.fromkeys(named, str(dtype).removeprefix("torch."))
+    return json.dumps({**table, **own}, indent=2) + "\n"
 
 
 def _index(plan: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> dict[str, str]:
@@ -221,14 +242,16 @@ def require_replaceable(directory: Path, texts: Collection[str]) -> None:
     if not directory.exists():
         return
     found = {path.name for path in directory.iterdir()}
-    # A model from elsewhere has such files, too, but a tokenizer and no mark.
-    ours = {*texts, *TOKENIZER_FILES, MARK} if MARK in found else {*texts} - {*TOKENIZER_FILES}
-    others = {name for name in found - ours if not _WEIGHTS.fullmatch(name)}
-    if others or not found & {SINGLE, INDEX}:
-        what = f"{min(others)} in it is of something else" if others else "it has no weights"
-        raise StorageError(
-            f"{directory} exists and is no earlier export, {what}; name another place."
-        )
+    others = {
+        name for name in found - {*texts, *TOKENIZER_FILES, MARK} if not _WEIGHTS.fullmatch(name)
+    }
+    if MARK not in found:  # a downloaded model may have the same files
+        what = f"it has no {MARK}"
+    elif others:
+        what = f"{min(others)} in it is of something else"
+    else:
+        return
+    raise StorageError(f"{directory} exists and is no earlier export, {what}; name another place.")
 
 
 def _begin(directory: Path, building: Path, texts: Collection[str]) -> None:

@@ -173,26 +173,28 @@ def fill_modules(
 ) -> Callable[[nn.Module], None]:
     """FSDP1's `param_init_fn`: it asks for one module at a time and does not say which it is."""
     names = {id(module): name for name, module in model.named_modules()}
-    first_of = {
-        (module, name): slots[0] for slots in _tied_slots(model) for module, name in slots[1:]
-    }
+    first_of = {slot: slots[0] for slots in _tied_slots(model) for slot in slots}
+    tied: dict[tuple[nn.Module, str], nn.Parameter] = {}  # made already, by the first slot
+
+    def full_name(module: nn.Module, last: str) -> str:
+        prefix = names[id(module)]
+        return plain_name(f"{prefix}.{last}" if prefix else last)
 
     def materialise(module: nn.Module) -> None:
-        def name_of(last: str) -> str:
-            prefix = names[id(module)]
-            return plain_name(f"{prefix}.{last}" if prefix else last)
-
         built = dict(module.named_buffers(recurse=False))
         module.to_empty(device=device, recurse=False)
         with torch.no_grad():
             for last, buffer in built.items():
-                start.set_buffer(module, last, name_of(last), buffer, device)
-            for last, tensor in module.named_parameters(recurse=False):
-                if (module, last) in first_of:
-                    first, name = first_of[module, last]
-                    module.register_parameter(last, getattr(first, name))
+                start.set_buffer(module, last, full_name(module, last), buffer, device)
+            for last, tensor in [*module.named_parameters(recurse=False)]:
+                slot = first_of.get((module, last), (module, last))
+                if (made := tied.get(slot)) is not None:
+                    module.register_parameter(last, made)
                     continue
-                tensor.copy_(start.values(name_of(last), tensor, device))
+                # FSDP1 asks for a head before an embedding further in.
+                tensor.copy_(start.values(full_name(*slot), tensor, device))
+                if (module, last) in first_of:
+                    tied[slot] = tensor
 
     return materialise
 

@@ -64,6 +64,7 @@ from fsdpkit.training.units import (
     find_units,
     matching_paths,
     outermost,
+    own_blocks,
     plain_name,
     walk,
     warning_about_tiny,
@@ -116,7 +117,8 @@ def shard(
 
     `blocks` are the classes of the large repeated layers: what is checkpointed and compiled, and
     under wrap = "class" what is gathered and freed as a whole. Everything outside the units is the
-    root unit. `is_unit(path, module)` takes the place of the settings' wrap: a module is a unit
+    root unit. A model of transformers names its blocks itself: given `blocks` take their place.
+    `is_unit(path, module)` takes the place of the settings' wrap: a module is a unit
     where it says so. Two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
@@ -131,6 +133,7 @@ def shard(
     divide the world, a parameter tied across units, or a buffer whose value nobody knows;
     FsdpkitError when ranks hold different values.
     """
+    blocks = blocks or own_blocks(model)
     if sharding.activation_checkpointing in ("full", "selective"):
         checkpoint_activations(
             model,

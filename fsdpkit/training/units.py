@@ -27,6 +27,7 @@ TINY = 10_000
 IsUnit = Callable[[str, nn.Module], bool]
 """Whether the module of this path is a unit."""
 
+_OWN_BLOCKS = "_no_split_modules"
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
@@ -76,11 +77,29 @@ def block_paths(model: nn.Module, blocks: Collection[type[nn.Module]]) -> list[s
             paths.append(path)
     if not paths:
         names = ", ".join(block.__name__ for block in blocks) or "none were given"
+        if not blocks and hasattr(model, _OWN_BLOCKS):
+            named = ", ".join(sorted(getattr(model, _OWN_BLOCKS) or ())) or "nothing"
+            names = f"none were given, and its {_OWN_BLOCKS} names {named}"
         raise ConfigError(
             f"{type(model).__name__} has no module of the block classes ({names}): pass `blocks` "
             "the classes of its large repeated layers."
         )
     return paths
+
+
+def own_blocks(model: nn.Module) -> list[type[nn.Module]]:
+    """The block classes that a model of transformers names itself; empty for any other.
+
+    Some also name embeddings there, of which there is one: of classes that come more than once
+    only those count.
+    """
+    names = {*(getattr(model, _OWN_BLOCKS, None) or ())}
+    counts: dict[type[nn.Module], int] = defaultdict(int)
+    for path, module in walk(model):
+        if path and type(unwrapped(module)).__name__ in names:
+            counts[type(unwrapped(module))] += 1
+    repeated = [kind for kind, count in counts.items() if count > 1]
+    return repeated or [*counts]
 
 
 def matching_paths(model: nn.Module, patterns: Sequence[str], key: str) -> list[str]:

@@ -32,6 +32,10 @@ TYPES = {
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _MOST_TOLD = 3
+_REMEDY = (
+    "`rename` gives names in files the model's, or None to leave a tensor out; `otherwise` fills "
+    "what the files lack."
+)
 
 Rename = Callable[[str], str | None]
 """A tensor's name in the file to the model's; None leaves the tensor out."""
@@ -55,6 +59,68 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Several tensors that are one in the model, along a dimension that is new (stacked) or not."""
+
+    parts: tuple[Source, ...]
+    dim: int
+    stacked: bool = False
+
+    @property
+    def file(self) -> Path:
+        return self.parts[0].file
+
+    @property
+    def name(self) -> str:
+        first, *others = self.names
+        return f"{first} with {len(others)} more tensors" if others else first
+
+    @property
+    def names(self) -> list[str]:
+        """Of all tensors in files, also those that are joined more than once."""
+        return [n for part in self.parts for n in (part.names if isinstance(part, Joined)
+                                                   else [part.name])]  # fmt: skip
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole. Raises ConfigError for parts that do not fit one another."""
+        shapes = {part.shape for part in self.parts}
+        if self.stacked and len(shapes) == 1:
+            (shape,) = shapes
+            return (*shape[: self.dim], len(self.parts), *shape[self.dim :])
+        others = {shape[: self.dim] + shape[self.dim + 1 :] for shape in shapes}
+        if self.stacked or len(others) != 1 or len({len(shape) for shape in shapes}) != 1:
+            raise ConfigError(f"{self.file}: {self.name} have shapes that do not fit: {shapes}.")
+        shape = self.parts[0].shape
+        length = sum(part.shape[self.dim] for part in self.parts)
+        return (*shape[: self.dim], length, *shape[self.dim + 1 :])
+
+    @property
+    def dtype(self) -> str:
+        return "/".join(sorted({part.dtype for part in self.parts}))
+
+    def read(self, part: tuple[slice, ...] = ()) -> Tensor:
+        """The whole tensor, or a slice of each dimension; only what lies in it is read."""
+        part = part or tuple(slice(0, length) for length in self.shape)
+        here, others = part[self.dim], (part[: self.dim], part[self.dim + 1 :])
+        if self.stacked:
+            inner = (*others[0], *others[1])
+            return torch.stack([each.read(inner) for each in self.parts[here]], self.dim)
+        pieces, start = [], 0
+        for each in self.parts:
+            end = start + each.shape[self.dim]
+            first, last = max(here.start, start), min(here.stop, end)
+            if first < last:
+                within = slice(first - start, last - start)
+                pieces.append(each.read((*others[0], within, *others[1])))
+            start = end
+        return torch.cat(pieces, self.dim)
+
+
+Source = Stored | Joined
+
+
+@dataclass(frozen=True)
 class Needed:
     """A tensor that the model has, under each of its names (several if modules share it)."""
 
@@ -67,13 +133,20 @@ class FileFill:
     """A `fill` for `shard` that reads files. `otherwise` fills what they lack."""
 
     def __init__(
-        self, table: Mapping[str, Stored], where: Path, otherwise: Fill | None = None
+        self,
+        table: Mapping[str, Source],
+        where: Path,
+        otherwise: Fill | None = None,
+        remedy: str = _REMEDY,
     ) -> None:
         self._table, self._where, self._otherwise = dict(table), where, otherwise
+        self._remedy = remedy
 
     def check(self, model: nn.Module) -> None:
         """Raises ConfigError unless the files have what `model` needs, and nothing else."""
         needed = tensors_needed(model)
+        # A buffer that was built with values keeps them where no file has others.
+        has_value = {plain_name(n) for n, buffer in model.named_buffers() if not buffer.is_meta}
         known = {name for each in needed for name in each.names}
         wrong = [
             f"{stored.file}: {name} is not a tensor of the model"
@@ -82,7 +155,7 @@ class FileFill:
         ]
         for each in needed:
             found = [self._table[name] for name in each.names if name in self._table]
-            if not found and self._otherwise is None:
+            if not found and self._otherwise is None and not has_value & {*each.names}:
                 wrong.append(f"{self._where}: {each.names[0]} is missing")
             wrong += [told for stored in found if (told := _misfit(stored, each))]
             wrong += [
@@ -95,8 +168,7 @@ class FileFill:
             more = f"\n(and {len(wrong) - _MOST_TOLD} more)" if len(wrong) > _MOST_TOLD else ""
             raise ConfigError(
                 "\n".join(f"{line}." for line in wrong[:_MOST_TOLD]) + more + "\nThe model and the "
-                "files must agree: `rename` gives names in files the model's, or None to leave a "
-                "tensor out; `otherwise` fills what the files lack."
+                f"files must agree: {self._remedy}"
             )
 
     def __call__(self, name: str, tensor: Tensor, generator: Generator) -> None:
@@ -153,7 +225,7 @@ def tensors_needed(model: nn.Module) -> list[Needed]:
     ]
 
 
-def _misfit(stored: Stored, needed: Needed) -> str | None:
+def _misfit(stored: Source, needed: Needed) -> str | None:
     if stored.shape != needed.shape:
         return (
             f"{stored.file}: {stored.name} has the shape {list(stored.shape)}, the model "
@@ -169,7 +241,7 @@ def converts(found: torch.dtype | None, needed: torch.dtype) -> bool:
     return found == needed or (found in FLOATS and needed.is_floating_point)
 
 
-def copy_finite(stored: Stored, target: Tensor) -> None:
+def copy_finite(stored: Source, target: Tensor) -> None:
     """Copy into `target` what it has of the tensor. Raises ConfigError for NaN and infinity."""
     copy_part(
         stored.read,
@@ -209,8 +281,8 @@ def safetensors_in(directory: Path) -> Iterator[tuple[str, Stored]]:
         files = _index(directory / INDEX)
     else:
         hint = ""
-        if (directory / "pytorch_model.bin").is_file():
-            hint = " Save it again with transformers: pytorch_model.bin is not read."
+        if pickled := sorted(path.name for path in directory.glob("pytorch_model*.bin")):
+            hint = f" Save it again with transformers: {pickled[0]} is not read."
         if not directory.exists():
             raise NotFoundError(f"{directory}: no such directory.{hub_hint(directory)}")
         raise NotFoundError(f"{directory}: holds neither {SINGLE} nor {INDEX}.{hint}")
@@ -250,11 +322,11 @@ def _index(path: Path) -> dict[Path, list[str]]:
     return files
 
 
-def same(one: Stored, other: Stored) -> bool:
+def same(one: Source, other: Source) -> bool:
     """Whether two tensors hold the same values; stops at the first rows that differ."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if not one.shape:
+    if not one.shape or isinstance(one, Joined) or isinstance(other, Joined):
         return torch.equal(one.read(), other.read())
     with safe_open(one.file, "pt") as first, safe_open(other.file, "pt") as second:
         a, b = first.get_slice(one.name), second.get_slice(other.name)

@@ -157,7 +157,7 @@ def test_a_script_that_has_opened_no_checkpoints_is_told_of(
     tmp_path: Path, claimed: str | None
 ) -> None:
     run = a_run(tmp_path, state("RUNNING"), claimed=claimed)
-    with pytest.raises(SchedulerError, match=r"fsdpkit\.training\.Checkpointer never does"):
+    with pytest.raises(SchedulerError, match=r"Checkpointer.*never does"):
         request_checkpoints(run)
     assert not run.paths.task().save_requested.exists()
 

@@ -58,6 +58,7 @@ def submit(fsdpkit: Callable[..., Completed], tiny: Path, tmp_path: Path) -> Sub
         source = (ROOT / "examples" / "huggingface" / "train.py").read_text()
         assert source.count("    trainer.train()\n") == 1
         script.write_text(source.replace("    trainer.train()\n", f"{after}    trainer.train()\n"))
+        shutil.copy(ROOT / "examples" / "huggingface" / "data.py", tmp_path)
         shape = ("--cluster", "local", "--nodes", str(nodes), "--gpus", str(gpus))
         options = ("--model", str(tiny), "--steps", str(STEPS), "--save-steps", "5")
         done = fsdpkit("submit", str(script), *shape, "--json", "--", *options, *words)

@@ -243,6 +243,16 @@ def test_a_directory_that_is_no_export_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "years"
 
 
+def test_a_model_with_the_files_of_an_export_but_no_mark_is_left_alone(tmp_path):
+    """A downloaded one whose tokenizer lies elsewhere."""
+    export(tmp_path / "x", build(**V1_1), UNTIED)
+    (tmp_path / "x" / "fsdpkit-export.json").unlink()
+    before = (tmp_path / "x" / "model.safetensors").read_bytes()
+    with pytest.raises(StorageError, match=r"fsdpkit-export\.json"):
+        export(tmp_path / "x", build(**V1_0), TIED)
+    assert (tmp_path / "x" / "model.safetensors").read_bytes() == before
+
+
 def test_an_export_that_fails_leaves_the_earlier_one(tmp_path, monkeypatch):
     model = build(**V1_1)
     export(tmp_path / "x", model, UNTIED)

@@ -53,6 +53,14 @@ def least_gpu_bytes(
     return round(max(updating, between_the_passes))
 
 
+def checkpoint_bytes(settings: TrainingSettings) -> int:
+    """Of one checkpoint, weights and optimizer's state; the little else it has is not counted."""
+    parameters = parameter_count(settings.model.dimensions())
+    weight = 4 if settings.precision.master == "float32" else 2
+    frozen = any(group.lr_scale == 0 for group in settings.optimizer.groups)
+    return parameters * (weight + (0 if frozen else _state_bytes(settings.optimizer)))
+
+
 def memory_problem(
     settings: TrainingSettings,
     ranks: int,

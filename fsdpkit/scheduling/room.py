@@ -1,0 +1,117 @@
+"""What a job needs of file systems, looked at before it waits in a queue: room for what it writes,
+and the files that it names.
+
+The room is what the file system has free; how much of it a quota leaves to one user nobody can say
+for all file systems, so a job that passes may still meet its quota.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.config.training.footprint import checkpoint_bytes
+from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.runs.file_system import type_of
+
+_GB = 10**9
+_MEMORY = ("tmpfs", "ramfs")
+"""What certainly is no shared storage; any other may be mounted elsewhere, too."""
+
+
+def check_room(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> list[str]:
+    """What to know of the room for the run. Raises StorageError where it is too small.
+
+    training: the job's settings for our trainer, whose checkpoints have a known size.
+    """
+    free = _free_bytes(runs)
+    if free is None:
+        return []
+    place = f"the file system of {runs} has {_gb(free)} free"
+    if (wanted := job.on_disk.room_gb) is not None:
+        if free < wanted * _GB:
+            raise StorageError(
+                f"job {job.spec.name}: {place}, less than the {wanted:g} GB of files.room_gb: "
+                "choose another place with --runs, or make room (fsdpkit prune)"
+            )
+        return []
+    if training is None or not _saves(training):
+        return []
+    one = checkpoint_bytes(training)
+    if free < one:
+        raise StorageError(
+            f"job {job.spec.name}: {place}, and a checkpoint of {training.model.source} takes "
+            f"{_gb(one)}: choose another place with --runs, or make room (fsdpkit prune)"
+        )
+    kept = training.checkpoint.keep_last + 1
+    if free < kept * one:
+        return [f"{place}; {kept} checkpoints, as many as there are while one is written, take "
+                f"{_gb(kept * one)}"]  # fmt: skip
+    return []
+
+
+def _saves(training: TrainingSettings) -> bool:
+    saving = training.checkpoint
+    return bool(saving.at_end or saving.every_steps or saving.every_epochs or saving.every_minutes)
+
+
+def _free_bytes(directory: Path) -> int | None:
+    """Free for this user on the file system that holds it, or will; None: nobody says."""
+    for place in (directory, *directory.parents):
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
+    return None
+
+
+def _gb(size: float) -> str:
+    return f"{size / _GB:,.1f} GB"
+
+
+def check_needed(job: LoadedJob, work_dir: Path, *, elsewhere: bool) -> list[str]:
+    """What to know of the files that the job names. Raises ConfigError for one of `files.needs`
+    that is not there or cannot be read.
+
+    elsewhere: the job runs on other machines than this one.
+    """
+    named = [work_dir / os.path.expanduser(text) for text in job.on_disk.needs]
+    for path in named:
+        if (why := _why_not_read(path)) is not None:
+            raise ConfigError(f"job {job.spec.name}: files.needs: {path}: {why}")
+    if not elsewhere:
+        return []
+    return [
+        f"{path} lies in this machine's memory ({kind}), where no node sees it"
+        for path in dict.fromkeys([*named, *_of_training(job, work_dir)])
+        if (kind := type_of(path)) in _MEMORY
+    ]
+
+
+def _why_not_read(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            os.listdir(path)
+        else:
+            with open(path, "rb"):
+                pass
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _of_training(job: LoadedJob, work_dir: Path) -> Iterator[Path]:
+    training = job.spec.training
+    if training is msgspec.UNSET:
+        return
+    for text in (training.data.source, training.data.held_out_source, training.model.pretrained):
+        if text and (work_dir / text).exists():
+            yield work_dir / text

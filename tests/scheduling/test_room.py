@@ -1,0 +1,94 @@
+"""Room for what a job writes, and the files that it names, looked at before it is queued."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import ConfigError, StorageError
+from fsdpkit.scheduling.submission import Request, plan
+from tests.conftest import Completed
+
+
+def warnings(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> str:
+    shape = {"nodes": 1, "gpus": 1, "cluster": cluster, "runs": tmp_path / "runs"}
+    decided, _ = plan(Request(job, sets=sets, **shape))  # type: ignore[arg-type]
+    return "\n".join(decided.placement.warnings)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Makes every file system look as if it had so many GB free, to this user."""
+
+    def free(gb: float) -> None:
+        real = os.statvfs(tmp_path)
+        blocks = int(gb * 1e9 / real.f_frsize)
+        told = list(real)
+        told[3], told[4] = 10 * blocks, blocks  # what root alone may use does not count
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(told))
+
+    return free
+
+
+def test_the_job_says_how_much_room_it_needs(
+    tmp_path: Path, small: Callable[[float], None]
+) -> None:
+    small(5)
+    assert "free" not in warnings(tmp_path, "files.room_gb=4.9")
+    with pytest.raises(StorageError, match=r"5\.0 GB free.*5\.1 GB.*--runs"):
+        warnings(tmp_path, "files.room_gb=5.1")
+
+
+def test_a_checkpoint_of_our_trainer_has_a_known_size(
+    tmp_path: Path, small: Callable[[float], None]
+) -> None:
+    """T5 v1.1 small: 77 million parameters, 12 bytes each under AdamW, and three at a time."""
+    model = "training.model.preset=t5-v1.1-small"
+    small(0.9)
+    with pytest.raises(StorageError, match=r"takes 0\.9 GB"):
+        warnings(tmp_path, model)
+    small(2)
+    assert "3 checkpoints" in warnings(tmp_path, model)
+    small(3)
+    assert "checkpoints" not in warnings(tmp_path, model)
+    small(0.5)
+    assert "checkpoint" not in warnings(
+        tmp_path,
+        model,
+        "training.optimizer.name=adafactor",
+        "training.checkpoint.keep_last=1",
+        "training.checkpoint.at_end=false",
+        "training.checkpoint.every_steps=0",
+        "training.checkpoint.every_minutes=0",
+    )
+
+
+def test_a_file_that_the_job_needs_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "data").mkdir()
+    job = str(tmp_path / "train.py")
+    assert warnings(tmp_path, f'files.needs=["{tmp_path}/data"]', job=job) == ""
+    with pytest.raises(ConfigError, match=r"files\.needs: .*/gone: No such file"):
+        warnings(tmp_path, f'files.needs=["{tmp_path}/data", "{tmp_path}/gone"]', job=job)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory")
+def test_what_lies_in_this_machine_s_memory_no_node_sees(tmp_path: Path) -> None:
+    needs = 'files.needs=["/dev/shm"]'
+    assert "/dev/shm lies in" in warnings(tmp_path, needs, cluster="generic")
+    assert "/dev/shm" not in warnings(tmp_path, needs)
+
+
+def test_a_disk_that_is_really_full(
+    fsdpkit: Callable[..., Completed], tmp_path: Path, full_disk: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = fsdpkit(
+        *("submit", "train.py", "--cluster", "local", "--dry-run", "--runs", str(full_disk / "r")),
+        *("--set", "files.room_gb=0.5"),
+    )
+    assert done.returncode == StorageError.exit_code
+    assert "GB free" in done.stderr

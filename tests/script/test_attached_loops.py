@@ -1,0 +1,198 @@
+"""Lightning and Accelerate as runs: the examples under the local cluster, two ranks each, asked to
+save, to stop in the middle of the second epoch, and resumed past what does not count."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fsdpkit import Run
+from fsdpkit.errors import UsageError
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.save_requests import answer_to, saves_there
+from tests.conftest import ROOT, Completed, answer_of
+
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("attached")]
+IN_EPOCH, EPOCHS = 15, 2
+WISH = "0123456789abcdef"
+Submit = Callable[..., Path]
+
+ASKS = f"""
+def ask(step):
+    import os, pathlib, time, fsdpkit
+    where = fsdpkit.task_dir()
+    if os.environ["RANK"] != "0" or (where / "asked").exists():
+        return
+    if step == 12:
+        (where / "save-requested").write_text({WISH!r})
+        time.sleep(1.2)
+    if step == THEN:
+        (where / "asked").touch()
+        pathlib.Path(os.environ["FSDPKIT_HEARTBEAT_DIR"], "stop").touch()  # as the agent does
+        (where / "stop-requested").touch()
+"""
+IN_LIGHTNING = """\
+    import pytorch_lightning
+    class Asks(pytorch_lightning.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            ask(trainer.global_step + 1)
+    trainer.callbacks.insert(0, Asks())
+"""
+
+
+def asking(kind: str, at: int) -> str:
+    """The example, in which rank 0 asks for a checkpoint in step 12 and to stop in step `at`."""
+    source = (ROOT / "examples" / kind / "train.py").read_text()
+    head, main = source.split("def main()")
+    if kind == "accelerate":
+        mark = "            step += 1\n"
+        assert mark in main
+        main = main.replace(mark, f"{mark}            ask(step)\n")
+    else:
+        mark = "    trainer.fit("
+        assert mark in main
+        main = main.replace(mark, f"{IN_LIGHTNING}{mark}")
+    return f"{head}{ASKS.replace('THEN', str(at))}\n\ndef main(){main}"
+
+
+@pytest.fixture
+def submit(fsdpkit: Callable[..., Completed], tmp_path: Path) -> Submit:
+    def call(kind: str, at: int = 0) -> Path:
+        script = tmp_path / f"{kind}-{at}.py"
+        script.write_text(asking(kind, at) if at else plain(kind))
+        shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")
+        options = ("--epochs", str(EPOCHS), "--rows", str(IN_EPOCH * 32), "--batch", "16")
+        done = fsdpkit("submit", str(script), *shape, "--json", "--", *options, "--save-steps", "5")
+        answer = answer_of(done)
+        Run.open(answer["dir"]).wait(poll_s=0.2)
+        return Path(answer["dir"])
+
+    return call
+
+
+def plain(kind: str) -> str:
+    return (ROOT / "examples" / kind / "train.py").read_text()
+
+
+def final(run: Path, kind: str) -> dict[str, torch.Tensor]:
+    if kind == "accelerate":
+        return load_file(run / kind / "final" / "model.safetensors")
+    return dict(torch.load(run / kind / "final.ckpt", weights_only=True)["state_dict"])
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return list(read_json_lines(run / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("kind", ["lightning", "accelerate"])
+def test_asked_to_save_and_to_stop_it_comes_to_the_same_weights(
+    kind: str, submit: Submit, fsdpkit: Callable[..., Completed]
+) -> None:
+    whole = submit(kind)
+    logged = [line for line in lines(whole) if "loss" in line]
+    assert logged[-1]["step"] == logged[-1]["planned_steps"] == IN_EPOCH * EPOCHS
+    assert {"step_time_s"} <= logged[-1].keys()
+    if kind == "lightning":
+        assert [line["step"] for line in lines(whole) if "eval_loss" in line] == [15, 30]
+        assert {"lr", "train_loss"} <= logged[-1].keys()
+
+    run = submit(kind, 20)
+    state = Run.open(run).state()
+    assert state is not None
+    assert state.outcome == "stopped", state.describe()
+    answer = answer_to(TaskPaths(run), WISH)
+    assert answer is not None
+    assert (answer.step, answer.problem) == (12, None)
+    assert saves_there(TaskPaths(run), 0)
+    assert answer.path is not None
+    assert (run / answer.path).parent == run / kind
+    saved = {checkpoint_step(path): path for path in checkpoints(run / kind)}
+    assert max(saved) == 20, "the step in which it was asked"
+    # What a job leaves that ends while it saves, and what somebody copied from elsewhere.
+    torn, foreign = pretend(saved[20], 28), pretend(max(checkpoints(whole / kind)), 25, run / kind)
+    mark_of(torn).unlink()
+
+    resumed = fsdpkit("resume", str(run), "--wait")
+    assert resumed.returncode == 0, resumed.stderr
+    said = (run / "attempt-1" / "rank-0.out").read_text()
+    assert f"going on from {saved[20].name}" in said
+    assert f"{torn.name} was not written to its end" in said
+    assert f"{foreign.name} is another run's" in said
+    weights, expected = final(run, kind), final(whole, kind)
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    assert lines(run)[-1]["step"] == IN_EPOCH * EPOCHS
+
+
+def mark_of(checkpoint: Path) -> Path:
+    if checkpoint.is_dir():
+        return checkpoint / "fsdpkit.json"
+    return checkpoint.with_name(f"{checkpoint.name}.fsdpkit.json")
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    return int(json.loads(mark_of(checkpoint).read_text())["step"])
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.iterdir()) if mark_of(path).exists()]
+
+
+def pretend(checkpoint: Path, step: int, where: Path | None = None) -> Path:
+    """A copy that says that it is of another step."""
+    copy = (where or checkpoint.parent) / f"checkpoint-{step}{checkpoint.suffix}"
+    shutil.copytree(checkpoint, copy) if checkpoint.is_dir() else shutil.copy(checkpoint, copy)
+    told = json.loads(mark_of(checkpoint).read_text())
+    mark_of(copy).write_text(json.dumps({**told, "step": step}))
+    return copy
+
+
+@pytest.fixture
+def in_a_run_of_two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FSDPKIT_TASK_DIR", str(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.mark.usefixtures("in_a_run_of_two")
+def test_ranks_that_do_not_know_of_each_other_are_refused() -> None:
+    from pytorch_lightning import Trainer
+
+    from fsdpkit.script import accelerate, lightning
+
+    alone: Any = SimpleNamespace(num_processes=1)
+    with pytest.raises(UsageError, match="cpu=True"):
+        accelerate.attach(alone)
+    with pytest.raises(UsageError, match="num_nodes"):
+        lightning.attach(Trainer(accelerator="cpu", devices=1, logger=False))
+
+
+@pytest.mark.usefixtures("in_a_run_of_two")
+@pytest.mark.parametrize("plugin", ["SLURMEnvironment", "AsyncCheckpointIO"])
+def test_a_trainer_that_a_run_cannot_follow_is_refused(plugin: str) -> None:
+    """Slurm's environment would requeue the job itself; a late writer's checkpoints may be torn."""
+    from fsdpkit.script.lightning import attach
+
+    named = {
+        "cluster_environment": type(plugin, (), {})() if "SLURM" in plugin else None,
+        "checkpoint_io": type(plugin, (), {})() if "IO" in plugin else None,
+    }
+    trainer: Any = SimpleNamespace(world_size=2, strategy=SimpleNamespace(**named))
+    with pytest.raises(UsageError, match=plugin):
+        attach(trainer)
+
+
+def test_off_a_cluster_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsdpkit.script.lightning import attach
+
+    monkeypatch.delenv("FSDPKIT_TASK_DIR", raising=False)
+    anything: Any = object()
+    assert attach(anything) is anything
