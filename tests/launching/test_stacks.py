@@ -206,3 +206,38 @@ def test_who_was_asked_is_on_record_and_in_words() -> None:
 
 def test_the_signal_is_none_that_slurm_or_python_use() -> None:
     assert SIGNAL in range(signal.SIGRTMIN, signal.SIGRTMAX)
+
+
+MOVES = """
+import sys
+from pathlib import Path
+from fsdpkit.runs.stacks import leave_when_asked
+leave_when_asked(Path(sys.argv[1]))
+def wait_here():
+    print("here", flush=True)
+    sys.stdin.readline()
+def wait_there():
+    print("there", flush=True)
+    sys.stdin.readline()
+wait_here()
+wait_there()
+"""
+
+
+def test_a_rank_may_be_asked_again_and_says_where_it_is_now(tmp_path: Path) -> None:
+    node = HeartbeatDir(tmp_path)
+    words = [sys.executable, "-c", MOVES, str(node.stacks(0))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ranks = [RankProcess(0, 4, process.pid)]
+        for place in ("wait_here", "wait_there"):
+            process.stdout.readline()
+            texts, missing = stacks.read(ranks, node)
+            assert missing == {}
+            by, text = texts[4]
+            assert by == "signal"
+            assert [name for name in ("wait_here", "wait_there") if name in text] == [place]
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        assert process.wait(60) == 0, "it has gone on"
