@@ -6,8 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
-
 NETWORK = frozenset(
     [
         *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "daos", "gfs2", "glusterfs", "gpfs"),
@@ -26,6 +24,8 @@ _TRIAL_MIB = 64
 
 def type_of(path: Path) -> str | None:
     """The type of the file system that holds `path`, such as `lustre`; None if nobody says."""
+    import psutil
+
     mounts = {Path(m.mountpoint): m.fstype for m in psutil.disk_partitions(all=True)}
     real = path.resolve()
     return next((mounts[each] for each in (real, *real.parents) if each in mounts), None)

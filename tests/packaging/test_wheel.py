@@ -70,6 +70,8 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
         "rouge",
         "stacks",
         "tensorboard",
+        "mlflow",
+        "wandb",
         "tokenizers",
     }
     required = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
