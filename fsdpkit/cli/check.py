@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import complete, hanging, runs_option, say_what_is_not_read, table
+from fsdpkit.cli.options import (
+    GroupedCommand,
+    hanging,
+    runs_option,
+    say_what_is_not_read,
+    table,
+    wanted,
+)
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
@@ -27,30 +34,20 @@ FAILED = 78
 _AVOID_S = 7 * 86400
 
 
-@click.command("check")
-@click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
-@click.option("--account", help="Account (project) to charge.")
-@click.option("--partition", help="Partition (default: the first that fits).")
-@click.option("--nodes", type=click.IntRange(1, 10_000), help="Measure so many nodes, as a job.")
-@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node; makes it a job.")
-@click.option("--time", "limit", help="Time limit of the job.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job.")
+@click.command("check", cls=GroupedCommand)
+@wanted(
+    *("nodes", "gpus", "time", "cluster", "partition", "account"),
+    nodes="Measure so many nodes, as a job.",
+    gpus="GPUs (ranks) per node; makes it a job.",
+    time="Time limit of the job.",
+)
+@wanted("sets", sets="Any key of the job.")
 @click.option("--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes a week.")
 @runs_option
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
-    cluster: str | None,
-    account: str | None,
-    partition: str | None,
-    nodes: int | None,
-    gpus: int | None,
-    limit: str | None,
-    sets: tuple[str, ...],
-    avoid: bool,
-    runs: str | None,
-    trust: tuple[str, ...],
-    as_json: bool,
+    avoid: bool, runs: str | None, trust: tuple[str, ...], as_json: bool, **asked: Any
 ) -> int:
     """Check this login node, or measure nodes by a short job.
 
@@ -67,8 +64,8 @@ def command(
     from fsdpkit.scheduling.submission import Request
 
     say_what_is_not_read()
-    request = Request(JOB, nodes, gpus, cluster, account, partition, limit, sets, runs=runs)
-    if nodes is None and gpus is None:
+    request = Request(JOB, runs=runs, **asked)
+    if request.nodes is None and request.gpus is None:
         if avoid:
             raise click.UsageError("--avoid needs measured nodes: add --nodes.")
         return _check_login(request, runs, as_json)

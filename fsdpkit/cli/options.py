@@ -13,6 +13,60 @@ import click
 
 from fsdpkit.config import assets
 
+WHAT, RESOURCES, HOW, AFTERWARDS = (
+    "What to run",
+    "Resources",
+    "How to submit",
+    "Afterwards",
+)
+
+
+class _Grouped(click.Option):
+    """An option that `--help` shows below a heading."""
+
+    def __init__(self, *names: Any, group: str, **about: Any) -> None:
+        super().__init__(*names, **about)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose options with a group stand together in `--help`, before the others."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {
+            group: [] for group in (WHAT, RESOURCES, HOW, AFTERWARDS)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+def grouped(group: str, *names: str, **about: Any) -> Callable[[Any], Any]:
+    """An option below the heading `group`."""
+    return click.option(*names, cls=_Grouped, group=group, **about)
+
+
+def wanted(*which: str, **helps: str) -> Callable[[Any], Any]:
+    """The options that submitting commands share, by their names in `scheduling.wanted.Wanted` and
+    `scheduling.submission.Request`; all of the former unless `which` says otherwise.
+
+    helps: for some of them, what they say of themselves in this command.
+    """
+
+    def add(function: Any) -> Any:
+        for name in reversed(which or tuple(_WANTED)):
+            group, names, about = {**_WANTED, **_REQUESTED}[name]
+            about = {**about, "help": helps.get(name, about["help"])}
+            function = grouped(group, *names, name, **about)(function)
+        return function
+
+    return add
+
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completion by the names of all jobs, sites or templates."""
@@ -60,12 +114,76 @@ def fsdpkit_as_typed() -> str:
     return f"fsdpkit --host {via}" if via else "fsdpkit"
 
 
+_RUNS: dict[str, Any] = {
+    "type": click.Path(file_okay=False),
+    "help": "Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",
+}
+_WANTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "nodes": (RESOURCES, ("--nodes",), {"type": click.IntRange(1, 10_000), "help": "Nodes."}),
+    "gpus": (
+        RESOURCES,
+        ("--gpus",),
+        {"type": click.IntRange(1, 64), "help": "GPUs (ranks) per node."},
+    ),
+    "time": (
+        RESOURCES,
+        ("--time",),
+        {"help": "Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."},
+    ),
+    "partition": (
+        RESOURCES,
+        ("--partition",),
+        {"help": "Partition (default: the first that fits)."},
+    ),
+    "account": (RESOURCES, ("--account",), {"help": "Account (project) to charge."}),
+    "spare": (
+        RESOURCES,
+        ("--spare",),
+        {"type": click.IntRange(0, 1000), "help": "Nodes more, to replace a lost one."},
+    ),
+    "sets": (
+        WHAT,
+        ("--set",),
+        {"multiple": True, "metavar": "KEY=VALUE", "help": "Any key of the job file."},
+    ),
+}
+_REQUESTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "cluster": (
+        RESOURCES,
+        ("--cluster",),
+        {"help": "Site profile, or `local`.", "shell_complete": complete("site")},
+    ),
+    "snapshot": (
+        WHAT,
+        ("--snapshot/--no-snapshot",),
+        {"default": None, "help": "Run in a copy of the work tree as it is now."},
+    ),
+    "array": (
+        WHAT,
+        ("--array",),
+        {"metavar": "SPEC", "help": "Array tasks, as in sbatch: 0-15, 1,3, 0-99%10."},
+    ),
+    "after": (
+        HOW,
+        ("--after",),
+        {"metavar": "RUN", "help": "Start when RUN succeeded.", "shell_complete": complete_run},
+    ),
+    "runs": (HOW, ("--runs",), _RUNS),
+}
+
+
 def runs_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--runs",
-        type=click.Path(file_okay=False),
-        help="Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",
-    )(function)
+    return click.option("--runs", **_RUNS)(function)
+
+
+def waiting_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a command does after it has submitted."""
+    for name, about in (
+        ("--follow", "Print rank 0's output until the end; implies --wait."),
+        ("--wait", "Wait for the end; exit with the job's own status."),
+    ):
+        function = grouped(AFTERWARDS, name, is_flag=True, help=about)(function)
+    return function
 
 
 def table(columns: list[str], rows: list[list[str]]) -> None:

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from fsdpkit.cli.options import complete_run, going_on, runs_option, say_what_is_not_read
+from fsdpkit.cli.options import (
+    AFTERWARDS,
+    HOW,
+    GroupedCommand,
+    complete_run,
+    going_on,
+    grouped,
+    say_what_is_not_read,
+    waiting_options,
+    wanted,
+)
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 
-@click.command("resume")
+@click.command("resume", cls=GroupedCommand)
 @click.argument("run", shell_complete=complete_run)
-@click.option("--nodes", type=click.IntRange(1, 10_000), help="Nodes.")
-@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node.")
-@click.option("--time", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.")
-@click.option("--partition", help="Partition.")
-@click.option("--account", help="Account (project) to charge.")
-@click.option("--spare", type=click.IntRange(0, 1000), help="Nodes more, to replace a lost one.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job.")
-@click.option(
-    "--chained", is_flag=True, help="While RUN goes on: start if it ends short of its goal."
+@wanted("sets")
+@wanted("nodes", "gpus", "time", "partition", "account", "spare", partition="Partition.")
+@wanted("runs")
+@grouped(
+    HOW, "--chained", is_flag=True, help="While RUN goes on: start if it ends short of its goal."
 )
-@runs_option
 @trust_option
-@click.option("--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's own status.")
-@click.option("--follow", is_flag=True, help="Print rank 0's output until the end; implies --wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@waiting_options
+@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
     run: str,
-    nodes: int | None,
-    gpus: int | None,
-    time: str | None,
-    partition: str | None,
-    account: str | None,
-    spare: int | None,
-    sets: tuple[str, ...],
-    chained: bool,
     runs: str | None,
     trust: tuple[str, ...],
     dry_run: bool,
     wait: bool,
     follow: bool,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Continue RUN, which has ended, from its newest checkpoint, in the same run directory.
 
@@ -69,8 +67,7 @@ def command(
 
     say_what_is_not_read()
     opened = Run.open(run, runs=runs)
-    changes = Changes(nodes, gpus, time, partition, account, spare, sets, chained)
-    plan = plan_resume(opened, changes)
+    plan = plan_resume(opened, Changes(**asked))
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:

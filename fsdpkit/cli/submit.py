@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fsdpkit.cli.options import (
+    AFTERWARDS,
+    HOW,
+    GroupedCommand,
     complete,
-    complete_run,
     fsdpkit_as_typed,
     going_on,
-    runs_option,
+    grouped,
     say_what_is_not_read,
+    waiting_options,
+    wanted,
 )
 from fsdpkit.cli.trusting import require_trust, trust_option
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.states import JobState
 
 
-class _WithTrainerArgs(click.Command):
+class _WithTrainerArgs(GroupedCommand):
     """What follows `--` is the trainer's, even where JOB is left out; click would call it JOB."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -38,49 +42,23 @@ class _WithTrainerArgs(click.Command):
 @click.command("submit", cls=_WithTrainerArgs)
 @click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
-@click.option("--nodes", type=click.IntRange(1, 10_000), help="Nodes.")
-@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs (ranks) per node.")
-@click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
-@click.option("--account", help="Account (project) to charge.")
-@click.option("--partition", help="Partition (default: the first that fits).")
-@click.option("--time", help="Time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.")
-@click.option("--spare", type=click.IntRange(0, 1000), help="Nodes more, to replace a lost one.")
-@click.option(
-    "--snapshot/--no-snapshot", default=None, help="Run in a copy of the work tree as it is now."
-)
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the job file.")
-@click.option("--array", metavar="SPEC", help="Array tasks, as in sbatch: 0-15, 1,3, 0-99%10.")
-@click.option(
-    "--after", metavar="RUN", help="Start when RUN succeeded.", shell_complete=complete_run
-)
-@runs_option
+@wanted("sets", "array", "snapshot")
+@wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
+@wanted("after", "runs")
 @trust_option
-@click.option("--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
-@click.option("--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's own status.")
-@click.option("--follow", is_flag=True, help="Print rank 0's output until the end; implies --wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@grouped(HOW, "--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
+@waiting_options
+@grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
     args: tuple[str, ...],
-    job: str | None,
-    nodes: int | None,
-    gpus: int | None,
-    cluster: str | None,
-    account: str | None,
-    partition: str | None,
-    time: str | None,
-    spare: int | None,
-    snapshot: bool | None,
-    sets: tuple[str, ...],
-    array: str | None,
-    after: str | None,
-    runs: str | None,
     trust: tuple[str, ...],
     dry_run: bool,
     check: bool,
     wait: bool,
     follow: bool,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Submit JOB: a name (`fsdpkit jobs`), a .toml file, or a training script.
 
@@ -88,6 +66,9 @@ def command(
       fsdpkit submit --nodes 2 --gpus 4
       fsdpkit submit --nodes 2 --gpus 4 --set training.steps=500 --follow
       fsdpkit submit my_train.py --nodes 1 --gpus 4 -- --lr 1e-4
+
+    Without JOB and options: the job t5 (T5 on Python's documentation), on 2 nodes x 4 GPUs of this
+    machine's cluster, for an hour at most.
 
     Standard output is the run's id, then how to follow it. Exit status with --wait: the job's own;
     75 if it stopped on request with its work saved, 70 if nobody knows whether it did anything.
@@ -97,24 +78,20 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-    request = submission.Request(
-        *(job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args),
-        spare=spare,
-        snapshot=snapshot,
-    )
+    request = submission.Request(args=args, **asked)
     plan, why = submission.plan(request)
     say_where(plan, why)
     require_trust(plan, trust, submits=not (dry_run or check))
     if dry_run:
-        script = submission.script_of(plan, runs)
+        script = submission.script_of(plan, request.runs)
         sys.stdout.write(script)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
-        click.echo(submission.check(plan, runs))
+        click.echo(submission.check(plan, request.runs))
         return 0
     say_what_is_left_out(submission.leaked_variables())
-    run = submission.submit_plan(plan, runs)
+    run = submission.submit_plan(plan, request.runs)
     report(run, as_json)
     say_what_the_copy_lacks(run)
     if wait or follow:

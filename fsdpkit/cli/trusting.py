@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.options import HOW, grouped
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ def _digests(ctx: click.Context, option: click.Parameter, given: Sequence[str]) 
 
 
 def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
+    add = grouped(
+        HOW,
         "--trust",
         multiple=True,
         metavar="DIGEST",
         callback=_digests,
         help="Trust what has this sha256 though somebody else can write it.",
-    )(function)
+    )
+    made: Callable[..., Any] = add(function)
+    return made
 
 
 def require_trust(plan: Plan, trusted: Sequence[str], *, submits: bool) -> None:

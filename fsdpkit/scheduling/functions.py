@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.states import JobState
 
-_OPTIONS = ("cluster", "account", "partition", "time", "spare", "after", "runs")
+_OWN = ("job", "nodes", "gpus", "sets", "args", "array", "snapshot")
+"""Of a submission's options, those that a function has no use for or that are named below."""
 # Nothing is saved on the way, so what was cut short would only begin anew.
 _OWN_RETRY = ("retry.on_crash=stop", "retry.on_time_limit=stop")
 MOST_MB = 100
@@ -70,9 +72,12 @@ def submit_function(
 
 def _refuse_unknown(options: dict[str, Any]) -> None:
     """Raises UsageError: the function's own keywords would otherwise be lost among them."""
-    for name in options.keys() - _OPTIONS:
+    from fsdpkit.scheduling.submission import Request
+
+    known = [one.name for one in fields(Request) if one.name not in _OWN]
+    for name in options.keys() - set(known):
         raise UsageError(
-            f"{name}= is no option of a submission.{assets.nearest(name, _OPTIONS)} Keyword "
+            f"{name}= is no option of a submission.{assets.nearest(name, known)} Keyword "
             "arguments of the function go through functools.partial"
         )
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,6 +34,7 @@ from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.submission import call_scheduler, check_array, fit, write_job
+from fsdpkit.scheduling.wanted import Wanted
 
 _SETTLE_S = 10.0
 """How long a state must last that may be followed by a requeue."""
@@ -47,16 +47,9 @@ _ATTEMPTS_OF_A_JOB = 100
 
 
 @dataclass(frozen=True)
-class Changes:
+class Changes(Wanted):
     """What a person asked to be different, unchecked. None and empty: as it was."""
 
-    nodes: int | None = None
-    gpus: int | None = None
-    time: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    spare: int | None = None
-    sets: Sequence[str] = ()
     chained: bool = False
 
 
@@ -106,12 +99,6 @@ def _refuse_while_in_flight(record: RunRecord) -> None:
 
 
 def _reload(run: Run, changes: Changes) -> LoadedJob:
-    keys = ("nodes", "gpus", "time", "partition", "account", "spare")
-    options: dict[str, Any] = {
-        f"resources.{key}": getattr(changes, key)
-        for key in keys
-        if getattr(changes, key) is not None
-    }
     kept = _kept(run.paths.job, run.record)
     path = kept if run.record.resuming is not None and kept.exists() else run.paths.job
     work_dir = Path(run.record.work_dir)
@@ -119,7 +106,7 @@ def _reload(run: Run, changes: Changes) -> LoadedJob:
         path,
         f"run {run.id}",
         work_dir=work_dir,
-        options=options,
+        options=changes.options,
         sets=changes.sets,
         read=read_bytes,
     )

@@ -179,7 +179,16 @@ class Run:
         """
         from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
 
-        changes = Changes(nodes, gpus, time, partition, account, spare, sets, chained)
+        changes = Changes(
+            nodes=nodes,
+            gpus=gpus,
+            time=time,
+            partition=partition,
+            account=account,
+            spare=spare,
+            sets=sets,
+            chained=chained,
+        )
         newest = Run.open(self.dir)
         return submit_resume(newest, plan_resume(newest, changes))
 

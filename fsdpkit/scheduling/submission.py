@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,6 +37,7 @@ from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.room import check_needed, check_room
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
+from fsdpkit.scheduling.wanted import Wanted
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
@@ -47,22 +48,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Wanted):
     """What a person asked for, unchecked. None and empty: not said."""
 
     job: str | None = None
-    nodes: int | None = None
-    gpus: int | None = None
     cluster: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    time: str | None = None
-    sets: Sequence[str] = ()
     array: str | None = None
     after: str | None = None
     runs: str | os.PathLike[str] | None = None
     args: Sequence[str] = ()
-    spare: int | None = None
     snapshot: bool | None = None
 
 
@@ -70,20 +64,13 @@ def plan(request: Request) -> tuple[Plan, str]:
     """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, and asks nobody
     but Slurm for what it can do."""
     site, why = choose_site(request.cluster)
-    options: dict[str, Any] = {
-        f"resources.{key}": getattr(request, key)
-        for key in ("nodes", "gpus", "account", "partition", "time", "spare")
-        if getattr(request, key) is not None
-    }
-    if request.snapshot is not None:
-        options["source.snapshot"] = request.snapshot
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
         beneath = {"resources": {"account": account}}
     job = load_job(
         request.job,
         beneath=("SBATCH_ACCOUNT", beneath),
-        options=options,
+        options=request.options,
         sets=request.sets,
         args=request.args,
     )
@@ -455,11 +442,8 @@ def submit(
     >>> run.wait().succeeded                                          # doctest: +SKIP
     True
     """
-    request = Request(
-        *(job, nodes, gpus, cluster, account, partition, time, sets, array, after, runs, args),
-        spare=spare,
-        snapshot=snapshot,
-    )
+    asked = dict(locals())
+    request = Request(**asked)
     decided, _ = plan(request)
     refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
     return submit_plan(decided, runs)

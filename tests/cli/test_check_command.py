@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from fsdpkit.cli.check import _failed_before
@@ -211,7 +212,7 @@ def test_the_nearest_mount_decides_the_file_system(
 ) -> None:
     mounts = [("/", "ext4"), (str(tmp_path / "a b"), "nfs4"), (str(tmp_path / "a b"), "lustre")]
     answer = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
-    monkeypatch.setattr(file_system.psutil, "disk_partitions", lambda all: answer)
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: answer)
     (tmp_path / "a b" / "runs").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a b" / "runs")
     assert file_system.type_of(tmp_path / "link") == "lustre"  # mounted over the one before
