@@ -59,7 +59,10 @@ def _brief(asked: Asked) -> list[str]:
     found = places(asked.answers)
     if not found and not any(node.ranks for node in asked.answers) and asked.answers:
         return ["no ranks run: they are being started, or have just ended"]
-    return [line for place in found for line in hanging(_line(place), "", "  ")]
+    lines = [line for place in found for line in hanging(_line(place), "", "  ")]
+    if (odd := asked.odd_one) is not None:
+        lines.append(f"the others wait for rank {odd}, it seems")
+    return lines
 
 
 def _line(place: Place) -> str:
@@ -110,6 +113,7 @@ def _json(asked: Asked) -> str:
         "run": asked.visited.run.id,
         "job_id": asked.visited.job_id,
         "places": places(asked.answers),
+        "odd_one": asked.odd_one,
         "nodes": asked.answers,
         "silent": [
             {"node": node.number, "name": node.name, "ranks": asked.ranks_of(node)}

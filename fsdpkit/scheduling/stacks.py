@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from fsdpkit.errors import StorageError
+from fsdpkit.launching.blame import place_of, standing_out
 from fsdpkit.runs.history import NodeStory
 from fsdpkit.runs.stack_requests import NodeStacks, answer_of, ask, withdraw
 from fsdpkit.scheduling.visiting import Visited
@@ -24,6 +25,17 @@ class Asked:
     """In the order of the nodes."""
     silent: tuple[NodeStory, ...]
     """Nodes without an answer."""
+
+    @property
+    def odd_one(self) -> int | None:
+        """The rank that all others wait for, as far as it can be told from where they are."""
+        ranks = [rank for node in self.answers for rank in node.ranks]
+        stopped = [rank.rank for rank in ranks if rank.state is not None]
+        if stopped and len(ranks) > 1:
+            return stopped[0]
+        places = {rank.rank: place_of(rank.text) for rank in ranks if rank.by is not None}
+        found = standing_out(places) if len(places) > 1 else None
+        return None if found is None else found[0]
 
     def ranks_of(self, node: NodeStory) -> list[int]:
         """The ranks on a node, as far as the head's agent has placed them."""

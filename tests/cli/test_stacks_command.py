@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from fsdpkit.reporting.stacks import numbers, places
 from fsdpkit.runs.stack_requests import NodeStacks, RankStacks
+from fsdpkit.scheduling.stacks import Asked
 
 LIB = "/opt/env/lib/python3.11"
 
@@ -44,6 +49,21 @@ def test_ranks_at_one_place_share_a_line_and_the_odd_one_comes_first() -> None:
     assert (others.ranks, others.nodes) == ((0, 2), ("n0", "n1"))
     assert others.words == "torch/distributed/c10d.py:9 in all_reduce"
     assert others.caller == "train.py:20 in main", "neither a library's frame nor the agent's"
+
+
+def odd_one(*nodes: NodeStacks) -> int | None:
+    nobody: Any = None
+    return Asked(nobody, nodes, ()).odd_one
+
+
+def test_who_the_others_wait_for_is_named_if_it_can_be_told() -> None:
+    assert odd_one(node(0, WAITS, LOADS), node(1, WAITS, WAITS)) == 1
+    assert odd_one(node(0, WAITS, WAITS)) is None
+    assert odd_one(node(0, LOADS, LOADS)) is None, "all compute, or all hang in the same way"
+    assert odd_one(node(0, LOADS)) is None, "alone"
+    still = RankStacks(rank=1, text=WAITS, by="py-spy", state="stopped")
+    there = node(0, WAITS, WAITS)
+    assert odd_one(msgspec.structs.replace(there, ranks=(there.ranks[0], still))) == 1
 
 
 def test_a_rank_without_a_python_frame_has_a_place_too() -> None:
