@@ -31,7 +31,7 @@ def package_dir() -> Path:
 
 
 def packaged_dir() -> Path:
-    """The directory that holds `templates/`, `jobs/`, `site/` and `examples/`."""
+    """The directory that holds `templates/`, `jobs/`, `site/`, `skills/` and `examples/`."""
     shared = _PACKAGE / "_shared"
     return shared if shared.is_dir() else _PACKAGE.parent
 

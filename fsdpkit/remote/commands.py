@@ -24,8 +24,8 @@ from fsdpkit.remote.connection import Connection, connect
 from fsdpkit.remote.hosts import Host
 from fsdpkit.remote.protocol import Request, answer_in
 
-HERE = ("completion",)
-"""Commands about this machine's own shell."""
+HERE = ("completion", "skill")
+"""Commands about this machine's own shell and files."""
 
 
 def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ import pytest
 from fsdpkit import __version__
 from tests.packaging.installation import ROOT, Completed, Installation
 
-ASSETS = ("templates", "jobs", "site", "examples")
+ASSETS = ("templates", "jobs", "site", "skills", "examples")
 
 
 @pytest.fixture
