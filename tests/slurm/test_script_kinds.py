@@ -6,6 +6,7 @@ A script of plain torch goes the same way in test_logging_script.py.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,9 @@ def test_a_script_of_each_kind_goes_all_the_way(
     shape = ("--nodes", "1", "--gpus", "2", "--set", "retry.restarts=2")
     runs = {}
     for kind, source in scripts().items():
-        path = str(write_script(f"with_{kind}.py", source))
-        answer = submit(path, *shape, "--", *arguments(kind, model), warm=True)
+        path = write_script(f"with_{kind}.py", source)
+        shutil.copy(ROOT / "examples" / "huggingface" / "data.py", path.parent)
+        answer = submit(str(path), *shape, "--", *arguments(kind, model), warm=True)
         runs[kind] = Run.open(answer["dir"])
     try:
         all_the_way(runs, fsdpkit)

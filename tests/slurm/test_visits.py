@@ -56,7 +56,8 @@ def test_a_visitor_sees_the_ranks_and_leaves_no_trace_on_the_run(
     # Where the ranks are
     lines = fsdpkit("stacks", directory)
     assert lines.returncode == 0, lines.stderr
-    first, second = lines.stdout.splitlines()
+    first, second, told = lines.stdout.splitlines()
+    assert "rank 2" in told, "who the others wait for"
     assert first.startswith("rank 2 on node2: train.py:")
     assert first.endswith("in load_batch")
     assert second.startswith("ranks 0-1,3 on node1, node2: threading.py:")
