@@ -111,7 +111,7 @@ def _cluster(given: str | None) -> LoadedSite:
         return load_site(given)
     try:
         found, why = choose_site(None)
-        known, default = f"{found.profile.title}: {why}", found.id
+        known, default = why, found.id
     except UsageError as error:  # it is like several
         known, default = str(error), None
     click.echo("Enter takes what stands in brackets; `fsdpkit sites` lists clusters.", err=True)
@@ -131,7 +131,8 @@ def _account(given: str | None, site: LoadedSite) -> str | None:
     if site.profile.kind == "local":
         return None
     yours, before = propose_accounts(site), account_in_defaults()
-    default = before[0] if before is not None else yours[0] if len(yours) == 1 else None
+    default = before[0] if before is not None else os.environ.get("SBATCH_ACCOUNT")
+    default = default or (yours[0] if len(yours) == 1 else None)
     if default is None and not site.profile.account.required:
         known = f"{listed(yours)}; " if yours else ""
         text = f"Account ({known}empty: Slurm's default)"
@@ -201,7 +202,8 @@ def _tell(written: Written, account: str | None, cluster: str | None) -> None:
     if charged != account:
         origin = written.plan.job.origin("resources.account")
         click.echo(f"fsdpkit: {charged} is charged all the same ({origin})", err=True)
-    here = written.job.parent == Path.cwd()
+    # What is relative would be looked for on the laptop.
+    here = written.job.parent == Path.cwd() and "FSDPKIT_VIA" not in os.environ
     name = f"./{written.job.name}" if written.job.name.startswith("-") else written.job.name
     words = [fsdpkit_as_typed(), "submit", shlex.quote(name if here else str(written.job))]
     words += ["--cluster", shlex.quote(cluster)] if cluster is not None else []

@@ -18,8 +18,10 @@ from fsdpkit.config import assets
 from fsdpkit.config.job import Environment
 from fsdpkit.config.loading import CONTROL_CHARACTER, Layered, read_toml
 from fsdpkit.config.new_job import Answers, defaults_text, job_text
+from fsdpkit.config.placement import check_account
 from fsdpkit.config.script_source import has_main_guard, read_source, syntax_of
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.trust import items_of, refuse_forbidden
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_new
@@ -112,8 +114,6 @@ def read_account(word: str, site: LoadedSite) -> str:
         raise UsageError(
             f"{word!r} is not an account: letters, digits and _ . - + @ % can stand in one"
         )
-    from fsdpkit.config.placement import check_account
-
     check_account(word, site)
     return word
 
@@ -169,12 +169,14 @@ def _says_python(path: Path) -> bool:
 
 
 def read_output(word: str) -> Path:
-    """Where the job file goes. Raises UsageError if something is there."""
+    """Where the job file goes. Raises UsageError if something is there, or NotFoundError."""
     _refuse_unprintable(word, "the job file")
     path = Path(os.path.expanduser(word))
     if path.suffix != ".toml":
         raise UsageError(f"{word!r}: a job file's name ends in .toml")
     path = path.parent.resolve() / path.name
+    if not path.parent.is_dir():
+        raise NotFoundError(f"{word!r}: there is no directory {path.parent}")
     if os.path.lexists(path):
         raise _is_there(path)
     return path
@@ -218,9 +220,11 @@ def write(
     made: list[Path] = []
     try:
         if defaults is not None and answers.account is not None:
+            _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
         _make(output, job_text(answers, site.profile, output, account_from), made)
         plan = submission.plan(submission.Request(job=str(output), cluster=cluster))[0]
+        refuse_forbidden(items_of(plan.job, plan.site, plan.template))
         submission.script_of(plan)
     except BaseException:
         for path in made:
@@ -235,16 +239,23 @@ def _may_write_defaults() -> bool:
 
 def _make(path: Path, content: str, made: list[Path]) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_new(path, content)
     except FileExistsError as error:
-        raise UsageError(f"{path} has just been made by somebody else; call it again") from error
+        raise UsageError(f"{path} has just been made by another program; call it again") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     made.append(path)
 
 
-def listed(words: Sequence[str], most: int = 8) -> str:
+def _make_user_dir() -> None:
+    directory = assets.user_dir()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be made: {error.strerror}") from error
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
     """For a question: the first of them, and how many more."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more

@@ -158,7 +158,8 @@ def test_what_is_there_stays(fsdpkit: Fsdpkit, here: Path, defaults: Path) -> No
         (("--gpus", "5"), "5 GPUs"),
         (("--time", "soon"), "time"),
         (("--output", "train.py"), ".toml"),
-        (("--output", "/proc/none/train.toml"), "/proc/none"),
+        (("--output", "none/train.toml"), "none"),
+        (("--output", "/proc/train.toml"), "/proc/train.toml"),
     ],
 )
 def test_what_submit_would_refuse_is_not_written(
@@ -179,3 +180,66 @@ def test_what_submit_would_refuse_is_not_written(
     assert said in done.stderr
     assert "\x1b" not in done.stderr
     assert files_below(here, isolated_user) == before
+
+
+def test_a_job_that_the_centre_does_not_allow_is_not_left_behind(
+    fsdpkit: Fsdpkit, here: Path, isolated_user: Path
+) -> None:
+    centre = isolated_user / "centre"
+    centre.mkdir()
+    (centre / "trust.toml").write_text(
+        'schema = "fsdpkit.trust/1"\nmessage = "ask Robin"\njob = []\n'
+    )
+    before = files_below(here, isolated_user)
+    words = (*PITZER, "--environment", "current", "--script", "train.py")
+    done = fsdpkit("init", *words, cwd=here, env={"FSDPKIT_SITE_PATH": str(centre)})
+    assert done.returncode == 65
+    assert "ask Robin" in done.stderr
+    assert files_below(here, isolated_user) == before
+
+
+@pytest.mark.parametrize(
+    ("config", "content", "status", "said"),
+    [
+        ("defaults.toml", "[resources\n", 65, "defaults.toml"),
+        ("defaults.toml", "[resources]\nspeed = 7\n", 65, "resources.speed"),
+        ("", "a file", 74, "config"),
+    ],
+)
+def test_defaults_that_cannot_be_read_or_made_are_named(
+    fsdpkit: Fsdpkit,
+    here: Path,
+    isolated_user: Path,
+    config: str,
+    content: str,
+    status: int,
+    said: str,
+) -> None:
+    path = isolated_user / "config" / config
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    before = files_below(here, isolated_user)
+    done = fsdpkit("init", *PITZER, "--environment", "current", "--script", "train.py", cwd=here)
+    assert (done.returncode, files_below(here, isolated_user)) == (status, before), done.stderr
+    assert said in done.stderr
+
+
+def test_who_has_no_home_gets_the_account_into_the_job(fsdpkit: Fsdpkit, here: Path) -> None:
+    """And from a laptop the next command names the file as the login node does."""
+    env = {"FSDPKIT_CONFIG_DIR": "/nonexistent/.config", "FSDPKIT_VIA": "pitzer"}
+    words = (*PITZER, "--environment", "current", "--script", "train.py")
+    done = fsdpkit("init", *words, cwd=here, env=env)
+    assert done.returncode == 0, done.stderr
+    assert 'account = "PAS2136"' in (here / "train.toml").read_text()
+    assert str(here).rpartition("/")[0] in done.stdout.partition("--host pitzer submit")[2]
+
+
+def test_without_an_account_the_one_that_is_charged_all_the_same_is_named(
+    fsdpkit: Fsdpkit, here: Path, defaults: Path
+) -> None:
+    words = ("--cluster", "generic", "--no-account", "--environment", "current")
+    env = {"SBATCH_ACCOUNT": "pas0007"}
+    done = fsdpkit("init", *words, "--script", "train.py", cwd=here, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "pas0007" in done.stderr
+    assert not defaults.exists()
