@@ -56,14 +56,14 @@ def _description(hint: Any) -> str:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _text(name)
+    return name if _BARE.fullmatch(name) else text(name)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(value)
+        return text(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
@@ -71,6 +71,7 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
+    """As a string of TOML, in quotation marks."""
     # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

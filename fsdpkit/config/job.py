@@ -347,13 +347,18 @@ def _for_script(path: Path) -> dict[str, Any]:
     """The job of a bare training script: one node, one GPU, an hour, unless told otherwise."""
     if not path.is_file():
         raise NotFoundError(f"there is no script {path}")
-    stem = "".join(c if c.isalnum() or c in "._+-" else "-" for c in path.stem).lstrip("._+-")
     return {
         "schema": JOB_SCHEMA,
-        "name": stem[:64] or "job",
+        "name": name_after(path),
         "entry": str(path.resolve()),
         "resources": {"nodes": 1, "gpus": 1, "time": "01:00:00"},
     }
+
+
+def name_after(script: Path) -> str:
+    """A job's name after that of its script."""
+    letters = (c if (c.isascii() and c.isalnum()) or c in "._+-" else "-" for c in script.stem)
+    return "".join(letters).lstrip("._+-")[:64] or "job"
 
 
 def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:

@@ -38,7 +38,7 @@ class Placement:
 def place(resources: Resources, site: LoadedSite) -> Placement:
     """The first partition of the profile that fits. Raises UsageError with every reason."""
     profile = site.profile
-    _check_account(resources.account, site)
+    check_account(resources.account, site)
     name, partition = _choose_partition(resources, profile)
     node_type = _node_type(profile, partition)
     cpus, reason = _cpus_per_task(resources, node_type)
@@ -57,7 +57,7 @@ def place(resources: Resources, site: LoadedSite) -> Placement:
     )
 
 
-def _check_account(account: str | None, site: LoadedSite) -> None:
+def check_account(account: str | None, site: LoadedSite) -> None:
     rules = site.profile.account
     how = f" List yours with: {rules.find}." if rules.find else ""
     example = f" (such as {rules.example})" if rules.example else ""

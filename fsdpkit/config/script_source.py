@@ -29,6 +29,12 @@ def syntax_of(source: bytes) -> ast.Module | None:
         return None
 
 
+def has_main_guard(tree: ast.Module) -> bool:
+    """Whether it does something only where it is run, as a program."""
+    tests = (node.test for node in tree.body if isinstance(node, ast.If))
+    return any("__name__" in (said := ast.unparse(t)) and "'__main__'" in said for t in tests)
+
+
 def reads_settings(tree: ast.Module, beside: Path) -> bool:
     """Whether a script may read `[training]`: it, or a module that lies `beside` it, imports who
     does, names the option itself, or runs code that is not seen here."""

@@ -26,9 +26,9 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs import file_system
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
+from fsdpkit.scheduling.answers import accounts_of, answer
 from fsdpkit.scheduling.slurm import remedy_for, scrubbed
 
-_ASK_S = 20.0
 _IMPORT_S = 300.0
 """Conda and torch from a busy file system; longer than any rank would be waited for."""
 _SLOW_FILE_S = 0.1
@@ -114,41 +114,10 @@ def _with_example_account(request: submission.Request) -> Plan | None:
     return None
 
 
-def _ask(*argv: str) -> subprocess.CompletedProcess[str] | str:
-    """The finished command, or in words why there is none."""
-    try:
-        return subprocess.run(
-            argv,
-            env=scrubbed(os.environ)[0],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ASK_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        return f"there is no {argv[0]} on PATH"
-    except subprocess.TimeoutExpired:
-        return f"{argv[0]} has not answered within {_ASK_S:.0f} s"
-    except OSError as error:
-        return f"{argv[0]} cannot be run: {error.strerror}"
-
-
-def _answer(*argv: str) -> str:
-    """Its output. Raises SchedulerError in the command's own words."""
-    done = _ask(*argv)
-    if isinstance(done, str):
-        raise SchedulerError(done)
-    if done.returncode != 0:
-        raise SchedulerError(done.stderr.strip() or f"{argv[0]}: exit status {done.returncode}")
-    return done.stdout
-
-
 def _check_slurm() -> Finding:
     try:
-        version = _answer("sbatch", "--version").strip()
-        ping = _answer("scontrol", "ping")
+        version = answer("sbatch", "--version").strip()
+        ping = answer("scontrol", "ping")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
         return Finding("slurm", "failed", str(error), remedy)
@@ -172,9 +141,6 @@ def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Fin
         return _refusal("script", error)
 
 
-_ACCOUNTS = ("sacctmgr", "-nP", "show", "assoc", "format=cluster,account,partition,qos")
-
-
 def _check_account(plan: Plan | None, script: Finding) -> Finding:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
@@ -184,14 +150,10 @@ def _check_account(plan: Plan | None, script: Finding) -> Finding:
     by_slurm = replace(script, check="account", remedy=None, told=f"{shown}: Slurm takes the job")
     if script.outcome == "failed" and re.search("account", script.told, re.IGNORECASE):
         return replace(script, check="account", told=f"{shown}: {script.told}")
-    import getpass
-
     try:
-        answer = _answer(*_ACCOUNTS, *_of_cluster(plan), f"user={getpass.getuser()}")
+        accounts = accounts_of(plan.site.profile.slurm_clusters)
     except SchedulerError as error:
         return _without_list(by_slurm, shown, str(error).splitlines()[0])
-    rows = [line.split("|") for line in answer.splitlines() if line]
-    accounts = sorted({row[1] for row in rows})
     if not accounts:
         return _without_list(by_slurm, shown, "sacctmgr lists none of yours")
     if account is None or account.lower() in accounts:
@@ -199,11 +161,6 @@ def _check_account(plan: Plan | None, script: Finding) -> Finding:
     outcome: Literal["warning", "failed"] = "warning" if script.outcome == "ok" else "failed"
     told = f"{account} is not among yours: {', '.join(accounts)}"
     return Finding("account", outcome, told, "choose one of them with --account")
-
-
-def _of_cluster(plan: Plan) -> list[str]:
-    cluster = plan.site.profile.slurm_clusters
-    return [f"cluster={cluster}"] if cluster else []
 
 
 def _without_list(by_slurm: Finding, shown: str, why: str) -> Finding:
@@ -223,10 +180,10 @@ def _check_partition(plan: Plan | None) -> Finding:
     where = ["-p", name] if name else []
     cluster = ["-M", plan.site.profile.slurm_clusters] if plan.site.profile.slurm_clusters else []
     try:
-        answer = _answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
+        listed = answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
     except SchedulerError as error:
         return Finding("partition", "unknown", str(error))
-    rows = [line.split("|") for line in answer.splitlines() if line.count("|") == 3]
+    rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 3]
     if name is None:
         rows = [row for row in rows if row[0].endswith("*")]
     if not rows:
@@ -372,7 +329,7 @@ def _check_clock() -> Finding:
     """This node's clock against slurmctld's, which stands over its configuration."""
     before_s = time.time()
     try:
-        text = _answer("scontrol", "show", "config")
+        text = answer("scontrol", "show", "config")
     except SchedulerError as error:
         return Finding("clock", "unknown", str(error).splitlines()[0])
     after_s = time.time()

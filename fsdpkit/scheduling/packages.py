@@ -43,7 +43,7 @@ def packages_of(plan: Plan, work_dir: Path, problems: list[str]) -> Packages | N
         problems.append("packages: those of a container are not listed")
         return Packages(environment=environment.container)
     if environment.conda:
-        prefix = _conda_prefix(environment.conda)
+        prefix = conda_prefix(environment.conda)
         if prefix is None:
             problems.append(f"packages: there is no conda environment {environment.conda!r} here")
             return None
@@ -101,7 +101,7 @@ def _conda(prefix: Path) -> list[str]:
     return sorted("=".join(part) for part in parts if len(part) == 3)
 
 
-def _conda_prefix(name: str) -> Path | None:
+def conda_prefix(name: str) -> Path | None:
     """Where conda keeps the environment: a path, or one of those that it has on its list."""
     if "/" in name:
         path = Path(os.path.expanduser(name))

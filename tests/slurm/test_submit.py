@@ -34,6 +34,7 @@ from tests.slurm.conftest import (
     until,
 )
 from tests.slurm_cluster import SlurmCluster
+from tests.terminals import Terminal
 
 pytestmark = pytest.mark.slurm
 
@@ -102,6 +103,28 @@ def test_submit_from_python_returns_the_same_verbs(
     assert Run.open(run.id).job_id == run.job_id
     assert len(told_by_ranks(run.dir)) == 2
     reads_well(run)
+
+
+def test_what_init_asks_and_writes_is_submitted_as_it_stands(
+    on_slurm: SlurmCluster,
+    write_script: Script,
+    fsdpkit: Callable[..., Completed],
+    isolated_user: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The account is the one that this cluster's accounting lists, and goes into the defaults."""
+    write_script("who.py", f"import sys\nif __name__ == '__main__':\n{textwrap.indent(WHO, '  ')}")
+    monkeypatch.chdir(tmp_path)
+    terminal = Terminal([sys.executable, "-m", "fsdpkit", "init", "--gpus", "2", "--time", "15"])
+    for proposed in ("[pas1234]: ", "current) [", "[who.py]: "):
+        terminal.wait_for(proposed)
+        terminal.type("\n")
+    assert terminal.end() == 0, terminal.shown
+    assert "pas1234" in (isolated_user / "config" / "defaults.toml").read_text()
+    run = wait(answer_of(fsdpkit("submit", "who.toml", *COLD, "--json")))
+    assert [told["RANK"] for told in told_by_ranks(run.dir)] == ["0", "1"], everything_said(run.dir)
+    assert "account=pas1234" in (run.dir / "job.sbatch").read_text()
 
 
 def test_submitit_s_job_reports_a_failed_run(on_slurm: SlurmCluster, failed_run: Finished) -> None:

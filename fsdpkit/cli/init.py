@@ -1,0 +1,212 @@
+"""`fsdpkit init`: four questions, and then a job file that can be submitted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from fsdpkit.cli.options import complete, fsdpkit_as_typed, say_what_is_not_read
+from fsdpkit.errors import FsdpkitError, UsageError
+
+if TYPE_CHECKING:
+    from fsdpkit.config.job import Environment
+    from fsdpkit.config.site import LoadedSite
+    from fsdpkit.scheduling.first_job import Written
+
+T = TypeVar("T")
+
+
+@click.command("init")
+@click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
+@click.option("--account", help="Account (project) to charge.")
+@click.option("--no-account", is_flag=True, help="None: Slurm charges your default account.")
+@click.option(
+    "--environment",
+    metavar="ENV",
+    help="Directory or name of the job's environment, module:NAME,…, or `current`.",
+)
+@click.option("--script", type=click.Path(), help="The training script.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Nodes (default: 1).")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, help="GPUs per node (default: 1).")
+@click.option("--time", default="01:00:00", help="Time limit (default: 01:00:00).")
+@click.option(
+    "-o", "--output", type=click.Path(), help="The job file (default: named after the script)."
+)
+def command(
+    cluster: str | None,
+    account: str | None,
+    no_account: bool,
+    environment: str | None,
+    script: str | None,
+    nodes: int,
+    gpus: int,
+    time: str,
+    output: str | None,
+) -> int:
+    """Write a first job file, and your account into your defaults.
+
+    \b
+      fsdpkit init
+      fsdpkit init --cluster osc-pitzer --account PAS2136 \\
+          --environment ~/envs/torch --script train.py
+
+    Asks for cluster, account, environment and script, and proposes what it finds; what a flag says
+    is not asked. Without a terminal all four must be given. `current` is the environment that
+    `fsdpkit submit` is called from.
+
+    Nothing is overwritten, and nothing is left behind that `fsdpkit submit` would refuse.
+    """
+    from fsdpkit.config.job import name_after
+    from fsdpkit.config.new_job import Answers
+    from fsdpkit.scheduling import first_job
+
+    say_what_is_not_read()
+    if account is not None and no_account:
+        raise click.UsageError("--account and --no-account: choose one.")
+    cluster = cluster or os.environ.get("FSDPKIT_CLUSTER")
+    target = first_job.read_output(output) if output is not None else None
+    known = {"--cluster": cluster, "--environment": environment, "--script": script}
+    known["--account"] = "none" if no_account else account
+    _refuse_silence([name for name, word in known.items() if word is None], cluster)
+    site = _cluster(cluster)
+    charged = None if no_account else _account(account, site)
+    where = _environment(environment)
+    entry = _script(script)
+    target = target or first_job.read_output(f"{name_after(entry)}.toml")
+    option = _option_for(site, cluster)
+    try:
+        answers = Answers(entry, where, charged, nodes, gpus, time)
+        written = first_job.write(answers, site, target, cluster=option)
+    except FsdpkitError:
+        click.echo("fsdpkit: nothing was written", err=True)
+        raise
+    _tell(written, charged, option)
+    return 0
+
+
+def _refuse_silence(missing: list[str], cluster: str | None) -> None:
+    """Raises UsageError where there is nobody to ask."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return
+    if cluster is not None and _cluster(cluster).profile.kind == "local":
+        missing = [name for name in missing if name != "--account"]
+    if missing:
+        raise UsageError(
+            f"there is no terminal to ask on, so say {', '.join(missing)} as well"
+            + (" (or --no-account)" if "--account" in missing else "")
+        )
+
+
+def _cluster(given: str | None) -> LoadedSite:
+    from fsdpkit.config.site import choose_site, load_site
+
+    if given is not None:
+        return load_site(given)
+    try:
+        found, why = choose_site(None)
+        known, default = why, found.id
+    except UsageError as error:  # it is like several
+        known, default = str(error), None
+    click.echo("Enter takes what stands in brackets; `fsdpkit sites` lists clusters.", err=True)
+    return _asked(f"Cluster ({known})", load_site, default)
+
+
+def _account(given: str | None, site: LoadedSite) -> str | None:
+    from fsdpkit.scheduling.first_job import (
+        account_in_defaults,
+        listed,
+        propose_accounts,
+        read_account,
+    )
+
+    if given is not None:
+        return read_account(given, site)
+    if site.profile.kind == "local":
+        return None
+    yours, before = propose_accounts(site), account_in_defaults()
+    default = before[0] if before is not None else os.environ.get("SBATCH_ACCOUNT")
+    default = default or (yours[0] if len(yours) == 1 else None)
+    if default is None and not site.profile.account.required:
+        known = f"{listed(yours)}; " if yours else ""
+        text = f"Account ({known}empty: Slurm's default)"
+        return _asked(text, lambda word: read_account(word, site) if word else None, "")
+    known = f" ({listed(yours)})" if yours else ""
+    return _asked(f"Account{known}", lambda word: read_account(word, site), default)
+
+
+def _environment(given: str | None) -> Environment:
+    from fsdpkit.scheduling.first_job import propose_environment, read_environment
+
+    if given is not None:
+        return read_environment(given)
+    default = propose_environment(os.environ, Path(sys.prefix), Path(sys.base_prefix))
+    return _asked("Environment (venv, conda, module:NAME or current)", read_environment, default)
+
+
+def _script(given: str | None) -> Path:
+    from fsdpkit.scheduling.first_job import listed, propose_scripts, read_script
+
+    if given is not None:
+        return read_script(given)
+    found = [path.name for path in propose_scripts(Path())]
+    known = f" ({listed(found)})" if len(found) > 1 else ""
+    return _asked(f"Script{known}", read_script, found[0] if len(found) == 1 else None)
+
+
+def _asked(question: str, read: Callable[[str], T], default: str | None) -> T:
+    """The answer to a question, asked again until it can be read."""
+
+    def value(word: str) -> T:
+        try:
+            return read(word.strip())
+        except FsdpkitError as error:
+            raise click.UsageError(str(error)) from error
+
+    answer: T = click.prompt(
+        question, default=default, value_proc=value, show_default=bool(default), err=True
+    )
+    return answer
+
+
+def _option_for(site: LoadedSite, given: str | None) -> str | None:
+    """What --cluster must say when the job is submitted; None: nothing, it is recognised."""
+    from fsdpkit.config.site import choose_site
+
+    with suppress(FsdpkitError):
+        if choose_site(None)[0].id == site.id:
+            return None
+    return given or site.id
+
+
+def _tell(written: Written, account: str | None, cluster: str | None) -> None:
+    from fsdpkit.cli.submit import say_where
+    from fsdpkit.cli.trusting import require_trust
+
+    say_where(written.plan)
+    require_trust(written.plan, (), submits=False)
+    click.echo(f"{written.job}: the job")
+    if written.defaults is not None:
+        click.echo(f"{written.defaults}: your account, for every job")
+    elif written.account_from is not None:
+        click.echo(f"{written.account_from} has your account already")
+    elif account is not None:
+        click.echo("the account is in the job file; your defaults stay as they are")
+    charged = written.plan.job.spec.resources.account
+    if charged != account:
+        origin = written.plan.job.origin("resources.account")
+        click.echo(f"fsdpkit: {charged} is charged all the same ({origin})", err=True)
+    # What is relative would be looked for on the laptop.
+    here = written.job.parent == Path.cwd() and "FSDPKIT_VIA" not in os.environ
+    name = f"./{written.job.name}" if written.job.name.startswith("-") else written.job.name
+    words = [fsdpkit_as_typed(), "submit", shlex.quote(name if here else str(written.job))]
+    words += ["--cluster", shlex.quote(cluster)] if cluster is not None else []
+    click.echo("Next, the script that it makes, and then to submit it:")
+    click.echo(f"  {' '.join(words)} --dry-run")
+    click.echo(f"  {' '.join(words)} --follow")
