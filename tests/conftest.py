@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -181,6 +180,8 @@ def write_script(tmp_path: Path) -> Callable[[str, str], Path]:
 
 
 def answer_of(done: Completed) -> dict[str, Any]:
-    """The JSON that `--json` printed."""
+    """The JSON that `--json` printed, which fits its schema."""
+    from tests.json_answers import checked
+
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return checked(done.stdout)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,7 +81,10 @@ def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
             _print(finding)
     status = worst(findings)
     if as_json:
-        click.echo(json.dumps({"ok": status == 0, "checks": [asdict(f) for f in findings]}))
+        from fsdpkit.cli.json_answers import Checked
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(Checked(ok=status == 0, checks=findings))
     return status
 
 
@@ -175,7 +177,7 @@ def _tell(
     if avoid:
         _avoid(run, bad)
     if as_json:
-        click.echo(json.dumps(_answer(run, report, verdicts, remarks, reached)))
+        _print_json(run, report, verdicts, remarks, reached)
         return
     if report is not None:
         states = {verdict.node: verdict.state for verdict in verdicts}
@@ -206,23 +208,26 @@ def _tell_reach(reached: Iterable[Reach]) -> None:
         click.echo(MEANING)
 
 
-def _answer(
+def _print_json(
     run: Run,
     report: NodeReport | None,
-    verdicts: Iterable[Verdict],
+    verdicts: Sequence[Verdict],
     remarks: Sequence[str],
-    reached: Iterable[Reach],
-) -> dict[str, Any]:
-    import msgspec
+    reached: Sequence[Reach],
+) -> None:
+    from fsdpkit.cli.json_answers import Measured
+    from fsdpkit.cli.json_output import print_answer
 
-    return {
-        "run": run.id,
-        "dir": str(run.dir),
-        "nodes": [asdict(verdict) for verdict in verdicts],
-        "remarks": list(remarks),
-        "reachability": [asdict(reach) for reach in reached],
-        "measured": msgspec.to_builtins(report),
-    }
+    print_answer(
+        Measured(
+            run=run.id,
+            dir=str(run.dir),
+            nodes=list(verdicts),
+            remarks=list(remarks),
+            reachability=list(reached),
+            measured=report,
+        )
+    )
 
 
 COLUMNS = [

@@ -25,6 +25,7 @@ from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.options import complete_run, runs_option, table
 
 if TYPE_CHECKING:
+    from fsdpkit.cli import json_answers
     from fsdpkit.runs.checkpoints import Description
 
 
@@ -67,7 +68,11 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     places = find_checkpoints(run, runs, task)
     listed = [entry for place in places for entry in _listed(place)]
     if as_json:
-        click.echo(json.dumps([entry.answer() for entry in listed]))
+        from fsdpkit.cli.json_answers import Checkpoints
+        from fsdpkit.cli.json_output import print_answer
+
+        require_some(run, places)
+        print_answer(Checkpoints(checkpoints=[entry.answer() for entry in listed]))
     elif listed:
         columns = ["CHECKPOINT", "SAVED", "SIZE", "RANKS", "STATE"]
         table(columns, [entry.row() for entry in listed])
@@ -245,22 +250,23 @@ class _Listed:
         size = _size(known.total_bytes)
         return [self.name, _local_time(known.saved_at), size, str(known.world_size), state]
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> json_answers.Checkpoint:
+        from fsdpkit.cli import json_answers
         from fsdpkit.runs.checkpoints import step_of
 
         known = self.description
-        return {
-            "path": str(self.path),
-            "task": self.task,
-            "step": known.step if known else step_of(self.path),
-            "saved_at": known.saved_at if known else None,
-            "bytes": known.total_bytes if known else None,
-            "ranks": known.world_size if known else None,
-            "problem": self.problem,
-            "resumes": self.resumes,
-            "measured": known.measured if known else {},
-            "best": self.best is not None,
-        }
+        return json_answers.Checkpoint(
+            path=str(self.path),
+            task=self.task,
+            step=known.step if known else step_of(self.path),
+            saved_at=known.saved_at if known else None,
+            bytes=known.total_bytes if known else None,
+            ranks=known.world_size if known else None,
+            problem=self.problem,
+            resumes=self.resumes,
+            measured=known.measured if known else {},
+            best=self.best is not None,
+        )
 
 
 def _listed(place: Place) -> list[_Listed]:

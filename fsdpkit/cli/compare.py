@@ -49,9 +49,9 @@ def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: b
     if html is not None:
         _write_page(told, sides, html)
     elif as_json:
-        import msgspec
+        from fsdpkit.cli.json_output import print_answer
 
-        click.echo(msgspec.json.encode(told).decode())
+        print_answer(told)
     else:
         for line in _described(told, sides):
             click.echo(line)

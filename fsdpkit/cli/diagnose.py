@@ -50,9 +50,9 @@ def command(
     opened = Run.open(chosen(run, runs), runs=runs)
     found = diagnose(gather(opened, Wanted(task, attempt)), attempt)
     if as_json:
-        import msgspec
+        from fsdpkit.cli.json_output import print_answer
 
-        click.echo(msgspec.json.encode(found, enc_hook=str).decode())
+        print_answer(found)
     else:
         click.echo("\n".join(lines_of(found, opened.dir)))
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fsdpkit import __version__
+from fsdpkit.cli.json_output import kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
 from fsdpkit.errors import FsdpkitError
 
@@ -126,21 +127,25 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         status = error.exit_code
+        print_error("usage", error.format_message(), status)
     except (click.Abort, KeyboardInterrupt):
         click.echo("fsdpkit: interrupted", err=True)
         status = 130
+        print_error("interrupted", "interrupted", status)
     except FsdpkitError as error:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code
+        print_error(kind_of(error), str(error), status)
     except ModuleNotFoundError as error:
         if error.name not in _DEPENDENCIES:
             raise
-        click.echo(
-            f"fsdpkit: there is no module {error.name} here: install fsdpkit with what it depends "
-            "on, or run the command on a login node that has it (--host LOGIN)",
-            err=True,
+        message = (
+            f"there is no module {error.name} here: install fsdpkit with what it depends on, or "
+            "run the command on a login node that has it (--host LOGIN)"
         )
+        click.echo(f"fsdpkit: {message}", err=True)
         status = 69
+        print_error("missing_dependency", message, status)
     except BrokenPipeError:
         let_go()
         status = 141
@@ -148,4 +153,5 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"fsdpkit: {where}{error.strerror or error}", err=True)
         status = 74
+        print_error("storage", f"{where}{error.strerror or error}", status)
     sys.exit(status if isinstance(status, int) else 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import textwrap
 import time
 from pathlib import Path
@@ -24,8 +23,6 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
       fsdpkit nodes
       fsdpkit nodes --forgive node017
     """
-    from dataclasses import asdict
-
     from fsdpkit.runs import avoided_nodes
     from fsdpkit.runs.record import now_s
     from fsdpkit.runs.store import runs_dir
@@ -36,7 +33,10 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found]))
+        from fsdpkit.cli.json_answers import Nodes
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(Nodes(nodes=found))
         return 0
     if not found:
         click.echo(f"runs in {top} avoid no node")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from fsdpkit.cli.options import complete_run, runs_option, table
 
 if TYPE_CHECKING:
+    from fsdpkit.cli import json_answers
     from fsdpkit.scheduling.pruning import Holding, Pruned
 
 _SHOWN = 20
@@ -48,6 +48,7 @@ def command(
     Without a terminal nothing is deleted unless --yes is given. Exit status: 74 if something could
     not be deleted.
     """
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.errors import StorageError
     from fsdpkit.runs.store import all_runs, find_run, runs_dir
     from fsdpkit.scheduling.pruning import age_s, survey
@@ -62,7 +63,7 @@ def command(
     agreed = bool(chosen) and (yes or _asked(chosen, as_json))
     done = _delete(chosen) if agreed else []
     if as_json:
-        click.echo(json.dumps(_answer(found, chosen, done)))
+        print_answer(_answer(found, chosen, done))
     elif done:
         freed = sum(one.bytes for each in done for one in each.deleted)
         click.echo(f"{sum(len(each.deleted) for each in done)} checkpoints deleted, {size(freed)}")
@@ -144,23 +145,25 @@ def _delete(chosen: Sequence[Holding]) -> list[Pruned]:
 
 def _answer(
     found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[Pruned]
-) -> dict[str, Any]:
-    """`chosen`: what --yes deletes; `deleted`: what it did."""
-    return {
-        "schema": SCHEMA,
-        "runs": [
-            {
-                "run": one.dir.name,
-                "dir": str(one.dir),
-                "bytes": one.bytes,
-                "ended_s": one.ended_s,
-                "kept": [str(path) for path in one.kept],
-                "spare": [{"path": str(each.path), "bytes": each.bytes} for each in one.spare],
-                "chosen": one in chosen,
-                "why_not": one.why_not,
-            }
+) -> json_answers.Pruned:
+    from fsdpkit.cli import json_answers
+
+    return json_answers.Pruned(
+        runs=[
+            json_answers.Held(
+                run=one.dir.name,
+                dir=str(one.dir),
+                bytes=one.bytes,
+                ended_s=one.ended_s,
+                kept=[str(path) for path in one.kept],
+                spare=[
+                    json_answers.Spare(path=str(each.path), bytes=each.bytes) for each in one.spare
+                ],
+                chosen=one in chosen,
+                why_not=one.why_not,
+            )
             for one in found
         ],
-        "deleted": [str(one.path) for each in done for one in each.deleted],
-        "problems": [f"{each.dir.name}: {each.problem}" for each in done if each.problem],
-    }
+        deleted=[str(one.path) for each in done for one in each.deleted],
+        problems=[f"{each.dir.name}: {each.problem}" for each in done if each.problem],
+    )

@@ -44,7 +44,7 @@ def command(run: str | None, runs: str | None, task: int | None, full: bool, as_
     asked = ask_for_stacks(running(opened, task))
     lacking = _lacking(asked)
     if as_json:
-        click.echo(_json(asked))
+        _print_json(asked)
     else:
         for line in _full(asked) if full else _brief(asked):
             click.echo(line)
@@ -103,21 +103,21 @@ def _lacking(asked: Asked) -> list[str]:
     return lines
 
 
-def _json(asked: Asked) -> str:
-    import msgspec
-
+def _print_json(asked: Asked) -> None:
+    from fsdpkit.cli.json_answers import SilentNode, Stacks
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.reporting.stacks import places
 
-    told = {
-        "schema": "fsdpkit.stacks/1",
-        "run": asked.visited.run.id,
-        "job_id": asked.visited.job_id,
-        "places": places(asked.answers),
-        "odd_one": asked.odd_one,
-        "nodes": asked.answers,
-        "silent": [
-            {"node": node.number, "name": node.name, "ranks": asked.ranks_of(node)}
-            for node in asked.silent
-        ],
-    }
-    return msgspec.json.encode(told).decode()
+    print_answer(
+        Stacks(
+            run=asked.visited.run.id,
+            job_id=asked.visited.job_id,
+            places=places(asked.answers),
+            odd_one=asked.odd_one,
+            nodes=list(asked.answers),
+            silent=[
+                SilentNode(node=node.number, name=node.name, ranks=list(asked.ranks_of(node)))
+                for node in asked.silent
+            ],
+        )
+    )

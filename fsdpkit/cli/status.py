@@ -65,6 +65,7 @@ def command(
     rarely, in the end once a minute. Exit status: 70 if nobody knows whether RUN, which has ended,
     did anything; else 0, however it stands.
     """
+    from fsdpkit.cli.json_output import as_json as json_of
     from fsdpkit.errors import FsdpkitError
     from fsdpkit.reporting.status.overview import all_statuses, one_status
     from fsdpkit.runs.store import find_run, runs_dir
@@ -79,10 +80,12 @@ def command(
             status = one_status(find_run(run, top), asking)
             if _not_vouched_for(status):
                 unknown.append(status.run)
-            return _json(status) if as_json else "\n".join(_described(status))
+            return json_of(status) if as_json else "\n".join(_described(status))
         statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST, asking)
         if as_json:
-            return _json(statuses)
+            from fsdpkit.cli.json_answers import Statuses
+
+            return json_of(Statuses(runs=statuses))
         return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"
 
     if isinstance(asking, PacedAsking):
@@ -91,12 +94,6 @@ def command(
         return 0
     click.echo(look())
     return FsdpkitError.exit_code if unknown else 0
-
-
-def _json(answer: object) -> str:
-    import msgspec
-
-    return msgspec.json.encode(answer).decode()
 
 
 def _watch(look: Callable[[], str], pause_s: float, asking: PacedAsking, as_json: bool) -> None:

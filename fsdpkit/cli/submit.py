@@ -140,16 +140,11 @@ def say_what_the_copy_lacks(run: Run) -> None:
 def report(run: Run, as_json: bool) -> None:
     """The run's id, its job, and how to follow it."""
     if as_json:
-        import json
+        from fsdpkit.cli.json_answers import Submitted
+        from fsdpkit.cli.json_output import print_answer
 
-        record = run.record
-        answer = {
-            "run": run.id,
-            "job_id": run.job_id,
-            "cluster": record.cluster or record.site,
-            "dir": str(run.dir),
-        }
-        click.echo(json.dumps(answer))
+        cluster = run.record.cluster or run.record.site
+        print_answer(Submitted(run=run.id, job_id=run.job_id, cluster=cluster, dir=str(run.dir)))
         return
     import shlex
 

@@ -61,7 +61,7 @@ def command(
     task = tasks[0] if tasks and task is None else task
     reader = Reader()
     if as_json:
-        click.echo(_json(opened, _newest(opened, task), reader))
+        _print_json(opened, _newest(opened, task), reader)
         return 0
     attempt = _newest(opened, task)
     if once or not can_draw():
@@ -138,17 +138,17 @@ def _usage(attempt: Attempt, reader: Reader) -> list[NodeUsage]:
     ]
 
 
-def _json(run: Run, attempt: Attempt, reader: Reader) -> str:
-    import msgspec
-
+def _print_json(run: Run, attempt: Attempt, reader: Reader) -> None:
+    from fsdpkit.cli.json_answers import Usage
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.reporting.usage import worst_first
 
-    told = {
-        "schema": "fsdpkit.top/1",
-        "run": run.id,
-        "job_id": attempt.job_id,
-        "attempt": attempt.number,
-        "over": _over(attempt),
-        "nodes": worst_first(_usage(attempt, reader)),
-    }
-    return msgspec.json.encode(told).decode()
+    print_answer(
+        Usage(
+            run=run.id,
+            job_id=attempt.job_id,
+            attempt=attempt.number,
+            over=_over(attempt),
+            nodes=worst_first(_usage(attempt, reader)),
+        )
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +11,7 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Track
+    from fsdpkit.tracking.sending import Sent
 
 SCHEMA = "fsdpkit.tracked/1"
 
@@ -64,23 +65,41 @@ def command(
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")
-    answers = []
+    sent_so_far: list[tuple[int | None, str, Sent]] = []
     numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
     for number in numbers:
         sending = sending_of(opened, number, asked)
         for tracker in dict.fromkeys(asked.to):
             sent = send(sending, tracker)
-            answers.append(
-                {"run": opened.id, "task": number, "tracker": tracker, "id": sent.mark.id}
-                | {"place": sent.place, "lines": sent.lines}
-            )
+            sent_so_far.append((number, tracker, sent))
             if not as_json:
                 click.echo(f"{tracker}: {sent.lines:,} new lines of {sending.name}: {sent.place}")
     if as_json:
-        click.echo(json.dumps({"schema": SCHEMA, "sent": answers}))
+        _print_json(opened.id, sent_so_far)
     elif asked.offline and "wandb" in asked.to:
         click.echo("  wandb sync DIRECTORY/offline-run-* sends them", err=True)
     return 0
+
+
+def _print_json(run: str, sent_so_far: Sequence[tuple[int | None, str, Sent]]) -> None:
+    from fsdpkit.cli import json_answers
+    from fsdpkit.cli.json_output import print_answer
+
+    print_answer(
+        json_answers.Tracked(
+            sent=[
+                json_answers.Sent(
+                    run=run,
+                    task=task,
+                    tracker=tracker,
+                    id=sent.mark.id,
+                    place=sent.place,
+                    lines=sent.lines,
+                )
+                for task, tracker, sent in sent_so_far
+            ]
+        )
+    )
 
 
 def _asked(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.scheduling import checks, submission
 from tests.cli.terminal import on_terminal
 from tests.conftest import Completed
+from tests.json_answers import checked
 from tests.packaging.installation import ROOT
 
 Fsdpkit = Callable[..., Completed]
@@ -67,7 +67,7 @@ def test_nothing_that_could_not_be_read_is_called_ok(fsdpkit: Fsdpkit, tmp_path:
     env = {"PATH": "/usr/local/no-such-directory", "FSDPKIT_CLUSTER": "osc-ascend"}
     done = fsdpkit("check", "--json", env=env)
     assert done.returncode == 78
-    found = {each["check"]: each["outcome"] for each in json.loads(done.stdout)["checks"]}
+    found = {each["check"]: each["outcome"] for each in checked(done.stdout)["checks"]}
     assert found["site and job"] == found["slurm"] == "failed"
     assert {found[name] for name in ("account", "partition", "script", "environment", "clock")} == {
         "unknown"

@@ -20,7 +20,7 @@ from fsdpkit.cli.main import main
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.runs.trained import STEPS, copied, flip, measure, trained_run
 from tests.training.launch import EXAMPLE
 
@@ -130,7 +130,7 @@ def test_one_that_a_newer_version_wrote_is_told_of_and_not_passed_over(
 def test_ls_as_json(run: TaskPaths, checkpoint: Command) -> None:
     (run.checkpoints / "step-6" / "SHA256SUMS").unlink()
     (run.checkpoints / "step-2" / "checkpoint.json").unlink()
-    first, second, third = json.loads(checkpoint("ls", run.dir, "--json").stdout)
+    first, second, third = answer_of(checkpoint("ls", run.dir, "--json"))["checkpoints"]
     path = run.checkpoints / "step-4"
     unlisted = ("checkpoint.json", "SHA256SUMS")
     size = sum(file.stat().st_size for file in path.iterdir() if file.name not in unlisted)
@@ -500,7 +500,7 @@ def test_the_best_is_marked_in_the_list_and_exported_when_asked(
         "complete, best by eval_loss 2.25",
         "complete, a resume takes it",
     ]
-    listed = json.loads(checkpoint("ls", run.dir, "--json").stdout)
+    listed = answer_of(checkpoint("ls", run.dir, "--json"))["checkpoints"]
     assert [entry["best"] for entry in listed] == [False, True, False]
     assert [entry["measured"]["eval_loss"] for entry in listed] == [3.5, 2.25, 8.0]
     done = checkpoint("export", run.dir, "model", "--best")

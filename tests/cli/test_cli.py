@@ -168,7 +168,7 @@ def test_a_corrupt_record_is_named_and_hides_no_other_run(fsdpkit: Fsdpkit, tmp_
     assert everything.returncode == 0
     assert "unreadable" in everything.stdout
     as_json = json.loads(fsdpkit("status", "--json").stdout)
-    assert "corrupt" in as_json[0]["error"]
+    assert "corrupt" in as_json["runs"][0]["error"]
 
 
 def test_no_runs_is_an_answer(fsdpkit: Fsdpkit) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 
 from fsdpkit.cli.main import COMMANDS
 from tests.conftest import Completed
+from tests.json_answers import checked
 
 Fsdpkit = Callable[..., Completed]
 SKILL = Path(__file__).parents[2] / "skills" / "fsdpkit" / "SKILL.md"
@@ -76,7 +76,7 @@ def test_every_command_works_on_a_run_that_failed(
             fsdpkit("watch", run)
         assert done.returncode == EXPECTED.get(name, 0), f"{typed}\n{done.stdout}{done.stderr}"
         if "--json" in words and done.returncode == 0:
-            told[name] = json.loads(done.stdout)
+            told[name] = checked(done.stdout)
             run = told["submit"]["run"]
     assert told["diagnose"]["cause"] == "exception"
     assert "no such column" in told["diagnose"]["sentence"]

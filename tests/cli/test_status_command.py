@@ -20,7 +20,7 @@ from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
 from tests.cli.terminal import on_terminal
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 
 Fsdpkit = Callable[..., Completed]
 DONE = {"state": "COMPLETED", "source": "sacct", "exit_code": 0, "exit_signal": 0}
@@ -96,13 +96,13 @@ def test_a_pipe_gets_every_column_and_all_every_run(fsdpkit: Fsdpkit, runs: list
 
 
 def test_json_is_all_runs_with_the_documented_keys(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
-    told = json.loads(fsdpkit("status", "--json").stdout)
+    told = answer_of(fsdpkit("status", "--json"))["runs"]
     assert [Path(one["dir"]) for one in told] == runs
     assert {tuple(one) for one in told} == {Status.__struct_fields__}
     waits, trains = told[:2]
     assert waits["waiting"]["reason"] == REASON
     assert (trains["progress"]["step"], trains["progress"]["checkpoint_step"]) == (419, 380)
-    alone = json.loads(fsdpkit("status", runs[1].name, "--json").stdout)
+    alone = answer_of(fsdpkit("status", runs[1].name, "--json"))
     assert tuple(alone) == Status.__struct_fields__
     assert alone["progress"] == trains["progress"]
 

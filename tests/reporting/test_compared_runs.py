@@ -15,7 +15,7 @@ from fsdpkit.reporting.comparison.drawing import drawn
 from fsdpkit.reporting.comparison.page import page
 from fsdpkit.runs.provenance import Packages, Provenance, Repository, Script, save_provenance
 from fsdpkit.scheduling.run import Run
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 
 NAMES = ("t-20261121-101500-3f20", "t-20261121-101501-91c1")
@@ -143,7 +143,7 @@ def test_the_command_prints_80_columns_json_and_a_file(
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"b  {NAMES[1]}" in done.stdout.splitlines()
-    told = json.loads(fsdpkit("compare", "3f20", "91c1", "--json").stdout)
+    told = answer_of(fsdpkit("compare", "3f20", "91c1", "--json"))
     assert told["schema"] == "fsdpkit.compare/1"
     assert [one["label"] for one in told["runs"]] == ["a", "b"]
     done = fsdpkit("compare", "3f20", str(two[1].dir), "--html", "both.html")

@@ -18,7 +18,7 @@ from fsdpkit.runs.record import load
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.slurm import SlurmClient
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.reporting.log_runs import make_run
 
 Fsdpkit = Callable[..., Completed]
@@ -91,8 +91,7 @@ def test_what_is_no_record_is_one_line_and_the_other_runs_are_shown(
 
 
 def answer_of_list(done: Completed) -> dict[str, dict[str, Any]]:
-    assert done.returncode == 0, done.stderr
-    return {one["run"]: one for one in json.loads(done.stdout)}
+    return {one["run"]: one for one in answer_of(done)["runs"]}
 
 
 @pytest.mark.parametrize("kind", NO_FILES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -19,7 +18,7 @@ from fsdpkit.runs.record import save
 from fsdpkit.scheduling import pruning
 from fsdpkit.scheduling.pruning import Holding, prune, survey
 from fsdpkit.scheduling.run import Run
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import made_run
 from tests.runs.trained import flip
 
@@ -210,14 +209,14 @@ def test_the_command_deletes_only_after_a_yes(run: Run, fsdpkit: Callable[..., C
     assert done.returncode == 0, done.stderr
     assert "2 of 3 checkpoints" in done.stdout
     assert "nothing was deleted" in done.stderr
-    told = json.loads(fsdpkit("prune", OLD, "--json").stdout)
+    told = answer_of(fsdpkit("prune", OLD, "--json"))
     assert told["schema"] == "fsdpkit.prune/1"
     assert told["deleted"] == []
     assert len(told["runs"][0]["spare"]) == 2
     assert len(steps_of(run)) == 3
     assert fsdpkit("prune", "--yes").returncode == 0  # it ended too recently
     assert len(steps_of(run)) == 3
-    told = json.loads(fsdpkit("prune", "--older", "0", "--yes", "--json").stdout)
+    told = answer_of(fsdpkit("prune", "--older", "0", "--yes", "--json"))
     assert len(told["deleted"]) == 2
     assert steps_of(run) == ["step-30"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -64,7 +63,7 @@ def test_a_foreign_script_on_the_local_cluster(
         if spy._spy():
             # A rank that has just been started has no Python yet.
             until(lambda: "in load_batch" in fsdpkit("stacks", str(run.dir)).stdout)
-            answer = json.loads(fsdpkit("stacks", str(run.dir), "--json").stdout)
+            answer = answer_of(fsdpkit("stacks", str(run.dir), "--json"))
             ranks = [rank for node in answer["nodes"] for rank in node["ranks"]]
             assert [rank["by"] for rank in ranks] == ["py-spy", "py-spy"]
         assert not run.paths.task(None).stacks_requested.exists()

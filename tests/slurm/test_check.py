@@ -14,6 +14,7 @@ import pytest
 
 from fsdpkit.runs.avoided_nodes import avoided
 from tests.conftest import Completed
+from tests.json_answers import checked
 from tests.slurm.conftest import WHO, everything_said
 from tests.slurm_cluster import SlurmCluster
 
@@ -24,7 +25,7 @@ ACCOUNT = ("--account", "pas1234")
 
 
 def outcomes(done: Completed) -> dict[str, dict[str, Any]]:
-    return {finding["check"]: finding for finding in json.loads(done.stdout)["checks"]}
+    return {finding["check"]: finding for finding in checked(done.stdout)["checks"]}
 
 
 def test_a_login_node_in_order_passes_every_check(
@@ -126,7 +127,7 @@ def test_ports_that_a_firewall_closes_are_not_reachable_from_there(
     with no_answer_to(on_slurm, "login", ("node1", "node2")):
         done = fsdpkit("check", "--nodes", "2", "--gpus", "1", *ACCOUNT, "--json", timeout_s=300)
     assert done.returncode == 0, done.stderr + done.stdout
-    login, outside = json.loads(done.stdout)["reachability"]
+    login, outside = checked(done.stdout)["reachability"]
     assert (login["place"], login["answer"]) == ("this login node", "not reachable")
     assert login["why"].endswith("timed out")
     assert (outside["place"], outside["answer"]) == ("a node outside the job", "reachable"), outside

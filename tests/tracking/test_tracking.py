@@ -24,7 +24,7 @@ from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.sending import Sent, send, sending_of
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 
 NAME = "t-20261121-101500-3f20"
@@ -238,7 +238,7 @@ def test_without_a_network_it_is_said_once_and_nothing_is_lost(
     (said,) = done.stderr.splitlines()
     assert uri in said
     done = fsdpkit("track", str(run.dir), "--to", "mlflow", "--json")
-    assert json.loads(done.stdout)["sent"][0]["lines"] == 9
+    assert answer_of(done)["sent"][0]["lines"] == 9
 
 
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra(

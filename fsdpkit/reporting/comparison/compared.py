@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, all_states, decisive
 
-SCHEMA = "fsdpkit.compare/1"
+SCHEMA: Final = "fsdpkit.compare/1"
 MOST = 200
 """Runs and tasks in one comparison."""
 ABSENT = "–"
@@ -71,7 +71,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What `compare --json` prints."""
 
-    schema: str = SCHEMA
+    schema: Literal["fsdpkit.compare/1"] = SCHEMA
     made_s: float
     """Unix time."""
     runs: list[Compared]

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +29,7 @@ _MOST_FOLLOW_ON = 20
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said of a run."""
 
+    schema: Literal["fsdpkit.diagnose/1"] = "fsdpkit.diagnose/1"
     cause: str
     """One of causes.CAUSES."""
     sentence: str

@@ -83,6 +83,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How one run stands. Times are Unix time in seconds; None: not known."""
 
+    schema: Literal["fsdpkit.status/1"] = "fsdpkit.status/1"
     run: str
     dir: str
     error: str | None = None

@@ -1,0 +1,124 @@
+"""`--json`: every command's answer has a committed schema, an error is one object, and what cannot
+be written as JSON harms nobody."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from fsdpkit import errors
+from fsdpkit.cli.json_answers import ANSWERS, Error
+from fsdpkit.cli.json_output import as_json, kind_of
+from fsdpkit.cli.json_schemas import file_of, files, name_of, schema_dir
+from fsdpkit.cli.main import COMMANDS
+from fsdpkit.cli.main import fsdpkit as group
+from tests.conftest import Completed
+from tests.json_answers import BY_NAME, checked
+
+Fsdpkit = Callable[..., Completed]
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", found) for below, found in command.commands.items())
+        else:
+            yield name, command
+
+
+def test_the_committed_schemas_are_those_of_the_structs() -> None:
+    found = {path.name: path.read_text(encoding="utf-8") for path in schema_dir().iterdir()}
+    assert found == files(), "an answer changed: run python -m fsdpkit.cli.json_schemas"
+
+
+def test_every_command_with_json_is_listed_and_no_other() -> None:
+    with_json = {name for name, one in commands() if any("--json" in p.opts for p in one.params)}
+    assert with_json == set(ANSWERS)
+
+
+def test_schemas_have_one_name_and_one_file_each() -> None:
+    answers = {answer for kinds in ANSWERS.values() for answer in kinds} | {Error}
+    assert len(BY_NAME) == len({file_of(answer) for answer in answers}) == len(answers)
+    assert all(name.startswith("fsdpkit.") and name.endswith("/1") for name in BY_NAME)
+    for answer in answers:
+        schema = json.loads((schema_dir() / file_of(answer)).read_text("utf-8"))
+        assert schema["title"] == name_of(answer)
+        assert "schema" in schema["$defs"][answer.__name__]["required"]
+
+
+def kinds_of_errors(kind: type[errors.FsdpkitError]) -> Iterator[type[errors.FsdpkitError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from kinds_of_errors(below)
+
+
+@pytest.mark.parametrize("kind", list(kinds_of_errors(errors.FsdpkitError)))
+def test_every_error_of_ours_has_a_kind_in_the_schema(kind: type[errors.FsdpkitError]) -> None:
+    error = {"kind": kind_of(kind.__new__(kind)), "message": "m", "exit_status": 1}
+    msgspec.convert(error, Error, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "status"),
+    [
+        (["status", "nobody", "--json"], "not_found", 66),
+        (["checkpoint", "ls", "nobody", "--json"], "not_found", 66),
+        (["submit", "--set", "resources.nodes=x", "--cluster", "local", "--json"], "config", 65),
+        (["status", "--watch", "0", "--json"], "usage", 2),
+        (["no-such-command", "--json"], "usage", 2),
+    ],
+)
+def test_an_error_is_one_object_with_the_exit_status(
+    words: list[str], kind: str, status: int, fsdpkit: Fsdpkit
+) -> None:
+    done = fsdpkit(*words)
+    assert done.returncode == status, done.stderr
+    told = checked(done.stdout)
+    assert (told["schema"], told["kind"]) == ("fsdpkit.error/1", kind)
+    assert told["exit_status"] == status
+    assert told["message"] in done.stderr
+    without = fsdpkit(*[word for word in words if word != "--json"])
+    assert (without.returncode, without.stdout) == (status, "")
+
+
+def test_json_for_the_script_is_not_for_us(fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("submit", "nobody.py", "--dry-run", "--", "--json")
+    assert (done.returncode, done.stdout) == (66, "")
+
+
+def test_no_runs_and_no_nodes_are_answers(fsdpkit: Fsdpkit) -> None:
+    assert checked(fsdpkit("status", "--json").stdout)["runs"] == []
+    assert checked(fsdpkit("nodes", "--json").stdout)["nodes"] == []
+
+
+def test_a_run_whose_name_is_no_utf_8_and_steers_a_terminal_is_valid_json(
+    fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    for name in (b"a\xff-20260101-000000-aaaa", "b\x1b]0;x\x07\x9b\u202e-1".encode()):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        directory = Path(str(tmp_path / "runs"), name.decode("utf-8", "surrogateescape"))
+        directory.mkdir()
+        (directory / "run.json").write_text("{")
+    done = fsdpkit("status", "--json")
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stdout) & set("\x1b\x07\x9b\u202e")
+    names = {one["run"] for one in checked(done.stdout)["runs"]}
+    assert names == {"a\\udcff-20260101-000000-aaaa", "b\x1b]0;x\x07\x9b\u202e-1"}
+
+
+def test_numbers_that_json_lacks_are_null() -> None:
+    assert json.loads(as_json({"a": math.nan, "b": [-math.inf, 1.5]})) == {
+        "a": None,
+        "b": [None, 1.5],
+    }
+    told = json.loads(as_json({"a": math.nan, "b": "x\udcff"}))
+    assert told == {"a": None, "b": "x\\udcff"}

@@ -1,0 +1,37 @@
+"""What `--json` printed, held to the committed JSON Schema that its `schema` names."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import jsonschema
+import msgspec
+
+from fsdpkit.cli.json_answers import ANSWERS, Error
+from fsdpkit.cli.json_schemas import file_of, name_of, schema_dir
+
+BY_NAME = {
+    name_of(answer): answer for answer in (*(a for kinds in ANSWERS.values() for a in kinds), Error)
+}
+
+
+@cache
+def _validator(name: str) -> Any:
+    schema = json.loads((schema_dir() / file_of(BY_NAME[name])).read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def checked(text: str) -> dict[str, Any]:
+    """The one object in `text`, whose fields are those of its schema, no more and no fewer."""
+    told = json.loads(text, parse_constant=_refuse)
+    name = told["schema"]
+    _validator(name).validate(told)
+    read = msgspec.convert(told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: value)
+    assert json.loads(msgspec.json.encode(read, enc_hook=str)) == told
+    return dict(told)
+
+
+def _refuse(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
