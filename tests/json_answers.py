@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from fsdpkit.cli.json_answers import ANSWERS, Error
-from fsdpkit.cli.json_schemas import file_of, name_of, schema_dir
+from fsdpkit.cli.json_answers import Error
+from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of, schema_dir
 
 BY_NAME = {
     name_of(answer): answer for answer in (*(a for kinds in ANSWERS.values() for a in kinds), Error)

@@ -1,4 +1,7 @@
-"""What each command prints with `--json`: one struct a shape, named by its `schema`.
+"""What commands print with `--json`: one struct a shape, named by its `schema`.
+
+What is read in a run's directory or measured is in json_reports.py, so that nothing but msgspec is
+loaded for the rest; json_schemas.py says which command prints what.
 
 Fields are only added to a shape; where one changes its meaning or goes, the number in `schema`
 changes. Paths are whole, times are Unix time in seconds, `null` is "not known". After a change here
@@ -10,17 +13,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import Struct
-
-from fsdpkit.reporting.comparison.compared import Comparison
-from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
-from fsdpkit.reporting.stacks import Place
-from fsdpkit.reporting.status.overview import Status
-from fsdpkit.reporting.usage import NodeUsage
-from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.node_report import NodeReport, Verdict
-from fsdpkit.runs.stack_requests import NodeStacks
-from fsdpkit.scheduling.checks import Finding
-from fsdpkit.scheduling.reachability import Reach
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -60,70 +52,6 @@ class Submitted(Struct, frozen=True, kw_only=True):
     job_id: str | None
     cluster: str
     dir: str
-
-
-class Statuses(Struct, frozen=True, kw_only=True):
-    """All runs in the directory of runs, newest first."""
-
-    schema: Literal["fsdpkit.status-all/1"] = "fsdpkit.status-all/1"
-    runs: list[Status]
-
-
-class Stacks(Struct, frozen=True, kw_only=True):
-    """Where the ranks of a running job are."""
-
-    schema: Literal["fsdpkit.stacks/1"] = "fsdpkit.stacks/1"
-    run: str
-    job_id: str
-    places: list[Place]
-    nodes: list[NodeStacks]
-    silent: list[SilentNode]
-
-
-class SilentNode(Struct, frozen=True, kw_only=True):
-    """A node whose agent gave no answer."""
-
-    node: int
-    name: str
-    ranks: list[int]
-
-
-class Usage(Struct, frozen=True, kw_only=True):
-    """What each node of a run uses; silent and idle nodes first."""
-
-    schema: Literal["fsdpkit.top/1"] = "fsdpkit.top/1"
-    run: str
-    job_id: str | None
-    attempt: int
-    over: bool
-    nodes: list[NodeUsage]
-
-
-class Nodes(Struct, frozen=True, kw_only=True):
-    """The nodes that later jobs avoid."""
-
-    schema: Literal["fsdpkit.nodes/1"] = "fsdpkit.nodes/1"
-    nodes: list[AvoidedNode]
-
-
-class Checked(Struct, frozen=True, kw_only=True):
-    """`check` of the login node."""
-
-    schema: Literal["fsdpkit.check/1"] = "fsdpkit.check/1"
-    ok: bool
-    checks: list[Finding]
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """`check --nodes`: what a job measured on the nodes."""
-
-    schema: Literal["fsdpkit.check-nodes/1"] = "fsdpkit.check-nodes/1"
-    run: str
-    dir: str
-    nodes: list[Verdict]
-    remarks: list[str]
-    reachability: list[Reach]
-    measured: NodeReport | None
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -195,18 +123,161 @@ class Pruned(Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-ANSWERS: dict[str, tuple[Any, ...]] = {
-    "submit": (Submitted,),
-    "resume": (Submitted,),
-    "status": (Status, Statuses),
-    "diagnose": (Diagnosis,),
-    "compare": (Comparison,),
-    "stacks": (Stacks,),
-    "top": (Usage,),
-    "check": (Checked, Measured),
-    "nodes": (Nodes,),
-    "checkpoint ls": (Checkpoints,),
-    "track": (Tracked,),
-    "prune": (Pruned,),
-}
-"""By command."""
+class Cancelled(Struct, frozen=True, kw_only=True):
+    """A run that was asked to end."""
+
+    schema: Literal["fsdpkit.cancel/1"] = "fsdpkit.cancel/1"
+    run: str
+    job_id: str | None
+    had_ended: bool
+    """It had before; nothing was asked."""
+    saving: list[str]
+    """Jobs that were asked to save a checkpoint and to stop; the others are ended at once."""
+    state: str | None
+    """In words, if it has ended."""
+
+
+class Saving(Struct, frozen=True, kw_only=True):
+    """One job that was asked for a checkpoint."""
+
+    job_id: str
+    task: int | None
+    path: str | None
+    """Of the checkpoint; null without --wait."""
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A run that was asked to save a checkpoint and to go on."""
+
+    schema: Literal["fsdpkit.checkpoint-save/1"] = "fsdpkit.checkpoint-save/1"
+    run: str
+    jobs: list[Saving]
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """A checkpoint whose every byte was read."""
+
+    name: str
+    path: str
+    whole: bool
+    removed: bool
+    """It went meanwhile, as older ones do; nothing is wrong."""
+    problems: list[str]
+    bytes: int | None
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What `checkpoint verify` found; the exit status is 74 if one is not whole."""
+
+    schema: Literal["fsdpkit.checkpoint-verify/1"] = "fsdpkit.checkpoint-verify/1"
+    ok: bool
+    checkpoints: list[Verified]
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """The weights of a checkpoint, written for another program."""
+
+    schema: Literal["fsdpkit.checkpoint-export/1"] = "fsdpkit.checkpoint-export/1"
+    checkpoint: str
+    path: str
+    files: list[str]
+    bytes: int
+    load: list[str]
+    """How to read it, a line each."""
+
+
+class ListedJob(Struct, frozen=True, kw_only=True):
+    """A job that can be submitted by its name."""
+
+    name: str
+    nodes: int
+    gpus: int
+    """Per node."""
+    found_in: list[str]
+    """The places, the strongest last."""
+    description: str
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """All jobs that have a name."""
+
+    schema: Literal["fsdpkit.jobs/1"] = "fsdpkit.jobs/1"
+    jobs: list[ListedJob]
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One key of a job."""
+
+    key: str
+    """Such as `resources.nodes`."""
+    value: Any
+    origin: str
+    """Where the value is from."""
+
+
+class OneJob(Struct, frozen=True, kw_only=True):
+    """A job with every value that is set, and its origin."""
+
+    schema: Literal["fsdpkit.jobs-show/1"] = "fsdpkit.jobs-show/1"
+    name: str
+    files: list[str]
+    entry: str
+    settings: list[Setting]
+
+
+class ListedSite(Struct, frozen=True, kw_only=True):
+    """A cluster with a profile."""
+
+    name: str
+    title: str
+    found_in: list[str]
+    verified: str | None
+    gpus_per_node: dict[str, int]
+    """By kind of node, of those with GPUs."""
+
+
+class Sites(Struct, frozen=True, kw_only=True):
+    """All cluster profiles."""
+
+    schema: Literal["fsdpkit.sites/1"] = "fsdpkit.sites/1"
+    sites: list[ListedSite]
+
+
+class OneSite(Struct, frozen=True, kw_only=True):
+    """A cluster's profile, its files laid over one another."""
+
+    schema: Literal["fsdpkit.sites-show/1"] = "fsdpkit.sites-show/1"
+    name: str
+    files: list[str]
+    profile: dict[str, Any]
+    """By site/schema/site.schema.json."""
+
+
+class ListedTemplate(Struct, frozen=True, kw_only=True):
+    """A template."""
+
+    name: str
+    version: str
+    found_in: list[str]
+    description: str
+
+
+class Templates(Struct, frozen=True, kw_only=True):
+    """All templates."""
+
+    schema: Literal["fsdpkit.templates/1"] = "fsdpkit.templates/1"
+    templates: list[ListedTemplate]
+
+
+class OneTemplate(Struct, frozen=True, kw_only=True):
+    """A template and its parameters."""
+
+    schema: Literal["fsdpkit.templates-show/1"] = "fsdpkit.templates-show/1"
+    name: str
+    version: str
+    description: str
+    found_in: str
+    dir: str
+    sha256: str
+    parameters: dict[str, Any]
+    """By site/schema/template.schema.json."""

@@ -33,8 +33,8 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
-        from fsdpkit.cli.json_answers import Nodes
         from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_reports import Nodes
 
         print_answer(Nodes(nodes=found))
         return 0

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from fsdpkit import errors
-from fsdpkit.cli.json_answers import ANSWERS, Error
+from fsdpkit.cli.json_answers import Error
 from fsdpkit.cli.json_output import as_json, kind_of
-from fsdpkit.cli.json_schemas import file_of, files, name_of, schema_dir
+from fsdpkit.cli.json_schemas import ANSWERS, file_of, files, name_of, schema_dir
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
 from tests.conftest import Completed
