@@ -281,3 +281,125 @@ class OneTemplate(Struct, frozen=True, kw_only=True):
     sha256: str
     parameters: dict[str, Any]
     """By site/schema/template.schema.json."""
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A run's report, as one HTML file."""
+
+    schema: Literal["fsdpkit.report/1"] = "fsdpkit.report/1"
+    run: str
+    path: str
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """A directory that `data prepare` made."""
+
+    schema: Literal["fsdpkit.data-prepare/1"] = "fsdpkit.data-prepare/1"
+    dir: str
+    was_prepared: bool
+    """It had been before, from the same input."""
+    task: str
+    rows: int
+    tokens: int
+    bytes: int
+    bad_rows: int
+    bad_examples: list[str]
+    """Why some of the rows that were left out cannot be used."""
+    fingerprint: str
+
+
+class Lengths(Struct, frozen=True, kw_only=True):
+    """How many tokens the rows have in one field."""
+
+    min: int
+    p5: int
+    p50: int
+    p95: int
+    p99: int
+    max: int
+
+
+class PreparedData(Struct, frozen=True, kw_only=True):
+    """What a prepared directory holds, and one of its rows."""
+
+    schema: Literal["fsdpkit.data-show/1"] = "fsdpkit.data-show/1"
+    dir: str
+    task: str
+    tokenizer: str
+    vocab_size: int
+    rows: int
+    tokens: int
+    bytes: int
+    shards: int
+    bad_rows: int
+    bad_examples: list[str]
+    inputs: list[str]
+    fingerprint: str
+    lengths: dict[str, Lengths]
+    """By field."""
+    row: int
+    texts: dict[str, str]
+    """The row's, decoded, by field."""
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One line of a log; each is an object of its own."""
+
+    schema: Literal["fsdpkit.logs/1"] = "fsdpkit.logs/1"
+    attempt: int
+    launch: int | None
+    rank: int | None
+    """Both null: the batch shell's."""
+    stream: str
+    """`out` or `err`."""
+    text: str
+
+
+class BrokenRank(Struct, frozen=True, kw_only=True):
+    """One failure. `rank` null: of a node, or of whoever the message names."""
+
+    launch: int | None
+    """Null: before the ranks were started."""
+    who: str
+    rank: int | None
+    message: str
+    follow_on: bool
+    """It only lost a peer, and there is a failure that explains it."""
+    same: list[str]
+    """Others who said so."""
+    details: list[str]
+    """The traceback, or the end of the rank's standard error."""
+    file: str | None
+
+
+class LogErrors(Struct, frozen=True, kw_only=True):
+    """Lines of the log of the batch shell, Slurm or a node."""
+
+    file: str
+    lines: list[str]
+
+
+class FailedAttempt(Struct, frozen=True, kw_only=True):
+    """What broke in one attempt, the first to fail first."""
+
+    attempt: int
+    broken: list[BrokenRank]
+    logs: list[LogErrors]
+
+
+class Failures(Struct, frozen=True, kw_only=True):
+    """`logs --errors`: of the newest attempt that failed, or of those that were asked for."""
+
+    schema: Literal["fsdpkit.logs-errors/1"] = "fsdpkit.logs-errors/1"
+    run: str
+    attempts: list[FailedAttempt]
+
+
+class Forgiven(Struct, frozen=True, kw_only=True):
+    """`nodes --forgive`: a node that jobs may use again."""
+
+    schema: Literal["fsdpkit.nodes-forgive/1"] = "fsdpkit.nodes-forgive/1"
+    node: str
+    queued: list[str]
+    """What waits in the queue and no longer avoids it."""
+    problems: list[str]
