@@ -28,7 +28,9 @@ def checked(text: str) -> dict[str, Any]:
     told = json.loads(text, parse_constant=_refuse)
     name = told["schema"]
     _validator(name).validate(told)
-    read = msgspec.convert(told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: value)
+    read = msgspec.convert(
+        told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: kind(value)
+    )
     assert json.loads(msgspec.json.encode(read, enc_hook=str)) == told
     return dict(told)
 
