@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from fsdpkit.cli.json_answers import ANSWERS, Error
-from fsdpkit.cli.json_schemas import file_of, name_of, schema_dir
+from fsdpkit.cli.json_answers import Error
+from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of, schema_dir
 
 BY_NAME = {
     name_of(answer): answer for answer in (*(a for kinds in ANSWERS.values() for a in kinds), Error)
@@ -28,7 +28,9 @@ def checked(text: str) -> dict[str, Any]:
     told = json.loads(text, parse_constant=_refuse)
     name = told["schema"]
     _validator(name).validate(told)
-    read = msgspec.convert(told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: value)
+    read = msgspec.convert(
+        told, BY_NAME[name], strict=True, dec_hook=lambda kind, value: kind(value)
+    )
     assert json.loads(msgspec.json.encode(read, enc_hook=str)) == told
     return dict(told)
 

@@ -81,8 +81,8 @@ def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
             _print(finding)
     status = worst(findings)
     if as_json:
-        from fsdpkit.cli.json_answers import Checked
         from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_reports import Checked
 
         print_answer(Checked(ok=status == 0, checks=findings))
     return status
@@ -215,8 +215,8 @@ def _print_json(
     remarks: Sequence[str],
     reached: Sequence[Reach],
 ) -> None:
-    from fsdpkit.cli.json_answers import Measured
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.json_reports import Measured
 
     print_answer(
         Measured(

@@ -22,7 +22,7 @@ import click
 
 from fsdpkit.cli.checkpoint_places import Place, find_checkpoints, of_step, require_some
 from fsdpkit.cli.checkpoint_save import command as save
-from fsdpkit.cli.options import complete_run, runs_option, table
+from fsdpkit.cli.options import complete_run, json_option, runs_option, table
 
 if TYPE_CHECKING:
     from fsdpkit.cli import json_answers
@@ -56,7 +56,7 @@ def _run_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @command.command("ls")
 @_run_argument
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     """List RUN's checkpoints, oldest first.
 
@@ -85,7 +85,8 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
 @command.command("verify")
 @_run_argument
 @click.option("--step", type=click.IntRange(0), help="Only the checkpoint of this step.")
-def verify(run: str, runs: str | None, task: int | None, step: int | None) -> int:
+@json_option
+def verify(run: str, runs: str | None, task: int | None, step: int | None, as_json: bool) -> int:
     """Read every byte of RUN's checkpoints.
 
     \b
@@ -95,27 +96,53 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None) -> in
     A checkpoint is whole when all is as it was written; exits with 74 if one is not.
     `sha256sum -c SHA256SUMS` in its directory says the same.
     """
-    from fsdpkit.errors import ConfigError, StorageError
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.errors import StorageError
 
-    wrong, chosen = 0, of_step(run, find_checkpoints(run, runs, task), step)
-    for name, path in chosen:
-        try:
-            problems = _problems_of(name, path)
-        except ConfigError as error:  # of another format
-            problems = [_without(path, str(error))]
-        if problems and not path.exists():
-            click.echo(f"{name}: removed meanwhile, as older ones are (keep_last)")
-            continue
-        for problem in problems or [f"whole, {_size(_bytes_of(path))}"]:
-            click.echo(f"{name}: {problem}")
-        wrong += bool(problems)
+    found: list[json_answers.Verified] = []
+    for name, path in of_step(run, find_checkpoints(run, runs, task), step):
+        found.append(_verified(name, path))
+        if not as_json:
+            _tell_verified(found[-1])
+    wrong = sum(not one.whole and not one.removed for one in found)
+    if as_json:
+        from fsdpkit.cli.json_answers import Verification
+
+        print_answer(Verification(ok=not wrong, checkpoints=found))
     if wrong:
         are = "is" if wrong == 1 else "are"
         raise StorageError(
-            f"{wrong} of {_count(chosen, 'checkpoint')} {are} not whole. A resume passes over such "
+            f"{wrong} of {_count(found, 'checkpoint')} {are} not whole. A resume passes over such "
             "a checkpoint and takes the newest whole one."
         )
     return 0
+
+
+def _verified(name: str, path: Path) -> json_answers.Verified:
+    from fsdpkit.cli.json_answers import Verified
+    from fsdpkit.errors import ConfigError
+
+    try:
+        problems = _problems_of(name, path)
+    except ConfigError as error:  # of another format
+        problems = [_without(path, str(error))]
+    removed = bool(problems) and not path.exists()
+    return Verified(
+        name=name,
+        path=str(path),
+        whole=not problems,
+        removed=removed,
+        problems=[] if removed else problems,
+        bytes=None if problems else _bytes_of(path),
+    )
+
+
+def _tell_verified(one: json_answers.Verified) -> None:
+    if one.removed:
+        click.echo(f"{one.name}: removed meanwhile, as older ones are (keep_last)")
+        return
+    for problem in one.problems or [f"whole, {_size(one.bytes or 0)}"]:
+        click.echo(f"{one.name}: {problem}")
 
 
 @command.command("export")
@@ -137,6 +164,7 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None) -> in
     help="Type of the weights (default: as they were trained).",
 )
 @click.option("--with-optimizer", is_flag=True, help="Its state, too; with --format file.")
+@json_option
 def export(
     run: str,
     destination: Path,
@@ -147,6 +175,7 @@ def export(
     kind: str,
     dtype: str | None,
     with_optimizer: bool,
+    as_json: bool,
 ) -> int:
     """Write the weights of one of RUN's checkpoints to DEST.
 
@@ -183,10 +212,27 @@ def export(
     else:
         export_hugging_face(checkpoint, target, dtype=chosen)
         files = sorted(target.iterdir())
-    size = _size(sum(file.stat().st_size for file in files))
+    total_bytes = sum(file.stat().st_size for file in files)
+    ways = _ways_to_load(target, destination, with_optimizer)
+    if as_json:
+        from fsdpkit.cli.json_answers import Exported
+        from fsdpkit.cli.json_output import print_answer
+
+        names = [str(file) for file in files]
+        print_answer(
+            Exported(
+                checkpoint=str(checkpoint),
+                path=str(target),
+                files=names,
+                bytes=total_bytes,
+                load=ways,
+            )
+        )
+        return 0
+    size = _size(total_bytes)
     what = "weights and optimizer" if with_optimizer else "weights"
     click.echo(f"{destination}: {what} of {checkpoint.name}, {size} in {_count(files, 'file')}")
-    for line in _ways_to_load(target, destination, with_optimizer):
+    for line in ways:
         click.echo(f"  {line}")
     return 0
 

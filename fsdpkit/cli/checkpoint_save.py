@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete_run, runs_option
+from fsdpkit.cli.options import complete_run, json_option, runs_option
+
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.saving import Request
 
 
 @click.command("save")
@@ -14,7 +20,8 @@ from fsdpkit.cli.options import complete_run, runs_option
 @click.option("--task", type=click.IntRange(0), help="Array task (default: all that run).")
 @runs_option
 @click.option("--wait", is_flag=True, help="Wait until the checkpoint has its name.")
-def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
+@json_option
+def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool) -> int:
     """Let RUN save a checkpoint now, after the step it is in, and go on.
 
     \b
@@ -31,6 +38,9 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
 
     opened = Run.open(run, runs=runs)
     requests = opened.save_checkpoint(array_task=task)
+    if as_json:
+        _print_json(opened.id, requests, wait)
+        return 0
     jobs = ", ".join(request.job_id for request in requests)
     click.echo(f"asked {opened.id} (job {jobs}) to save a checkpoint and to go on")
     if not wait:
@@ -38,9 +48,28 @@ def command(run: str, runs: str | None, task: int | None, wait: bool) -> int:
             click.echo(f"  to see it: fsdpkit checkpoint ls {shlex.quote(str(opened.dir))}")
         return 0
     for request in requests:
-        path = request.wait(lambda: click.echo(_SLOW, err=True))
+        path = _saved(request)
         click.echo(f"{path.name} is saved: {path}")
     return 0
+
+
+def _saved(request: Request) -> Path:
+    return request.wait(lambda: click.echo(_SLOW, err=True))
+
+
+def _print_json(run: str, requests: Sequence[Request], wait: bool) -> None:
+    from fsdpkit.cli.json_answers import Saved, Saving
+    from fsdpkit.cli.json_output import print_answer
+
+    jobs = [
+        Saving(
+            job_id=request.job_id,
+            task=request.array_task,
+            path=str(_saved(request)) if wait else None,
+        )
+        for request in requests
+    ]
+    print_answer(Saved(run=run, jobs=jobs))
 
 
 _SLOW = (

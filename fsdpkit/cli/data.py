@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsdpkit.cli.options import json_option
+
 if TYPE_CHECKING:
     from fsdpkit.data.index import Index
     from fsdpkit.data.pool import Progress
@@ -75,11 +77,13 @@ def command() -> None:
     help="A row that cannot be used ends it, or is left out.",
 )
 @click.option("--force", is_flag=True, help="Start over what was prepared from other input.")
+@json_option
 def prepare(
     inputs: tuple[str, ...],
     output: str,
     processes: int | None,
     force: bool,
+    as_json: bool,
     **settings: Any,
 ) -> int:
     """Tokenise .jsonl, .csv, .parquet or .txt files into memory-mapped shards.
@@ -104,6 +108,9 @@ def prepare(
         click.echo("fsdpkit: stopped; the same command goes on from here", err=True)
         raise
     index = done.index
+    if as_json:
+        _print_prepared(Path(output), index, done.found)
+        return 0
     if done.found:
         click.echo(f"{output}: is prepared already", err=True)
     _tell_bad_rows(index)
@@ -120,7 +127,8 @@ def prepare(
 @command.command("show")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--row", type=click.IntRange(0), default=0, help="Row to print, from 0.")
-def show(directory: str, row: int) -> int:
+@json_option
+def show(directory: str, row: int, as_json: bool) -> int:
     """Print what a prepared directory holds, and one of its rows."""
     from fsdpkit.cli.options import table
     from fsdpkit.data.index import read_index
@@ -131,6 +139,9 @@ def show(directory: str, row: int) -> int:
     index = read_index(path)
     if row >= index.rows:
         raise UsageError(f"--row {row}: {directory} has rows 0 to {index.rows - 1}.")
+    if as_json:
+        _print_data(path, index, row)
+        return 0
     tokens, made = open_tokens(path), index.preparation
     facts = {
         "task": made.task,
@@ -146,7 +157,10 @@ def show(directory: str, row: int) -> int:
         click.echo(_cut(f"{name:<12}{fact}"))
     _tell_bad_rows(index)
     click.echo("\nLength in tokens")
-    rows = [[name, *_percentiles(tokens.lengths(i))] for i, name in enumerate(made.fields)]
+    rows = [
+        [name, *(f"{length:,}" for length in _percentiles(tokens.lengths(i)))]
+        for i, name in enumerate(made.fields)
+    ]
     table(["FIELD", "MIN", "5%", "50%", "95%", "99%", "MAX"], rows)
     tokenizer = tokenizer_of(path, made.tokenizer)
     click.echo(f"\nRow {row:,}")
@@ -156,12 +170,66 @@ def show(directory: str, row: int) -> int:
     return 0
 
 
-def _percentiles(lengths: Any) -> list[str]:
+def _print_prepared(directory: Path, index: Index, found: bool) -> None:
+    from fsdpkit.cli.json_answers import Prepared
+    from fsdpkit.cli.json_output import print_answer
+
+    print_answer(
+        Prepared(
+            dir=str(directory.absolute()),
+            was_prepared=found,
+            task=index.preparation.task,
+            rows=index.rows,
+            tokens=index.tokens,
+            bytes=_bytes(index),
+            bad_rows=index.bad_rows,
+            bad_examples=list(index.bad_examples),
+            fingerprint=index.fingerprint,
+        )
+    )
+
+
+def _print_data(directory: Path, index: Index, row: int) -> None:
+    from fsdpkit.cli.json_answers import Lengths, PreparedData
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.data.prepared import open_tokens, tokenizer_of
+
+    tokens, made = open_tokens(directory), index.preparation
+    tokenizer = tokenizer_of(directory, made.tokenizer)
+    names = Lengths.__struct_fields__
+    print_answer(
+        PreparedData(
+            dir=str(directory.absolute()),
+            task=made.task,
+            tokenizer=made.tokenizer.file,
+            vocab_size=made.tokenizer.vocab_size,
+            rows=index.rows,
+            tokens=index.tokens,
+            bytes=_bytes(index),
+            shards=len(index.shards),
+            bad_rows=index.bad_rows,
+            bad_examples=list(index.bad_examples),
+            inputs=[record.path for record in made.inputs],
+            fingerprint=index.fingerprint,
+            lengths={
+                name: Lengths(**dict(zip(names, _percentiles(tokens.lengths(i)), strict=True)))
+                for i, name in enumerate(made.fields)
+            },
+            row=row,
+            texts={
+                name: tokenizer.decode(tokens.ids(row, i).tolist())
+                for i, name in enumerate(made.fields)
+            },
+        )
+    )
+
+
+def _percentiles(lengths: Any) -> list[int]:
     import numpy as np
 
     some = lengths[:: max(1, -(-len(lengths) // MOST_LENGTHS))]
     inner = np.percentile(some, [5, 50, 95, 99], method="lower")
-    return [f"{int(value):,}" for value in (lengths.min(), *inner, lengths.max())]
+    return [int(value) for value in (lengths.min(), *inner, lengths.max())]
 
 
 def _inputs(index: Index) -> str:
@@ -174,10 +242,13 @@ def _inputs(index: Index) -> str:
 
 
 def _size(index: Index) -> str:
-    width = int(index.dtype[2])
-    total = index.tokens * width + 8 * index.rows * (index.fields + 1)
     count = len(index.shards)
-    return f"{_megabytes(total)} in {count:,} shard{'s' if count > 1 else ''}"
+    return f"{_megabytes(_bytes(index))} in {count:,} shard{'s' if count > 1 else ''}"
+
+
+def _bytes(index: Index) -> int:
+    width = int(index.dtype[2])
+    return index.tokens * width + 8 * index.rows * (index.fields + 1)
 
 
 def _megabytes(count: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import complete, say_what_is_not_read, table
+from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
     from fsdpkit.config.job import JobSpec, LoadedJob
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 @click.command("jobs")
 @click.argument("name", required=False, shell_complete=complete("job"))
 @click.option("--all", "everything", is_flag=True, help="All keys, as TOML to save and submit.")
-def command(name: str | None, everything: bool) -> int:
+@json_option
+def command(name: str | None, everything: bool, as_json: bool) -> int:
     """List the jobs and where each was found, or show one with every value and its origin.
 
     \b
@@ -27,6 +29,8 @@ def command(name: str | None, everything: bool) -> int:
     from fsdpkit.config.job import load_job
 
     say_what_is_not_read()
+    if everything and as_json:
+        raise click.UsageError("--all prints TOML: leave out --json, or --all.")
     if everything:
         if name is None:
             raise click.UsageError("--all prints one job: name it, such as t5.")
@@ -35,14 +39,30 @@ def command(name: str | None, everything: bool) -> int:
         click.echo(as_toml(_for_elsewhere(load_job(name))), nl=False)
         return 0
     if name is not None:
-        _show(name)
+        _show(name, as_json)
         return 0
-    rows = []
+    from fsdpkit.cli.json_answers import Jobs, ListedJob
+    from fsdpkit.cli.json_output import print_answer
+
+    jobs = []
     for known, places in assets.available("job").items():
         spec = load_job(known).spec
-        shape = f"{spec.resources.nodes} x {spec.resources.gpus}"
-        found = ", ".join(layer.name for layer, _ in places)
-        rows.append([known, shape, found, spec.description])
+        jobs.append(
+            ListedJob(
+                name=known,
+                nodes=spec.resources.nodes,
+                gpus=spec.resources.gpus,
+                found_in=[layer.name for layer, _ in places],
+                description=spec.description,
+            )
+        )
+    if as_json:
+        print_answer(Jobs(jobs=jobs))
+        return 0
+    rows = [
+        [one.name, f"{one.nodes} x {one.gpus}", ", ".join(one.found_in), one.description]
+        for one in jobs
+    ]
     table(["JOB", "NODES x GPUS", "FOUND IN", "WHAT IT DOES"], rows)
     return 0
 
@@ -57,23 +77,46 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
     return job.spec if packaged else replace(job.spec, entry=str(job.entry))
 
 
-def _show(name: str) -> None:
-    import msgspec
-
+def _show(name: str, as_json: bool) -> None:
     from fsdpkit.config.job import load_job
 
     job = load_job(name)
+    if as_json:
+        _print_json(name, job)
+        return
     for path in job.files:
         click.echo(f"# {path}")
     click.echo(f"# entry: {job.entry}\n")
-    rows = []
+    rows = [[key, str(value), job.origin(key)] for key, value in _settings(job)]
+    table(["KEY", "VALUE", "FROM"], rows)
 
-    def walk(value: object, key: str) -> None:
+
+def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
+    """Each key that has a value."""
+    import msgspec
+
+    def walk(value: object, key: str) -> Iterator[tuple[str, object]]:
         if isinstance(value, dict) and value:
             for name, below in value.items():
-                walk(below, f"{key}.{name}" if key else str(name))
+                yield from walk(below, f"{key}.{name}" if key else str(name))
         elif value is not None:
-            rows.append([key, str(value), job.origin(key)])
+            yield key, value
 
-    walk(msgspec.to_builtins(job.spec), "")
-    table(["KEY", "VALUE", "FROM"], rows)
+    return walk(msgspec.to_builtins(job.spec), "")
+
+
+def _print_json(name: str, job: LoadedJob) -> None:
+    from fsdpkit.cli.json_answers import OneJob, Setting
+    from fsdpkit.cli.json_output import print_answer
+
+    print_answer(
+        OneJob(
+            name=name,
+            files=[str(path) for path in job.files],
+            entry=str(job.entry),
+            settings=[
+                Setting(key=key, value=value, origin=job.origin(key))
+                for key, value in _settings(job)
+            ],
+        )
+    )

@@ -1,4 +1,7 @@
-"""What each command prints with `--json`: one struct a shape, named by its `schema`.
+"""What commands print with `--json`: one struct a shape, named by its `schema`.
+
+What is read in a run's directory or measured is in json_reports.py, so that nothing but msgspec is
+loaded for the rest; json_schemas.py says which command prints what.
 
 Fields are only added to a shape; where one changes its meaning or goes, the number in `schema`
 changes. Paths are whole, times are Unix time in seconds, `null` is "not known". After a change here
@@ -10,17 +13,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import Struct
-
-from fsdpkit.reporting.comparison.compared import Comparison
-from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
-from fsdpkit.reporting.stacks import Place
-from fsdpkit.reporting.status.overview import Status
-from fsdpkit.reporting.usage import NodeUsage
-from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.node_report import NodeReport, Verdict
-from fsdpkit.runs.stack_requests import NodeStacks
-from fsdpkit.scheduling.checks import Finding
-from fsdpkit.scheduling.reachability import Reach
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -60,72 +52,6 @@ class Submitted(Struct, frozen=True, kw_only=True):
     job_id: str | None
     cluster: str
     dir: str
-
-
-class Statuses(Struct, frozen=True, kw_only=True):
-    """All runs in the directory of runs, newest first."""
-
-    schema: Literal["fsdpkit.status-all/1"] = "fsdpkit.status-all/1"
-    runs: list[Status]
-
-
-class Stacks(Struct, frozen=True, kw_only=True):
-    """Where the ranks of a running job are."""
-
-    schema: Literal["fsdpkit.stacks/1"] = "fsdpkit.stacks/1"
-    run: str
-    job_id: str
-    places: list[Place]
-    odd_one: int | None = None
-    """The rank that the others wait for; null: nobody stands out."""
-    nodes: list[NodeStacks]
-    silent: list[SilentNode]
-
-
-class SilentNode(Struct, frozen=True, kw_only=True):
-    """A node whose agent gave no answer."""
-
-    node: int
-    name: str
-    ranks: list[int]
-
-
-class Usage(Struct, frozen=True, kw_only=True):
-    """What each node of a run uses; silent and idle nodes first."""
-
-    schema: Literal["fsdpkit.top/1"] = "fsdpkit.top/1"
-    run: str
-    job_id: str | None
-    attempt: int
-    over: bool
-    nodes: list[NodeUsage]
-
-
-class Nodes(Struct, frozen=True, kw_only=True):
-    """The nodes that later jobs avoid."""
-
-    schema: Literal["fsdpkit.nodes/1"] = "fsdpkit.nodes/1"
-    nodes: list[AvoidedNode]
-
-
-class Checked(Struct, frozen=True, kw_only=True):
-    """`check` of the login node."""
-
-    schema: Literal["fsdpkit.check/1"] = "fsdpkit.check/1"
-    ok: bool
-    checks: list[Finding]
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """`check --nodes`: what a job measured on the nodes."""
-
-    schema: Literal["fsdpkit.check-nodes/1"] = "fsdpkit.check-nodes/1"
-    run: str
-    dir: str
-    nodes: list[Verdict]
-    remarks: list[str]
-    reachability: list[Reach]
-    measured: NodeReport | None
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -197,18 +123,283 @@ class Pruned(Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-ANSWERS: dict[str, tuple[Any, ...]] = {
-    "submit": (Submitted,),
-    "resume": (Submitted,),
-    "status": (Status, Statuses),
-    "diagnose": (Diagnosis,),
-    "compare": (Comparison,),
-    "stacks": (Stacks,),
-    "top": (Usage,),
-    "check": (Checked, Measured),
-    "nodes": (Nodes,),
-    "checkpoint ls": (Checkpoints,),
-    "track": (Tracked,),
-    "prune": (Pruned,),
-}
-"""By command."""
+class Cancelled(Struct, frozen=True, kw_only=True):
+    """A run that was asked to end."""
+
+    schema: Literal["fsdpkit.cancel/1"] = "fsdpkit.cancel/1"
+    run: str
+    job_id: str | None
+    had_ended: bool
+    """It had before; nothing was asked."""
+    saving: list[str]
+    """Jobs that were asked to save a checkpoint and to stop; the others are ended at once."""
+    state: str | None
+    """In words, if it has ended."""
+
+
+class Saving(Struct, frozen=True, kw_only=True):
+    """One job that was asked for a checkpoint."""
+
+    job_id: str
+    task: int | None
+    path: str | None
+    """Of the checkpoint; null without --wait."""
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """A run that was asked to save a checkpoint and to go on."""
+
+    schema: Literal["fsdpkit.checkpoint-save/1"] = "fsdpkit.checkpoint-save/1"
+    run: str
+    jobs: list[Saving]
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """A checkpoint whose every byte was read."""
+
+    name: str
+    path: str
+    whole: bool
+    removed: bool
+    """It went meanwhile, as older ones do; nothing is wrong."""
+    problems: list[str]
+    bytes: int | None
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What `checkpoint verify` found; the exit status is 74 if one is not whole."""
+
+    schema: Literal["fsdpkit.checkpoint-verify/1"] = "fsdpkit.checkpoint-verify/1"
+    ok: bool
+    checkpoints: list[Verified]
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """The weights of a checkpoint, written for another program."""
+
+    schema: Literal["fsdpkit.checkpoint-export/1"] = "fsdpkit.checkpoint-export/1"
+    checkpoint: str
+    path: str
+    files: list[str]
+    bytes: int
+    load: list[str]
+    """How to read it, a line each."""
+
+
+class ListedJob(Struct, frozen=True, kw_only=True):
+    """A job that can be submitted by its name."""
+
+    name: str
+    nodes: int
+    gpus: int
+    """Per node."""
+    found_in: list[str]
+    """The places, the strongest last."""
+    description: str
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """All jobs that have a name."""
+
+    schema: Literal["fsdpkit.jobs/1"] = "fsdpkit.jobs/1"
+    jobs: list[ListedJob]
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One key of a job."""
+
+    key: str
+    """Such as `resources.nodes`."""
+    value: Any
+    origin: str
+    """Where the value is from."""
+
+
+class OneJob(Struct, frozen=True, kw_only=True):
+    """A job with every value that is set, and its origin."""
+
+    schema: Literal["fsdpkit.jobs-show/1"] = "fsdpkit.jobs-show/1"
+    name: str
+    files: list[str]
+    entry: str
+    settings: list[Setting]
+
+
+class ListedSite(Struct, frozen=True, kw_only=True):
+    """A cluster with a profile."""
+
+    name: str
+    title: str
+    found_in: list[str]
+    verified: str | None
+    gpus_per_node: dict[str, int]
+    """By kind of node, of those with GPUs."""
+
+
+class Sites(Struct, frozen=True, kw_only=True):
+    """All cluster profiles."""
+
+    schema: Literal["fsdpkit.sites/1"] = "fsdpkit.sites/1"
+    sites: list[ListedSite]
+
+
+class OneSite(Struct, frozen=True, kw_only=True):
+    """A cluster's profile, its files laid over one another."""
+
+    schema: Literal["fsdpkit.sites-show/1"] = "fsdpkit.sites-show/1"
+    name: str
+    files: list[str]
+    profile: dict[str, Any]
+    """By site/schema/site.schema.json."""
+
+
+class ListedTemplate(Struct, frozen=True, kw_only=True):
+    """A template."""
+
+    name: str
+    version: str
+    found_in: list[str]
+    description: str
+
+
+class Templates(Struct, frozen=True, kw_only=True):
+    """All templates."""
+
+    schema: Literal["fsdpkit.templates/1"] = "fsdpkit.templates/1"
+    templates: list[ListedTemplate]
+
+
+class OneTemplate(Struct, frozen=True, kw_only=True):
+    """A template and its parameters."""
+
+    schema: Literal["fsdpkit.templates-show/1"] = "fsdpkit.templates-show/1"
+    name: str
+    version: str
+    description: str
+    found_in: str
+    dir: str
+    sha256: str
+    parameters: dict[str, Any]
+    """By site/schema/template.schema.json."""
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A run's report, as one HTML file."""
+
+    schema: Literal["fsdpkit.report/1"] = "fsdpkit.report/1"
+    run: str
+    path: str
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """A directory that `data prepare` made."""
+
+    schema: Literal["fsdpkit.data-prepare/1"] = "fsdpkit.data-prepare/1"
+    dir: str
+    was_prepared: bool
+    """It had been before, from the same input."""
+    task: str
+    rows: int
+    tokens: int
+    bytes: int
+    bad_rows: int
+    bad_examples: list[str]
+    """Why some of the rows that were left out cannot be used."""
+    fingerprint: str
+
+
+class Lengths(Struct, frozen=True, kw_only=True):
+    """How many tokens the rows have in one field."""
+
+    min: int
+    p5: int
+    p50: int
+    p95: int
+    p99: int
+    max: int
+
+
+class PreparedData(Struct, frozen=True, kw_only=True):
+    """What a prepared directory holds, and one of its rows."""
+
+    schema: Literal["fsdpkit.data-show/1"] = "fsdpkit.data-show/1"
+    dir: str
+    task: str
+    tokenizer: str
+    vocab_size: int
+    rows: int
+    tokens: int
+    bytes: int
+    shards: int
+    bad_rows: int
+    bad_examples: list[str]
+    inputs: list[str]
+    fingerprint: str
+    lengths: dict[str, Lengths]
+    """By field."""
+    row: int
+    texts: dict[str, str]
+    """The row's, decoded, by field."""
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One line of a log; each is an object of its own."""
+
+    schema: Literal["fsdpkit.logs/1"] = "fsdpkit.logs/1"
+    attempt: int
+    launch: int | None
+    rank: int | None
+    """Both null: the batch shell's."""
+    stream: str
+    """`out` or `err`."""
+    text: str
+
+
+class BrokenRank(Struct, frozen=True, kw_only=True):
+    """One failure. `rank` null: of a node, or of whoever the message names."""
+
+    launch: int | None
+    """Null: before the ranks were started."""
+    who: str
+    rank: int | None
+    message: str
+    follow_on: bool
+    """It only lost a peer, and there is a failure that explains it."""
+    same: list[str]
+    """Others who said so."""
+    details: list[str]
+    """The traceback, or the end of the rank's standard error."""
+    file: str | None
+
+
+class LogErrors(Struct, frozen=True, kw_only=True):
+    """Lines of the log of the batch shell, Slurm or a node."""
+
+    file: str
+    lines: list[str]
+
+
+class FailedAttempt(Struct, frozen=True, kw_only=True):
+    """What broke in one attempt, the first to fail first."""
+
+    attempt: int
+    broken: list[BrokenRank]
+    logs: list[LogErrors]
+
+
+class Failures(Struct, frozen=True, kw_only=True):
+    """`logs --errors`: of the newest attempt that failed, or of those that were asked for."""
+
+    schema: Literal["fsdpkit.logs-errors/1"] = "fsdpkit.logs-errors/1"
+    run: str
+    attempts: list[FailedAttempt]
+
+
+class Forgiven(Struct, frozen=True, kw_only=True):
+    """`nodes --forgive`: a node that jobs may use again."""
+
+    schema: Literal["fsdpkit.nodes-forgive/1"] = "fsdpkit.nodes-forgive/1"
+    node: str
+    queued: list[str]
+    """What waits in the queue and no longer avoids it."""
+    problems: list[str]

@@ -21,6 +21,11 @@ _printed: list[object] = []
 """Whether this process has printed its answer; what goes wrong later is for standard error."""
 
 
+def begin() -> None:
+    """Before a command: none of its answer is printed yet."""
+    _printed.clear()
+
+
 def print_answer(answer: object) -> None:
     """Print a command's one answer, a struct of json_answers.py."""
     _printed.append(True)

@@ -4,14 +4,67 @@ answer of `--json` and a README.md that lists them."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
-from fsdpkit.cli.json_answers import ANSWERS, Error
+from fsdpkit.cli.json_answers import (
+    Cancelled,
+    Checkpoints,
+    Error,
+    Exported,
+    Failures,
+    Forgiven,
+    Jobs,
+    Line,
+    OneJob,
+    OneSite,
+    OneTemplate,
+    Prepared,
+    PreparedData,
+    Pruned,
+    Saved,
+    Sites,
+    Submitted,
+    Templates,
+    Tracked,
+    Verification,
+    Written,
+)
+from fsdpkit.cli.json_reports import Checked, Measured, Nodes, Stacks, Statuses, Usage
 from fsdpkit.config import assets
+from fsdpkit.reporting.comparison.compared import Comparison
+from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
+from fsdpkit.reporting.status.overview import Status
+
+ANSWERS: Mapping[str, tuple[Any, ...]] = {
+    "submit": (Submitted,),
+    "resume": (Submitted,),
+    "status": (Status, Statuses),
+    "diagnose": (Diagnosis,),
+    "compare": (Comparison,),
+    "stacks": (Stacks,),
+    "top": (Usage,),
+    "check": (Checked, Measured),
+    "nodes": (Nodes, Forgiven),
+    "logs": (Line, Failures),
+    "report": (Written,),
+    "data prepare": (Prepared,),
+    "data show": (PreparedData,),
+    "cancel": (Cancelled,),
+    "checkpoint ls": (Checkpoints,),
+    "checkpoint save": (Saved,),
+    "checkpoint verify": (Verification,),
+    "checkpoint export": (Exported,),
+    "jobs": (Jobs, OneJob),
+    "sites": (Sites, OneSite),
+    "templates": (Templates, OneTemplate),
+    "track": (Tracked,),
+    "prune": (Pruned,),
+}
+"""What each command prints, by its name."""
 
 _README = """\
 # What `--json` prints

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.logs.errors import Broken, Errors
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
 
 _NEWEST, _ALL = "newest", "all"
-_WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
+_WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_json"}
 
 
 @click.command("logs")
@@ -38,6 +38,7 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task"}
 @click.option("--by-time", is_flag=True, help="Merge ranks by the time stamps in their lines.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing until the run ends.")
 @click.option("--errors", is_flag=True, help="Only what broke, the first to fail first.")
+@json_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -54,6 +55,7 @@ def command(
     by_time: bool,
     follow: bool,
     errors: bool,
+    as_json: bool,
 ) -> int:
     """Print what the ranks of RUN (else the newest) wrote.
 
@@ -79,7 +81,7 @@ def command(
     opened = Run.open(chosen(run, runs), runs=runs)
     task = _task(opened, task)
     if errors:
-        return _print_errors(opened, task, attempt)
+        return _print_errors(opened, task, attempt, as_json)
     first, last = _attempts(opened, task, attempt, follow)
     choice = Choice(
         ranks=_ranks(opened, ranks, all_ranks, batch),
@@ -95,13 +97,20 @@ def command(
     if wanted is None:
         _say_what_is_left_out(sources)
     if follow:
-        print_lines(following(opened, choice, tail=wanted), fronts(opened, choice), live=True)
+        found = following(opened, choice, tail=wanted)
+        if as_json:
+            _print_items(found)
+        else:
+            print_lines(found, fronts(opened, choice), live=True)
         sources = sources_of(opened.paths, opened.record, choice)
     if not sources:
-        _say_why_there_is_nothing(opened, choice)
+        _say_why_there_is_nothing(opened, choice, as_json)
     if not follow:
         batches = merged(sources, wanted) if by_time else in_order(sources, wanted)
-        print_lines(batches, fronts(opened, choice), live=False)
+        if as_json:
+            _print_items(batches)
+        else:
+            print_lines(batches, fronts(opened, choice), live=False)
     return 0
 
 
@@ -241,7 +250,25 @@ def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, liv
         out.flush()
 
 
-def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
+def _print_items(batches: Iterable[Batch]) -> None:
+    """An object a line, at once: who reads it waits for the next."""
+    from fsdpkit.cli.json_answers import Line
+    from fsdpkit.cli.json_output import print_item
+
+    for source, lines in batches:
+        for line in lines:
+            print_item(
+                Line(
+                    attempt=source.attempt,
+                    launch=None if source.is_batch else source.launch,
+                    rank=None if source.is_batch else source.rank,
+                    stream=source.stream,
+                    text=line,
+                )
+            )
+
+
+def _say_why_there_is_nothing(run: Run, choice: Choice, as_json: bool) -> None:
     """Raises NotFoundError, after what the batch shell has to say."""
     from dataclasses import replace
 
@@ -253,7 +280,10 @@ def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
     )
     if not logs:
         raise NotFoundError(f"run {run.id} has not started yet, so there is no output")
-    print_lines(in_order(logs), fronts(run, replace(choice, ranks=frozenset())), live=False)
+    if as_json:
+        _print_items(in_order(logs))
+    else:
+        print_lines(in_order(logs), fronts(run, replace(choice, ranks=frozenset())), live=False)
     who = "a rank" if choice.ranks is None else f"rank {_spans(sorted(choice.ranks))}"
     raise NotFoundError(f"{who} of {run.id} wrote no such log; above is the start-up log")
 
@@ -261,7 +291,7 @@ def _say_why_there_is_nothing(run: Run, choice: Choice) -> None:
 # Errors
 
 
-def _print_errors(run: Run, task: int | None, attempt: str) -> int:
+def _print_errors(run: Run, task: int | None, attempt: str, as_json: bool) -> int:
     from fsdpkit.reporting.logs.errors import errors_in
     from fsdpkit.reporting.logs.lines import Choice
     from fsdpkit.runs.history import history_of
@@ -269,7 +299,7 @@ def _print_errors(run: Run, task: int | None, attempt: str) -> int:
     history = history_of(run.paths, run.record, task)
     first, last = _attempts(run, task, attempt, follow=False)
     if not history.attempts:
-        _say_why_there_is_nothing(run, Choice(array_task=task))
+        _say_why_there_is_nothing(run, Choice(array_task=task), as_json)
     newest = attempt == _NEWEST  # that has any
     numbers = range(
         0 if newest else first, (history.attempts[-1].number if last is None else last) + 1
@@ -279,7 +309,11 @@ def _print_errors(run: Run, task: int | None, attempt: str) -> int:
         for one in history.attempts
         if one.number in numbers and (errors := errors_in(one, run.paths, run.record))
     ]
-    for errors in found[-1:] if newest else found:
+    told_of = found[-1:] if newest else found
+    if as_json:
+        _print_failures(run, told_of)
+        return 0
+    for errors in told_of:
         _print_attempt(errors, run.dir)
     if not found:
         click.echo(f"fsdpkit: no failure is on record in attempt {_spans(numbers)}", err=True)
@@ -287,6 +321,33 @@ def _print_errors(run: Run, task: int | None, attempt: str) -> int:
         told = f"attempt {_spans(earlier)} failed, too: --attempt all shows it"
         click.echo(f"fsdpkit: {told}", err=True)
     return 0
+
+
+def _print_failures(run: Run, found: Iterable[Errors]) -> None:
+    from fsdpkit.cli.json_answers import BrokenRank, FailedAttempt, Failures, LogErrors
+    from fsdpkit.cli.json_output import print_answer
+
+    attempts = [
+        FailedAttempt(
+            attempt=errors.attempt,
+            broken=[
+                BrokenRank(
+                    launch=one.launch,
+                    who=one.who,
+                    rank=one.rank,
+                    message=one.message,
+                    follow_on=one.follow_on,
+                    same=[other.who for other in one.same],
+                    details=list(one.details),
+                    file=None if one.file is None else str(one.file),
+                )
+                for one in errors.broken
+            ],
+            logs=[LogErrors(file=str(path), lines=list(lines)) for path, lines in errors.logs],
+        )
+        for errors in found
+    ]
+    print_answer(Failures(run=run.id, attempts=attempts))
 
 
 def _print_attempt(errors: Errors, run_dir: Path) -> None:

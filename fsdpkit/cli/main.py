@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fsdpkit import __version__
-from fsdpkit.cli.json_output import kind_of, print_error
+from fsdpkit.cli.json_output import begin, kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
 from fsdpkit.errors import FsdpkitError
 
@@ -122,6 +122,7 @@ def _host(ctx: click.Context) -> Any:
 def main() -> None:
     """Run, and exit. Errors of ours end with their own code and one message on standard error."""
     guard()
+    begin()
     try:
         status = fsdpkit(prog_name="fsdpkit", standalone_mode=False)
     except click.ClickException as error:

@@ -29,12 +29,12 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
 
     top = runs_dir(runs)
     if forgive is not None:
-        _forgive(top, forgive)
+        _forgive(top, forgive, as_json)
         return 0
     found = avoided_nodes.avoided(top, now_s())
     if as_json:
-        from fsdpkit.cli.json_answers import Nodes
         from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_reports import Nodes
 
         print_answer(Nodes(nodes=found))
         return 0
@@ -48,7 +48,7 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
     return 0
 
 
-def _forgive(top: Path, node: str) -> None:
+def _forgive(top: Path, node: str, as_json: bool) -> None:
     """For jobs to come, and for those that wait in the queue already."""
     from fsdpkit.errors import FsdpkitError, NotFoundError
     from fsdpkit.runs import avoided_nodes
@@ -64,6 +64,12 @@ def _forgive(top: Path, node: str) -> None:
     freed, problems = use_again(node, top, cluster)
     if not was_avoided and not freed:
         raise NotFoundError(f"{node} is not avoided by runs in {top}")
+    if as_json:
+        from fsdpkit.cli.json_answers import Forgiven
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(Forgiven(node=node, queued=list(freed), problems=list(problems)))
+        return
     too = f", also by what waits in the queue: {', '.join(freed)}" if freed else ""
     click.echo(f"{node} may be used again{too}")
     for problem in problems:

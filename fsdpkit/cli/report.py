@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
 
 
 @click.command("report")
@@ -19,7 +19,10 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
     help="File to write, or `-` to print (default: RUN.html in the current directory).",
 )
 @click.option("--task", type=click.IntRange(0), help="One task of an array in full.")
-def command(run: str | None, runs: str | None, output: str | None, task: int | None) -> int:
+@json_option
+def command(
+    run: str | None, runs: str | None, output: str | None, task: int | None, as_json: bool
+) -> int:
     """Write one HTML file about RUN (else the newest) that needs nothing else, to look at or to
     send.
 
@@ -35,6 +38,8 @@ def command(run: str | None, runs: str | None, output: str | None, task: int | N
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.scheduling.run import Run
 
+    if output == "-" and as_json:
+        raise click.UsageError("-o - prints the report, --json where it is: choose one.")
     opened = Run.open(chosen(run, runs), runs=runs)
     html = page(opened, task)
     if output == "-":
@@ -46,5 +51,11 @@ def command(run: str | None, runs: str | None, output: str | None, task: int | N
         write_atomically(path, html, by_umask=True)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-    click.echo(path)
+    if as_json:
+        from fsdpkit.cli.json_answers import Written
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(Written(run=opened.id, path=str(path.absolute())))
+    else:
+        click.echo(path)
     return 0

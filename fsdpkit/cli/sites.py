@@ -2,35 +2,80 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from fsdpkit.cli.options import complete, say_what_is_not_read, table
+from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+
+if TYPE_CHECKING:
+    from fsdpkit.cli.json_answers import ListedSite
 
 
 @click.command("sites")
 @click.argument("name", required=False, shell_complete=complete("site"))
-def command(name: str | None) -> int:
+@json_option
+def command(name: str | None, as_json: bool) -> int:
     """List the cluster profiles and where each was found, or show one.
 
     \b
       fsdpkit sites
       fsdpkit sites osc-ascend
     """
-    from fsdpkit.config import assets
-    from fsdpkit.config.site import load_site
+    from fsdpkit.cli.json_answers import Sites
+    from fsdpkit.cli.json_output import print_answer
 
     say_what_is_not_read()
     if name is not None:
-        for layer, path in assets.find("site", name):
-            click.echo(f"# {layer.name}: {path}")
-            click.echo(path.read_text(encoding="utf-8"))
-        load_site(name)
-        return 0
-    rows = []
+        _show(name, as_json)
+    elif as_json:
+        print_answer(Sites(sites=_listed()))
+    else:
+        table(["SITE", "FOUND IN", "VERIFIED", "NODES"], [_row(site) for site in _listed()])
+    return 0
+
+
+def _listed() -> list[ListedSite]:
+    from fsdpkit.cli.json_answers import ListedSite
+    from fsdpkit.config import assets
+    from fsdpkit.config.site import load_site
+
+    sites = []
     for known, places in assets.available("site").items():
         profile = load_site(known).profile
-        kinds = [f"{n} ({k.gpus or '?'} GPUs)" for n, k in profile.node_types.items() if k.gpus]
-        found = ", ".join(layer.name for layer, _ in places)
-        rows.append([known, found, profile.verified or "-", ", ".join(kinds) or profile.title])
-    table(["SITE", "FOUND IN", "VERIFIED", "NODES"], rows)
-    return 0
+        sites.append(
+            ListedSite(
+                name=known,
+                title=profile.title,
+                found_in=[layer.name for layer, _ in places],
+                verified=profile.verified or None,
+                gpus_per_node={n: k.gpus for n, k in profile.node_types.items() if k.gpus},
+            )
+        )
+    return sites
+
+
+def _row(site: ListedSite) -> list[str]:
+    kinds = [f"{name} ({gpus} GPUs)" for name, gpus in site.gpus_per_node.items()]
+    found = ", ".join(site.found_in)
+    return [site.name, found, site.verified or "-", ", ".join(kinds) or site.title]
+
+
+def _show(name: str, as_json: bool) -> None:
+    import msgspec
+
+    from fsdpkit.cli.json_answers import OneSite
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.config import assets
+    from fsdpkit.config.site import load_site
+
+    places = assets.find("site", name)
+    if as_json:
+        profile = msgspec.to_builtins(load_site(name).profile)
+        files = [str(path) for _, path in places]
+        print_answer(OneSite(name=name, files=files, profile=profile))
+        return
+    for layer, path in places:
+        click.echo(f"# {layer.name}: {path}")
+        click.echo(path.read_text(encoding="utf-8"))
+    load_site(name)

@@ -104,8 +104,8 @@ def _lacking(asked: Asked) -> list[str]:
 
 
 def _print_json(asked: Asked) -> None:
-    from fsdpkit.cli.json_answers import SilentNode, Stacks
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.json_reports import SilentNode, Stacks
     from fsdpkit.reporting.stacks import places
 
     print_answer(

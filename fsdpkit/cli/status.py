@@ -83,7 +83,7 @@ def command(
             return json_of(status) if as_json else "\n".join(_described(status))
         statuses, left_out = all_statuses(top, None if everything or as_json else NEWEST, asking)
         if as_json:
-            from fsdpkit.cli.json_answers import Statuses
+            from fsdpkit.cli.json_reports import Statuses
 
             return json_of(Statuses(runs=statuses))
         return "\n".join(_listed(statuses, left_out)) if statuses else f"no runs in {top}"

@@ -4,37 +4,73 @@ from __future__ import annotations
 
 import click
 
-from fsdpkit.cli.options import complete, say_what_is_not_read, table
+from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 
 @click.command("templates")
 @click.argument("name", required=False, shell_complete=complete("template"))
-def command(name: str | None) -> int:
+@json_option
+def command(name: str | None, as_json: bool) -> int:
     """List the templates and where each was found, or show one and its parameters.
 
     \b
       fsdpkit templates
       fsdpkit templates torchrun
     """
+    from fsdpkit.cli.json_answers import ListedTemplate, Templates
+    from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config import assets
     from fsdpkit.config.template import load_template
 
     say_what_is_not_read()
     if name is not None:
-        template = load_template(name)
-        manifest = template.manifest
-        click.echo(f"{manifest.name} {manifest.version}: {manifest.description}")
-        click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}\n")
-        rows = [
-            [key, p.type, "unset" if p.default is None else str(p.default), p.help]
-            for key, p in manifest.parameters.items()
-        ]
-        table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)
+        _show(name, as_json)
         return 0
-    rows = []
+    listed = []
     for known, places in assets.available("template").items():
         manifest = load_template(known).manifest
-        found = ", ".join(layer.name for layer, _ in places)
-        rows.append([known, manifest.version, found, manifest.description])
+        listed.append(
+            ListedTemplate(
+                name=known,
+                version=manifest.version,
+                found_in=[layer.name for layer, _ in places],
+                description=manifest.description,
+            )
+        )
+    if as_json:
+        print_answer(Templates(templates=listed))
+        return 0
+    rows = [[one.name, one.version, ", ".join(one.found_in), one.description] for one in listed]
     table(["TEMPLATE", "VERSION", "FOUND IN", "WHAT IT MAKES"], rows)
     return 0
+
+
+def _show(name: str, as_json: bool) -> None:
+    import msgspec
+
+    from fsdpkit.cli.json_answers import OneTemplate
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.config.template import load_template
+
+    template = load_template(name)
+    manifest = template.manifest
+    if as_json:
+        print_answer(
+            OneTemplate(
+                name=manifest.name,
+                version=manifest.version,
+                description=manifest.description,
+                found_in=template.layer,
+                dir=str(template.dir),
+                sha256=template.sha256,
+                parameters=msgspec.to_builtins(manifest.parameters),
+            )
+        )
+        return
+    click.echo(f"{manifest.name} {manifest.version}: {manifest.description}")
+    click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}\n")
+    rows = [
+        [key, p.type, "unset" if p.default is None else str(p.default), p.help]
+        for key, p in manifest.parameters.items()
+    ]
+    table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)

@@ -139,8 +139,8 @@ def _usage(attempt: Attempt, reader: Reader) -> list[NodeUsage]:
 
 
 def _print_json(run: Run, attempt: Attempt, reader: Reader) -> None:
-    from fsdpkit.cli.json_answers import Usage
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.json_reports import Usage
     from fsdpkit.reporting.usage import worst_first
 
     print_answer(

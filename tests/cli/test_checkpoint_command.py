@@ -21,6 +21,7 @@ from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from tests.conftest import Completed, answer_of
+from tests.json_answers import checked
 from tests.runs.trained import STEPS, copied, flip, measure, trained_run
 from tests.training.launch import EXAMPLE
 
@@ -286,6 +287,21 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         a.dtype == other[n].dtype and torch.equal(a, other[n]) for n, a in one.items()
     )
+
+
+def test_verify_and_export_as_json(run: TaskPaths, checkpoint: Command, tmp_path: Path) -> None:
+    flip(run.checkpoints / "step-4" / SHARD)
+    done = checkpoint("verify", run.dir, "--json")
+    assert (done.returncode, "not whole" in done.stderr) == (74, True)
+    told = checked(done.stdout)
+    assert not told["ok"]
+    assert [one["whole"] for one in told["checkpoints"]] == [True, False, True]
+    assert SHARD in told["checkpoints"][1]["problems"][0]
+    told = answer_of(checkpoint("export", run.dir, "model", "--json"))
+    assert (Path(told["checkpoint"]).name, told["path"]) == ("step-6", str(tmp_path / "model"))
+    assert sum(Path(name).stat().st_size for name in told["files"]) == told["bytes"]
+    refused = checkpoint("export", run.dir, "other", "--step", 4, "--json")
+    assert checked(refused.stdout)["kind"] == "storage"
 
 
 def test_an_export_has_the_bits_of_the_run_s_own(

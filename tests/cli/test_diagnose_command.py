@@ -14,6 +14,7 @@ from tests.reporting.test_evidence import fails
 
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
 KEYS = {
+    "schema",
     *("cause", "sentence", "rank", "node", "attempt", "task", "sharing", "unread_tasks"),
     *("evidence", "action", "again", "follow_on", "earlier", "looked_at"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import msgspec
 import pytest
 
 from fsdpkit import errors
-from fsdpkit.cli.json_answers import ANSWERS, Error
+from fsdpkit.cli.json_answers import Error
 from fsdpkit.cli.json_output import as_json, kind_of
-from fsdpkit.cli.json_schemas import file_of, files, name_of, schema_dir
+from fsdpkit.cli.json_schemas import ANSWERS, file_of, files, name_of, schema_dir
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
-from tests.conftest import Completed
+from fsdpkit.runs.avoided_nodes import avoid
+from tests.conftest import Completed, answer_of
 from tests.json_answers import BY_NAME, checked
 
 Fsdpkit = Callable[..., Completed]
@@ -98,6 +100,38 @@ def test_json_for_the_script_is_not_for_us(fsdpkit: Fsdpkit) -> None:
 def test_no_runs_and_no_nodes_are_answers(fsdpkit: Fsdpkit) -> None:
     assert checked(fsdpkit("status", "--json").stdout)["runs"] == []
     assert checked(fsdpkit("nodes", "--json").stdout)["nodes"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "schema"),
+    [
+        (["jobs"], "jobs"),
+        (["jobs", "t5"], "jobs-show"),
+        (["sites"], "sites"),
+        (["sites", "osc-pitzer"], "sites-show"),
+        (["templates"], "templates"),
+        (["templates", "torchrun"], "templates-show"),
+    ],
+)
+def test_what_can_be_submitted_is_told_as_json(
+    words: list[str], schema: str, fsdpkit: Fsdpkit
+) -> None:
+    told = answer_of(fsdpkit(*words, "--json"))
+    assert told["schema"] == f"fsdpkit.{schema}/1"
+    if len(words) == 2:
+        assert told["name"] == words[1]
+    else:
+        assert fsdpkit(*words).stdout.count("\n") == len(told[words[0]]) + 1
+
+
+def test_a_forgiven_node_is_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    until_s = time.time() + 3600
+    (tmp_path / "runs").mkdir()
+    avoid(tmp_path / "runs", "node017", why="it broke", run_id="r", until_s=until_s)
+    (note,) = answer_of(fsdpkit("nodes", "--json"))["nodes"]
+    assert (note["node"], note["why"], note["until_s"]) == ("node017", "it broke", until_s)
+    assert answer_of(fsdpkit("nodes", "--forgive", "node017", "--json"))["node"] == "node017"
+    assert answer_of(fsdpkit("nodes", "--json"))["nodes"] == []
 
 
 def test_a_run_whose_name_is_no_utf_8_and_steers_a_terminal_is_valid_json(

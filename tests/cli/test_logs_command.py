@@ -19,7 +19,8 @@ import pytest
 
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
+from tests.json_answers import checked
 from tests.reporting.log_runs import T0_S, append, attempt_of, failure, launch, make_run
 
 Fsdpkit = Callable[..., Completed]
@@ -45,6 +46,30 @@ def test_one_rank_s_lines_are_as_it_wrote_them(run: Run, fsdpkit: Fsdpkit) -> No
     assert fsdpkit("logs", str(run.dir), "--stream", "err").stdout == "a warning\n"
     assert fsdpkit("logs", str(run.dir), "--launch", "1").stdout == "once more\n"
     assert fsdpkit("logs", str(run.dir), "--batch").stdout == "the batch shell\n"
+
+
+def test_each_line_is_an_object_with_json(run: Run, fsdpkit: Fsdpkit) -> None:
+    done = fsdpkit("logs", str(run.dir), "--rank", "0,2", "--batch", "--json")
+    told = [checked(line) for line in done.stdout.splitlines()]
+    assert {one["schema"] for one in told} == {"fsdpkit.logs/1"}
+    assert {(one["rank"], one["launch"], one["stream"], one["text"]) for one in told} == {
+        (0, 0, "out", "I am 0"),
+        (0, 0, "err", "a warning"),
+        (0, 1, "out", "once more"),
+        (2, 0, "out", "I am 2"),
+        (None, None, "out", "the batch shell"),
+    }
+    followed = fsdpkit("logs", str(run.dir), "--follow", "--json").stdout.splitlines()
+    assert [checked(line)["text"] for line in followed].count("I am 0") == 1
+
+
+def test_an_error_is_an_object_behind_the_lines(run: Run, fsdpkit: Fsdpkit) -> None:
+    for path in (run.dir / "attempt-0").glob("rank-1.*"):
+        path.unlink()
+    done = fsdpkit("logs", str(run.dir), "--rank", "1", "--json")
+    assert done.returncode == 66
+    line, error = (checked(line) for line in done.stdout.splitlines())
+    assert (line["text"], error["kind"]) == ("the batch shell", "not_found")
 
 
 def test_of_a_huge_log_the_end_is_printed_and_all_of_it_where_it_is_asked_for(
@@ -121,6 +146,11 @@ def test_errors_are_those_of_the_newest_attempt_that_has_any(run: Run, fsdpkit: 
         "  follow-on: rank 0 on node1: Connection reset by peer\n"
     )
     assert done.stderr == "fsdpkit: attempt 0 failed, too: --attempt all shows it\n"
+    (failed,) = answer_of(fsdpkit("logs", str(run.dir), "--errors", "--json"))["attempts"]
+    first, after = failed["broken"]
+    assert (failed["attempt"], first["rank"], first["follow_on"]) == (1, 2, False)
+    assert (first["details"], Path(first["file"]).name) == (["last words"], "rank-2.err")
+    assert (after["rank"], after["follow_on"]) == (0, True)
     told = fsdpkit("logs", str(run.dir), "--errors", "--attempt", "all").stdout
     assert told.startswith("attempt 0, launch 0\n  rank 3 on node2")
     done = fsdpkit("logs", str(run.dir), "--errors", "--attempt", "2")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed
+from tests.conftest import Completed, answer_of
 from tests.data.conftest import pairs, write_jsonl
 
 Fsdpkit = Callable[..., Completed]
@@ -49,6 +49,18 @@ def test_prepare_and_show_on_eighty_columns(fsdpkit: Fsdpkit, tmp_path: Path) ->
         "target: 6, and ééé.",
     ):
         assert expected in shown.stdout
+    again = fsdpkit(
+        *("data", "prepare", "a.jsonl", "--output", "my data", "--bad-rows", "skip", "--json")
+    )
+    made, held = (
+        answer_of(again),
+        answer_of(fsdpkit("data", "show", "my data", "--row", "3", "--json")),
+    )
+    assert made["was_prepared"]
+    for told in (made, held):
+        assert (told["rows"], told["bad_rows"], told["task"]) == (1233, 1, "pairs")
+    assert held["texts"]["target"] == "6, and ééé."
+    assert held["lengths"]["source"]["min"] <= held["lengths"]["source"]["p50"]
     assert re.search(r"^FIELD +MIN +5% +50% +95% +99% +MAX$", shown.stdout, re.MULTILINE)
 
 

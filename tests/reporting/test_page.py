@@ -28,6 +28,7 @@ from fsdpkit.runs.history import history_of
 from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
+from tests.conftest import answer_of
 from tests.reporting.made_run import (
     JOB,
     T0,
@@ -326,6 +327,8 @@ def test_the_command_writes_the_file_whole_or_not_at_all(
     first = (tmp_path / f"{run.id}.html").read_text()
     assert first.rstrip().endswith("</html>")
     assert not list(tmp_path.glob(".*")), "no half-written file stays behind"
+    answer = answer_of(fsdpkit("report", run.id, "-o", "two.html", "--json"))
+    assert (answer["run"], answer["path"]) == (run.id, str(tmp_path / "two.html"))
     printed = fsdpkit("report", str(run.dir), "-o", "-")
     assert printed.stdout.rstrip().endswith("</html>")
     failed = fsdpkit("report", run.id, "-o", "no/such/directory.html")

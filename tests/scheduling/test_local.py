@@ -116,7 +116,10 @@ def test_cancel_ends_every_process(
     run = Run.open(submit(str(script), "--nodes", "2", "--gpus", "1")["dir"])
     until(lambda: all(_text(run.dir / f"attempt-0/rank-{r}.out") for r in (0, 1)))
     pids = [int(p) for r in (0, 1) for p in run.rank_log(r).read_text().split()]
-    assert fsdpkit("cancel", str(run.dir)).returncode == 0
+    answer = answer_of(fsdpkit("cancel", str(run.dir), "--wait", "--json"))
+    assert (answer["had_ended"], answer["saving"]) == (False, [])
+    assert "CANCELLED" in answer["state"]
+    assert answer_of(fsdpkit("cancel", str(run.dir), "--json"))["had_ended"]
     assert run.wait(poll_s=0.1).state == "CANCELLED"
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fsdpkit import Run
+from fsdpkit.cli.checkpoint_save import _print_json
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, answer_to, ask, wish, withdraw
@@ -17,6 +18,7 @@ from fsdpkit.scheduling import saving
 from fsdpkit.scheduling.run_states import States
 from fsdpkit.scheduling.saving import request_checkpoints
 from fsdpkit.scheduling.states import JobState
+from tests.json_answers import checked
 from tests.scheduling.records import job, run_of
 
 
@@ -102,6 +104,19 @@ def test_whoever_waits_is_told_the_checkpoint_by_its_name(
     monkeypatch.setattr(saving, "time", clock)
     assert request.wait(lambda: slow.append(1)) == tmp_path / "checkpoints" / "step-40"
     assert slow == [1]
+
+
+def test_a_saved_checkpoint_is_told_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (request,) = request_checkpoints(a_run(tmp_path, state("RUNNING")))
+    _print_json("r", [request], False)
+    (job_,) = checked(capsys.readouterr().out)["jobs"]
+    assert job_ == {"job_id": "12", "task": None, "path": None}
+    answer(request.task, request.id, Answer(step=40))
+    _print_json("r", [request], True)
+    (job_,) = checked(capsys.readouterr().out)["jobs"]
+    assert job_["path"] == str(tmp_path / "checkpoints" / "step-40")
 
 
 def test_whoever_waits_is_told_that_it_could_not_be_written(tmp_path: Path) -> None:

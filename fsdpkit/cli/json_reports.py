@@ -1,0 +1,85 @@
+"""What `--json` prints of runs and nodes: structs around those of the rooms that read them.
+
+`Status`, `Diagnosis` and `Comparison` are printed as they are (reporting). See json_answers.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from fsdpkit.reporting.stacks import Place
+from fsdpkit.reporting.status.overview import Status
+from fsdpkit.reporting.usage import NodeUsage
+from fsdpkit.runs.avoided_nodes import AvoidedNode
+from fsdpkit.runs.node_report import NodeReport, Verdict
+from fsdpkit.runs.stack_requests import NodeStacks
+from fsdpkit.scheduling.checks import Finding
+from fsdpkit.scheduling.reachability import Reach
+
+
+class Statuses(Struct, frozen=True, kw_only=True):
+    """All runs in the directory of runs, newest first."""
+
+    schema: Literal["fsdpkit.status-all/1"] = "fsdpkit.status-all/1"
+    runs: list[Status]
+
+
+class Stacks(Struct, frozen=True, kw_only=True):
+    """Where the ranks of a running job are."""
+
+    schema: Literal["fsdpkit.stacks/1"] = "fsdpkit.stacks/1"
+    run: str
+    job_id: str
+    places: list[Place]
+    odd_one: int | None = None
+    """The rank that the others wait for; null: nobody stands out."""
+    nodes: list[NodeStacks]
+    silent: list[SilentNode]
+
+
+class SilentNode(Struct, frozen=True, kw_only=True):
+    """A node whose agent gave no answer."""
+
+    node: int
+    name: str
+    ranks: list[int]
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What each node of a run uses; silent and idle nodes first."""
+
+    schema: Literal["fsdpkit.top/1"] = "fsdpkit.top/1"
+    run: str
+    job_id: str | None
+    attempt: int
+    over: bool
+    nodes: list[NodeUsage]
+
+
+class Nodes(Struct, frozen=True, kw_only=True):
+    """The nodes that later jobs avoid."""
+
+    schema: Literal["fsdpkit.nodes/1"] = "fsdpkit.nodes/1"
+    nodes: list[AvoidedNode]
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """`check` of the login node."""
+
+    schema: Literal["fsdpkit.check/1"] = "fsdpkit.check/1"
+    ok: bool
+    checks: list[Finding]
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """`check --nodes`: what a job measured on the nodes."""
+
+    schema: Literal["fsdpkit.check-nodes/1"] = "fsdpkit.check-nodes/1"
+    run: str
+    dir: str
+    nodes: list[Verdict]
+    remarks: list[str]
+    reachability: list[Reach]
+    measured: NodeReport | None
