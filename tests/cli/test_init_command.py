@@ -135,7 +135,9 @@ def test_what_is_there_stays(fsdpkit: Fsdpkit, here: Path, defaults: Path) -> No
     assert (again.returncode, files_below(here, defaults.parent)) == (2, after)
     assert "job 'train'" in again.stderr
     (here / "link.toml").symlink_to("nowhere.toml")
-    assert fsdpkit("init", *words, "-o", "link.toml", cwd=here).returncode == 2
+    linked = fsdpkit("init", *words, "-o", "link.toml", cwd=here)
+    assert linked.returncode == 2
+    assert "symbolic link" in linked.stderr
     assert not (here / "nowhere.toml").exists()
 
 
@@ -232,6 +234,33 @@ def test_who_has_no_home_gets_the_account_into_the_job(fsdpkit: Fsdpkit, here: P
     assert done.returncode == 0, done.stderr
     assert 'account = "PAS2136"' in (here / "train.toml").read_text()
     assert str(here).rpartition("/")[0] in done.stdout.partition("--host pitzer submit")[2]
+
+
+def test_an_account_that_the_centre_s_defaults_have_is_not_written_again(
+    fsdpkit: Fsdpkit, here: Path, isolated_user: Path, defaults: Path
+) -> None:
+    centre = isolated_user / "centre"
+    centre.mkdir()
+    (centre / "defaults.toml").write_text('[resources]\naccount = "PAS2136"\n')
+    words = (*PITZER, "--environment", "current", "--script", "train.py")
+    done = fsdpkit("init", *words, cwd=here, env={"FSDPKIT_SITE_PATH": str(centre)})
+    assert done.returncode == 0, done.stderr
+    assert not defaults.exists()
+    assert f"{centre}/defaults.toml" in (here / "train.toml").read_text()
+
+
+def test_a_directory_that_no_script_can_name_gets_no_job(
+    fsdpkit: Fsdpkit, tmp_path: Path, defaults: Path
+) -> None:
+    directory = tmp_path / "two\nlines"
+    directory.mkdir()
+    (directory / "train.py").write_text(MAIN)
+    done = fsdpkit(
+        "init", *PITZER, "--environment", "current", "--script", "train.py", cwd=directory
+    )
+    assert done.returncode in (2, 65), done.stdout
+    assert [path.name for path in directory.iterdir()] == ["train.py"]
+    assert not defaults.exists()
 
 
 def test_without_an_account_the_one_that_is_charged_all_the_same_is_named(
