@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from fsdpkit.cli.options import complete_run, going_on, runs_option, say_what_is_not_read
@@ -58,6 +56,7 @@ def command(
     from fsdpkit.cli.submit import (
         outcome,
         print_output,
+        print_script,
         report,
         say_what_is_left_out,
         say_where,
@@ -74,7 +73,7 @@ def command(
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:
-        sys.stdout.write(render(plan, opened.dir))
+        print_script(render(plan, opened.dir), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
     resumed = submit_resume(opened, plan)
