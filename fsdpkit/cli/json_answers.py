@@ -137,6 +137,21 @@ class Cancelled(Struct, frozen=True, kw_only=True):
     """In words, if it has ended."""
 
 
+class Rendered(Struct, frozen=True, kw_only=True):
+    """`--dry-run`: what sbatch would get; nothing was submitted."""
+
+    schema: Literal["fsdpkit.dry-run/1"] = "fsdpkit.dry-run/1"
+    script: str
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    """`submit --check`: Slurm would take the script; nothing was submitted."""
+
+    schema: Literal["fsdpkit.submit-check/1"] = "fsdpkit.submit-check/1"
+    answer: str
+    """Slurm's own words."""
+
+
 class Saving(Struct, frozen=True, kw_only=True):
     """One job that was asked for a checkpoint."""
 

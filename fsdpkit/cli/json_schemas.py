@@ -18,6 +18,7 @@ from fsdpkit.cli.json_answers import (
     Failures,
     Forgiven,
     Jobs,
+    Judged,
     Line,
     OneJob,
     OneSite,
@@ -25,6 +26,7 @@ from fsdpkit.cli.json_answers import (
     Prepared,
     PreparedData,
     Pruned,
+    Rendered,
     Saved,
     Sites,
     Submitted,
@@ -40,8 +42,8 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.overview import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
-    "submit": (Submitted,),
-    "resume": (Submitted,),
+    "submit": (Submitted, Rendered, Judged),
+    "resume": (Submitted, Rendered),
     "status": (Status, Statuses),
     "diagnose": (Diagnosis,),
     "compare": (Comparison,),

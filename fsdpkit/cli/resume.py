@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import sys
 from typing import Any
 
+=======
+>>>>>>> d50802b23ad483559f796182a2b1d6c877b2de55
 import click
 
 from fsdpkit.cli.options import (
@@ -56,6 +59,7 @@ def command(
     from fsdpkit.cli.submit import (
         outcome,
         print_output,
+        print_script,
         report,
         say_what_is_left_out,
         say_where,
@@ -71,7 +75,7 @@ def command(
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:
-        sys.stdout.write(render(plan, opened.dir))
+        print_script(render(plan, opened.dir), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
     resumed = submit_resume(opened, plan)

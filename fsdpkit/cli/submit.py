@@ -83,12 +83,18 @@ def command(
     say_where(plan, why)
     require_trust(plan, trust, submits=not (dry_run or check))
     if dry_run:
-        script = submission.script_of(plan, request.runs)
-        sys.stdout.write(script)
+        print_script(submission.script_of(plan, request.runs), as_json)
         click.echo("fsdpkit: RUN-ID stands for the id that a submission makes", err=True)
         return 0
     if check:
-        click.echo(submission.check(plan, request.runs))
+        answer = submission.check(plan, request.runs)
+        if as_json:
+            from fsdpkit.cli.json_answers import Judged
+            from fsdpkit.cli.json_output import print_answer
+
+            print_answer(Judged(answer=answer))
+        else:
+            click.echo(answer)
         return 0
     say_what_is_left_out(submission.leaked_variables())
     run = submission.submit_plan(plan, request.runs)
@@ -100,6 +106,16 @@ def command(
                 print_output(run)
             return outcome(run)
     return 0
+
+
+def print_script(script: str, as_json: bool) -> None:
+    if as_json:
+        from fsdpkit.cli.json_answers import Rendered
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(Rendered(script=script))
+    else:
+        sys.stdout.write(script)
 
 
 def say_where(plan: Plan, why: str = "as asked") -> None:

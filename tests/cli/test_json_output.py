@@ -124,6 +124,15 @@ def test_what_can_be_submitted_is_told_as_json(
         assert fsdpkit(*words).stdout.count("\n") == len(told[words[0]]) + 1
 
 
+def test_a_dry_run_and_a_check_are_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
+    words = ["submit", "--nodes", "1", "--gpus", "1", "--cluster", "local"]
+    told = answer_of(fsdpkit(*words, "--dry-run", "--json"))
+    assert told == {"schema": "fsdpkit.dry-run/1", "script": fsdpkit(*words, "--dry-run").stdout}
+    told = answer_of(fsdpkit(*words, "--check", "--json"))
+    assert told["answer"] == fsdpkit(*words, "--check").stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_forgiven_node_is_told_as_json(fsdpkit: Fsdpkit, tmp_path: Path) -> None:
     until_s = time.time() + 3600
     (tmp_path / "runs").mkdir()

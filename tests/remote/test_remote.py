@@ -18,6 +18,7 @@ import pytest
 
 import fsdpkit
 from fsdpkit.remote.protocol import MARK
+from tests.conftest import answer_of
 from tests.remote.login_node import SHELLS, LoginNode, login_node, why_not
 from tests.terminals import Terminal
 
@@ -328,7 +329,10 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
 
     done = node.fsdpkit("--host", "bash", "report")
     assert done.returncode == 0, done.stderr
-    assert (node.laptop / done.stdout.strip()).read_text().startswith("<!DOCTYPE html>")
+    report = node.laptop / done.stdout.strip()
+    assert report.read_text().startswith("<!DOCTYPE html>")
+    answer = answer_of(node.fsdpkit("--host", "bash", "report", "-o", "two.html", "--json"))
+    assert (f"{answer['run']}.html", Path(answer["path"]).name) == (report.name, "two.html")
     done = node.fsdpkit("--host", "bash", "report", "train", "-o", "nowhere/mine.html")
     assert done.returncode == 74
     done = node.fsdpkit("--host", "bash", "report", "nosuch", "-o", "mine.html")
