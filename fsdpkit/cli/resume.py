@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import sys
 from typing import Any
 
-=======
->>>>>>> d50802b23ad483559f796182a2b1d6c877b2de55
 import click
 
 from fsdpkit.cli.options import (
