@@ -13,9 +13,12 @@ from tests.reporting.log_runs import make_run
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
-    full_disk: Path, fsdpkit: Callable[..., Completed]
+    full_disk: Path, fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
-    done = fsdpkit("submit", "--cluster", "local", "--runs", str(full_disk / "runs"))
+    # Our trainer is refused before, for its checkpoints have a known size (test_room.py).
+    (tmp_path / "train.py").write_text("")
+    where = ("--cluster", "local", "--runs", str(full_disk / "runs"))
+    done = fsdpkit("submit", "train.py", *where)
     assert done.returncode == 74, done.stderr
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr

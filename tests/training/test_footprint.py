@@ -117,5 +117,6 @@ def test_a_config_json_is_looked_at_too(fsdpkit, tmp_path):
     ],
 )
 def test_what_is_not_known_is_not_refused(fsdpkit, words):
-    done = fsdpkit("submit", *words, "--nodes", "1", "--gpus", "1", "--dry-run")
+    room = ("--set", "files.room_gb=0.1")  # whatever this machine's disk has for a checkpoint
+    done = fsdpkit("submit", *words, *room, "--nodes", "1", "--gpus", "1", "--dry-run")
     assert done.returncode == 0, done.stderr
