@@ -47,6 +47,36 @@ class SilentNode(Struct, frozen=True, kw_only=True):
     ranks: list[int]
 
 
+class Change(Struct, frozen=True, kw_only=True):
+    """Something new in a run that is watched; each is an object of its own."""
+
+    schema: Literal["fsdpkit.watch/1"] = "fsdpkit.watch/1"
+    run: str
+    job_id: str | None
+    time_s: float
+    state: str
+    """The run's by now, as Slurm calls it, with what belongs to it."""
+    step: int | None
+    """Steps that are done by now."""
+    steps: int | None
+    """Steps in all."""
+    words: str
+    """What is new, for a person."""
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """The end of a run that was watched: the last object."""
+
+    schema: Literal["fsdpkit.watch-end/1"] = "fsdpkit.watch-end/1"
+    run: str
+    job_id: str | None
+    state: str
+    exit_status: int
+    """The run's own, and that of `watch`."""
+    why: str
+    """Why it ended so, in a sentence; `fsdpkit diagnose` has more."""
+
+
 class Usage(Struct, frozen=True, kw_only=True):
     """What each node of a run uses; silent and idle nodes first."""
 

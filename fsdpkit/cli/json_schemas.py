@@ -35,7 +35,16 @@ from fsdpkit.cli.json_answers import (
     Verification,
     Written,
 )
-from fsdpkit.cli.json_reports import Checked, Measured, Nodes, Stacks, Statuses, Usage
+from fsdpkit.cli.json_reports import (
+    Change,
+    Checked,
+    Ended,
+    Measured,
+    Nodes,
+    Stacks,
+    Statuses,
+    Usage,
+)
 from fsdpkit.config import assets
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -45,6 +54,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
     "status": (Status, Statuses),
+    "watch": (Change, Ended),
     "diagnose": (Diagnosis,),
     "compare": (Comparison,),
     "stacks": (Stacks,),
@@ -71,11 +81,11 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
 _README = """\
 # What `--json` prints
 
-One object, whose `schema` names its shape; of `status --watch` and `logs` one a line. Fields are
-only added to a shape. Where one changes its meaning or goes, the number changes. Paths are whole,
-times are Unix time in seconds, `null` is "not known", also in place of NaN or an infinity. An error
-is an object, too, unless the answer was printed before it; the exit status is the same as without
-`--json`.
+One object, whose `schema` names its shape; of `watch`, `status --watch` and `logs` one a line.
+Fields are only added to a shape. Where one changes its meaning or goes, the number changes. Paths
+are whole, times are Unix time in seconds, `null` is "not known", also in place of NaN or an
+infinity. An error is an object, too, unless the answer was printed before it; the exit status is
+the same as without `--json`.
 
 | command | `schema` | what it is |
 |---|---|---|

@@ -17,7 +17,7 @@ from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.status.looking import Watcher
-    from fsdpkit.reporting.status.watching import View
+    from fsdpkit.reporting.status.watching import Happening, View
 
 
 @click.command("watch")
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between two looks; the scheduler is asked ever more rarely.",
 )
-def command(run: str | None, runs: str | None, task: int | None, every: float) -> int:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: an object a change, the end last."
+)
+def command(
+    run: str | None, runs: str | None, task: int | None, every: float, as_json: bool
+) -> int:
     """Watch RUN (its path, id, or a unique part of it; else the newest) until it ends, then say
     why it did.
 
@@ -56,11 +61,24 @@ def command(run: str | None, runs: str | None, task: int | None, every: float) -
     watcher = Watcher(opened, task)
     try:
         with going_on(opened.id):
-            view = _drawn(watcher, every) if can_draw() else _printed(watcher, every)
+            if can_draw() and not as_json:
+                view = _drawn(watcher, every)
+            else:
+                view = _printed(watcher, every, _print_json if as_json else _print_line)
     finally:
         watcher.close()
-    for line in summary(view, diagnosis_of(opened, task)):
-        click.echo(line)
+    why = diagnosis_of(opened, task)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_reports import Ended
+
+        status = view.exit_status or 0
+        answer = Ended(
+            run=view.run, job_id=view.job_id, state=view.state, exit_status=status, why=why
+        )
+        print_answer(answer)
+    else:
+        click.echo("\n".join(summary(view, why)))
     return view.exit_status or 0
 
 
@@ -77,20 +95,42 @@ def _pause_s(view: View, every_s: float) -> float:
     return min(every_s, 0.5) if view.state == ASKING else every_s
 
 
-def _printed(watcher: Watcher, every_s: float) -> View:
-    """A line a change, for a pipe, a file or a terminal that cannot draw."""
-    from fsdpkit.cli.watch_frame import line_of
+def _printed(watcher: Watcher, every_s: float, tell: Callable[[View, Happening], None]) -> View:
+    """A line a change, for a pipe, a program, a file or a terminal that cannot draw."""
     from fsdpkit.reporting.status.watching import changes
 
     before: View | None = None
     while True:
         view = watcher.look()
         for one in changes(before, view, time.time()):
-            click.echo(line_of(one))
+            tell(view, one)
         if view.over:
             return view
         before = view
         time.sleep(_pause_s(view, every_s))
+
+
+def _print_line(_: View, one: Happening) -> None:
+    from fsdpkit.cli.watch_frame import line_of
+
+    click.echo(line_of(one))
+
+
+def _print_json(view: View, one: Happening) -> None:
+    from fsdpkit.cli.json_output import print_item
+    from fsdpkit.cli.json_reports import Change
+
+    print_item(
+        Change(
+            run=view.run,
+            job_id=view.job_id,
+            time_s=one.time_s,
+            state=view.state,
+            step=view.progress.step,
+            steps=view.progress.steps,
+            words=one.words,
+        )
+    )
 
 
 def _drawn(watcher: Watcher, every_s: float) -> View:

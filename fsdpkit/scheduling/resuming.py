@@ -29,11 +29,18 @@ from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.provenance import renew_provenance
+from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
-from fsdpkit.scheduling.submission import call_scheduler, check_array, fit, write_job
+from fsdpkit.scheduling.submission import (
+    call_scheduler,
+    check_array,
+    fit,
+    training_of,
+    write_job,
+)
 from fsdpkit.scheduling.wanted import Wanted
 
 _SETTLE_S = 10.0
@@ -220,6 +227,7 @@ def _first_attempt(run: Run, site: LoadedSite, ahead: Sequence[str]) -> int:
 def submit_resume(run: Run, plan: Plan) -> Run:
     """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
     SchedulerError; then the run is what it was."""
+    refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir)
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:

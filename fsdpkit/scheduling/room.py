@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,39 +21,45 @@ from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs.file_system import type_of
 
 _GB = 10**9
+_REMEDY = "choose another place with --runs, or make room (fsdpkit prune)"
 _MEMORY = ("tmpfs", "ramfs")
 """What certainly is no shared storage; any other may be mounted elsewhere, too."""
 
 
-def check_room(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> list[str]:
-    """What to know of the room for the run. Raises StorageError where it is too small.
+def refuse_without_room(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> None:
+    """Raises StorageError where there is less room than the run certainly needs."""
+    if (room := room_for(job, runs, training)).too_small:
+        raise StorageError(f"job {job.spec.name}: {room.note}")
 
-    training: the job's settings for our trainer, whose checkpoints have a known size.
-    """
+
+class Room(NamedTuple):
+    """Whether what the run certainly needs has no room, and what a person should know of it."""
+
+    too_small: bool
+    note: str
+
+
+def room_for(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> Room:
+    """training: the job's settings for our trainer, whose checkpoints have a known size."""
     free = _free_bytes(runs)
     if free is None:
-        return []
+        return Room(False, "")
     place = f"the file system of {runs} has {_gb(free)} free"
     if (wanted := job.on_disk.room_gb) is not None:
         if free < wanted * _GB:
-            raise StorageError(
-                f"job {job.spec.name}: {place}, less than the {wanted:g} GB of files.room_gb: "
-                "choose another place with --runs, or make room (fsdpkit prune)"
-            )
-        return []
+            return Room(True, f"{place}, less than the {wanted:g} GB of files.room_gb: {_REMEDY}")
+        return Room(False, "")
     if training is None or not _saves(training):
-        return []
+        return Room(False, "")
     one = checkpoint_bytes(training)
     if free < one:
-        raise StorageError(
-            f"job {job.spec.name}: {place}, and a checkpoint of {training.model.source} takes "
-            f"{_gb(one)}: choose another place with --runs, or make room (fsdpkit prune)"
-        )
+        needed = f"a checkpoint of {training.model.source} takes {_gb(one)}"
+        return Room(True, f"{place}, and {needed}: {_REMEDY}")
     kept = training.checkpoint.keep_last + 1
     if free < kept * one:
-        return [f"{place}; {kept} checkpoints, as many as there are while one is written, take "
-                f"{_gb(kept * one)}"]  # fmt: skip
-    return []
+        while_written = f"{kept} checkpoints, as many as there are while one is written"
+        return Room(False, f"{place}; {while_written}, take {_gb(kept * one)}")
+    return Room(False, "")
 
 
 def _saves(training: TrainingSettings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import time
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, ask, saves_there, withdraw
 from fsdpkit.scheduling.asking import Pace
 from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.visiting import running_jobs
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
@@ -84,40 +86,19 @@ def request_checkpoints(run: Run, array_task: int | None = None) -> list[Request
     Raises UsageError when it is pending or has ended, SchedulerError when nobody can say, or when
     nothing in it has opened its checkpoints; StorageError when the request cannot be written.
     """
-    if array_task is not None and array_task not in (run.record.array or []):
-        raise NotFoundError(f"{run.id} has no array task {array_task}.")
-    states = {
-        job_id: state
-        for job_id, state in run.states().items()
-        if array_task is None or job_id.partition("_")[2] == str(array_task)
-    }
-    running = [j for j, state in states.items() if state is not None and state.phase == "running"]
-    if not running:
-        raise _nothing_runs(run, array_task)
-    return [_request(run, job_id) for job_id in running]
+    what_then = functools.partial(_nothing_runs, run, array_task)
+    return [_request(run, *found) for found in running_jobs(run, array_task, what_then)]
 
 
-def _nothing_runs(run: Run, array_task: int | None) -> Exception:
-    job_id, state = run.decisive_job(array_task)
-    if state is None or state.phase == "unknown":
-        return SchedulerError(
-            f"nobody can say whether job {job_id or run.job_id} of {run.id} runs: ask again."
-        )
-    if state.phase == "pending":
-        return UsageError(
-            f"{run.id} has not begun (job {job_id}: {state.describe()}): there is nothing to save."
-        )
+def _nothing_runs(run: Run, array_task: int | None, phase: str) -> str:
+    if phase == "pending":
+        return "there is nothing to save."
     task = run.paths.task(array_task)
     of_task = "" if run.record.array is not None and array_task is None else f" {newest(task)}"
-    return UsageError(
-        f"{run.id} has ended (job {job_id}: {state.describe()}): nothing runs that could save."
-        f"{of_task}"
-    )
+    return f"nothing runs that could save.{of_task}"
 
 
-def _request(run: Run, job_id: str) -> Request:
-    number = job_id.partition("_")[2]
-    array_task = int(number) if number else None
+def _request(run: Run, job_id: str, array_task: int | None) -> Request:
     task = run.paths.task(array_task)
     attempts = task.attempts()
     if not attempts or not saves_there(task, attempts[-1]):

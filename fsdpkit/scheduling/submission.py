@@ -35,7 +35,7 @@ from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
-from fsdpkit.scheduling.room import check_needed, check_room
+from fsdpkit.scheduling.room import check_needed, refuse_without_room, room_for
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 from fsdpkit.scheduling.wanted import Wanted
 
@@ -136,9 +136,10 @@ def fit(
     placement = place(resources, site)
     types = _check_types(job, placement.node_type)
     _check_gpu_memory(job, placement.node_type, work_dir)
+    room = room_for(job, runs, training_of(job, work_dir))
     warnings = [
         *(*placement.warnings, *types, *what_to_know_of(runs)),
-        *check_room(job, runs, _training(job, work_dir)),
+        *([room.note] if room.note else []),
         *check_needed(job, work_dir, elsewhere=profile.kind != "local"),
     ]
     avoided: tuple[tuple[str, str], ...] = ()
@@ -211,7 +212,7 @@ def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
     return [note] if note else []
 
 
-def _training(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
+def training_of(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
     """The trainer's settings with whole paths of what describes the model; None without any."""
     training = job.spec.training
     if training is msgspec.UNSET:
@@ -226,7 +227,7 @@ def _training(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
 
 def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
-    training, resources = _training(job, work_dir), job.spec.resources
+    training, resources = training_of(job, work_dir), job.spec.resources
     if training is None or node.gpu_memory_gb is None:
         return
     capability = node.compute_capability and parse_capability(node.compute_capability)
@@ -308,6 +309,7 @@ def submit_plan(
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
+    refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
     script = render(plan, directory)

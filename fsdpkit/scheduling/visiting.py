@@ -1,15 +1,19 @@
-"""The job of a run that runs now, for whoever wants to look inside: which nodes it has, and which
-agents can be asked there."""
+"""The jobs of a run that run now, for whoever asks something of them; of the one to look inside,
+which nodes it has and which agents can be asked there."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.runs.history import Attempt, NodeStory, history_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.scheduling.run import Run
+
+TaskOf = tuple[str, int | None]
+"""A job's id as Slurm writes it, and its number in the array, if it is an array's."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,37 @@ def running(run: Run, array_task: int | None = None) -> Visited:
     runs, or when its agents are not there.
     """
     _refuse_of_others(run)
+    found = running_jobs(run, array_task, lambda _: "it has no nodes to look at")
+    if len(found) > 1:
+        tasks = ", ".join(str(number) for _, number in found)
+        raise UsageError(f"{run.id}: several tasks of its array run; choose one by --task: {tasks}")
+    return _visited(run, *found[0])
+
+
+def running_jobs(run: Run, array_task: int | None, so: Callable[[str], str]) -> list[TaskOf]:
+    """What runs of `run`, or of one task of its array; at least one.
+
+    so: what follows for the person where nothing runs, by the phase: "pending" or "ended".
+    Raises NotFoundError for a task that it has not; UsageError when it is pending or over;
+    SchedulerError when nobody can say.
+    """
     if array_task is not None and array_task not in (run.record.array_tasks or []):
         raise NotFoundError(f"{run.id} has no array task {array_task}")
-    states = {
-        job_id: state
-        for job_id, state in run.states().items()
-        if array_task is None or job_id.partition("_")[2] == str(array_task)
-    }
-    ids = [j for j, state in states.items() if state is not None and state.phase == "running"]
-    if not ids:
-        raise _not_running(run, array_task)
-    if len(ids) > 1:
-        tasks = ", ".join(job_id.partition("_")[2] for job_id in ids)
-        raise UsageError(f"{run.id}: several tasks of its array run; choose one by --task: {tasks}")
-    number = ids[0].partition("_")[2]
-    return _visited(run, ids[0], int(number) if number else None)
+    found = [
+        (job_id, number)
+        for job_id, number, state in (
+            (job_id, _number(job_id), state) for job_id, state in run.states().items()
+        )
+        if array_task in (None, number) and state is not None and state.phase == "running"
+    ]
+    if not found:
+        raise _not_running(run, array_task, so)
+    return found
+
+
+def _number(job_id: str) -> int | None:
+    number = job_id.partition("_")[2]
+    return int(number) if number else None
 
 
 def _refuse_of_others(run: Run) -> None:
@@ -78,16 +98,14 @@ def _refuse_of_others(run: Run) -> None:
     )
 
 
-def _not_running(run: Run, array_task: int | None) -> Exception:
+def _not_running(run: Run, array_task: int | None, so: Callable[[str], str]) -> Exception:
     job_id, state = run.decisive_job(array_task)
     if state is None or state.phase == "unknown":
         return SchedulerError(
             f"nobody can say whether job {job_id or run.job_id} of {run.id} runs: ask again"
         )
     now = "has not begun" if state.phase == "pending" else "has ended"
-    return UsageError(
-        f"{run.id} {now} (job {job_id}: {state.describe()}): it has no nodes to look at"
-    )
+    return UsageError(f"{run.id} {now} (job {job_id}: {state.describe()}): {so(state.phase)}")
 
 
 def _visited(run: Run, job_id: str, array_task: int | None) -> Visited:

@@ -25,6 +25,7 @@ from rich.cells import cell_len
 from fsdpkit.cli.watch_frame import frame, plot, summary
 from fsdpkit.reporting.status.progress import Progress
 from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
+from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
 
 FULL = View(
@@ -299,6 +300,20 @@ def test_a_pipe_gets_each_change_once_and_the_end(run: WatchedRun) -> None:
     assert done.stdout.count("attempt 0 began") == 1
     assert done.stdout.count("step 40 of 100") == 2  # when it was seen, and in the summary
     assert f"{RUN_ID}: COMPLETED" in done.stdout
+
+
+def test_a_program_gets_an_object_a_change_and_the_end_last(run: WatchedRun) -> None:
+    run.ends(status=3)
+    run.slurm_remembers("FAILED", "3:0")
+    words = [sys.executable, "-m", "fsdpkit", "watch", str(run.paths.dir), "--every", "0.2"]
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True, timeout=180)
+    *told, last = (checked(line) for line in done.stdout.splitlines())
+    assert done.returncode == last["exit_status"] == 3
+    assert (last["schema"], last["job_id"]) == ("fsdpkit.watch-end/1", "7")
+    assert last["state"].startswith("FAILED")
+    assert last["why"]
+    assert {one["schema"] for one in told} == {"fsdpkit.watch/1"}
+    assert [one["step"] for one in told if "step 40 of 100" in one["words"]] == [40]
 
 
 def test_help_and_a_wrong_task_need_no_run_that_lives(run: WatchedRun) -> None:

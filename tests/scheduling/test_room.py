@@ -9,14 +9,22 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.errors import ConfigError, StorageError
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.rendering.script import Plan
+from fsdpkit.scheduling.submission import Request, plan, submit_plan
 from tests.conftest import Completed
 
 
-def warnings(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> str:
+def planned(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> Plan:
     shape = {"nodes": 1, "gpus": 1, "cluster": cluster, "runs": tmp_path / "runs"}
-    decided, _ = plan(Request(job, sets=sets, **shape))  # type: ignore[arg-type]
-    return "\n".join(decided.placement.warnings)
+    return plan(Request(job, sets=sets, **shape))[0]  # type: ignore[arg-type]
+
+
+def warnings(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> str:
+    return "\n".join(planned(tmp_path, *sets, job=job, cluster=cluster).placement.warnings)
+
+
+def submitted(tmp_path: Path, *sets: str) -> None:
+    submit_plan(planned(tmp_path, *sets), tmp_path / "runs")
 
 
 @pytest.fixture
@@ -38,8 +46,10 @@ def test_the_job_says_how_much_room_it_needs(
 ) -> None:
     small(5)
     assert "free" not in warnings(tmp_path, "files.room_gb=4.9")
+    assert "5.1 GB of files.room_gb" in warnings(tmp_path, "files.room_gb=5.1")  # a dry run goes on
     with pytest.raises(StorageError, match=r"5\.0 GB free.*5\.1 GB.*--runs"):
-        warnings(tmp_path, "files.room_gb=5.1")
+        submitted(tmp_path, "files.room_gb=5.1")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_checkpoint_of_our_trainer_has_a_known_size(
@@ -49,7 +59,7 @@ def test_a_checkpoint_of_our_trainer_has_a_known_size(
     model = "training.model.preset=t5-v1.1-small"
     small(0.9)
     with pytest.raises(StorageError, match=r"takes 0\.9 GB"):
-        warnings(tmp_path, model)
+        submitted(tmp_path, model)
     small(2)
     assert "3 checkpoints" in warnings(tmp_path, model)
     small(3)
@@ -87,7 +97,7 @@ def test_a_disk_that_is_really_full(
 ) -> None:
     (tmp_path / "train.py").write_text("")
     done = fsdpkit(
-        *("submit", "train.py", "--cluster", "local", "--dry-run", "--runs", str(full_disk / "r")),
+        *("submit", "train.py", "--cluster", "local", "--runs", str(full_disk / "r")),
         *("--set", "files.room_gb=0.5"),
     )
     assert done.returncode == StorageError.exit_code
