@@ -1,5 +1,5 @@
-"""Lightning and Accelerate as runs: the examples under the local cluster, two ranks each, asked to
-save, to stop within an epoch or at its end, and resumed past what does not count."""
+"""Lightning and Accelerate as runs: the examples on two ranks, asked to save, to stop within an
+epoch or at its end, and started again past what does not count."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fsdpkit import Run
-from fsdpkit.errors import UsageError
-from fsdpkit.runs.events import read_json_lines
+from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import answer_to, saves_there
-from tests.conftest import ROOT, Completed, answer_of
+from tests.conftest import ROOT
+from tests.script.ranks_of_a_run import Attempt, attempt
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("attached")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("other trainers")]
 IN_EPOCH, EPOCHS = 15, 2
+OPTIONS = (
+    *("--epochs", str(EPOCHS), "--rows", str(IN_EPOCH * 32), "--batch", "16"),
+    *("--save-steps", "5"),
+)
 WISH = "0123456789abcdef"
-Submit = Callable[..., Path]
+Start = Callable[..., Attempt]
 
 ASKS = f"""
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as agents start ranks
+
 def ask(step):
     import os, pathlib, signal, time, fsdpkit
     where = fsdpkit.task_dir()
@@ -70,16 +76,13 @@ def asking(kind: str, at: int) -> str:
 
 
 @pytest.fixture
-def submit(fsdpkit: Callable[..., Completed], tmp_path: Path) -> Submit:
-    def call(kind: str, at: int = 0) -> Path:
+def start(tmp_path: Path) -> Start:
+    """Starts an example in a run of its own; `at`: asked to stop in that step."""
+
+    def call(kind: str, at: int = 0) -> Attempt:
         script = tmp_path / f"{kind}-{at}.py"
         script.write_text(asking(kind, at) if at else plain(kind))
-        shape = ("--cluster", "local", "--nodes", "1", "--gpus", "2")
-        options = ("--epochs", str(EPOCHS), "--rows", str(IN_EPOCH * 32), "--batch", "16")
-        done = fsdpkit("submit", str(script), *shape, "--json", "--", *options, "--save-steps", "5")
-        answer = answer_of(done)
-        Run.open(answer["dir"]).wait(poll_s=0.2)
-        return Path(answer["dir"])
+        return attempt(tmp_path / f"{kind}-{at}-run", script, *OPTIONS)
 
     return call
 
@@ -94,19 +97,15 @@ def final(run: Path, kind: str) -> dict[str, torch.Tensor]:
     return dict(torch.load(run / kind / "final.ckpt", weights_only=True)["state_dict"])
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    return list(read_json_lines(run / "metrics.jsonl"))
-
-
 @functools.cache
-def _kept() -> dict[str, Path]:
+def _kept() -> dict[str, Attempt]:
     return {}
 
 
-def uninterrupted(kind: str, submit: Submit) -> Path:
+def uninterrupted(kind: str, start: Start) -> Attempt:
     """A run that is not disturbed, made once."""
     if kind not in _kept():
-        _kept()[kind] = submit(kind)
+        _kept()[kind] = start(kind)
     return _kept()[kind]
 
 
@@ -114,21 +113,20 @@ def uninterrupted(kind: str, submit: Submit) -> Path:
     ("kind", "at"), [("lightning", 20), ("lightning", IN_EPOCH), ("accelerate", 20)]
 )
 def test_asked_to_save_and_to_stop_it_comes_to_the_same_weights(
-    kind: str, at: int, submit: Submit, fsdpkit: Callable[..., Completed]
+    kind: str, at: int, start: Start
 ) -> None:
-    whole = uninterrupted(kind, submit)
-    logged = [line for line in lines(whole) if "loss" in line]
+    whole = uninterrupted(kind, start)
+    assert whole.status == 0, whole.said
+    logged = [line for line in whole.lines if "loss" in line]
     assert logged[-1]["step"] == logged[-1]["planned_steps"] == IN_EPOCH * EPOCHS
     assert {"step_time_s"} <= logged[-1].keys()
     if kind == "lightning":
-        assert [line["step"] for line in lines(whole) if "eval_loss" in line] == [15, 30]
+        assert [line["step"] for line in whole.lines if "eval_loss" in line] == [15, 30]
         assert {"lr", "train_loss"} <= logged[-1].keys()
 
-    run = submit(kind, at)
-    state = Run.open(run).state()
-    assert state is not None
-    assert state.outcome == "stopped", state.describe()
-    assert not (run / "attempt-0" / "rank-0.restart-1.out").exists(), "no rank failed before"
+    stopped = start(kind, at)
+    assert stopped.status == STOPPED_EARLY, stopped.said
+    run = stopped.task
     answer = answer_to(TaskPaths(run), WISH)
     assert answer is not None
     assert (answer.step, answer.problem) == (12, None)
@@ -138,20 +136,23 @@ def test_asked_to_save_and_to_stop_it_comes_to_the_same_weights(
     saved = {checkpoint_step(path): path for path in checkpoints(run / kind)}
     assert max(saved) == at, "the step in which it was asked"
     # What a job leaves that ends while it saves, and what somebody copied from elsewhere.
-    torn, foreign = pretend(saved[at], 28), pretend(max(checkpoints(whole / kind)), 25, run / kind)
+    torn, foreign = pretend(saved[at], 28), _of_another(whole, run, kind)
     mark_of(torn).unlink()
 
-    resumed = fsdpkit("resume", str(run), "--wait")
-    assert resumed.returncode == 0, resumed.stderr
-    said = (run / "attempt-1" / "rank-0.out").read_text()
-    (going_on,) = [line for line in said.splitlines() if "going on from" in line]
+    resumed = start(kind, at)
+    assert resumed.status == 0, resumed.said
+    (going_on,) = {line for line in resumed.said.splitlines() if "going on from" in line}
     assert str(at) in going_on
-    assert f"{torn.name} was not written to its end" in said
-    assert f"{foreign.name} is another run's" in said
-    weights, expected = final(run, kind), final(whole, kind)
+    assert f"{torn.name} was not written to its end" in resumed.said
+    assert f"{foreign.name} is another run's" in resumed.said
+    weights, expected = final(run, kind), final(whole.task, kind)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    assert lines(run)[-1]["step"] == IN_EPOCH * EPOCHS
+    assert resumed.lines[-1]["step"] == IN_EPOCH * EPOCHS
+
+
+def _of_another(other: Attempt, run: Path, kind: str) -> Path:
+    return pretend(max(checkpoints(other.task / kind)), 25, run / kind)
 
 
 def mark_of(checkpoint: Path) -> Path:

@@ -1,9 +1,8 @@
-"""Hugging Face's Trainer as a run: the example under the local cluster, stopped, resumed, whole."""
+"""Hugging Face's Trainer as a run: the example on two ranks, stopped, started again, whole."""
 
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fsdpkit import Run
-from fsdpkit.errors import UsageError
-from fsdpkit.runs.events import read_json_lines
-from tests.conftest import ROOT, Completed, answer_of
+from fsdpkit.errors import STOPPED_EARLY, UsageError
+from tests.conftest import ROOT
+from tests.script.ranks_of_a_run import Attempt, attempt
 from tests.script.tiny_models import save_tiny_llama
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("huggingface")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("other trainers")]
 STEPS = 12
-Submit = Callable[..., Path]
+Start = Callable[..., Attempt]
 
 
 @pytest.fixture(scope="session")
@@ -31,21 +29,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def submit(fsdpkit: Callable[..., Completed], tiny: Path, tmp_path: Path) -> Submit:
-    """Runs the example to its end, with lines of the test's own before and after `attach`."""
+def start(tiny: Path, tmp_path: Path) -> Start:
+    """Starts the example, with lines of the test's own after `attach`: again in the same run, if
+    they and the words are the same."""
 
-    def call(*words: str, after: str = "", nodes: int = 1, gpus: int = 2) -> Path:
+    def call(*words: str, after: str = "") -> Attempt:
         script = tmp_path / "train.py"
         source = (ROOT / "examples" / "huggingface" / "train.py").read_text()
         assert source.count("    trainer.train()\n") == 1
         script.write_text(source.replace("    trainer.train()\n", f"{after}    trainer.train()\n"))
         shutil.copy(ROOT / "examples" / "huggingface" / "data.py", tmp_path)
-        shape = ("--cluster", "local", "--nodes", str(nodes), "--gpus", str(gpus))
         options = ("--model", str(tiny), "--steps", str(STEPS), "--save-steps", "5")
-        done = fsdpkit("submit", str(script), *shape, "--json", "--", *options, *words)
-        answer = answer_of(done)
-        Run.open(answer["dir"]).wait(poll_s=0.2)
-        return Path(answer["dir"])
+        run = tmp_path / f"run{len(after)}{''.join(words)}"
+        return attempt(run, script, *options, *words)
 
     return call
 
@@ -66,43 +62,38 @@ STOPS_AFTER_7 = """\
 """
 
 
-def final(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "trainer" / "final" / "model.safetensors")
+def final(run: Attempt) -> dict[str, torch.Tensor]:
+    return load_file(run.task / "trainer" / "final" / "model.safetensors")
 
 
 @functools.cache
-def _kept() -> dict[str, Path]:
+def _kept() -> dict[str, Attempt]:
     return {}
 
 
-def uninterrupted(submit: Submit) -> Path:
+def uninterrupted(start: Start) -> Attempt:
     """A run that is not disturbed, made once."""
     if "run" not in _kept():
-        _kept()["run"] = submit()
+        _kept()["run"] = start()
     return _kept()["run"]
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    return list(read_json_lines(run / "metrics.jsonl"))
-
-
 def test_stopped_and_resumed_it_comes_to_the_same_weights(
-    submit: Submit, fsdpkit: Callable[..., Completed]
+    start: Start,
 ) -> None:
-    whole = uninterrupted(submit)
-    logged = [line for line in lines(whole) if "loss" in line]
+    whole = uninterrupted(start)
+    assert whole.status == 0, whole.said
+    logged = [line for line in whole.lines if "loss" in line]
     assert [line["step"] for line in logged] == [10]
     assert logged[0]["planned_steps"] == STEPS
     assert {"lr", "grad_norm", "step_time_s"} <= logged[0].keys()
-    assert sorted(p.name for p in (whole / "trainer").iterdir()) == [
+    assert sorted(p.name for p in (whole.task / "trainer").iterdir()) == [
         *("checkpoint-10", "checkpoint-12", "final")
     ]
 
-    run = submit(after=STOPS_AFTER_7)
-    state = Run.open(run).state()
-    assert state is not None
-    assert state.outcome == "stopped", state.describe()
-    checkpoints = run / "trainer"
+    stopped = start(after=STOPS_AFTER_7)
+    assert stopped.status == STOPPED_EARLY, stopped.said
+    checkpoints = stopped.task / "trainer"
     saved = sorted(p.name for p in checkpoints.iterdir())
     assert saved[0] == "checkpoint-5"
     assert saved[1] in ("checkpoint-7", "checkpoint-8"), "the step in which it was asked"
@@ -111,27 +102,25 @@ def test_stopped_and_resumed_it_comes_to_the_same_weights(
     torn = checkpoints / "checkpoint-11"
     shutil.copytree(checkpoints / saved[1], torn)
     (torn / "fsdpkit.json").unlink()
-    shutil.copytree(whole / "trainer" / "checkpoint-10", checkpoints / "checkpoint-10")
+    shutil.copytree(whole.task / "trainer" / "checkpoint-10", checkpoints / "checkpoint-10")
 
-    resumed = fsdpkit("resume", str(run), "--wait")
-    assert resumed.returncode == 0, resumed.stderr
-    said = (run / "attempt-1" / "rank-0.out").read_text()
-    assert f"going on from {saved[1]}" in said
-    assert "checkpoint-11 was not written to its end" in said
-    assert "checkpoint-10 is another run's" in said
-    weights, expected = final(run), final(whole)
+    resumed = start(after=STOPS_AFTER_7)
+    assert resumed.status == 0, resumed.said
+    assert f"going on from {saved[1]}" in resumed.said
+    assert "checkpoint-11 was not written to its end" in resumed.said
+    assert "checkpoint-10 is another run's" in resumed.said
+    weights, expected = final(resumed), final(whole)
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-    assert lines(run)[-1]["step"] == STEPS
+    assert resumed.lines[-1]["step"] == STEPS
 
 
-def test_fsdp2_through_the_trainer_learns_the_same(submit: Submit) -> None:
-    """Two nodes of one rank each; the weights are gathered at the end."""
-    plain, sharded = uninterrupted(submit), submit("--fsdp", nodes=2, gpus=1)
-    (loss,), (other,) = ([s["loss"] for s in lines(run) if "loss" in s] for run in (plain, sharded))
+def test_fsdp2_through_the_trainer_learns_the_same(start: Start) -> None:
+    """The weights are gathered at the end."""
+    plain, sharded = uninterrupted(start), start("--fsdp")
+    assert sharded.status == 0, sharded.said
+    (loss,), (other,) = ([s["loss"] for s in run.lines if "loss" in s] for run in (plain, sharded))
     assert other == pytest.approx(loss, rel=1e-4)
-    state = json.loads((sharded / "attempt-0" / "verdict.json").read_text())
-    assert state["trouble"] is None
     assert final(sharded).keys() == final(plain).keys()
 
 

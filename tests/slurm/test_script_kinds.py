@@ -19,7 +19,7 @@ from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.history import history_of
 from tests.conftest import ROOT, Completed
-from tests.script.tiny_models import save_tiny_llama
+from tests.script.tiny_models import PRELOADED, save_tiny_llama
 from tests.slurm.conftest import everything_said, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -100,11 +100,18 @@ def test_a_script_of_each_kind_goes_all_the_way(
 ) -> None:
     model = save_tiny_llama(tmp_path / "model")
     shape = ("--nodes", "1", "--gpus", "2", "--set", "retry.restarts=2")
+    preload = {
+        "trainer": PRELOADED,
+        "lightning": ("--set", 'launch.preload=["pytorch_lightning"]'),
+        "accelerate": ("--set", 'launch.preload=["accelerate"]'),
+    }
     runs = {}
     for kind, source in scripts().items():
         path = write_script(f"with_{kind}.py", source)
         shutil.copy(ROOT / "examples" / "huggingface" / "data.py", path.parent)
-        answer = submit(str(path), *shape, "--", *arguments(kind, model), warm=True)
+        answer = submit(
+            str(path), *shape, *preload.get(kind, ()), "--", *arguments(kind, model), warm=True
+        )
         runs[kind] = Run.open(answer["dir"])
     try:
         all_the_way(runs, fsdpkit)

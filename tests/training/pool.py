@@ -25,6 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
@@ -58,9 +60,13 @@ class Case:
 
 
 class Pool:
-    """Starts with the first case and ends with the process that asked for it."""
+    """Starts with the first case and ends with the process that asked for it.
 
-    def __init__(self) -> None:
+    libraries: modules to import beside torch and the trainer's.
+    """
+
+    def __init__(self, libraries: Sequence[str] = ()) -> None:
+        self._libraries = libraries
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -107,7 +113,7 @@ class Pool:
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", __file__, str(theirs.fileno())],
+                [sys.executable, "-u", __file__, str(theirs.fileno()), *self._libraries],
                 env={**os.environ, **READ_AT_IMPORT},
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                 pass_fds=[theirs.fileno()], start_new_session=True,
@@ -239,6 +245,8 @@ if __name__ == "__main__":
 
     for name in fsdpkit.training.__all__:
         getattr(fsdpkit.training, name)  # imports it
+    for name in sys.argv[2:]:
+        import_module(name)
     faulthandler.enable()
     gc.freeze()
     if case := serve(socket.socket(fileno=int(sys.argv[1]))):
