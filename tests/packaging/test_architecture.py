@@ -8,6 +8,7 @@ nothing above; `data` knows the settings that name it, and files.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -89,6 +90,7 @@ def imports_of(path: Path) -> Iterator[Import]:
     return walk(tree, True)
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     return [found for path in sorted(PACKAGE.rglob("*.py")) for found in imports_of(path)]
 
