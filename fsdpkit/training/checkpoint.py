@@ -42,7 +42,7 @@ from torch import nn
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
-from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, prune, publish
 from fsdpkit.runs.checkpoints import Best
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
@@ -157,6 +157,7 @@ class Checkpointer:
         self._group: dist.ProcessGroup | None = None
         self._stager: Any = None
         self._save: _Save | None = None  # that is under way
+        self._pruning: Future[None] = _done(None)
         self._finished: list[Saved] = []
         # Whoever steps the optimizer changes what is being copied.
         optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
@@ -268,6 +269,7 @@ class Checkpointer:
             failed = True
             self._ranks.say(f"{error} Trying again.")
         began = time.perf_counter()
+        self._pruning.result()  # there is room for one more than are kept
         if self._claim is None:
             self._claim = on_first(self._ranks, lambda: claim(self._directory))
         description = self._describe(progress)
@@ -314,9 +316,17 @@ class Checkpointer:
         save.blocked_s += time.perf_counter() - began
         self._finished.append(Saved(path, size, save.blocked_s, ended - save.began))
         self._save = None
+        self._prune(path, save.description.best_by)
         if self._stager and self._ranks.device.type != "cuda":
             self._stager.close()  # only pinned memory is worth keeping for the next copy
             self._stager = None
+
+    def _prune(self, newest: Path, by: Best | None) -> None:
+        """Begin to remove older checkpoints: of large ones it takes as long as many steps."""
+        if self._ranks.is_first and self._claim:
+            refused = [path for path in self._refused if path != newest]
+            keep_last = self.settings.keep_last
+            self._pruning = _in_background(partial(prune, self._claim, keep_last, refused, by))
 
     def report(self, record: Callable[..., None] | None = None) -> None:
         """Say, and `record` as numbers, which checkpoints were written since the last call."""
@@ -343,6 +353,7 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for the last checkpoint and give back the memory of copies. Raises StorageError."""
         self.wait()
+        self._pruning.result()
         if self._stager:
             self._stager.close()
             self._stager = None
@@ -423,7 +434,7 @@ class Checkpointer:
                 description,
                 written,
                 texts,
-                keep_last=self.settings.keep_last,
+                keep_last=None,  # `wait` prunes, when this one counts as written
                 refused=self._refused,
             )
             return path, sum(file.bytes for file in written.values())
