@@ -53,6 +53,7 @@ def provisional_tokens(most: int) -> int:
 
     The largest power of two that `most`, the tokens that a rank can have, is not below: dividing by
     it rounds nothing, and while gradients are reduced they are less than twice those of the mean.
+    Where rows are short they are smaller than those, which a loss scale for float16 makes up for.
     What is left to multiply by, world size × this / tokens of all ranks, `clip_gradients` takes.
     """
     return 1 << (most.bit_length() - 1)
