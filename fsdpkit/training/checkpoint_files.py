@@ -15,7 +15,7 @@ import os
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -184,10 +184,9 @@ class _Summed(io.RawIOBase):
         end = self._file.tell()
         if end - self._begun >= _PIECE_BYTES and hasattr(os, "posix_fadvise"):
             self._file.flush()
-            # Linux begins to write pages that nobody will need.
-            os.posix_fadvise(
-                self._file.fileno(), self._begun, end - self._begun, os.POSIX_FADV_DONTNEED
-            )
+            part = self._begun, end - self._begun
+            with suppress(OSError):  # no more than advice: Linux begins to write such pages
+                os.posix_fadvise(self._file.fileno(), *part, os.POSIX_FADV_DONTNEED)
             self._begun = end
 
     def tell(self) -> int:
