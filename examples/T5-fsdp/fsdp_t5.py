@@ -55,7 +55,7 @@ from fsdpkit.training.distributed import (
 )
 from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.export import export_hugging_face
-from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
+from fsdpkit.training.gradients import clip_gradients, loss_scaler, provisional_tokens, update
 from fsdpkit.training.hardware import capability_of, describe_peak, peak_tflops
 from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
@@ -205,15 +205,20 @@ def train_step(parts: Parts, batches: Iterator[Batch], number: int) -> Step:
     seed_step(settings.seed, number, ranks.rank)
     batch = next(batches).to(ranks.device)
     targets = (batch.labels != IGNORE).sum()
-    target_tokens, all_tokens = parts.votes.sum(targets, targets + batch.source_mask.sum())
-    # A token weighs the same wherever it is: sums, divided once by the tokens of all ranks. FSDP
-    # averages over ranks; the factor undoes that.
-    weight = (ranks.world_size / target_tokens).float()
+    count = parts.votes.begin(targets, targets + batch.source_mask.sum())
+    # A token weighs the same wherever it is: sums, divided once by the tokens of all ranks. These
+    # are counted meanwhile, so that no rank waits for the slowest before it begins: first sums are
+    # divided by a number that all ranks know, and gradients set right before they are clipped. FSDP
+    # averages over ranks; the factor undoes that, too.
+    provisional = provisional_tokens(settings.batch_size * settings.data.target_length)
     loss_sum = parts.micro_batches.run(
-        batch, functools.partial(forward_backward, model, settings.loss, parts.scaler, weight)
+        batch,
+        functools.partial(forward_backward, model, settings.loss, parts.scaler, 1 / provisional),
     )
+    target_tokens, all_tokens = count()
     parts.scaler.unscale_(optimizer)
-    grad_norm = clip_gradients(model, settings.grad_clip)
+    scale = (ranks.world_size * provisional / target_tokens.clamp(min=1)).float()
+    grad_norm = clip_gradients(model, settings.grad_clip, scale)
     lr = set_learning_rate(optimizer, settings.optimizer, number, settings.steps)
     updated = update(optimizer, parts.scaler, grad_norm, settings.non_finite, ranks, number + 1)
     if updated:
@@ -359,7 +364,7 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
 
 
 def forward_backward(
-    model: nn.Module, how: str, scaler: torch.amp.GradScaler, weight: Tensor, batch: Batch
+    model: nn.Module, how: str, scaler: torch.amp.GradScaler, weight: float, batch: Batch
 ) -> Tensor:
     """Add the gradient of `weight` × the loss to what there is; the unweighted loss, detached."""
     loss_sum = token_loss_sum(model, batch, how)

@@ -100,11 +100,10 @@ def publish(
     written: Mapping[str, Written],
     texts: Mapping[str, str | bytes],
     *,
-    keep_last: int,
+    keep_last: int | None,
     refused: Collection[Path] = (),
 ) -> Path:
-    """Describe the draft, sync it, and give it its name; older ones than `keep_last` then go,
-    but for the best by what `description` says.
+    """Describe the draft, sync it, and give it its name; then `prune`, unless `keep_last` is None.
 
     `written` is what lies in the draft, synced by its writers; `texts` are small files to add. A
     checkpoint of the same step must not exist, unless it is among the `refused`, which count for
@@ -130,10 +129,26 @@ def publish(
     _sync(mine.directory)
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)
-    with contextlib.suppress(OSError, StorageError):  # the new one is whole all the same
-        others = [path for path in refused if path != final]
-        _prune(mine.directory, keep_last, others, description.best_by)
+    if keep_last is not None:
+        prune(mine, keep_last, [path for path in refused if path != final], description.best_by)
     return final
+
+
+def prune(mine: Claim, keep_last: int, refused: Collection[Path], by: Best | None) -> None:
+    """Remove what is older than the newest `keep_last`, but for the best by `by`.
+
+    The `refused` do not count. What cannot be removed stays, and all of it does when another
+    process has claimed the directory.
+    """
+    with contextlib.suppress(OSError, StorageError):
+        mine.require()
+        counted = [path for path in checkpoints_in(mine.directory) if path not in refused]
+        oldest_kept = step_of(counted[-keep_last:][0]) or 0
+        best = best_of(counted, by) if by else None
+        for path in checkpoints_in(mine.directory):
+            if (step_of(path) or 0) < oldest_kept and not (best and path == best[0]):
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(_hide(path), ignore_errors=True)
 
 
 def abandon(mine: Claim, step: int) -> None:
@@ -162,18 +177,6 @@ def _complete(
     sums = {name: file.sha256 for name, file in {**written, DESCRIPTION: itself}.items()}
     _write(draft / CHECKSUMS, checksum_lines(sums))
     _sync(draft)
-
-
-def _prune(directory: Path, keep_last: int, refused: Collection[Path], by: Best | None) -> None:
-    """Remove what is older than the newest `keep_last`, but for the best; what cannot be removed
-    stays."""
-    counted = [path for path in checkpoints_in(directory) if path not in refused]
-    oldest_kept = step_of(counted[-keep_last:][0]) or 0
-    best = best_of(counted, by) if by else None
-    for path in checkpoints_in(directory):
-        if (step_of(path) or 0) < oldest_kept and not (best and path == best[0]):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(_hide(path), ignore_errors=True)
 
 
 def _hide(path: Path) -> Path:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fsdpkit.config.training import CheckpointSettings
@@ -181,14 +182,31 @@ class Votes:
     def __init__(self, ranks: Ranks, *wishes: StopRequest | SaveClock) -> None:
         self._ranks, self._wishes = ranks, wishes
 
+    def begin(self, *counts: float | Tensor) -> Callable[[], Tensor]:
+        """Begin to sum each count over all ranks; what is `wanted` goes along.
+
+        Call what is returned once, on all ranks, when the sums are needed: float64 [len(counts)] on
+        the device. Whatever is computed until then need not wait for the slowest rank. The wishes'
+        votes are handed to each `decide` then. On a GPU the host waits neither here nor there.
+        """
+        values = [*counts, *(each.wanted() for each in self._wishes)]
+        device = self._ranks.device
+        total = torch.stack(
+            [torch.as_tensor(v, dtype=torch.float64).to(device, non_blocking=True) for v in values]
+        )
+        under_way = dist.all_reduce(total, async_op=True)
+
+        def end() -> Tensor:
+            under_way.wait()
+            for each, votes in zip(self._wishes, total[len(counts) :], strict=True):
+                each.decide(votes)
+            return total[: len(counts)]
+
+        return end
+
     def sum(self, *counts: float | Tensor) -> Tensor:
-        """Each count summed over all ranks: float64 [len(counts)], the host not waiting; what is
-        `wanted` goes along and is handed to each `decide`."""
-        wanted = (wish.wanted() for wish in self._wishes)
-        total = sum_over_ranks(*counts, *wanted, device=self._ranks.device)
-        for each, votes in zip(self._wishes, total[len(counts) :], strict=True):
-            each.decide(votes)
-        return total[: len(counts)]
+        """Each count summed over all ranks: `begin`, and its end at once."""
+        return self.begin(*counts)()
 
 
 class TokenBudget(Agreement):

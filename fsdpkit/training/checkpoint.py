@@ -3,8 +3,9 @@
 Each rank writes what it holds, through `torch.distributed.checkpoint`; another number of ranks,
 another engine or strategy can read it (`fsdpkit.runs.checkpoints` has the files). A save makes a
 copy of the shards and returns; the copy is written by a thread with a process group of its own,
-synced, summed, described, and only then renamed to `step-<s>`. Whatever happens before that leaves
-the older checkpoints as they are.
+summed, synced, described, and only then renamed to `step-<s>`. Whatever happens before that leaves
+the older checkpoints as they are. Where training waits (`background = false`) there is neither a
+copy nor a thread.
 
     saves = Checkpointer(paths, ranks, model, optimizer)
     progress = saves.resume() or Progress()
@@ -32,7 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,7 @@ from torch import nn
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
-from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, prune, publish
 from fsdpkit.runs.checkpoints import Best
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
@@ -57,6 +58,8 @@ from fsdpkit.training.checkpoint_loading import (
 from fsdpkit.training.distributed import Ranks, gather, on_first, together
 from fsdpkit.training.export import HuggingFace
 from fsdpkit.training.importing import import_weights
+
+T = TypeVar("T")
 
 WRITE_TIMEOUT = timedelta(hours=1)
 """How long one rank may wait for another's part of a checkpoint to be written."""
@@ -154,6 +157,7 @@ class Checkpointer:
         self._group: dist.ProcessGroup | None = None
         self._stager: Any = None
         self._save: _Save | None = None  # that is under way
+        self._pruning: Future[None] = _done(None)
         self._finished: list[Saved] = []
         # Whoever steps the optimizer changes what is being copied.
         optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
@@ -265,14 +269,18 @@ class Checkpointer:
             failed = True
             self._ranks.say(f"{error} Trying again.")
         began = time.perf_counter()
+        self._pruning.result()  # there is room for one more than are kept
         if self._claim is None:
             self._claim = on_first(self._ranks, lambda: claim(self._directory))
         description = self._describe(progress)
         if self._group is None:
             self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
-        copy = self._copy(state_to_save(self._model, self._optimizer, self._ranks))
-        write = _in_background(partial(self._write, self._claim, copy, description, asked))
-        self._save = _Save(copy, write, description, began, best_before=self._best)
+        state = state_to_save(self._model, self._optimizer, self._ranks)
+        copies = self.settings.background
+        copy = self._copy(state) if copies else _done(state)
+        write = partial(self._write, self._claim, copy, description, asked, copied=copies)
+        written = _in_background(write) if copies else _now(write)
+        self._save = _Save(copy, written, description, began, best_before=self._best)
         self._newest = progress.step
         if (by := self._best_by) and (value := description.measured.get(by.metric)) is not None:
             self._best = value if by.is_better(value, self._best) else self._best
@@ -308,9 +316,17 @@ class Checkpointer:
         save.blocked_s += time.perf_counter() - began
         self._finished.append(Saved(path, size, save.blocked_s, ended - save.began))
         self._save = None
+        self._prune(path, save.description.best_by)
         if self._stager and self._ranks.device.type != "cuda":
             self._stager.close()  # only pinned memory is worth keeping for the next copy
             self._stager = None
+
+    def _prune(self, newest: Path, by: Best | None) -> None:
+        """Begin to remove older checkpoints: of large ones it takes as long as many steps."""
+        if self._ranks.is_first and self._claim:
+            refused = [path for path in self._refused if path != newest]
+            keep_last = self.settings.keep_last
+            self._pruning = _in_background(partial(prune, self._claim, keep_last, refused, by))
 
     def report(self, record: Callable[..., None] | None = None) -> None:
         """Say, and `record` as numbers, which checkpoints were written since the last call."""
@@ -337,6 +353,7 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for the last checkpoint and give back the memory of copies. Raises StorageError."""
         self.wait()
+        self._pruning.result()
         if self._stager:
             self._stager.close()
             self._stager = None
@@ -393,8 +410,10 @@ class Checkpointer:
         copy: Future[dict[str, Any]],
         description: files.Description,
         asked: str | None,
+        *,
+        copied: bool,
     ) -> tuple[Path, int, float]:
-        """On a thread of each rank: path, bytes and time of the checkpoint, or StorageError."""
+        """Path, bytes and time of the checkpoint, or StorageError; a collective of `_group`."""
         from torch.distributed.checkpoint import state_dict_saver
 
         group, first = self._group, self._ranks.is_first
@@ -402,7 +421,7 @@ class Checkpointer:
         texts = self._export.texts() if self._export else {}
 
         def write() -> dict[str, Written]:
-            writer = Writer(draft)
+            writer = Writer(draft, copied=copied)
             state_dict_saver.save(state, storage_writer=writer, process_group=group)
             return writer.written
 
@@ -415,7 +434,7 @@ class Checkpointer:
                 description,
                 written,
                 texts,
-                keep_last=self.settings.keep_last,
+                keep_last=None,  # `wait` prunes, when this one counts as written
                 refused=self._refused,
             )
             return path, sum(file.bytes for file in written.values())
@@ -448,9 +467,9 @@ class _Save:
     told: bool = False
 
 
-def _in_background(action: Callable[[], Any]) -> Future[Any]:
+def _in_background(action: Callable[[], T]) -> Future[T]:
     """On a thread that a process which fails does not wait for."""
-    result: Future[Any] = Future()
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
@@ -459,6 +478,22 @@ def _in_background(action: Callable[[], Any]) -> Future[Any]:
             result.set_exception(error)
 
     threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return result
+
+
+def _now(action: Callable[[], T]) -> Future[T]:
+    """On this thread; the future is done. What is no Exception goes on its way."""
+    result: Future[T] = Future()
+    try:
+        result.set_result(action())
+    except Exception as error:
+        result.set_exception(error)
+    return result
+
+
+def _done(value: T) -> Future[T]:
+    result: Future[T] = Future()
+    result.set_result(value)
     return result
 
 

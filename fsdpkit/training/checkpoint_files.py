@@ -1,9 +1,9 @@
 """How a checkpoint's tensors reach its files and come back: synced, summed, and without code.
 
 `torch.distributed.checkpoint` lays tensors out; this page adds what it leaves to its user. Writing
-hashes each file as it is written. Reading runs nothing that a file brings along: both the index
-(`.metadata`) and the small values are pickles, and here they may only build the few classes that a
-checkpoint is made of.
+hashes the bytes while they are written, and has the disk begin before the last of them is there.
+Reading runs nothing that a file brings along: both the index (`.metadata`) and the small values are
+pickles, and here they may only build the few classes that a checkpoint is made of.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import hashlib
 import io
 import os
 import pickle
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -27,7 +29,10 @@ from torch.distributed.checkpoint.filesystem import (
     FileSystemWriter,
 )
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.planner import ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+from torch.utils.serialization import config as save_options
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.checkpoint_writing import Written
@@ -46,16 +51,28 @@ _HARMLESS = {
 """What may be built from `.metadata`."""
 
 
+_LARGE_BYTES, _PIECE_BYTES = 256 << 10, 8 << 20
+"""From here on another thread hashes; so much at a time is hashed, written and begun on disk."""
+
+
 class Writer(FileSystemWriter):
     """Writes this rank's part into `directory`, each file synced; `written` then lists them.
 
-    For tensors that are in host memory already.
+    `copied`: all tensors are in host memory already; if not, they are copied one after another.
     """
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, sync_files=True, per_thread_copy_ahead=0, overwrite=False)
+    def __init__(self, directory: Path, *, copied: bool = True) -> None:
+        super().__init__(directory, sync_files=True, overwrite=False)
+        if copied:
+            self.per_thread_copy_ahead = 0
         self.written: dict[str, Written] = {}
         self.fs = _Summing(self.written)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        # Of each file there is a SHA-256; a CRC of each tensor beside it would say nothing more.
+        # Patched for this thread only.
+        with save_options.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
+            return super().write_data(plan, planner)
 
 
 class _Summing(FileSystem):
@@ -70,8 +87,8 @@ class _Summing(FileSystem):
             with super().create_stream(path, mode) as stream:
                 yield stream
             return
-        with open(path, "wb") as file:
-            summed = _Summed(file)
+        with open(path, "wb") as file, closing(_Digest()) as digest:
+            summed = _Summed(file, digest)
             try:
                 yield summed
             except Exception:
@@ -79,30 +96,98 @@ class _Summing(FileSystem):
                     raise summed.failure from None
                 raise
             size = file.tell()
-        self._written[Path(path).name] = Written(size, summed.digest.hexdigest())
+        self._written[Path(path).name] = Written(size, digest.hexadecimal())
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         super().rename(path, new_path)
         self._written[Path(new_path).name] = self._written.pop(Path(path).name)
 
 
-class _Summed(io.RawIOBase):
-    """A file that is only ever written from front to back, and its SHA-256 so far."""
+class _Digest:
+    """SHA-256 of bytes in the order in which they come; large pieces are hashed by a thread."""
 
-    def __init__(self, file: io.BufferedWriter) -> None:
-        self._file, self.digest = file, hashlib.sha256()
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._pieces: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._hashed: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def update(self, data: memoryview) -> None:
+        """Take in `data`, now; nothing may be under way."""
+        self._sha256.update(data)
+
+    @contextmanager
+    def meanwhile(self, data: memoryview) -> Iterator[None]:
+        """Take in `data` while the body runs; its memory is not read any more afterwards."""
+        if self._is_running():
+            self._pieces.put(data)
+            try:
+                yield
+            finally:
+                self._hashed.get()
+        else:
+            self.update(data)
+            yield
+
+    def _is_running(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="checkpoint digest", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the process is about to end: Python starts none any more
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            self._sha256.update(piece)
+            self._hashed.put(None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pieces.put(None)
+
+    def hexadecimal(self) -> str:
+        return self._sha256.hexdigest()
+
+
+class _Summed(io.RawIOBase):
+    """A file that is only ever written from front to back, and its digest so far."""
+
+    def __init__(self, file: io.BufferedWriter, digest: _Digest) -> None:
+        self._file, self._digest = file, digest
+        self._begun = 0  # bytes that the disk was told to write
         self.failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self.digest.update(data)
+        view = memoryview(data).cast("B")
         try:
-            return self._file.write(data)
+            if len(view) < _LARGE_BYTES:
+                self._digest.update(view)
+                return self._file.write(view)
+            for start in range(0, len(view), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                with self._digest.meanwhile(piece):
+                    self._file.write(piece)
+                    self._begin_writing()
         except OSError as error:
             self.failure = error
             raise
+        return len(view)
+
+    def _begin_writing(self) -> None:
+        """Have the disk write what is complete, so that the sync at the end finds little to do."""
+        end = self._file.tell()
+        if end - self._begun >= _PIECE_BYTES and hasattr(os, "posix_fadvise"):
+            self._file.flush()
+            part = self._begun, end - self._begun
+            with suppress(OSError):  # no more than advice: Linux begins to write such pages
+                os.posix_fadvise(self._file.fileno(), *part, os.POSIX_FADV_DONTNEED)
+            self._begun = end
 
     def tell(self) -> int:
         return self._file.tell()

@@ -7,6 +7,7 @@ its loss by the world size. The functions take what `fsdpkit.training.sharding.s
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal
@@ -47,32 +48,59 @@ def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
     yield
 
 
-def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale gradients so that their norm over all ranks is at most `max_norm` (0: leave them).
+def provisional_tokens(most: int) -> int:
+    """What to divide a rank's loss by while nobody knows yet how many tokens all ranks have.
+
+    The largest power of two that `most`, the tokens that a rank can have, is not below: dividing by
+    it rounds nothing, and while gradients are reduced they are less than twice those of the mean.
+    Where rows are short they are smaller than those, which a loss scale for float16 makes up for.
+    What is left to multiply by, world size × this / tokens of all ranks, `clip_gradients` takes.
+    """
+    return 1 << (most.bit_length() - 1)
+
+
+def clip_gradients(model: nn.Module, max_norm: float, scale: Tensor | None = None) -> Tensor:
+    """Multiply gradients by `scale`, if any, and then so that their norm over all ranks is at most
+    `max_norm` (0: any). `scale` is a float32 scalar on the device, equal on all ranks.
 
     Returns the norm before clipping, a float32 scalar on the device; the host does not wait.
     """
     limit = max_norm or math.inf
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
     if isinstance(model, FullyShardedDataParallel):
+        if scale is not None:
+            _multiply(gradients, scale)
         return model.clip_grad_norm_(limit).float()
-    parameters = list(model.parameters())
-    if len({isinstance(p, DTensor) for p in parameters}) > 1:
-        return _clip_shards_and_whole(parameters, limit)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-    # What a DTensor holds may be this rank's share of the norm only.
-    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
+    norm = _norm(gradients).float()
+    if scale is None:
+        _multiply(gradients, (limit / (norm + 1e-6)).clamp_(max=1.0))
+        return norm
+    scale = scale.to(norm.device)  # of offloaded shards on the host
+    norm = norm * scale
+    _multiply(gradients, (limit / (norm + 1e-6)).clamp_(max=1.0) * scale)
+    return norm
 
 
-def _clip_shards_and_whole(parameters: list[nn.Parameter], limit: float) -> Tensor:
-    """The same where some parameters are ignored: whole, and equal on all ranks."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """Over all ranks, of shards and of what is whole and equal on all ranks: ignored parameters."""
     kinds = [[g for g in gradients if isinstance(g, DTensor) is kind] for kind in (True, False)]
     norms = [torch.nn.utils.get_total_norm(each) for each in kinds if each]
+    # What a DTensor holds may be this rank's share of the norm only.
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(whole))
-    local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-    torch._foreach_mul_(local, (limit / (norm + 1e-6)).clamp_(max=1.0))
+    norm: Tensor = whole[0]
+    if len(whole) > 1:
+        norm = torch.linalg.vector_norm(torch.stack([each.to(norm.device) for each in whole]))
     return norm
+
+
+def _multiply(gradients: list[Tensor], factor: Tensor) -> None:
+    """All of them, shards or whole, in place, one operation a device."""
+    on: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        on[local.device].append(local)
+    for device, tensors in on.items():
+        torch._foreach_mul_(tensors, factor.to(device))
 
 
 def loss_scaler(
@@ -80,9 +108,9 @@ def loss_scaler(
 ) -> torch.amp.GradScaler:
     """The scale that keeps small gradients above float16's least number; else it does nothing.
 
-    Use it always: `scale(loss).backward()`, `unscale_(optimizer)`, clip, `step(optimizer)`,
-    `update()`. A gradient that overflowed on any rank makes all ranks skip the step and halve the
-    scale.
+    Use it always: `scale(loss).backward()`, `unscale_(optimizer)`, clip, `step(optimizer)` and
+    `update()`, or this module's `update` in place of both. A gradient that overflowed on any rank
+    makes all ranks skip the step and halve the scale.
     """
     return _ScalerOfShards(
         ranks.device.type,
@@ -124,8 +152,8 @@ def update(
     """One optimizer step, or none because the gradient is not finite; whether there was one.
 
     The answer is the same on all ranks. float16 expects overflows now and then: it skips the step
-    and halves its scale; the others do what `non_finite` says. Raises FsdpkitError naming `step`
-    when that is to stop, or when no scale is small enough.
+    and halves its scale, after `scaler.unscale_(optimizer)`; the others do what `non_finite` says.
+    Raises FsdpkitError naming `step` when that is to stop, or when no scale is small enough.
     """
     what = f"The gradient of step {step}"
     if not scaler.is_enabled():
@@ -133,12 +161,25 @@ def update(
             return False
         optimizer.step()
         return True
-    before = scaler.get_scale()
-    scaler.step(optimizer)
+    overflowed, scale = _read(scaler, optimizer)
+    if not overflowed:
+        optimizer.step()
     scaler.update()
-    if scaler.get_scale() < SMALLEST_SCALE:
+    if overflowed and scale * scaler.get_backoff_factor() < SMALLEST_SCALE:
         raise FsdpkitError(
             f"{what} is not finite in float16 at any scale: use training.precision.param = "
             '"bfloat16", or look at the data of the last steps.'
         )
-    return scaler.get_scale() >= before
+    return not overflowed
+
+
+def _read(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> tuple[bool, float]:
+    """Whether a gradient overflowed, and the scale; the host waits for the device once.
+
+    `scaler.step` and `get_scale` wait each for themselves, the last for the update of all weights.
+    """
+    (found,) = scaler._found_inf_per_device(optimizer).values()
+    scale = scaler._scale
+    assert scale is not None
+    overflowed, factor = torch.stack([found, scale.to(found.device)]).tolist()
+    return overflowed > 0, factor

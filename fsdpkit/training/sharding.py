@@ -341,6 +341,8 @@ def _shard_fsdp2(
         param_dtype=_unless_masters(dtype, precision), reduce_dtype=in_float32.reduce_dtype
     )
     frees = _frees_after_forward(sharding, ranks)
+    if ranks.world_size == 1 and not sharding.cpu_offload:
+        frees = frees and not _has_room_for(model, dtype, ranks.device)
     for unit in reversed(units):  # what is inside another comes first
         fully_shard(
             list(unit.modules) if len(unit.modules) > 1 else unit.modules[0],
@@ -382,6 +384,24 @@ def _frees_after_forward(sharding: ShardingSettings, ranks: Ranks) -> bool | int
             f"training.sharding.reshard_to: {to} ranks do not divide {ranks.world_size}."
         )
     return False if to == 1 else to
+
+
+def _has_room_for(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether all weights, in the type they are gathered in, are a small part of a GPU's memory.
+
+    One rank has nothing to gather, but copies its weights: once a step if they may stay from
+    forward to backward, and twice if not.
+    """
+    values = sum(parameter.numel() for parameter in model.parameters())
+    return values * dtype.itemsize <= _memory_bytes(device) // 16
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Of a GPU; 0 of a host, which has other uses for it."""
+    if device.type != "cuda":
+        return 0
+    total: int = torch.cuda.get_device_properties(device).total_memory
+    return total
 
 
 def _prefetch(root: nn.Module, units: Sequence[Unit], depth: int) -> None:

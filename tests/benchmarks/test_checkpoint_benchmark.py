@@ -41,9 +41,14 @@ def test_the_slowdown_is_the_mean_step_meanwhile_over_the_median_step_before() -
 def test_blocked_time_may_be_a_quarter_more_than_that_of_a_plain_save(
     ours_s: float, met: bool
 ) -> None:
-    background, waiting = figures(saved(ours_s, 0.1))
+    background, _, waiting = figures(saved(ours_s, 0.1))
     assert (background.target, background.met) == (1.25, met)
     assert (waiting.value, waiting.met) == (1.5, False)
+
+
+def test_time_until_it_is_on_disk_is_compared_too() -> None:
+    _, on_disk, _ = figures(saved(3.0, 2.0))
+    assert (on_disk.ours, on_disk.theirs, on_disk.target) == (4.0, 3.0, 1.2)
 
 
 def test_memory_is_that_of_the_fullest_rank() -> None:

@@ -112,24 +112,36 @@ def test_a_checkpoint_is_due_at_its_steps_and_epochs_at_the_end_and_before_a_sto
     assert [epoch for epoch in range(6) if due(3, epoch=epoch)] == [2, 4]
 
 
+class OtherRank:
+    """Of two ranks the other one, whose part of a sum arrives when this one waits for it."""
+
+    def __init__(self, part: list[float]) -> None:
+        self.part = part
+
+    def all_reduce(self, values: torch.Tensor, *, async_op: bool) -> OtherRank:
+        assert async_op
+        self.values = values
+        return self
+
+    def wait(self) -> None:
+        self.values += torch.tensor(self.part)
+
+
 def test_each_wish_gets_its_own_votes_from_the_one_sum_of_a_step(tmp_path, monkeypatch):
     """Two ranks: this one wants to stop, the other one, which comes to the same, to save."""
-    others = torch.tensor([10.0, 0.0, 1.0], dtype=torch.float64)
-
-    def sum_of_two(*values, device):
-        return others + torch.tensor([float(value) for value in values])
-
-    monkeypatch.setattr("fsdpkit.training.agreement.sum_over_ranks", sum_of_two)
+    other = OtherRank([10.0, 0.0, 1.0])
+    monkeypatch.setattr("fsdpkit.training.agreement.dist", other)
     paths = TaskPaths(tmp_path)
     paths.stop_requested.touch()
     stop, clock = StopRequest(paths, FIRST), SaveClock(FIRST, 1)
-    votes = Votes(FIRST, stop, clock)
-    assert votes.sum(torch.tensor(7.0)).tolist() == [17.0]
+    end = Votes(FIRST, stop, clock).begin(torch.tensor(7.0))
+    assert (stop.agreed(), clock.agreed()) == (False, False), "nobody has heard of the other rank"
+    assert end().tolist() == [17.0]
     assert (stop.agreed(), clock.agreed()) == (True, True)
     paths.stop_requested.unlink()
-    others[2] = 0.0
+    other.part[2] = 0.0
     stop, clock = StopRequest(paths, FIRST), SaveClock(FIRST, 1)
-    Votes(FIRST, stop, clock).sum(1)
+    assert Votes(FIRST, stop, clock).sum(1).tolist() == [11.0]
     assert (stop.agreed(), clock.agreed()) == (False, False)
 
 

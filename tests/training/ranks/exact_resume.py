@@ -48,7 +48,7 @@ SAME = {
     "groups": ["sharding.strategy=hybrid_shard", "sharding.shard_size=1"],
     "fsdp1 no_shard": ["sharding.engine=fsdp1", "sharding.strategy=no_shard"],
     # The scale has come down when the run is stopped.
-    "float16": ["precision.param=float16", "precision.loss_scale=262144", "non_finite=skip"],
+    "float16": ["precision.param=float16", "precision.loss_scale=524288", "non_finite=skip"],
     "bfloat16": ["precision.param=bfloat16"],
     "micro batches": ["micro_batch=2", "model.dropout_rate=0.1"],
     "recomputed": ["sharding.activation_checkpointing=selective", "model.dropout_rate=0.1"],
