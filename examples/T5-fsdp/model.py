@@ -105,8 +105,9 @@ class Attention(nn.Module):
     def position_bias(self, buckets: Tensor) -> Tensor:
         """Bias of every query–key pair, [H, L, L]: each query's row is a window into the vector."""
         by_offset = self.bias_by_offset(buckets)
-        # In float32, because backward adds up to L gradients for each offset.
-        windows = by_offset.float().unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
+        # In float32, because backward adds up to L gradients for each offset. Contiguous, because
+        # no fused kernel reads a bias whose innermost dimension is the heads.
+        windows = by_offset.float().contiguous().unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
         return windows.to(by_offset.dtype)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,17 +206,29 @@ class Block(nn.Module):
         while this block runs.
         """
         if buckets is not None:
-            itself = self.layer[0].inner
-            if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
-                bias = bias._replace(by_offset=itself.bias_by_offset(buckets).float())
-            elif isinstance(bias, FlexBias):
-                bias = bias._replace(positions=itself.position_bias(buckets))
-            else:
-                bias = masked(bias, itself.position_bias(buckets))
+            bias = self.with_positions(bias, buckets)
+        x = self.layers(x, bias, memory, memory_bias)
+        return x, None if buckets is None else bias
+
+    def with_positions(self, bias: Bias, buckets: Tensor) -> Bias:
+        itself = self.layer[0].inner
+        if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
+            return bias._replace(by_offset=itself.bias_by_offset(buckets).float())
+        if isinstance(bias, FlexBias):
+            return bias._replace(positions=itself.position_bias(buckets))
+        return masked(bias, itself.position_bias(buckets))
+
+    compiled_method = "layers"
+    """What `fsdpkit.training.sharding` compiles: the part that all blocks of a stack share, so that
+    the first one needs no graphs of its own."""
+
+    def layers(
+        self, x: Tensor, bias: Bias, memory: Tensor | None, memory_bias: Bias | None
+    ) -> Tensor:
         x = self.layer[0](x, bias)
         if memory is not None and memory_bias is not None:
             x = self.layer[1](x, memory_bias, memory)
-        return self.layer[-1](x), None if buckets is None else bias
+        return self.layer[-1](x)
 
 
 class Stack(nn.Module):

@@ -43,6 +43,7 @@ from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
+from fsdpkit.training.compilation import COMPILED, compile_blocks
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
 from fsdpkit.training.hardware import capability_of, name_of
@@ -170,8 +171,7 @@ def shard(
             send_to_all(model)
         check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
 
-    if compile:
-        _compile_in_place(model, blocks)
+    compiled = compile_blocks(model, blocks) if compile else None
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
     if start:
@@ -182,6 +182,8 @@ def shard(
     dimensions = {plain_name(name): parameter.ndim for name, parameter in model.named_parameters()}
     model = engine(model, sharding, precision, ranks, units, set(ignored.values()), start)
     setattr(model, DIMENSIONS, dimensions)
+    if compiled:
+        setattr(model, COMPILED, compiled)
     return model
 
 
@@ -303,18 +305,6 @@ def _refuse_units_in_blocks(
                 'or leave it out of training.precision.keep_float32 (works with engine = "fsdp2") '
                 "and training.sharding.wrap_names."
             )
-
-
-def _compile_in_place(model: nn.Module, blocks: Collection[type[nn.Module]]) -> None:
-    """Compile each block's forward, once per kind of block and shape of input.
-
-    The forward and not the module: names stay as they are, and both engines' hooks, which gather
-    and free weights around it, stay outside the compiled graph.
-    """
-    modules = dict(walk(model))
-    for path in block_paths(model, blocks):
-        module = modules[path]
-        module.forward = torch.compile(module.forward)
 
 
 def _shard_fsdp2(

@@ -107,6 +107,7 @@ def test_position_bias_is_the_table_s_row_of_key_minus_query():
     for query in range(9):
         for key in range(9):
             torch.testing.assert_close(bias[:, query, key], table[buckets[key - query + 8]])
+    assert masked(torch.ones(1, 1, 9, 9).tril().bool(), bias).is_contiguous(), "as kernels read it"
 
 
 def test_training_may_follow_generation_and_a_memory_estimate():
