@@ -17,7 +17,7 @@ import dataclasses
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -111,7 +111,7 @@ def shard(
     fill: Fill | None = None,
     fill_buffers: Fill | None = None,
     seed: int = 0,
-    compile: bool = False,
+    compile: bool | Literal["auto"] = False,
     is_unit: IsUnit | None = None,
 ) -> nn.Module:
     """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
@@ -130,6 +130,8 @@ def shard(
     - Built with values: they must be equal on all ranks, which is checked, or with
       `sync_module_states` are rank 0's.
 
+    `compile` "auto" is for `fsdpkit.config.training.for_device` to decide, and compiles nothing.
+
     Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
     divide the world, a parameter tied across units, or a buffer whose value nobody knows;
     FsdpkitError when ranks hold different values.
@@ -141,7 +143,7 @@ def shard(
             blocks,
             sharding.activation_checkpointing,
             every=sharding.checkpoint_every,
-            compiled=compile,
+            compiled=compile is True,
         )
     dtype = compute_dtype(precision, ranks.device)
     ignored = ignored_parameters(model, sharding.ignore)
@@ -171,7 +173,7 @@ def shard(
             send_to_all(model)
         check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
 
-    compiled = compile_blocks(model, blocks) if compile else None
+    compiled = compile_blocks(model, blocks) if compile is True else None
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
     if start:

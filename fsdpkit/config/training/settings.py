@@ -498,8 +498,12 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         bool, Meta(description="Only operations that give the same bits each time; slower.")
     ] = False
     compile: Annotated[
-        bool, Meta(description="torch.compile each block; wants data.buckets for few shapes.")
-    ] = False
+        bool | Literal["auto"],
+        Meta(
+            description="torch.compile each block; wants data.buckets for few shapes; auto: on an "
+            "NVIDIA GPU, where Triton and a C compiler are, unless deterministic."
+        ),
+    ] = "auto"
     loss: Annotated[
         Literal["whole", "chunked"],
         Meta(
