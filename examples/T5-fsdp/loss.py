@@ -34,6 +34,8 @@ IGNORE = -100
 FEWEST_CHUNKS = 8
 MOST_SCORES = 1 << 24
 """Of one chunk: 64 MiB in float32, and enough work for a GPU."""
+TILE = 64
+"""Rows of a product that a GPU computes together: what is left over costs as much as a tile."""
 
 
 def whole(scores: Tensor, labels: Tensor) -> Tensor:
@@ -69,7 +71,9 @@ def chunked(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 
 def _chunks(x: Tensor, weight: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Parts of `x` [N, D] and `labels` [N]."""
-    rows = max(1, min(-(-len(x) // FEWEST_CHUNKS), MOST_SCORES // len(weight)))
+    most = MOST_SCORES // len(weight)
+    most -= most % TILE if most > TILE else 0
+    rows = max(1, min(-(-len(x) // FEWEST_CHUNKS), most))
     return list(zip(x.split(rows), labels.split(rows), strict=True))
 
 

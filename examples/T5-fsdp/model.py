@@ -16,6 +16,7 @@ Shapes: B batch, S source tokens, T target tokens, D d_model, H heads, K d_kv, V
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,7 +69,10 @@ class T5Config:
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root mean square, then scale; the variance is taken in float32."""
+    """Divide by the root mean square, then scale; the variance is taken in float32 at least.
+
+    torch's own, which rounds once; written out for a compiler, which makes one kernel of it.
+    """
 
     def __init__(self, d_model: int, eps: float) -> None:
         super().__init__()
@@ -76,9 +80,30 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        variance = x.float().pow(2).mean(-1, keepdim=True)
+        if x.dtype is self.weight.dtype and not torch.compiler.is_compiling():
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        variance = wide.pow(2).mean(-1, keepdim=True)
         normed = x * torch.rsqrt(variance + self.eps)
         return self.weight * normed.to(self.weight.dtype)
+
+
+def products(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
+    """What each of `layers` makes of `x`; in a compiled block, one product with all their weights.
+
+    The weights are put next to each other for the moment: their names, and how they are sharded,
+    stay as they are. Not where there is more to a layer than its weight.
+    """
+    plain = all(
+        type(layer) is nn.Linear
+        and layer.weight.dtype is x.dtype
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for layer in layers
+    )
+    if not (plain and torch.compiler.is_compiling()):
+        return [layer(x) for layer in layers]
+    weights = [layer.weight for layer in layers]
+    return F.linear(x, torch.cat(weights)).split([len(weight) for weight in weights], -1)
 
 
 class Attention(nn.Module):
@@ -118,7 +143,9 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
-        q = self.split(self.q(x))
+        return self.mix(self.split(self.q(x)), keys, values, bias)
+
+    def mix(self, q: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
         if isinstance(bias, Tensor) and bias.dtype != q.dtype:
             # Only where some modules compute in another type: kernels misread such a bias.
             bias = bias.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
@@ -128,7 +155,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Bias, memory: Tensor | None = None) -> Tensor:
         """`x` [B, T, D] attends to `memory` [B, S, D], or to itself."""
-        return self.attend(x, *self.keys_and_values(x if memory is None else memory), bias)
+        if memory is None:
+            parts = products(x, self.q, self.k, self.v)
+        else:
+            parts = self.q(x), *products(memory, self.k, self.v)
+        return self.mix(*map(self.split, parts), bias)
 
 
 class FeedForward(nn.Module):
@@ -144,7 +175,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:
-            hidden = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+            gate, linear = products(x, self.wi_0, self.wi_1)
+            hidden = F.gelu(gate, approximate="tanh") * linear
         else:
             hidden = F.relu(self.wi(x))
         # Under float16 `wo` may be kept in float32, as its products overflow first.

@@ -133,9 +133,16 @@ def test_never_are_all_scores_in_memory() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "vocabulary", "chunk"),
-    [(800, 100, 100), (801, 100, 101), (3, 100, 1), (100_000, 1 << 20, 16), (8, 1 << 30, 1)],
+    [
+        (800, 100, 100),
+        (801, 100, 101),
+        (3, 100, 1),
+        (100_000, 1 << 20, 16),
+        (8, 1 << 30, 1),
+        (8192, 32_128, 512),
+    ],
 )
-def test_a_chunk_is_an_eighth_of_the_rows_or_what_the_vocabulary_allows(
+def test_a_chunk_is_an_eighth_of_the_rows_or_whole_tiles_that_the_vocabulary_allows(
     rows: int, vocabulary: int, chunk: int
 ) -> None:
     with torch.device("meta"):
