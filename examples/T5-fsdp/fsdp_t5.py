@@ -336,6 +336,7 @@ def with_steps(
 
 def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:
     """The sharded model, its weights drawn from the seed or read from a Hugging Face directory."""
+    settings = for_device(settings, facts_of(ranks))  # for who builds without `train`
     config = T5Config(**settings.model.dimensions())
     if vocabulary > config.vocab_size:
         raise ConfigError(

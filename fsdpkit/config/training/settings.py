@@ -488,7 +488,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Count | Literal["auto"] | None,
         Meta(
             description="Samples per rank in one forward pass, their gradients added up; unset: "
-            "the whole batch; auto: the most that memory holds, halved when it runs out."
+            "the whole batch; auto: the most that memory holds, less when it runs out."
         ),
     ] = None
     seed: Annotated[
