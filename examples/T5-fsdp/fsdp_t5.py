@@ -349,6 +349,7 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
         fill = fill_from(Path(settings.model.pretrained), config)
     with torch.device("meta"):
         model: nn.Module = T5(config, settings.model.attention)
+    model.compiled_loss = settings.compile is True
     guard_kernels(ranks.device)
     model = shard(
         model,

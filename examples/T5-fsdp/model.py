@@ -328,6 +328,8 @@ class T5(nn.Module):
         if attention not in ATTEND:
             raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(ATTEND)}")
         self.config = config
+        self.compiled_loss = False
+        """Whether the chunked loss is compiled, too; see loss.py."""
         self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = Stack(config, attention, is_decoder=False)
         self.decoder = Stack(config, attention, is_decoder=True)
@@ -369,7 +371,7 @@ class T5(nn.Module):
         x = self.decoder(self.shared(decoder_input), own_target, memory, memory_mask)
         if loss == "chunked":
             head = self.shared if self.lm_head is None else self.lm_head
-            return chunked(self.scaled(x), head.weight, labels)
+            return chunked(self.scaled(x), head.weight, labels, compiled=self.compiled_loss)
         scores = self.head(x)
         return scores if loss is None else whole(scores, labels)
 
