@@ -57,8 +57,15 @@ def facts_of(ranks: Ranks) -> Device:
         on_gpu=ranks.device.type == "cuda",
         capability=capability_of(ranks.device),
         triton=find_spec("triton") is not None and any(compilers),
-        cores=len(os.sched_getaffinity(0)) // ranks.local_world_size,
+        cores=_cores() // ranks.local_world_size,
     )
+
+
+def _cores() -> int:
+    """That this process may use: those of the task where its ranks share them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
 
 
 def name_of(device: torch.device) -> str | None:
