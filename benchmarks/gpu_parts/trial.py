@@ -26,7 +26,8 @@ from flops import flops_per_sequence  # type: ignore[import-not-found]
 from model import IGNORE, T5, Block, T5Config, init_parameter  # type: ignore[import-not-found]
 
 from benchmarks.gpu_parts.device import Device
-from fsdpkit.config.training import TrainingSettings, load_settings
+from fsdpkit.config.training import TrainingSettings, for_device, load_settings
+from fsdpkit.config.training.automatic import CPU
 from fsdpkit.training.distributed import Ranks, seed_step, sum_over_ranks
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
 from fsdpkit.training.hardware import peak_tflops
@@ -94,7 +95,7 @@ class Plan:
 
     @property
     def settings(self) -> TrainingSettings:
-        return load_settings({}, self.words)
+        return for_device(load_settings({}, self.words), CPU)  # each step is named, not chosen
 
     @property
     def config(self) -> T5Config:

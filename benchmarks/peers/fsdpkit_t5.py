@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.workload import Task, held_bytes, measure
-from fsdpkit.config.training import TrainingSettings, load_settings
+from fsdpkit.config.training import TrainingSettings, for_device, load_settings
+from fsdpkit.config.training.automatic import CPU
 from fsdpkit.training.distributed import Ranks, process_group, sum_over_ranks
 from fsdpkit.training.gradients import clip_gradients
 from fsdpkit.training.optimizers import make_optimizer
@@ -72,7 +73,7 @@ def main() -> None:
 
 def settings_of(task: Task, words: list[str]) -> TrainingSettings:
     work = task.work
-    return load_settings(
+    settings = load_settings(
         {},
         [
             f"grad_clip={work.grad_clip}",
@@ -84,6 +85,7 @@ def settings_of(task: Task, words: list[str]) -> TrainingSettings:
             *words,
         ],
     )
+    return for_device(settings, CPU)  # what a contestant runs with is named, not chosen
 
 
 def build(task: Task, settings: TrainingSettings, ranks: Ranks) -> nn.Module:

@@ -323,7 +323,7 @@ def make_loader(
         seed=settings.seed,
         buckets=bucket_of_each(samples, settings.data),
     )
-    workers = settings.data.workers
+    workers = 0 if settings.data.workers == "auto" else settings.data.workers
     return DataLoader(
         Steps(samples, settings.data, settings.batch_size),
         batch_sampler=GlobalBatches(sampler, settings.batch_size),
@@ -339,9 +339,10 @@ def make_loader(
 
 def bucket_of_each(samples: Samples, data: DataSettings) -> NDArray[np.uint8] | None:
     """Each sample's length bucket, a byte; None when there are not two to choose from."""
-    if data.buckets < 2:
+    buckets = Buckets(data)
+    if buckets.count < 2:
         return None
-    buckets, found = Buckets(data), np.empty(len(samples), np.uint8)
+    found = np.empty(len(samples), np.uint8)
     for start in range(0, len(samples), AT_ONCE):
         index = np.arange(start, min(start + AT_ONCE, len(samples)))
         found[index] = buckets.of(*samples.lengths(index))

@@ -35,12 +35,14 @@ from torch.utils.data import DataLoader
 from weights import check, fill_from, hugging_face
 
 from fsdpkit.config.gpu import type_note
-from fsdpkit.config.training import TrainingSettings, problems
+from fsdpkit.config.training import TrainingSettings, for_device, problems
+from fsdpkit.config.training.automatic import in_words
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import STOPPED_EARLY, ConfigError, FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import SaveClock, StopRequest, TokenBudget, Votes, is_due
 from fsdpkit.training.checkpoint import Checkpointer, Progress
+from fsdpkit.training.checkpoint_loading import settings_before
 from fsdpkit.training.command_line import read_settings
 from fsdpkit.training.debugging import Debugging, prepare
 from fsdpkit.training.display import Display
@@ -56,7 +58,7 @@ from fsdpkit.training.distributed import (
 from fsdpkit.training.early_stop import lost_patience
 from fsdpkit.training.export import export_hugging_face
 from fsdpkit.training.gradients import clip_gradients, loss_scaler, provisional_tokens, update
-from fsdpkit.training.hardware import capability_of, describe_peak, peak_tflops
+from fsdpkit.training.hardware import capability_of, describe_peak, facts_of, peak_tflops
 from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
@@ -83,6 +85,8 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     heartbeat = Heartbeat(paths, ranks)
     if found := problems(settings, ranks.world_size, ranks.local_world_size):
         raise ConfigError("\n".join(found))
+    before = settings_before(paths, settings.checkpoint.start, ranks)
+    given, settings = settings, for_device(settings, facts_of(ranks), before)
 
     # [3] Data: the same samples on every rank, each rank its share of them.
     text = open_data(settings.data, settings.seed)
@@ -109,7 +113,7 @@ def train(settings: TrainingSettings, paths: TaskPaths, ranks: Ranks) -> int:
     progress = saves.resume() or Progress()
     settings = with_steps(settings, loader, progress)
     heartbeat.resumed(progress.step)
-    peak = describe(settings, ranks, config, text, progress)
+    peak = describe(settings, ranks, config, text, progress, in_words(given, settings))
     metrics = Metrics(
         paths,
         ranks,
@@ -337,6 +341,7 @@ def with_steps(
 
 def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn.Module, T5Config]:
     """The sharded model, its weights drawn from the seed or read from a Hugging Face directory."""
+    settings = for_device(settings, facts_of(ranks))  # for who builds without `train`
     config = T5Config(**settings.model.dimensions())
     if vocabulary > config.vocab_size:
         raise ConfigError(
@@ -349,6 +354,7 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
         fill = fill_from(Path(settings.model.pretrained), config)
     with torch.device("meta"):
         model: nn.Module = T5(config, settings.model.attention)
+    model.compiled_loss = settings.compile is True
     guard_kernels(ranks.device)
     model = shard(
         model,
@@ -405,8 +411,12 @@ def describe(
     config: T5Config,
     text: Text,
     progress: Progress,
+    automatic: str = "",
 ) -> float | None:
-    """Say what is about to run, in a dozen lines; the device's dense peak in TFLOP/s, if known."""
+    """Say what is about to run, in a dozen lines, one of them on what `auto` has become.
+
+    Returns the device's dense peak in TFLOP/s, if it is known.
+    """
     dtype = compute_dtype(settings.precision, ranks.device)
     peak = peak_tflops(ranks.device, dtype, settings.metrics.peak_tflops)
     sharding, data = settings.sharding, settings.data
@@ -434,6 +444,8 @@ def describe(
         + (f", training.epochs is {settings.epochs}" if settings.epochs else ""),
         f"speed      {describe_peak(ranks.device, dtype, peak)}",
     ]
+    if automatic:
+        lines.append(f"automatic  {automatic}")
     if data.source_prefix:
         lines.append(f"prefix     {data.source_prefix!r} before each source text")
     if text.bad_rows.count:

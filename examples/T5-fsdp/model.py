@@ -16,6 +16,7 @@ Shapes: B batch, S source tokens, T target tokens, D d_model, H heads, K d_kv, V
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,7 +69,10 @@ class T5Config:
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root mean square, then scale; the variance is taken in float32."""
+    """Divide by the root mean square, then scale; the variance is taken in float32 at least.
+
+    torch's own, which rounds once; written out for a compiler, which makes one kernel of it.
+    """
 
     def __init__(self, d_model: int, eps: float) -> None:
         super().__init__()
@@ -76,9 +80,30 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        variance = x.float().pow(2).mean(-1, keepdim=True)
+        if x.dtype is self.weight.dtype and not torch.compiler.is_compiling():
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        variance = wide.pow(2).mean(-1, keepdim=True)
         normed = x * torch.rsqrt(variance + self.eps)
         return self.weight * normed.to(self.weight.dtype)
+
+
+def products(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
+    """What each of `layers` makes of `x`; in a compiled block, one product with all their weights.
+
+    The weights are put next to each other for the moment: their names, and how they are sharded,
+    stay as they are. Not where there is more to a layer than its weight.
+    """
+    plain = all(
+        type(layer) is nn.Linear
+        and layer.weight.dtype is x.dtype
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for layer in layers
+    )
+    if not (plain and torch.compiler.is_compiling()):
+        return [layer(x) for layer in layers]
+    weights = [layer.weight for layer in layers]
+    return F.linear(x, torch.cat(weights)).split([len(weight) for weight in weights], -1)
 
 
 class Attention(nn.Module):
@@ -105,8 +130,9 @@ class Attention(nn.Module):
     def position_bias(self, buckets: Tensor) -> Tensor:
         """Bias of every query–key pair, [H, L, L]: each query's row is a window into the vector."""
         by_offset = self.bias_by_offset(buckets)
-        # In float32, because backward adds up to L gradients for each offset.
-        windows = by_offset.float().unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
+        # In float32, because backward adds up to L gradients for each offset. Contiguous, because
+        # no fused kernel reads a bias whose innermost dimension is the heads.
+        windows = by_offset.float().contiguous().unfold(-1, (len(buckets) + 1) // 2, 1).flip(-2)
         return windows.to(by_offset.dtype)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +143,9 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def attend(self, x: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
-        q = self.split(self.q(x))
+        return self.mix(self.split(self.q(x)), keys, values, bias)
+
+    def mix(self, q: Tensor, keys: Tensor, values: Tensor, bias: Bias) -> Tensor:
         if isinstance(bias, Tensor) and bias.dtype != q.dtype:
             # Only where some modules compute in another type: kernels misread such a bias.
             bias = bias.clamp(min=torch.finfo(q.dtype).min).to(q.dtype)
@@ -127,7 +155,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Bias, memory: Tensor | None = None) -> Tensor:
         """`x` [B, T, D] attends to `memory` [B, S, D], or to itself."""
-        return self.attend(x, *self.keys_and_values(x if memory is None else memory), bias)
+        if memory is None:
+            parts = products(x, self.q, self.k, self.v)
+        else:
+            parts = self.q(x), *products(memory, self.k, self.v)
+        return self.mix(*map(self.split, parts), bias)
 
 
 class FeedForward(nn.Module):
@@ -143,7 +175,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:
-            hidden = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+            gate, linear = products(x, self.wi_0, self.wi_1)
+            hidden = F.gelu(gate, approximate="tanh") * linear
         else:
             hidden = F.relu(self.wi(x))
         # Under float16 `wo` may be kept in float32, as its products overflow first.
@@ -205,17 +238,29 @@ class Block(nn.Module):
         while this block runs.
         """
         if buckets is not None:
-            itself = self.layer[0].inner
-            if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
-                bias = bias._replace(by_offset=itself.bias_by_offset(buckets).float())
-            elif isinstance(bias, FlexBias):
-                bias = bias._replace(positions=itself.position_bias(buckets))
-            else:
-                bias = masked(bias, itself.position_bias(buckets))
+            bias = self.with_positions(bias, buckets)
+        x = self.layers(x, bias, memory, memory_bias)
+        return x, None if buckets is None else bias
+
+    def with_positions(self, bias: Bias, buckets: Tensor) -> Bias:
+        itself = self.layer[0].inner
+        if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
+            return bias._replace(by_offset=itself.bias_by_offset(buckets).float())
+        if isinstance(bias, FlexBias):
+            return bias._replace(positions=itself.position_bias(buckets))
+        return masked(bias, itself.position_bias(buckets))
+
+    compiled_method = "layers"
+    """What `fsdpkit.training.sharding` compiles: the part that all blocks of a stack share, so that
+    the first one needs no graphs of its own."""
+
+    def layers(
+        self, x: Tensor, bias: Bias, memory: Tensor | None, memory_bias: Bias | None
+    ) -> Tensor:
         x = self.layer[0](x, bias)
         if memory is not None and memory_bias is not None:
             x = self.layer[1](x, memory_bias, memory)
-        return self.layer[-1](x), None if buckets is None else bias
+        return self.layer[-1](x)
 
 
 class Stack(nn.Module):
@@ -283,6 +328,8 @@ class T5(nn.Module):
         if attention not in ATTEND:
             raise ConfigError(f"attention is {attention!r}, but must be one of {', '.join(ATTEND)}")
         self.config = config
+        self.compiled_loss = False
+        """Whether the chunked loss is compiled, too; see loss.py."""
         self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = Stack(config, attention, is_decoder=False)
         self.decoder = Stack(config, attention, is_decoder=True)
@@ -324,7 +371,7 @@ class T5(nn.Module):
         x = self.decoder(self.shared(decoder_input), own_target, memory, memory_mask)
         if loss == "chunked":
             head = self.shared if self.lm_head is None else self.lm_head
-            return chunked(self.scaled(x), head.weight, labels)
+            return chunked(self.scaled(x), head.weight, labels, compiled=self.compiled_loss)
         scores = self.head(x)
         return scores if loss is None else whole(scores, labels)
 

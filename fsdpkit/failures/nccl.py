@@ -32,7 +32,7 @@ _CAUSES: tuple[tuple[str, str, Level, str | None], ...] = (
         r"failed to cuda (?:host )?(?:calloc|malloc)|cuMem(?:Create|Alloc)\w*.*out of memory",
         Level.OWN,
         "Leave NCCL some memory: a smaller batch, or "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (environment.variables).",
+        "PYTORCH_ALLOC_CONF=expandable_segments:True (environment.variables).",
     ),
     (
         "bad-gpu",

@@ -11,6 +11,7 @@ import os
 import sys
 
 from fsdpkit.launching import python_path, warm
+from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.program import Program
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import take_secret
@@ -23,6 +24,7 @@ def main() -> int:
     """
     python_path.restore(os.environ)
     take_secret(os.environ)
+    set_allocator(os.environ)  # before anything imports torch
     if isinstance(program := warm.start(os.environ), Program):
         program.run()
     return run_agent()

@@ -27,7 +27,7 @@ def installed_torch() -> str | None:
 
 def too_old(version: str) -> str | None:
     """Why a release is refused, with what to do; None for one that may be used."""
-    if (release := _release(version)) is None or release >= OLDEST:
+    if (release := release_of(version)) is None or release >= OLDEST:
         return None
     return (
         f"torch {version} is older than {_words(OLDEST)}, the first release that this version of "
@@ -37,12 +37,13 @@ def too_old(version: str) -> str | None:
 
 def untested(version: str) -> str | None:
     """What to know of a release that came after the tests; None for others."""
-    if (release := _release(version)) is None or release <= NEWEST:
+    if (release := release_of(version)) is None or release <= NEWEST:
         return None
     return f"torch {version} is newer than {_words(NEWEST)}, the last release that was tested"
 
 
-def _release(version: str) -> tuple[int, int] | None:
+def release_of(version: str) -> tuple[int, int] | None:
+    """Its first two numbers; None for a text that is no version."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
 

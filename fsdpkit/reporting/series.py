@@ -176,7 +176,10 @@ def _not_finite(lines: Sequence[_MetricsLine], name: str) -> NotFinite:
     )
 
 
-_ALSO_KNOWN = {"slowest_rank", "slowest_host", "slowest_ratio", "alloc_retries", "rank_host"}
+_ALSO_KNOWN = {
+    *("slowest_rank", "slowest_host", "slowest_ratio", "alloc_retries", "rank_host"),
+    *("compiled_blocks", "blocks"),
+}
 """Fields of the trainer that other parts of the report show, or nobody needs a curve of."""
 _MOST_OWN_LINES, _MOST_OWN_NAMES = 20_000, 24
 

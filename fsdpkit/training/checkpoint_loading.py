@@ -10,6 +10,7 @@ import pickle
 import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 import fsdpkit
-from fsdpkit.errors import ConfigError, DamagedError, StorageError
+from fsdpkit.errors import ConfigError, DamagedError, FsdpkitError, StorageError
 from fsdpkit.runs import checkpoints as files
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import LoadPlanner, Reader, tensors_in
 from fsdpkit.training.distributed import Ranks, error_text, gather, on_first, together
 from fsdpkit.training.random_state import random_state, set_random_state
@@ -44,6 +47,26 @@ def newest_whole(found: Sequence[Path], ranks: Ranks | None) -> tuple[Path, list
         refused.append(path)
         problems += wrong
     raise StorageError("No checkpoint is whole:\n" + "\n".join(problems))
+
+
+def settings_before(paths: TaskPaths, start: str | None, ranks: Ranks) -> dict[str, Any]:
+    """The settings of the run that training goes on from, its own or the one at `start`.
+
+    Empty for a first start, and where its checkpoint does not say; reading it tells what is wrong.
+    A collective.
+    """
+
+    def look() -> dict[str, Any]:
+        found = files.checkpoints_in(paths.checkpoints)
+        with suppress(FsdpkitError):
+            if not found and start is not None:
+                found = starting_point(Path(start)).checkpoints
+        for path in reversed(found):
+            with suppress(FsdpkitError):
+                return files.describe(path).settings
+        return {}
+
+    return on_first(ranks, look)
 
 
 def _problems_of(path: Path, ranks: Ranks | None) -> list[str]:

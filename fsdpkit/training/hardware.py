@@ -6,10 +6,19 @@ for matrices with structured zeros; dividing by that halves everybody's MFU.
 
 from __future__ import annotations
 
+import os
+import shutil
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
 import torch
 
 from fsdpkit.config.gpu import Capability, build_problem
+from fsdpkit.config.training.automatic import Device
 from fsdpkit.errors import FsdpkitError
+
+if TYPE_CHECKING:
+    from fsdpkit.training.distributed import Ranks
 
 # TFLOP/s: (part of torch.cuda.get_device_name, float32 without TF32, bfloat16, float16); the first
 # that fits counts, so longer names come first. Sources: NVIDIA's data sheets of H100 (PCIe, NVL,
@@ -39,6 +48,24 @@ def capability_of(device: torch.device) -> Capability | None:
     if device.type != "cuda" or torch.version.hip:
         return None
     return torch.cuda.get_device_capability(device)
+
+
+def facts_of(ranks: Ranks) -> Device:
+    """What `auto` settings go by on this rank's device."""
+    compilers = os.environ.get("CC"), *map(shutil.which, ("gcc", "clang", "cc"))
+    return Device(
+        on_gpu=ranks.device.type == "cuda",
+        capability=capability_of(ranks.device),
+        triton=find_spec("triton") is not None and any(compilers),
+        cores=_cores() // ranks.local_world_size,
+    )
+
+
+def _cores() -> int:
+    """That this process may use: those of the task where its ranks share them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
 
 
 def name_of(device: torch.device) -> str | None:

@@ -18,6 +18,8 @@ Fields of a line, where "mean" is over the steps since the last line:
 - `mfu`: that as a share of the dense peak, if the peak is known
 - `memory_bytes`: this rank's peak since the start, allocated on a GPU and resident on a CPU;
   on a GPU also `memory_reserved_bytes` and `alloc_retries`
+- `compiled_blocks`, `blocks`: under `compile`, how many of the model's blocks rank 0 has run as
+  compiled graphs only, evaluations included, and how many there are
 - `slowest_rank`, `slowest_host`, `slowest_ratio` (its computing time over the median rank's): on
   every `stragglers_every`-th line, see `fsdpkit.training.stragglers`
 
@@ -43,6 +45,7 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.events import JsonLines, finite
 from fsdpkit.runs.heartbeat import HeartbeatFile, own_heart
 from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.compilation import COMPILED, CompiledBlocks
 from fsdpkit.training.distributed import Ranks, sum_over_ranks
 from fsdpkit.training.stragglers import SLOW, Stopwatch, slowest
 from fsdpkit.training.tensorboard import TensorBoard, require_tensorboard
@@ -53,7 +56,7 @@ class Metrics:
 
     `tokens` and `skipped` continue an earlier count, `planned_steps` is how many the run has to do,
     earlier ones included, `peak_tflops` is what MFU divides by (`fsdpkit.training.hardware`), and
-    `model`, the sharded one, is watched for slow ranks.
+    `model`, the sharded one, is watched for slow ranks and for blocks that run uncompiled.
 
     Raises StorageError when rank 0 cannot write the file, ConfigError when TensorBoard is wanted
     but not installed.
@@ -91,6 +94,8 @@ class Metrics:
             if model is not None and ranks.world_size > 1 and settings.stragglers_every
             else None
         )
+        self._compiled: CompiledBlocks | None = getattr(model, COMPILED, None)
+        self._said_uncompiled = False
         self._heart: HeartbeatFile | None = None
         self._logged = 0
         with suppress(OSError):
@@ -159,6 +164,7 @@ class Metrics:
             **self._planned,
             **self._speed(flops / elapsed_s / self.ranks.world_size / 1e12),
             **memory(self.ranks.device),
+            **self._compiled_blocks(),
             **self._compare_ranks(),
         }
         self.record(**fields)
@@ -171,6 +177,18 @@ class Metrics:
             return {}
         mfu = {"mfu": tflops / self._peak} if self._peak else {}
         return {"tflops_per_device": tflops, **mfu}
+
+    def _compiled_blocks(self) -> dict[str, int]:
+        if self._compiled is None:
+            return {}
+        found = self._compiled.take()
+        if found["compiled_blocks"] < found["blocks"] and not self._said_uncompiled:
+            self._said_uncompiled = True
+            self.ranks.say(
+                f"compiled {found['compiled_blocks']} of {found['blocks']} blocks: the others ran "
+                "uncompiled; TORCH_LOGS=recompiles says why, training.data.buckets makes few shapes"
+            )
+        return found
 
     def _compare_ranks(self) -> dict[str, Any]:
         if not (self._stopwatch and self._comparing):

@@ -1,8 +1,8 @@
 """`micro_batch = "auto"`: when a GPU runs out of memory, take smaller parts and go on.
 
 A step's batch is cut into parts whose gradients add up. If memory runs out on any rank, all ranks
-halve the part and repeat the same batch from its first part: no sample is left out, and the weights
-are those of a run that had the smaller part from the start.
+make the part smaller and repeat the same batch from its first part: no sample is left out, and the
+weights are those of a run that had the smaller part from the start.
 
 The difficulty is the other ranks. They are one or many messages (all-gathers, reduce-scatters)
 further on, and wait for the one that failed. FSDP's messages in a forward and backward pass depend
@@ -33,8 +33,15 @@ from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.gradients import gradient_sync
 
-# What FSDP2 calls to send something, at each call looked up in torch.distributed.
-_MESSAGES = ("all_gather_single", "reduce_scatter_single", "all_reduce")
+# What FSDP2 calls to send something, at each call looked up in torch.distributed; and its names
+# before torch 2.13, where the newer functions do not exist. Never both: an old name calls the new.
+_OLD_NAMES = {
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "all_reduce": "all_reduce",
+}
+STEP = 8
+"""Above as many rows a part has a multiple of them."""
 _FULL = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 Part = TypeVar("Part", bound="Batch")
@@ -89,7 +96,7 @@ class MicroBatches:
                 raise _nothing_fits(names)
             self._drop()
             _restore_random_state(random, self._ranks.device)
-            smaller = max(1, self.size // 2)
+            smaller = smaller_size(self.size)
             self._ranks.say(
                 f"out of memory on rank {names} with {self.size} samples at a time: the same "
                 f"step again with {smaller}"
@@ -150,6 +157,17 @@ class MicroBatches:
             torch.cuda.empty_cache()
 
 
+def smaller_size(size: int) -> int:
+    """What is tried when `size` rows, of which there are more than one, were too many.
+
+    Above 8 a quarter less, in steps of 8, so that little memory is left unused and GPUs get rows
+    that fill their tiles; then the half. Blocks are compiled by then: what they need is in it.
+    """
+    if size <= STEP:
+        return size // 2
+    return max(STEP, size * 3 // 4 // STEP * STEP)
+
+
 class _Messages:
     """How many messages were sent, and how many of those to come are to be left out."""
 
@@ -176,7 +194,7 @@ class _Messages:
 def _counted_messages() -> Iterator[_Messages]:
     """Inside, torch.distributed's functions that FSDP2 calls go through what is returned."""
     messages = _Messages()
-    originals = {name: getattr(dist, name) for name in _MESSAGES}
+    originals = {name: getattr(dist, name) for name in messages_of(dist)}
     for name, original in originals.items():
         setattr(dist, name, functools.partial(messages.call, original))
     try:
@@ -184,6 +202,11 @@ def _counted_messages() -> Iterator[_Messages]:
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)
+
+
+def messages_of(functions: Any) -> list[str]:
+    """The names in `functions`, which is torch.distributed, by which this torch's FSDP2 sends."""
+    return [new if hasattr(functions, new) else old for new, old in _OLD_NAMES.items()]
 
 
 def _nothing_fits(ranks: str) -> FsdpkitError:

@@ -204,8 +204,10 @@ class Buckets:
     """Padded lengths: n sizes that are shares of the longest, or any multiple of `multiple`."""
 
     def __init__(self, data: DataSettings) -> None:
-        self.count, self.multiple = data.buckets, data.multiple
-        part, parts = np.arange(1, data.buckets + 1), max(1, data.buckets)
+        # Whoever has not asked what `auto` is on the device gets what it is on a CPU.
+        self.count = 0 if data.buckets == "auto" else data.buckets
+        self.multiple = 1 if data.multiple == "auto" else data.multiple
+        part, parts = np.arange(1, self.count + 1), max(1, self.count)
         self.source = self._round_up(-(-part * data.source_length // parts))
         self.target = self._round_up(-(-part * data.target_length // parts))
 

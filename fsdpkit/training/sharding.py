@@ -17,7 +17,7 @@ import dataclasses
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -43,6 +43,7 @@ from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
+from fsdpkit.training.compilation import COMPILED, compile_blocks
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
 from fsdpkit.training.hardware import capability_of, name_of
@@ -110,7 +111,7 @@ def shard(
     fill: Fill | None = None,
     fill_buffers: Fill | None = None,
     seed: int = 0,
-    compile: bool = False,
+    compile: bool | Literal["auto"] = False,
     is_unit: IsUnit | None = None,
 ) -> nn.Module:
     """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
@@ -129,6 +130,8 @@ def shard(
     - Built with values: they must be equal on all ranks, which is checked, or with
       `sync_module_states` are rank 0's.
 
+    `compile` "auto" is for `fsdpkit.config.training.for_device` to decide, and compiles nothing.
+
     Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
     divide the world, a parameter tied across units, or a buffer whose value nobody knows;
     FsdpkitError when ranks hold different values.
@@ -140,7 +143,7 @@ def shard(
             blocks,
             sharding.activation_checkpointing,
             every=sharding.checkpoint_every,
-            compiled=compile,
+            compiled=compile is True,
         )
     dtype = compute_dtype(precision, ranks.device)
     ignored = ignored_parameters(model, sharding.ignore)
@@ -170,8 +173,7 @@ def shard(
             send_to_all(model)
         check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
 
-    if compile:
-        _compile_in_place(model, blocks)
+    compiled = compile_blocks(model, blocks) if compile is True else None
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
     if start:
@@ -182,6 +184,8 @@ def shard(
     dimensions = {plain_name(name): parameter.ndim for name, parameter in model.named_parameters()}
     model = engine(model, sharding, precision, ranks, units, set(ignored.values()), start)
     setattr(model, DIMENSIONS, dimensions)
+    if compiled:
+        setattr(model, COMPILED, compiled)
     return model
 
 
@@ -303,18 +307,6 @@ def _refuse_units_in_blocks(
                 'or leave it out of training.precision.keep_float32 (works with engine = "fsdp2") '
                 "and training.sharding.wrap_names."
             )
-
-
-def _compile_in_place(model: nn.Module, blocks: Collection[type[nn.Module]]) -> None:
-    """Compile each block's forward, once per kind of block and shape of input.
-
-    The forward and not the module: names stay as they are, and both engines' hooks, which gather
-    and free weights around it, stay outside the compiled graph.
-    """
-    modules = dict(walk(model))
-    for path in block_paths(model, blocks):
-        module = modules[path]
-        module.forward = torch.compile(module.forward)
 
 
 def _shard_fsdp2(

@@ -29,3 +29,26 @@ def test_without_compile_nothing_is_traced(found):
 
 def test_a_compiled_checkpointed_block_counts_a_batch_once_in_running_statistics(found):
     assert found["batches seen"] == [1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    path = tmp_path_factory.mktemp("shapes") / "found.json"
+    return findings(1, "compiled_shapes.py", path)
+
+
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_all_blocks_stay_compiled_whatever_the_lengths_and_beside_evaluation(shapes, engine):
+    assert shapes[engine]["blocks"] == [[6, 6]] * 3
+    assert "compiled" not in shapes["said of all"]
+
+
+@pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
+def test_the_first_block_of_a_stack_has_no_graph_of_its_own(shapes, engine):
+    assert shapes[engine]["graphs of one shape"] == 2
+    assert shapes[engine]["graphs"] <= 10
+
+
+def test_blocks_that_fall_back_are_counted_and_said_once(shapes):
+    assert shapes["limited"]["blocks"] == [[6, 6], [0, 6], [0, 6]]
+    assert shapes["limited"]["said"].count("compiled 0 of 6 blocks") == 1

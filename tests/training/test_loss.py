@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import loss as loss_module
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +34,20 @@ def plain(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     return whole(F.linear(x, weight), labels)
 
 
-WAYS = {"chunked": chunked, "whole": plain}
+def compiled(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return chunked(x, weight, labels, compiled=True)
+
+
+WAYS = {"chunked": chunked, "whole": plain, "compiled": compiled}
+
+
+@pytest.fixture(autouse=True)
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled here is not made into kernels, which takes long on a CPU."""
+    traced = functools.lru_cache(
+        lambda: torch.compile(loss_module.score_gradient, backend="aot_eager")
+    )
+    monkeypatch.setattr(loss_module, "compiled_score_gradient", traced)
 
 
 def loss_and_gradients(way: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -41,9 +57,10 @@ def loss_and_gradients(way: str, dtype: torch.dtype = torch.float32) -> list[Ten
     return [loss.detach(), x.grad, weight.grad]
 
 
-def test_chunked_is_whole() -> None:
+@pytest.mark.parametrize("way", ["chunked", "compiled"])
+def test_chunked_is_whole(way: str) -> None:
     torch.testing.assert_close(
-        loss_and_gradients("chunked"), loss_and_gradients("whole"), rtol=1e-6, atol=1e-9
+        loss_and_gradients(way), loss_and_gradients("whole"), rtol=1e-6, atol=1e-9
     )
 
 
@@ -61,8 +78,9 @@ def test_in_half_precision_it_is_as_close_to_the_truth_as_whole(dtype: torch.dty
         true = truth.detach(), x.grad, weight.grad
         return [float((a - b).norm() / b.norm()) for a, b in zip(found, true, strict=True)]
 
-    for error, bound in zip(errors("chunked"), errors("whole"), strict=True):
-        assert error <= 1.5 * bound + 1e-6
+    for way in ("chunked", "compiled"):
+        for error, bound in zip(errors(way), errors("whole"), strict=True):
+            assert error <= 1.5 * bound + 1e-6
 
 
 def test_a_sum_beyond_float16s_largest_number_stays_finite() -> None:
@@ -73,9 +91,10 @@ def test_a_sum_beyond_float16s_largest_number_stays_finite() -> None:
     assert far > torch.finfo(torch.float16).max
 
 
-def test_rows_without_a_target_add_neither_loss_nor_gradient() -> None:
+@pytest.mark.parametrize("way", ["chunked", "compiled"])
+def test_rows_without_a_target_add_neither_loss_nor_gradient(way: str) -> None:
     x, weight, labels = task()
-    loss = chunked(x, weight, torch.full_like(labels, IGNORE))
+    loss = WAYS[way](x, weight, torch.full_like(labels, IGNORE))
     loss.backward()
     assert loss == 0
     assert not x.grad.any()
@@ -133,9 +152,16 @@ def test_never_are_all_scores_in_memory() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "vocabulary", "chunk"),
-    [(800, 100, 100), (801, 100, 101), (3, 100, 1), (100_000, 1 << 20, 16), (8, 1 << 30, 1)],
+    [
+        (800, 100, 100),
+        (801, 100, 101),
+        (3, 100, 1),
+        (100_000, 1 << 20, 16),
+        (8, 1 << 30, 1),
+        (8192, 32_128, 512),
+    ],
 )
-def test_a_chunk_is_an_eighth_of_the_rows_or_what_the_vocabulary_allows(
+def test_a_chunk_is_an_eighth_of_the_rows_or_whole_tiles_that_the_vocabulary_allows(
     rows: int, vocabulary: int, chunk: int
 ) -> None:
     with torch.device("meta"):
@@ -152,11 +178,13 @@ def test_the_model_gives_scores_or_either_loss(family: dict) -> None:
     found = {}
     for way in WAYS:
         model = build(**family)
-        loss = model(*batch, loss=way)
+        model.compiled_loss = way == "compiled"
+        loss = model(*batch, loss="whole" if way == "whole" else "chunked")
         loss.backward()
         torch.testing.assert_close(loss, whole(model(*batch), batch[2]), rtol=1e-6, atol=0)
         found[way] = {name: p.grad for name, p in model.named_parameters()}
-    torch.testing.assert_close(found["chunked"], found["whole"], rtol=1e-5, atol=1e-6)
+    for way in ("chunked", "compiled"):
+        torch.testing.assert_close(found[way], found["whole"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 from attention import ATTEND, attention_in_use, guard_kernels, masked, relative_buckets
-from model import T5, T5Config, init_parameter, shift_right
+from model import T5, RMSNorm, T5Config, init_parameter, products, shift_right
 from small_t5 import DIMENSIONS, V1_0, V1_1, batch_of, build, loss_and_gradients
+from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fsdpkit.errors import ConfigError
@@ -107,6 +109,7 @@ def test_position_bias_is_the_table_s_row_of_key_minus_query():
     for query in range(9):
         for key in range(9):
             torch.testing.assert_close(bias[:, query, key], table[buckets[key - query + 8]])
+    assert masked(torch.ones(1, 1, 9, 9).tril().bool(), bias).is_contiguous(), "as kernels read it"
 
 
 def test_training_may_follow_generation_and_a_memory_estimate():
@@ -294,6 +297,71 @@ def test_blocks_compile_whole_and_give_the_same_scores():
     for block in [*model.encoder.block, *model.decoder.block]:
         block.compile(backend="eager", fullgraph=True)
     torch.testing.assert_close(model(*batch), scores)
+
+
+@pytest.mark.parametrize("family", [V1_1, V1_0], ids=["gated", "relu"])
+def test_compiled_projections_are_one_product_with_the_numbers_of_each(family):
+    """Of queries, keys and values, and of the gated inputs; in float64, so that nothing is lost."""
+    batch = batch_of(*SAMPLES)
+    model = build(**family).double()
+    expected = loss_and_gradients(model, batch)
+    counts = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list) -> torch.fx.GraphModule:
+        # linear is a C function, which a graph names
+        counts.append(sum("linear" in str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    for block in [*model.encoder.block, *model.decoder.block]:
+        block.layers = torch.compile(block.layers, backend=count, fullgraph=True)
+    found = loss_and_gradients(model, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert set(found[1]) == {name for name, _ in model.named_parameters()}
+    # qkv, o, wi, wo; in the decoder q, kv and o of the memory besides.
+    assert counts == [4, 7]
+
+
+def test_a_layer_that_is_more_than_its_weight_keeps_a_product_of_its_own():
+    x = torch.ones(2, 4)
+    plain, cast = nn.Linear(4, 3, bias=False), nn.Linear(4, 3, bias=False).double()
+    hooked, special = nn.Linear(4, 3, bias=False), type("Other", (nn.Linear,), {})(4, 3, False)
+    hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
+    cast.register_forward_pre_hook(lambda module, inputs: inputs[0].double())
+    for other in (hooked, cast, special):
+        together = torch.compile(lambda layer: products(x, plain, layer), backend="eager")(other)
+        torch.testing.assert_close([*together], [plain(x), other(x)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1), (torch.bfloat16, 30), (torch.float16, 300)]
+)
+def test_the_norm_is_as_exact_as_if_written_out(dtype, scale):
+    """Compared with float64: Hugging Face's form rounds twice, this one not more often."""
+    torch.manual_seed(0)
+    norm = RMSNorm(96, 1e-6).to(dtype)
+    norm.weight.data.normal_(1, 0.1)
+    x = (scale * torch.randn(50, 96)).to(dtype).requires_grad_()
+    towards = torch.randn(50, 96, dtype=torch.float64)
+
+    def written_out(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        wide = x if x.dtype is torch.float64 else x.float()
+        normed = x * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return weight * normed.to(weight.dtype)
+
+    def outcome(function, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [t.detach().clone().requires_grad_() for t in inputs]
+        result = function(*leaves)
+        (result.double() * towards).sum().backward()
+        return [t.double() for t in (result.detach(), *(leaf.grad for leaf in leaves))]
+
+    truth = outcome(written_out, x.double(), norm.weight.double())
+    ours = outcome(
+        lambda x, weight: functional_call(norm, {"weight": weight}, (x,)), x, norm.weight
+    )
+    theirs = outcome(written_out, x, norm.weight)
+    for true, own, other in zip(truth, ours, theirs, strict=True):
+        assert (own - true).norm() <= 1.05 * (other - true).norm() + 1e-6 * true.norm()
+    assert norm(x).dtype is dtype
 
 
 def test_the_kernel_in_use_is_named_with_its_reason():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from launch import RANKS, findings, run_ranks
@@ -9,7 +11,7 @@ from torch import nn
 
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.distributed import Ranks
-from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.out_of_memory import MicroBatches, messages_of, smaller_size
 
 CASES = [
     *("forward flat", "forward hybrid", "backward flat", "backward hybrid", "gather flat"),
@@ -52,3 +54,20 @@ def test_auto_without_fsdp2_is_refused():
     ranks = Ranks(0, 0, 1, 1, torch.device("cpu"))
     with pytest.raises(ConfigError, match="fsdp2"):
         MicroBatches(nn.Linear(1, 1), ranks, "auto", 4)
+
+
+def test_messages_go_by_the_names_that_the_installed_torch_has():
+    new = {"all_gather_single": 0, "reduce_scatter_single": 0, "all_reduce": 0}
+    old = {"all_gather_into_tensor": 0, "reduce_scatter_tensor": 0, "all_reduce": 0}
+    assert messages_of(SimpleNamespace(**old)) == list(old)
+    assert messages_of(SimpleNamespace(**(old | new))) == list(new), "an old name calls the new"
+
+
+def test_large_parts_shrink_by_steps_of_eight_and_small_ones_by_half():
+    sizes = [128]
+    while sizes[-1] > 1:
+        sizes.append(smaller_size(sizes[-1]))
+    assert sizes == [128, 96, 72, 48, 32, 24, 16, 8, 4, 2, 1]
+    for size in range(2, 2000):
+        assert 1 <= smaller_size(size) < size
+        assert size <= 8 or smaller_size(size) % 8 == 0

@@ -1,5 +1,6 @@
 """What the reference T5 trainer can be told, and which combinations cannot work."""
 
+from fsdpkit.config.training.automatic import for_device
 from fsdpkit.config.training.data import DataSettings
 from fsdpkit.config.training.model import ModelSettings
 from fsdpkit.config.training.presets import PRESETS, PresetName
@@ -31,6 +32,7 @@ __all__ = [
     "PresetName",
     "ShardingSettings",
     "TrainingSettings",
+    "for_device",
     "load_settings",
     "problems",
 ]

@@ -71,22 +71,21 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Mean length of a hidden span in tokens; unset: 3, and 20 for bytes."),
     ] = None
     buckets: Annotated[
-        int,
+        Annotated[int, Meta(ge=0, le=64)] | Literal["auto"],
         Meta(
             description="Sizes that batches are padded to, each a share of the longest: few shapes "
-            "for compile; 0 pads each batch to its longest sample.",
-            ge=0,
-            le=64,
+            "for compile; 0 pads each batch to its longest sample; auto: 4 on a GPU (1 with "
+            "packing), 0 on a CPU, and what it was when a run goes on."
         ),
-    ] = 0
+    ] = "auto"
     multiple: Annotated[
-        int,
+        Annotated[int, Meta(ge=1, le=4096)] | Literal["auto"],
         Meta(
-            description="Padded lengths are multiples of this; GPU kernels like 8 to 128.",
-            ge=1,
-            le=4096,
+            description="Padded lengths are multiples of this; auto: 64 on a GPU (8 where "
+            "source_length or target_length is below 64), 1 on a CPU, and what it was when a run "
+            "goes on."
         ),
-    ] = 1
+    ] = "auto"
     packing: Annotated[
         bool,
         Meta(description="Several short samples in one row, which do not see each other."),
@@ -108,9 +107,12 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = None
     workers: Annotated[
-        int,
-        Meta(description="Loader processes per rank; 0 loads in the rank itself.", ge=0, le=64),
-    ] = 0
+        Annotated[int, Meta(ge=0, le=64)] | Literal["auto"],
+        Meta(
+            description="Loader processes per rank; 0 loads in the rank itself; auto: 2 on a GPU "
+            "as far as the rank has cores for them, 0 on a CPU."
+        ),
+    ] = "auto"
 
     @property
     def holds_out(self) -> bool:

@@ -43,7 +43,7 @@ def _source(data: DataSettings) -> Iterator[str]:
             f"training.data.source_field and target_field are both {data.source_field!r}: the "
             "model would learn to copy; name two fields."
         )
-    if data.packing and data.buckets > 1:
+    if data.packing and data.buckets not in ("auto", 0, 1):
         yield (
             "training.data.packing fills rows of one size: leave training.data.buckets at 0 or 1."
         )

@@ -11,6 +11,8 @@ from fsdpkit.config.training.presets import PRESETS, PresetName, read_config_jso
 
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 
+Kernel = Literal["auto", "sdpa", "flex", "triton", "math"]
+
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[training.model]`: which T5; a dimension given here replaces the preset's or the file's."""
@@ -33,13 +35,14 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = None
     attention: Annotated[
-        Literal["sdpa", "flex", "triton", "math"],
+        Kernel,
         Meta(
-            description="sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; triton: "
-            "a kernel that never holds scores or biases, GPUs only, extra `kernels`; math: the "
-            "scores written out, to compare with."
+            description="auto: on a GPU the kernel that is computed to be fastest (not measured), "
+            "on a CPU sdpa; sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; "
+            "triton: a kernel that never holds scores or biases, GPUs only, extra `kernels`; math: "
+            "the scores written out, to compare with."
         ),
-    ] = "sdpa"
+    ] = "auto"
     d_model: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | None,
         Meta(description="Width of the residual stream; unset takes the preset's."),

@@ -488,7 +488,7 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Count | Literal["auto"] | None,
         Meta(
             description="Samples per rank in one forward pass, their gradients added up; unset: "
-            "the whole batch; auto: the most that memory holds, halved when it runs out."
+            "the whole batch; auto: the most that memory holds, less when it runs out."
         ),
     ] = None
     seed: Annotated[
@@ -498,8 +498,12 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         bool, Meta(description="Only operations that give the same bits each time; slower.")
     ] = False
     compile: Annotated[
-        bool, Meta(description="torch.compile each block; wants data.buckets for few shapes.")
-    ] = False
+        bool | Literal["auto"],
+        Meta(
+            description="torch.compile each block; wants data.buckets for few shapes; auto: on an "
+            "NVIDIA GPU, where Triton and a C compiler are, unless deterministic."
+        ),
+    ] = "auto"
     loss: Annotated[
         Literal["whole", "chunked"],
         Meta(

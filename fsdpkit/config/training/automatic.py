@@ -1,0 +1,111 @@
+"""What `auto` stands for on a device: facts in, settings out, no GPU and no torch needed.
+
+On a CPU everything is as plain as can be. On a GPU lengths are padded to few shapes that its matrix
+units like, blocks are compiled, and batches are loaded ahead. An explicit value always stays.
+
+Nothing here was measured. The kernel's table follows what benchmarks/README.md computes for T5
+v1.1-large with 512 and 128 tokens in bfloat16 on an H100, and takes sdpa wherever nothing was
+computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fsdpkit.config.gpu import Capability, has_bfloat16
+from fsdpkit.config.training.data import DataSettings
+from fsdpkit.config.training.model import Kernel
+from fsdpkit.config.training.settings import TrainingSettings
+
+AUTO = "auto"
+
+KERNELS: tuple[tuple[int, int, Kernel], ...] = ((64, 512, "triton"),)
+"""(head width, from which source length on, kernel): computed, not measured; else sdpa."""
+
+_BUCKETS, _WORKERS = 4, 2
+_MULTIPLE, _SHORT_MULTIPLE = 64, 8
+_TRITON = (7, 0)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a rank computes on. `capability` is NVIDIA's and None elsewhere; `triton`, whether
+    Triton and the C compiler that it calls are there; `cores`, CPU cores of one rank."""
+
+    on_gpu: bool = False
+    capability: Capability | None = None
+    triton: bool = False
+    cores: int = 1
+
+    @property
+    def compiles(self) -> bool:
+        return self.triton and self.capability is not None and self.capability >= _TRITON
+
+
+CPU = Device()
+
+
+def for_device(
+    settings: TrainingSettings, device: Device, earlier: Mapping[str, Any] | None = None
+) -> TrainingSettings:
+    """`settings` with a value for each `auto` that depends on the device.
+
+    `earlier` are the settings of the checkpoint that training goes on from: its buckets and
+    multiple stay, whatever the device, because they decide which samples share a batch.
+
+    Raises what `ModelSettings.dimensions` raises.
+    """
+    data = _data(settings.data, device, (earlier or {}).get("data", {}))
+    compile_, attention = settings.compile, settings.model.attention
+    if compile_ == AUTO:
+        compile_ = _compiles(settings, device)
+    if attention == AUTO:
+        attention = _attention(settings, device)
+    model = replace(settings.model, attention=attention)
+    return replace(settings, data=data, compile=compile_, model=model)
+
+
+def _data(data: DataSettings, device: Device, earlier: Mapping[str, Any]) -> DataSettings:
+    shortest = min(data.source_length, data.target_length)
+    multiple, buckets, workers = 1, 0, 0
+    if device.on_gpu:
+        # Rows of short texts would be padding for the most part.
+        multiple = _MULTIPLE if shortest >= _MULTIPLE else _SHORT_MULTIPLE
+        buckets = 1 if data.packing else _BUCKETS  # packed rows are full
+        workers = max(0, min(_WORKERS, device.cores - 1))  # the rank itself has a core, too
+    of_device = {"multiple": multiple, "buckets": buckets, "workers": workers}
+    kept = {k: v for k, v in earlier.items() if k != "workers" and isinstance(v, int)}
+    chosen = {k: kept.get(k, v) for k, v in of_device.items() if getattr(data, k) == AUTO}
+    return replace(data, **chosen)
+
+
+def _compiles(settings: TrainingSettings, device: Device) -> bool:
+    """Only blocks that nothing is gathered inside of; compiling chooses code by what it times."""
+    whole_blocks = settings.sharding.wrap == "class" and not settings.precision.keep_float32
+    return device.compiles and whole_blocks and not settings.deterministic
+
+
+def _attention(settings: TrainingSettings, device: Device) -> Kernel:
+    in_half = settings.precision.param in (AUTO, "bfloat16")
+    if not (device.compiles and has_bfloat16(device.capability) and in_half):
+        return "sdpa"
+    width, length = settings.model.dimensions()["d_kv"], settings.data.source_length
+    fastest: Kernel = next((k for w, least, k in KERNELS if w == width and length >= least), "sdpa")
+    return fastest
+
+
+def in_words(given: TrainingSettings, chosen: TrainingSettings) -> str:
+    """One line: what `auto` has become, each with its key; empty where nothing was left to it."""
+    by = "" if chosen.model.attention == "sdpa" else " (computed to be fastest, not measured)"
+    pairs = [
+        ("data.multiple", given.data.multiple, chosen.data.multiple),
+        ("data.buckets", given.data.buckets, chosen.data.buckets),
+        ("data.workers", given.data.workers, chosen.data.workers),
+        ("compile", given.compile, str(chosen.compile).lower()),
+        ("model.attention", given.model.attention, chosen.model.attention + by),
+    ]
+    return ", ".join(f"{key} {value}" for key, before, value in pairs if before == AUTO)
