@@ -78,6 +78,8 @@ def environment(dry: bool, path: Path | None = None) -> dict[str, str]:
         environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(path), os.environ.get("PYTHONPATH", "")])
         )
+    if not any(f"PYTORCH_{word}ALLOC_CONF" in environ for word in ("", "CUDA_", "HIP_")):
+        environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # as for ranks of a job
     if dry:
         environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     return environ
@@ -140,6 +142,7 @@ class Conductor:
         scratch.mkdir(exist_ok=True)
         context = {
             "part": name,
+            "parent": os.getpid(),
             "file": str(self.file),
             "deadline": ends,
             "dry": self.dry,

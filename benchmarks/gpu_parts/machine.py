@@ -11,9 +11,11 @@ import sys
 import time
 
 import msgspec
+import torch
 
 from benchmarks.gpu_parts.part import Part, Row
 from fsdpkit.launching import nvml, preflight
+from fsdpkit.launching.torch_release import too_old
 
 _BUSY = """
 import torch, time
@@ -33,7 +35,11 @@ def run(part: Part) -> None:
     part.measure("NVML at rest", functools.partial(readings, part), lacks=lacks)
     part.measure("NVML at work", functools.partial(at_work, part), lacks=lacks, needs_s=15)
     for name in preflight.CHECKS:
-        part.measure(f"preflight {name}", functools.partial(check, part, name), needs_s=5)
+        # This measurement takes torch from 2.11 on, training with fsdpkit's own agent does not.
+        lacks = too_old(torch.__version__) if name == "software" else None
+        part.measure(
+            f"preflight {name}", functools.partial(check, part, name), lacks=lacks, needs_s=5
+        )
 
 
 def readings(part: Part) -> Row:

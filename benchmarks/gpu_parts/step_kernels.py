@@ -32,8 +32,8 @@ KINDS = (
     # Our kernels and PyTorch's, cuDNN's and FlexAttention's before anything that says "gemm".
     (
         ATTENTION,
-        r"fmha|flash|attention|cudnn.*sdpa|forward_kernel|query_gradient|key_gradient|"
-        r"bias_gradient|tem_fused_.*flex|flex",
+        r"fmha|flash|attention|cudnn.*sdpa|^(forward|backward|query_gradient|key_gradient|"
+        r"bias_gradient)_kernel|flex",
     ),
     (PRODUCTS, r"gemm|nvjet|cutlass|xmma|cublas|matmul|triton_tem_|\bmm\b|addmm|bmm"),
     (

@@ -402,6 +402,8 @@ def test_kernels_are_sorted_by_kind_and_what_no_pattern_fits_is_other() -> None:
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64": PRODUCTS,
         "fmha_cutlassB_bf16_aligned_64x64_k64_sm80(Params)": ATTENTION,
         "key_gradient_kernel": ATTENTION,
+        "backward_kernel": ATTENTION,
+        "void at::native::embedding_backward_kernel<float, float, long>": OTHER,
         "triton_tem_fused_flex_attention_backward_0": ATTENTION,
         "triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_3": ELEMENTWISE,
         "void at::native::vectorized_elementwise_kernel<4, MulFunctor>": ELEMENTWISE,
