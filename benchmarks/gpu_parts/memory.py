@@ -44,6 +44,7 @@ STRATEGIES: tuple[tuple[str, tuple[str, ...]], ...] = (
         )
         for rounding in ("stochastic", "compensated")
     ),
+    ("FULL_SHARD, FSDP1", ("sharding.engine=fsdp1",)),
     ("FULL_SHARD, CPU offload", ("sharding.cpu_offload=true",)),
 )
 

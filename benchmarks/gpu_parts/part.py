@@ -103,7 +103,7 @@ class Part:
 def explain(error: BaseException) -> str:
     """The error, and the last line of our own code that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in frame.filename]
+    ours = [frame for frame in frames if "-packages" not in frame.filename]
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
     said = " ".join(str(error).split())[:500]
     return f"{type(error).__name__}: {said}{where}"

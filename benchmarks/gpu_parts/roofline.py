@@ -274,12 +274,13 @@ def _line(
     return "| " + " | ".join(cells) + " |"
 
 
-def newest_profile(directory: Path, device: str = "H100") -> dict[str, Any] | None:
-    """The row "kernels" of the newest measurement on such a device, if there is one."""
+def newest_profile(directory: Path) -> dict[str, Any] | None:
+    """The row "kernels" of the newest measurement on an H100 SXM, if there is one."""
     found = []
     for file in directory.glob("gpu-*.json"):
         result = json.loads(file.read_text("utf-8"))
-        if device.lower() in result["measured"]["device"].lower():
+        name = result["measured"]["device"]
+        if "H100" in name and "PCIe" not in name and "NVL" not in name:
             found += [
                 (result["measured"]["date"], row)
                 for row in result["rows"]

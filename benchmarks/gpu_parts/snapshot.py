@@ -66,7 +66,7 @@ def _replay(alive: dict[int, tuple[int, str]], event: Mapping[str, Any]) -> int:
 def place_of(frames: Iterable[Mapping[str, Any]]) -> str:
     """`model.py:forward`, the innermost frame that is ours; else the innermost there is."""
     named = [frame for frame in frames if frame.get("filename", "").endswith(".py")]
-    ours = [f for f in named if "/site-packages/" not in f["filename"]]
+    ours = [f for f in named if "-packages/" not in f["filename"]]
     for frame in ours or named:
         return f"{frame['filename'].rpartition('/')[2]}:{frame['name']}"
     return "unknown"

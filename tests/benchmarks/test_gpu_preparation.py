@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu
 from benchmarks.gpu_parts import needs, roofline, wheels
 from benchmarks.gpu_parts.roofline import ATTENTION, H100, PRODUCTS, RESULT, Ceiling, Work
 
@@ -65,6 +66,25 @@ def test_all_that_is_missing_is_said_at_once_what_stops_everything_first() -> No
     found = {**FOUND, "gpu": None, "compiler": None, "disk_bytes": 0}
     assert [gap.stops for gap in needs.gaps(found, dry=False)] == [True, False, False]
     assert needs.gaps(found, dry=True) == []
+
+
+def test_where_something_stops_everything_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(found: dict, *words: str) -> int:
+        monkeypatch.setattr(needs, "facts", lambda *_: found)
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out"), *words])
+        return gpu.main()
+
+    assert call({**FOUND, "gpu": None, "compiler": None}) == 2
+    said = capsys.readouterr().out
+    assert "MISSING: torch sees no GPU" in said
+    assert "without: no C compiler" in said
+    assert call(FOUND, "--check") == 0
+    assert "nothing is missing" in capsys.readouterr().out
+    assert call(FOUND, "--check", "--wheels", str(tmp_path)) == 2
+    assert "no wheel for Python" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
