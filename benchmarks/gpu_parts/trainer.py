@@ -157,7 +157,8 @@ def train(part: Part, name: str, *words: str) -> tuple[list[dict[str, Any]], str
     print(done.stdout[-20_000:], flush=True)
     if done.returncode:
         compiled = f"{done.stdout.count('Recompiling function')} recompilations"
-        said = f"the trainer ended with {done.returncode}, {compiled}: {done.stdout[-400:]}"
+        cause = done.stdout.partition('File "<frozen runpy>"')[0][-400:]  # torchrun's own follows
+        said = f"the trainer ended with {done.returncode}, {compiled}: {cause}"
         raise RuntimeError(said)
     files = list(directory.rglob("metrics.jsonl"))
     return [json.loads(line) for line in files[0].read_text("utf-8").splitlines()], done.stdout
