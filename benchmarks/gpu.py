@@ -1,20 +1,27 @@
-"""Everything that one GPU can show, in under ten minutes: `python benchmarks/gpu.py`.
+"""What one GPU can show, section by section: `python benchmarks/gpu.py --section 1`.
 
-Correctness against float64, speed of T5 v1.1-large and -xl step by step and beside Hugging Face's,
-checkpoints, memory. Each part is a process with a time of its own, and each of its rows is on disk
-when the next begins: a part that fails, hangs or is cut off loses nothing of what is known, and
-says in a row of its own what became of it. Nothing is downloaded; transformers and triton are used
-where they are installed.
+For a machine with a GPU that is there for half an hour, and on which nothing can be installed:
+Python and torch 2.11 or newer with CUDA are enough. Before, where a package index can be reached:
 
-Writes results/gpu-<machine>.json and the tables in README.md; with --out DIR the file, and a log
-of each part.
-`--only speed --only xl` measures these parts and replaces their rows. `--dry-run` runs every part
-on the CPU with tiny sizes: it shows that the script works, and its numbers mean nothing.
+    python benchmarks/gpu.py --fetch-wheels wheels --python 3.12
+    python benchmarks/gpu.py --dry-run --wheels wheels      every part on a CPU, tiny
+
+and on the machine, one command for each section of nine minutes at most (README.md, "The first hour
+on a GPU"):
+
+    python benchmarks/gpu.py --check --wheels wheels        what is missing, in one list
+    python benchmarks/gpu.py --wheels wheels --section 1    and 2, 3, 4; without: all of them
+
+Each part is a process of its own, and each of its rows is on disk when the next begins, in
+gpu-<machine>.jsonl; gpu-<machine>.json is made from it. The same command again goes on where an
+earlier one was cut off, `--again` measures anew. Ends with 0 when all parts ran, 1 when some row is
+missing, 2 when the machine lacks what every part needs.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -25,7 +32,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +41,26 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu_parts.steps import FIRST, KEPT_BY_DEFAULT  # noqa: E402
-from benchmarks.gpu_parts.summary import kept_in, result_of  # noqa: E402
+from benchmarks.gpu_parts import needs, plan, rows, wheels  # noqa: E402
+from benchmarks.gpu_parts.rows import END, Row  # noqa: E402
+from benchmarks.gpu_parts.summary import result_of  # noqa: E402
 from benchmarks.report import README, table, with_all_tables  # noqa: E402
 
-# The most important first; seconds that each may take, of nine minutes in all.
-BUDGETS_S = {
-    "correctness": 60,
-    "speed": 210,
-    "peers": 85,
-    "checkpoints": 65,
-    "memory": 35,
-    "xl": 50,
-    "triton": 35,
-}
-ENDING_S = 8.0  # from asking a process to stop to the last line of this one
-
-Rows = list[dict[str, Any]]
+CHILD = HERE / "gpu_parts" / "child.py"
+NOTHING_RAN, INCOMPLETE = 2, 1
+EXTRA = {"checkpoints": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}  # deterministic; read by CUDA
+MOST_STARTS = 4  # of one part in one call, when its process dies in the middle
 
 
-def environment(dry: bool) -> dict[str, str]:
-    """What torchrun would set for one rank; in a dry run no GPU, and Triton's interpreter."""
+def environment(dry: bool, path: Path | None = None) -> dict[str, str]:
+    """What torchrun would set for one rank; in a dry run no GPU, and Triton's interpreter.
+
+    `path` has the wheels that were carried here.
+    """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
+    cache = Path(tempfile.gettempdir()) / f"fsdpkit-gpu-{os.getuid()}"
     environ = {
         **os.environ,
         "RANK": "0",
@@ -67,183 +71,276 @@ def environment(dry: bool) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # read when CUDA starts; for the part on resuming
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),  # later parts compile less
+        "TRITON_CACHE_DIR": str(cache / "triton"),
     }
+    if path:
+        environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(path), os.environ.get("PYTHONPATH", "")])
+        )
+    if not any(f"PYTORCH_{word}ALLOC_CONF" in environ for word in ("", "CUDA_", "HIP_")):
+        environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # as for ranks of a job
     if dry:
         environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     return environ
 
 
 class Conductor:
-    """Starts the parts one after the other and keeps the result file up to date."""
+    """Starts the parts one after the other; `file` is the record of their rows."""
 
-    def __init__(self, out: Path, machine: str | None, deadline: float, dry: bool) -> None:
-        self.out, self.machine, self.deadline, self.dry = out, machine, deadline, dry
-        self.keeps_logs = False  # a copy of each part's beside the result
-        self.earlier: Rows = []  # of an earlier call with --only
-        self.work = Path(tempfile.mkdtemp(prefix="fsdpkit-bench-"))
-        self.files: dict[str, Path] = {}  # of the parts, in the order of their start
-        self.endings: dict[str, Rows] = {}  # what became of those that did not end by themselves
+    def __init__(
+        self, file: Path, dry: bool, *, again: bool = False, path: Path | None = None
+    ) -> None:
+        self.file, self.dry, self.again, self.path = file, dry, again, path
+        self.began = time.time()
+        self.work = Path(tempfile.mkdtemp(prefix="fsdpkit-gpu-"))
 
     @property
-    def rows(self) -> Rows:
-        """All that is known, parts in the order in which they were measured."""
-        rows = [row for row in self.earlier if row["part"] not in self.files]
-        for name, file in self.files.items():
-            rows += map(json.loads, _whole_lines(file))
-            rows += self.endings.get(name, [])
-        return rows
+    def rows(self) -> list[Row]:
+        return rows.shown(rows.read(self.file))
 
-    def run(self, name: str, budget_s: float) -> None:
-        """One part, for `budget_s` at most; then it is stopped."""
+    def run_section(self, number: int, wanted: Sequence[str], ends: float) -> None:
+        """These parts of a section, with `ends` for all of them; what is done is passed over."""
+        left = [name for name in wanted if self.again or not self.is_done(name)]
+        for name in wanted:
+            if name not in left:
+                print(f"{name}: done before", flush=True)
+        for at, name in enumerate(left):
+            budget_s = plan.budget_s(name, tuple(left[at:]), ends - time.time())
+            if budget_s < 3:
+                self._end(name, "skipped", f"no time was left in section {number}", 0.0)
+            else:
+                self.run(name, time.time() + budget_s)
+
+    def is_done(self, name: str) -> bool:
+        return rows.is_done(rows.read(self.file), name)
+
+    def run(self, name: str, ends: float) -> None:
+        """One part until `ends`; its process is started anew for the other rows when it dies."""
         began = time.time()
-        ends = min(self.deadline, began + budget_s)
-        file, log = self.work / f"{name}.jsonl", self.work / f"{name}.log"
-        file.touch()
-        self.files[name] = file
-        how = "dry" if self.dry else "full"
-        argv = [sys.executable, str(HERE / "gpu_parts" / "child.py"), name, str(file)]
-        argv += [str(ends), how, json.dumps(self.kept())]
-        with log.open("w", encoding="utf-8") as output:
+        log = self.file.with_name(f"{self.file.stem}-{name}.log")
+        log.unlink(missing_ok=True)
+        why: str | None = None
+        for _ in range(MOST_STARTS):
+            known = len(rows.read(self.file))
+            status = self._start(name, ends, log)
+            if status == 0:
+                why = None
+                break
+            if status is None:
+                why = "stopped: its time was over"
+                break
+            tail = " ".join(log.read_text("utf-8", errors="replace")[-1500:].split())
+            why = f"ended with {status}: {tail}"
+            if len(rows.read(self.file)) == known:
+                break  # it would die at the same place
+        self._end(name, "failed" if why else "done", why, time.time() - began)
+
+    def _start(self, name: str, ends: float, log: Path) -> int | None:
+        """The exit status of the part's process; None if it had to be stopped."""
+        scratch = self.work / name
+        scratch.mkdir(exist_ok=True)
+        context = {
+            "part": name,
+            "parent": os.getpid(),
+            "file": str(self.file),
+            "deadline": ends,
+            "dry": self.dry,
+            "scratch": str(scratch),
+            "since": self.began if self.again else 0.0,
+            "call": self.began,
+        }
+        with log.open("a", encoding="utf-8") as output:
             child = subprocess.Popen(
-                argv,
-                env=environment(self.dry),
-                cwd=self.work,
+                [sys.executable, str(CHILD), json.dumps(context)],
+                env={**environment(self.dry, self.path), **EXTRA.get(name, {})},
+                cwd=scratch,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
-                said = self._follow(child, file, ends)
+                return self._follow(child, ends)
             finally:
-                child.kill()
-                child.wait()
-                shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-                if self.keeps_logs:
-                    shutil.copyfile(log, self.out / log.name)
-        if said or child.returncode:
-            tail = " ".join(log.read_text("utf-8", errors="replace")[-1500:].split())
-            why = said or f"ended with {child.returncode}: {tail}"
-            self._end(name, "failed", why)
-        self.write()
-        rows = [row for row in self.rows if row["part"] == name and row["name"] != "about"]
-        print(f"{name}: {time.time() - began:.0f} s, {_counted(rows)}", flush=True)
+                kill_group(child)
+                shutil.rmtree(scratch, ignore_errors=True)
 
-    def _follow(self, child: subprocess.Popen[bytes], file: Path, ends: float) -> str | None:
-        """Wait for it, writing its rows as they come; why it was stopped, if it was."""
+    def _follow(self, child: subprocess.Popen[bytes], ends: float) -> int | None:
+        """Wait for it, making the result anew when there are rows."""
         seen = 0
-        while child.poll() is None:
+        while (status := child.poll()) is None:
             time.sleep(0.2)
-            if (size := file.stat().st_size) > seen:
+            size = self.file.stat().st_size if self.file.exists() else 0
+            if size > seen:
                 seen = size
                 self.write()
             if time.time() > ends:
-                return "stopped: its time was over"
-        return None
+                return None
+        return status
 
-    def skip(self, name: str) -> None:
-        why = "no time was left"
-        self.files[name] = self.work / f"{name}.jsonl"
-        self._end(name, "skipped", why)
+    def _end(self, name: str, status: str, why: str | None, took_s: float) -> None:
+        row = {"part": name, "name": END, "status": status, "took_s": round(took_s, 2)}
+        rows.append(self.file, {**row, **({"why": why} if why else {})})
         self.write()
-        print(f"{name}: skipped, {why}", flush=True)
-
-    def kept(self) -> Sequence[str]:
-        """The steps that paid for the large model, as far as they are known."""
-        measured = {row["name"] for row in self.rows if row["status"] == "measured"}
-        known = all(f"large, + {step.name}" in measured for step in FIRST)
-        return kept_in(self.rows) if known else KEPT_BY_DEFAULT
-
-    def _end(self, name: str, status: str, why: str) -> None:
-        row = {"part": name, "name": "the part", "status": status, "why": why, "took_s": 0.0}
-        self.endings[name] = [row]
-
-    def path(self) -> Path | None:
-        """The result's file, once it is known what it is measured on."""
-        machine = self.machine or next(
-            (row["device"] for row in self.rows if row["name"] == "about"), None
+        own = [r for r in self.rows if r["part"] == name and r["name"] not in (END, rows.ABOUT)]
+        print(
+            f"{name}: {took_s:.0f} s, {counted(own)}{f'; {why[:300]}' if why else ''}", flush=True
         )
-        if machine is None:
-            return None
-        plain = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-        return self.out / f"gpu-{'dry-run' if self.dry else plain}.json"
 
-    def read_earlier(self) -> None:
-        if (path := self.path()) and path.exists():
-            self.earlier = json.loads(path.read_text("utf-8"))["rows"]
+    def write(self) -> Path:
+        """The result anew, so that it is whole whenever this ends; the rows are safe without it."""
+        path = self.file.with_suffix(".json")
+        known = self.rows
+        if any(row["name"] == rows.ABOUT for row in known):
+            try:
+                text = json.dumps(result_of(known), indent=1, ensure_ascii=False) + "\n"
+                draft = path.with_suffix(".tmp")
+                draft.write_text(text, "utf-8")
+                draft.replace(path)
+            except Exception as error:  # parts go on whatever a table cannot show
+                print(f"{path} could not be made: {error!r}", file=sys.stderr, flush=True)
+        return path
 
-    def write(self) -> None:
-        """The whole result anew, so that what is there is complete whenever this ends."""
-        path = self.path()
-        if path is None:
-            return
-        text = json.dumps(result_of(self.rows), indent=1, ensure_ascii=False) + "\n"
-        draft = path.with_suffix(".tmp")
-        draft.write_text(text, "utf-8")
-        draft.replace(path)
-
-
-def _whole_lines(file: Path) -> list[str]:
-    if not file.exists():
-        return []
-    return [line for line in file.read_text("utf-8").splitlines(keepends=True) if line[-1] == "\n"]
+    def close(self) -> None:
+        shutil.rmtree(self.work, ignore_errors=True)
 
 
-def _counted(rows: Rows) -> str:
-    statuses = [row["status"] for row in rows]
-    counts = {s: statuses.count(s) for s in dict.fromkeys(statuses)}
-    failed = sum(row.get("passed") is False for row in rows)
-    if failed:
+def kill_group(child: subprocess.Popen[bytes]) -> None:
+    """End a part and all that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def counted(own: Sequence[Row]) -> str:
+    statuses = [row["status"] for row in own]
+    counts = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
+    if failed := sum(row.get("passed") is False for row in own):
         counts["out of bounds"] = failed
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+    return ", ".join(f"{count} {status}" for status, count in counts.items()) or "no row"
+
+
+def all_ran(known: Sequence[Row], wanted: Sequence[str]) -> bool:
+    """Whether each of these parts came to its end with every row measured that can be."""
+    return all(rows.is_done(known, name) for name in wanted)
+
+
+def wanted_parts(arguments: argparse.Namespace) -> dict[int, list[str]]:
+    """The parts to run by section, in the plan's order."""
+    chosen: dict[int, list[str]] = {}
+    for name, number in plan.PARTS.items():
+        if arguments.only:
+            takes = name in arguments.only
+        else:
+            takes = number in (arguments.section or [1, 2, 3, 4])
+        if takes:
+            chosen.setdefault(number, []).append(name)
+    return chosen
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure on one GPU.")
+    numbers = list(plan.SECTIONS)
+    add = parser.add_argument
+    add("--section", action="append", type=int, choices=numbers, help="1 to 4 unless given")
+    add("--only", action="append", choices=[*plan.PARTS], help="these parts only")
+    add("--again", action="store_true", help="also what was measured before")
+    add("--minutes", type=float, default=plan.SECTION_S / 60, help="for each section")
+    add("--out", type=Path, help="directory of the results")
+    add("--machine", help="name in the results' file names")
+    add("--dry-run", action="store_true", help="every part on the CPU, tiny sizes")
+    add("--check", action="store_true", help="say what is missing here, and measure nothing")
+    add("--wheels", type=Path, help="folder of wheels that were carried here")
+    add("--fetch-wheels", type=Path, metavar="DIR", help="fill that folder from a package index")
+    add("--python", action="append", help="fetch for this Python, such as 3.12; may be repeated")
+    add("--platform", default="", help="fetch for this machine: x86_64 or aarch64")
+    return parser.parse_args()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure on one GPU.")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for everything")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
-    parser.add_argument("--machine", help="name in the result's file name")
-    parser.add_argument("--only", action="append", choices=[*BUDGETS_S], help="these parts only")
-    parser.add_argument("--dry-run", action="store_true", help="every part on the CPU, tiny")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the part under way along
+    arguments = parsed()
+    try:
+        if arguments.fetch_wheels:
+            return fetch(arguments)
+        path = unpacked(arguments.wheels) if arguments.wheels else None
+    except (wheels.WheelError, OSError) as error:
+        print(error, file=sys.stderr)
+        return NOTHING_RAN
     dry = arguments.dry_run
-    out = arguments.out or (Path(tempfile.mkdtemp()) if dry else HERE / "results")
+    found = needs.facts(environment(dry, path), Path(tempfile.gettempdir()))
+    if not report_gaps(found, dry=dry):
+        return NOTHING_RAN
+    if arguments.check:
+        return 0
+    return measure(arguments, found, path)
+
+
+def measure(arguments: argparse.Namespace, found: Mapping[str, Any], path: Path | None) -> int:
+    dry = arguments.dry_run
+    out = arguments.out or (Path(tempfile.mkdtemp(prefix="gpu-")) if dry else HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
-    conductor = Conductor(
-        out, arguments.machine, time.time() + 60 * arguments.minutes - ENDING_S, dry
-    )
-    conductor.keeps_logs = arguments.out is not None
-    parts = arguments.only or list(BUDGETS_S)
-    if arguments.only:
-        conductor.machine = conductor.machine or gpu_name()
-        conductor.read_earlier()
-    for number, name in enumerate(parts):
-        left = sum(BUDGETS_S[later] for later in parts[number:])
-        # A dry run waits for whatever else the machine does, to see each part end by itself.
-        share = 1.0 if dry else BUDGETS_S[name] / left
-        budget_s = share * (conductor.deadline - time.time())
-        if budget_s < 5:
-            conductor.skip(name)
-        else:
-            conductor.run(name, budget_s)
-    path = conductor.path()
-    if path is None:
-        print("nothing was measured: no part could start", file=sys.stderr)
-        return 1
-    result = json.loads(path.read_text("utf-8"))
-    print(table(result), f"\n{path}", sep="\n")
+    file = out / f"gpu-{machine_name(arguments.machine, found, dry=dry)}.jsonl"
+    file.touch()
+    with file.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"{file}: another call writes it", file=sys.stderr)
+            return NOTHING_RAN
+        conductor = Conductor(file, dry, again=arguments.again, path=path)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes the part under way along
+        sections = wanted_parts(arguments)
+        try:
+            for number, parts in sections.items():
+                print(f"section {number}: {plan.SECTIONS[number].answers}", flush=True)
+                # A dry run waits for whatever else the machine does, to see each part end.
+                seconds = 60 * arguments.minutes * (20 if dry else 1)
+                conductor.run_section(number, parts, time.time() + seconds)
+        finally:
+            conductor.close()
+        result = conductor.write()
+    if result.exists():
+        print(table(json.loads(result.read_text("utf-8"))), f"\n{result}", sep="\n")
     if not dry and arguments.out is None:
         README.write_text(with_all_tables(README.read_text("utf-8")), "utf-8")
-    rows = result["rows"]
-    wrong = any(row["status"] == "failed" or row.get("passed") is False for row in rows)
-    return int(wrong or not all(figure["met"] for figure in result["figures"]))
+    wanted = [name for parts in sections.values() for name in parts]
+    return 0 if all_ran(rows.read(file), wanted) else INCOMPLETE
 
 
-def gpu_name() -> str | None:
-    import torch
+def fetch(arguments: argparse.Namespace) -> int:
+    pythons = arguments.python or [f"{sys.version_info[0]}.{sys.version_info[1]}"]
+    size = wheels.fetch(arguments.fetch_wheels, pythons, arguments.platform)
+    print(f"{arguments.fetch_wheels}: {size / 2**20:.1f} MiB for Python {', '.join(pythons)}")
+    return 0
 
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+def unpacked(folder: Path) -> Path:
+    """The directory for PYTHONPATH, filled from the folder; beside it where that can be written."""
+    folder = folder.resolve()
+    place = wheels.place(folder)
+    if not os.access(folder, os.W_OK):
+        place = Path(tempfile.gettempdir()) / f"fsdpkit-gpu-{os.getuid()}" / place.name
+    names = wheels.carried(folder, place)
+    print(f"carried: {', '.join(names)}", flush=True)
+    return place
+
+
+def report_gaps(found: Mapping[str, Any], *, dry: bool) -> bool:
+    """Say what is missing, in one list; whether there is enough to go on."""
+    missing = needs.gaps(found, dry=dry)
+    print(needs.describe(found), flush=True)
+    for gap in missing:
+        print(f"  {'MISSING' if gap.stops else 'without'}: {gap.what}: {gap.cost}", flush=True)
+    if not missing:
+        print("  nothing is missing", flush=True)
+    return not any(gap.stops for gap in missing)
+
+
+def machine_name(given: str | None, found: Mapping[str, Any], *, dry: bool) -> str:
+    """Fit for a file's name: what was given, or the GPU's."""
+    name = given or ("dry-run" if dry else found["gpu"]["name"])
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ table a file, by name. A result file is one JSON object:
 - `strategies` and `steps`, if any: rows of two more tables, with the keys that `_strategy` and
   `_step` read.
 - `notes`, if any: sentences that follow the tables.
+
+A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.gpu_parts import roofline  # noqa: E402
+
 RESULTS = HERE / "results" / "launch.json"
 README = HERE / "README.md"
 _BEGIN = "<!-- made by report.py from {files}: do not edit -->"
@@ -100,6 +106,8 @@ def ratio(
 
 def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
+    if "roofline" in result:
+        return roofline.table(result, roofline.newest_profile(HERE / "results"))
     parts = [_markdown(COLUMNS, map(_row, result["figures"]))]
     if strategies := result.get("strategies"):
         parts.append(_markdown(STRATEGIES, map(_strategy, strategies)))

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from benchmarks.gpu_parts.part import Part, Row
 from benchmarks.gpu_parts.saving import Cost, Loop
-from benchmarks.gpu_parts.steps import COMMON
+from benchmarks.gpu_parts.steps import best_words
 from benchmarks.gpu_parts.trial import Plan, Trial, attention_of, plan, whole
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.runs.layout import TaskPaths
@@ -65,8 +65,8 @@ class Run:
         }
 
 
-def run(part: Part, kept: tuple[str, ...]) -> None:
-    words = (*COMMON, *kept, "model.dropout_rate=0.1", "compile=false")
+def run(part: Part) -> None:
+    words = (*best_words(part.context), "model.dropout_rate=0.1", "compile=false")
     task = plan("t5-v1.1-large", *words, dry=part.dry)
     if task.settings.model.attention == "flex":  # without dropout, and not deterministic
         task = task.and_("model.attention=sdpa")

@@ -7,8 +7,11 @@ import functools
 import gc
 import importlib.util
 import os
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
@@ -77,6 +80,65 @@ class Device:
         if not self.on_gpu:
             return 0
         return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))
+
+    def seconds(self, action: Callable[[], object], least_s: float = 0.2) -> float:
+        """The median of several calls, each between two waits for the device; on a GPU its own
+        clock. The first calls compile and warm up, and do not count."""
+        if not self.on_gpu:
+            action()
+            began = time.perf_counter()
+            action()
+            return time.perf_counter() - began
+        for _ in range(3):
+            action()
+        event: Any = torch.cuda.Event
+        took: list[float] = []
+        spent = 0.0
+        while len(took) < 5 or (spent < least_s and len(took) < 100):
+            start, end = (event(enable_timing=True) for _ in range(2))
+            start.record()
+            action()
+            end.record()
+            end.synchronize()
+            took.append(start.elapsed_time(end) / 1e3)
+            spent += took[-1]
+        return statistics.median(took)
+
+    def kernels(self, action: Callable[[], object]) -> tuple[list[tuple[str, float, int]], float]:
+        """What ran on the device during `action`, as (name, seconds, calls), the longest first; and
+        the seconds that the host took to launch it and wait for its end. On a CPU, operations."""
+        from torch.profiler import ProfilerActivity, profile
+
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * self.on_gpu
+        self.synchronize()
+        with profile(activities=kinds) as recorded:
+            began = time.perf_counter()
+            action()
+            self.synchronize()
+            wall_s = time.perf_counter() - began
+        found = []
+        for each in recorded.key_averages():
+            if self.on_gpu:
+                on_device = str(each.device_type).endswith("CUDA")
+                spent = each.self_device_time_total if on_device else 0.0
+            else:
+                spent = each.self_cpu_time_total
+            if spent > 0:
+                found.append((str(each.key), spent / 1e6, int(each.count)))
+        return sorted(found, key=lambda each: -each[1]), wall_s
+
+    @contextlib.contextmanager
+    def allocations(self) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Inside, allocations are recorded; what is yielded takes the allocator's snapshot."""
+        if not self.on_gpu:
+            yield lambda: {"segments": [], "device_traces": []}
+            return
+        memory: Any = torch.cuda.memory
+        memory._record_memory_history(max_entries=200_000, stacks="python")
+        try:
+            yield memory._snapshot
+        finally:
+            memory._record_memory_history(enabled=None)
 
     def recompile(self) -> None:
         """Forget compiled code: new shapes are then compiled as fixed ones again."""

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gpu_parts.part import Part, Row
+from benchmarks.gpu_parts.snapshot import summary_of_snapshot
 from benchmarks.gpu_parts.trial import (
     T5,
     Batch,
@@ -24,6 +25,7 @@ from benchmarks.gpu_parts.trial import (
     attention_of,
     guard_kernels,
     init_parameter,
+    made_up,
     plan,
     time_steps,
 )
@@ -42,6 +44,7 @@ STRATEGIES: tuple[tuple[str, tuple[str, ...]], ...] = (
         )
         for rounding in ("stochastic", "compensated")
     ),
+    ("FULL_SHARD, FSDP1", ("sharding.engine=fsdp1",)),
     ("FULL_SHARD, CPU offload", ("sharding.cpu_offload=true",)),
 )
 
@@ -81,6 +84,10 @@ def ddp(part: Part, task: Plan) -> Row:
 
 def peaks(part: Part, trial: Trial) -> Row:
     found = time_steps(trial, part.device, 2 if part.dry else 32)
+    with part.device.allocations() as snapshot:
+        trial.step(made_up(trial.plan, found.rows, part.device.torch))
+        part.device.synchronize()
+        taken = snapshot()
     row = {
         "rows": found.rows,
         "steps_per_s": found.sequences_per_s / found.rows,
@@ -91,6 +98,7 @@ def peaks(part: Part, trial: Trial) -> Row:
             part, (v for s in trial.optimizer.state.values() for v in s.values())
         ),
         "samples": [1 / s for s in found.seconds],
+        "allocator": summary_of_snapshot(taken),
         "attention": attention_of(trial.plan, part.device),
     }
     del trial

@@ -1,46 +1,74 @@
-"""The steps from the readable path to the fastest, in the order in which they are tried."""
+"""What is tried on T5 v1.1-large, in the order in which it is tried. Standard library only.
+
+Each step is measured on top of those before it that paid. A setting that this checkout does not
+have makes its row "unavailable".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
 
 
 class Step(NamedTuple):
-    """Settings that may make training faster; `saves_memory`: then a larger batch is tried.
-
-    Sizes are searched before anything is compiled, which takes longer than all the steps.
-    """
+    """`ways` are settings as KEY=VALUE that may have the effect, the first known one is taken;
+    `searches`: the best batch is looked for instead."""
 
     name: str
-    words: tuple[str, ...]
-    saves_memory: bool
+    ways: tuple[tuple[str, ...], ...]
+    searches: bool = False
 
+
+FIRST = "attention sdpa, compiled"
+BATCH = 64
+COMMON = ("precision.param=bfloat16", "model.dropout_rate=0", "optimizer.lr=1e-4")
+START = (
+    "model.attention=sdpa",
+    "compile=true",
+    "optimizer.implementation=fused",
+    "loss=chunked",
+)
+
+_FUSED_PRODUCTS = ("fused_products", "fuse_products", "fused_projections", "fused_qkv")
 
 STEPS = (
-    Step("attention sdpa", ("model.attention=sdpa",), True),
-    Step("compiled blocks", ("compile=true",), False),
-    Step("fused optimizer", ("optimizer.implementation=fused",), False),
-    Step("chunked loss", ("loss=chunked",), False),
-    Step("two blocks a unit", ("sharding.blocks_per_unit=2",), False),
-    Step("attention flex", ("model.attention=flex",), False),
-    Step("attention triton", ("model.attention=triton",), False),
+    Step("attention triton", (("model.attention=triton",),)),
+    Step("largest batch", (), searches=True),
+    Step(
+        "fused products",
+        tuple((f"{table}{name}=true",) for table in ("model.", "") for name in _FUSED_PRODUCTS),
+    ),
+    Step("cross-entropy fused", (("loss=fused",), ("loss=compiled",))),
+    Step("shard_grad_op", (("sharding.strategy=shard_grad_op",),)),
 )
-"""Each on top of those before it that paid; the first plan is attention math, foreach AdamW."""
 
-KEPT = "large, kept"
-"""Name of the rows that list the steps kept so far; the last one counts."""
-
-PAYS = 1.02
-"""A step is kept when it makes a step of training faster by this factor, at its best batch."""
-
-COMMON = ("precision.param=bfloat16", "model.dropout_rate=0", "optimizer.lr=1e-4")
-START = ("model.attention=math", "optimizer.implementation=foreach")
-FIRST = STEPS[:4]
-KEPT_BY_DEFAULT = tuple(step.name for step in FIRST)
-"""What other parts take where not all of the first steps have been measured."""
+DROPOUT = "dropout 0.1"
+UNCOMPILED = "not compiled"
+PAYS = 1.005
+"""A step is kept when it makes training faster by this factor."""
 
 
-def words_of(kept: Collection[str]) -> tuple[str, ...]:
-    """The settings of the steps that were kept."""
-    return START + tuple(word for step in STEPS if step.name in kept for word in step.words)
+def known(ways: Sequence[Sequence[str]], accepts: Callable[[Sequence[str]], bool]) -> Sequence[str]:
+    """The first of these settings that there is; () if there is none."""
+    return next((way for way in ways if accepts(way)), ())
+
+
+def fastest_row(rows: Sequence[Row], part: str = "speed") -> Row | None:
+    """Of those measured so far without dropout; it has `words`, `rows` and `sequences_per_s`."""
+    fits = [
+        row
+        for row in rows
+        if row["part"] == part
+        and row["status"] == "measured"
+        and "sequences_per_s" in row
+        and DROPOUT not in row["name"]
+    ]
+    return max(fits, key=lambda row: float(row["sequences_per_s"]), default=None)
+
+
+def best_words(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Settings of the fastest row, or those of the first step where nothing was measured."""
+    row = fastest_row(rows)
+    return tuple(row["words"]) if row else (*COMMON, *START)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.gpu_parts.steps import KEPT
+from benchmarks.gpu_parts.rows import ABOUT, END
+from benchmarks.gpu_parts.steps import DROPOUT, fastest_row
 from benchmarks.gpu_parts.tables import digits, gib, markdown, seconds
 from benchmarks.report import Figure, ratio
 
@@ -23,22 +24,36 @@ Rows = Sequence[Row]
 PUBLISHED = (
     ("speed", "large, ", "NVIDIA T5X in FP8, one of 64 H100 (published)", 174.1),
     ("speed", "large, ", "40 % of an H100's bf16 peak", 263.0),
+    ("speed", "large, ", "the target after it", 292.0),
     ("xl", "xl, ", "NVIDIA T5X in FP8, one of 144 H100 (published)", 50.4),
     ("xl", "xl, ", "40 % of an H100's bf16 peak", 72.0),
 )
 PEERS = (
-    ("ours, not compiled", "Hugging Face eager", 2.0),
-    ("ours", "Hugging Face eager, compiled", 2.0),
-    ("ours, not compiled", "Hugging Face sdpa", 1.0),
-    ("ours", "Hugging Face sdpa, compiled", 1.0),
+    ("Hugging Face eager", 2.0),
+    ("Hugging Face sdpa", 1.0),
+    ("Hugging Face sdpa, compiled", 1.3),
 )
+"""Each at its own best batch, beside our fastest."""
+
 GUARANTEES_COST = 1.25
 
 
 def result_of(rows: Rows) -> dict[str, Any]:
     """What results/gpu-<machine>.json holds; every row is in it."""
-    about: Row = next(row for row in rows if row["name"] == "about")
-    tables = [speeds(rows), peers(rows), memory(rows), correctness(rows), saving(rows)]
+    about: Row = next(row for row in rows if row["name"] == ABOUT)
+    on_gpu = [row for row in rows if row["name"] == ABOUT and row["device"] != "CPU"]
+    about = on_gpu[0] if on_gpu else about
+    tables = [
+        speeds(rows),
+        peers(rows),
+        profiles(rows),
+        ceilings(rows),
+        attention(rows),
+        memory(rows),
+        correctness(rows),
+        saving(rows),
+        readings(rows),
+    ]
     return {
         "measured": {
             "date": time.strftime("%Y-%m-%d"),
@@ -57,7 +72,7 @@ def of_part(rows: Rows, part: str) -> list[Row]:
     return [
         row
         for row in rows
-        if row["part"] == part and row["status"] == "measured" and row["name"] != "about"
+        if row["part"] == part and row["status"] == "measured" and row["name"] not in (ABOUT, END)
     ]
 
 
@@ -65,17 +80,21 @@ def figures(rows: Rows) -> list[Figure]:
     found = []
     for part, beginning, against, target in PUBLISHED:
         # The figures that others publish are without dropout.
-        fits = [r for r in of_part(rows, part) if "sequences_per_s" in r and "0.1" not in r["name"]]
+        fits = [
+            r for r in of_part(rows, part) if "sequences_per_s" in r and DROPOUT not in r["name"]
+        ]
         if fits := [row for row in fits if row["name"].startswith(beginning)]:
             best = max(fits, key=lambda row: float(row["sequences_per_s"]))
             what = f"T5 v1.1-{beginning.rstrip(', ')}, 512/128, bf16: {best['name']}"
             found.append(_speed(what, against, 1.0, best["samples"], [target]))
-    named = {row["name"]: row for row in of_part(rows, "peers")}
-    for ours, theirs, target in PEERS:
-        if ours in named and theirs in named:
-            samples = named[ours]["samples"], named[theirs]["samples"]
-            what = f"T5 v1.1-large, batch {named[ours]['rows']}: {ours}"
-            found.append(_speed(what, theirs, target, *samples))
+    ours, named = fastest_row(list(map(dict, rows))), {row["name"]: row for row in of_peers(rows)}
+    for theirs, target in PEERS:
+        if ours and theirs in named:
+            samples = ours["samples"], named[theirs]["samples"]
+            what = f"{ours['name']}, batch {ours['rows']}"
+            against = f"{theirs}, Accelerate FSDP2, batch {named[theirs]['rows']}"
+            found.append(_speed(what, against, target, *samples))
+    found += _trainer(rows)
     return found + _blocked(rows) + _verdicts(rows)
 
 
@@ -84,6 +103,27 @@ def _speed(
 ) -> Figure:
     name = f"speed-{what}-{against}".lower().replace(" ", "-")
     return ratio(name, what, against, "≥", target, (ours, theirs), "sequences/s")
+
+
+def of_peers(rows: Rows) -> list[Row]:
+    return [row for row in rows if row["part"].startswith("peers") and "sequences_per_s" in row]
+
+
+def _trainer(rows: Rows) -> list[Figure]:
+    """The trainer's speed over the benchmark's, at the same settings and batch."""
+    found = [row for row in of_part(rows, "trainer") if row.get("of_benchmark")]
+    return [
+        ratio(
+            "trainer",
+            "fsdp_t5.py as torchrun starts it",
+            "the benchmark at the same settings",
+            "≥",
+            0.97,
+            ([row["trainer_sequences_per_s"]], [row["benchmark_sequences_per_s"]]),
+            "sequences/s",
+        )
+        for row in found
+    ]
 
 
 def _blocked(rows: Rows) -> list[Figure]:
@@ -103,6 +143,8 @@ def _verdicts(rows: Rows) -> list[Figure]:
     found = []
     for part, what in (
         ("correctness", "kernels, types, losses and lengths that keep their bounds"),
+        ("attention", "kernels by themselves that keep their bounds"),
+        ("trainer", "runs of the trainer that kept speed and compilation"),
         ("checkpoints", "resumed with the same losses and weights, bit by bit"),
     ):
         checks = _correctness(rows) if part == "correctness" else of_part(rows, part)
@@ -118,22 +160,12 @@ def _verdicts(rows: Rows) -> list[Figure]:
     return found
 
 
-def kept_in(rows: Rows) -> Sequence[str]:
-    """The steps that paid for the large model; none where they were not measured."""
-    found: list[Sequence[str]] = [row["kept"] for row in rows if row["name"] == KEPT]
-    return found[-1] if found else ()
-
-
 def speeds(rows: Rows) -> str | None:
-    columns = ("Step", "Batch", "Sequences/s", "Tokens/s", "TFLOP/s", "MFU", "Peak", "Kept")
+    columns = ("Step", "Batch", "Sequences/s", "Tokens/s", "TFLOP/s", "MFU", "Peak", "Ready after")
     measured = [
         row for part in ("speed", "xl") for row in of_part(rows, part) if "sequences_per_s" in row
     ]
-    kept = kept_in(rows)
-    shown = [
-        (*_speed_cells(row), "yes" if row["name"].partition("+ ")[2] in kept else "")
-        for row in measured
-    ]
+    shown = [(*_speed_cells(row), seconds(row["ready_s"])) for row in measured]
     return markdown(columns, shown) if shown else None
 
 
@@ -151,12 +183,75 @@ def _speed_cells(row: Row) -> tuple[str, ...]:
 
 
 def peers(rows: Rows) -> str | None:
-    columns = ("Same process and batch", "Batch", "Sequences/s", "Peak")
+    columns = ("Peer, Accelerate FSDP2", "Batch", "Sequences/s", "Peak")
     shown = [
         (row["name"], str(row["rows"]), digits(row["sequences_per_s"]), gib(row["peak_bytes"]))
-        for row in of_part(rows, "peers")
+        for row in of_peers(rows)
+        if row["status"] == "measured"
     ]
     return markdown(columns, shown) if shown else None
+
+
+def profiles(rows: Rows) -> str | None:
+    """One table by kind; the kernels themselves are in the result file."""
+    found = [row for row in of_part(rows, "profile") if "by_kind_s" in row]
+    if not found:
+        return None
+    row = found[-1]
+    shown = [
+        (kind, f"{1e3 * s:.2f} ms", f"{100 * s / row['wall_s']:.1f} %")
+        for kind, s in (*row["by_kind_s"].items(), ("device idle", row["idle_s"]))
+    ]
+    shown.append(("step, host's clock", f"{1e3 * row['wall_s']:.2f} ms", ""))
+    return markdown((f"Kernels of a step, batch {row['rows']}", "Time", "Share"), shown)
+
+
+def ceilings(rows: Rows) -> str | None:
+    found = of_part(rows, "ceilings")
+    products = [
+        (
+            row["name"],
+            " × ".join(map(str, row["shape"])),
+            *(digits(row["tflops_by_product"][way]) for way in row["tflops_by_product"]),
+            "" if row["share_of_peak"] is None else f"{100 * row['share_of_peak']:.0f} %",
+        )
+        for row in found
+        if "product_tflops" in row
+    ]
+    if not products:
+        return None
+    columns = ("Product", "Shape", "Forward", "Of the input", "Of the weight", "Of peak")
+    speeds = [f"{r['name']} {digits(r['gb_per_s'])} GB/s" for r in found if "gb_per_s" in r]
+    return markdown(columns, products) + f"\n\nIn TFLOP/s. {'; '.join(speeds)}."
+
+
+def attention(rows: Rows) -> str | None:
+    columns = ("Attention alone", "Forward", "Backward", "TFLOP/s", "Worst error", "Peak", "")
+    shown = [
+        (
+            row["name"],
+            f"{1e3 * row['forward_s']:.3f} ms",
+            f"{1e3 * row['backward_s']:.3f} ms",
+            digits(row["kernel_tflops"]),
+            f"{row['relative']:.1e} in {row['worst']}",
+            gib(row["peak_bytes"]),
+            "passed" if row["passed"] else "**failed**",
+        )
+        for row in of_part(rows, "attention")
+    ]
+    return markdown(columns, shown) if shown else None
+
+
+def readings(rows: Rows) -> str | None:
+    """What NVML left unanswered, and which checks of preflight were made."""
+    found = of_part(rows, "machine")
+    if not found:
+        return None
+    said = [f"preflight: {', '.join(r['name'][10:] for r in found if 'found' in r)} passed"]
+    for row in found:
+        if "unanswered" in row and row["gpus"]:
+            said.append(f"{row['name']}: no answer for {', '.join(row['unanswered']) or 'nothing'}")
+    return "; ".join(said) + "."
 
 
 def memory(rows: Rows) -> str | None:
@@ -231,7 +326,7 @@ def missing(rows: Rows) -> str:
     """What is not in the tables, by reason."""
     names: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
-        if row["status"] != "measured":
+        if row["status"] not in ("measured", "done"):
             names.setdefault((row["part"], row["status"], row["why"]), []).append(row["name"])
     if not names:
         return "Every row was measured."

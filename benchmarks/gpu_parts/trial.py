@@ -8,6 +8,7 @@ is what a rank of a larger run does, less its messages.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import sys
 import time
@@ -21,7 +22,16 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp"))
 
-from attention import attention_in_use, guard_kernels  # type: ignore[import-not-found]
+from attention import (  # type: ignore[import-not-found]
+    ATTEND,
+    FlexBias,
+    TokenBias,
+    attention_in_use,
+    guard_kernels,
+    masked,
+    relative_buckets,
+    visible_blocks,
+)
 from flops import flops_per_sequence  # type: ignore[import-not-found]
 from model import IGNORE, T5, Block, T5Config, init_parameter  # type: ignore[import-not-found]
 
@@ -36,12 +46,15 @@ from fsdpkit.training.out_of_memory import is_out_of_memory
 from fsdpkit.training.sharding import Fill, compute_dtype, shard
 
 __all__ = [
+    "ATTEND",
     "IGNORE",
     "T5",
     "Batch",
     "Block",
+    "FlexBias",
     "Lengths",
     "Plan",
+    "TokenBias",
     "Trial",
     "attention_of",
     "build",
@@ -49,9 +62,13 @@ __all__ = [
     "guard_kernels",
     "init_parameter",
     "made_up",
+    "masked",
     "plan",
+    "relative_buckets",
     "report",
+    "seed_step",
     "time_steps",
+    "visible_blocks",
     "whole",
 ]
 
@@ -65,6 +82,8 @@ TINY = (
     "model.vocab_size=64",
 )
 """Settings of a dry run's model."""
+
+PLAIN = ("compile=false", "model.attention=sdpa")
 
 
 class Lengths(NamedTuple):
@@ -110,10 +129,13 @@ class Plan:
 
 
 def plan(preset: str, *words: str, dry: bool) -> Plan:
-    """Of a published size with rows of 512 and 128 tokens, or of a tiny one."""
+    """Of a published size with rows of 512 and 128 tokens, or of a tiny one.
+
+    Nothing is left to what a device makes of `auto`: each row says what it is.
+    """
     if dry:
-        return Plan((*TINY, *words), Lengths(24, 12))
-    return Plan((f"model.preset={preset}", *words), Lengths(512, 128))
+        return Plan((*TINY, *PLAIN, *words), Lengths(24, 12))
+    return Plan((f"model.preset={preset}", *PLAIN, *words), Lengths(512, 128))
 
 
 def build(plan: Plan, ranks: Ranks, fill: Fill | None = None) -> nn.Module:
@@ -189,6 +211,7 @@ class Speed:
     peak_bytes: int
     reserved_bytes: int
     losses: list[float]
+    ready_s: float  # of the steps before, in which everything is compiled
 
     @property
     def sequences_per_s(self) -> float:
@@ -198,8 +221,10 @@ class Speed:
 def time_steps(trial: Trial, device: Device, rows: int) -> Speed:
     """Blocks of steps, between which alone the host waits for the device."""
     batch, pace = made_up(trial.plan, rows, device.torch), device.pace
+    began = time.perf_counter()
     losses = [trial.step(batch) for _ in range(pace.warmup)]
     device.synchronize()
+    ready_s = time.perf_counter() - began
     device.restart_peak()
     seconds = []
     for _ in range(pace.blocks):
@@ -213,6 +238,7 @@ def time_steps(trial: Trial, device: Device, rows: int) -> Speed:
         device.peak_bytes(),
         device.reserved_bytes(),
         [loss.item() for loss in losses],
+        ready_s,
     )
 
 
@@ -220,20 +246,28 @@ Make = Callable[[Plan], Trial]
 
 
 def fastest(
-    make: Make, plan: Plan, device: Device, rows: int, *, most: int = 1024
+    make: Make,
+    plan: Plan,
+    device: Device,
+    rows: int,
+    *,
+    most: int = 1024,
+    until: float = math.inf,
 ) -> tuple[Speed, dict[int, float | None]]:
-    """The better of the two largest powers of two that fit, found from `rows` up or down.
+    """The fastest of the batches that were tried: `rows`, and what is foreseen to fill the memory.
 
-    Also sequences a second of all that was tried, None for what did not fit. Raises RuntimeError
-    when not even one row fits.
+    Also sequences a second of all that was tried, None for what did not fit. Nothing more is tried
+    when it would not be over by `until`, a time of `time.time()`. Raises RuntimeError when not even
+    one row fits.
     """
     fits: dict[int, Speed] = {}
     peaks: dict[int, int | None] = {}
     trial: Trial | None = None
-    idle_bytes = 0
+    idle_bytes, longest_s = 0, 0.0
     wanted: int | None = rows
-    while wanted:
+    while wanted and (not fits or time.time() + longest_s < until):
         device.free()
+        began = time.time()
         try:
             if trial is None:
                 trial = make(plan)
@@ -244,6 +278,7 @@ def fastest(
             if not is_out_of_memory(error):
                 raise
             trial = peaks[wanted] = None  # in the middle of a step: built anew
+        longest_s = max(longest_s, time.time() - began)
         wanted = next_rows(peaks, idle_bytes, device.total_bytes, most)
     del trial
     device.free()
@@ -253,6 +288,10 @@ def fastest(
     return best, {n: fits[n].sequences_per_s if n in fits else None for n in peaks}
 
 
+FULL = 0.93
+"""The share of a device's memory up to which steps are foreseen to fit."""
+
+
 def next_rows(
     peaks: Mapping[int, int | None], idle_bytes: int, total_bytes: int, most: int
 ) -> int | None:
@@ -260,18 +299,23 @@ def next_rows(
 
     `peaks` are the peaks of those that were tried, None for what did not fit; `idle_bytes`
     (weights, gradients, optimizer state) is held whatever the batch, and the rest of a peak is in
-    proportion to it.
+    proportion to it. Above 8 rows in steps of 8.
     """
     fits = {rows: peak for rows, peak in peaks.items() if peak is not None}
+    failed = [rows for rows, peak in peaks.items() if peak is None]
     if not fits:
-        return min(peaks) // 2 or None
+        return _round(min(peaks) // 2) or None
     largest = max(fits)
-    foreseen = idle_bytes + 2 * (fits[largest] - idle_bytes)
-    if 2 * largest <= most and 2 * largest not in peaks and foreseen < 0.93 * total_bytes:
-        return 2 * largest
-    if len(fits) == 1 and largest > 1:
-        return largest // 2
-    return None
+    each = max(1.0, (fits[largest] - idle_bytes) / largest)
+    foreseen = min(most, int((FULL * total_bytes - idle_bytes) / each))
+    if failed:
+        foreseen = min(foreseen, min(failed) - (8 if min(failed) > 8 else 1))
+    foreseen = _round(foreseen)
+    return foreseen if foreseen > largest and len(peaks) < 4 else None
+
+
+def _round(rows: int) -> int:
+    return rows - rows % 8 if rows > 8 else rows
 
 
 def state_bytes(trial: Trial) -> int:
@@ -293,6 +337,7 @@ def report(plan: Plan, speed: Speed, device: Device) -> dict[str, object]:
         "reserved_bytes": speed.reserved_bytes,
         "samples": [speed.rows / s for s in speed.seconds],
         "last_loss": speed.losses[-1],
+        "ready_s": speed.ready_s,
         "words": list(plan.words),
         "attention": attention_of(plan, device),
     }

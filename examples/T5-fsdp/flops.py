@@ -22,13 +22,22 @@ FLOPs per sequence = 3·(encoder + decoder + head), backward = 2 × forward, mat
 
 def flops_per_sequence(config: T5Config, source_length: int, target_length: int) -> int:
     """Forward and backward of one sequence, padded to the given lengths in tokens; see FORMULA."""
+    return 3 * sum(forward_flops(config, source_length, target_length).values())
+
+
+def forward_flops(config: T5Config, source_length: int, target_length: int) -> dict[str, int]:
+    """Forward of one sequence by part: linear maps of each stack, its attention's two products
+    (the decoder's with those across), and the head."""
     s, t, d = source_length, target_length, config.d_model
     inner = config.num_heads * config.d_kv
     attention = 4 * d * inner  # multiply-adds of q, k, v and o for a token
     feed_forward = (3 if config.feed_forward_proj == "gated-gelu" else 2) * d * config.d_ff
     layer = 2 * (attention + feed_forward)
-    encoder = config.num_layers * (s * layer + 4 * s * s * inner)
-    across = 4 * (t + s) * d * inner + 4 * t * s * inner  # q and o of targets, k and v of sources
-    decoder = config.num_decoder_layers * (t * layer + 4 * t * t * inner + across)
-    head = 2 * t * d * config.vocab_size
-    return 3 * (encoder + decoder + head)
+    across = 4 * (t + s) * d * inner  # q and o of targets, k and v of sources
+    return {
+        "encoder": config.num_layers * s * layer,
+        "encoder attention": config.num_layers * 4 * s * s * inner,
+        "decoder": config.num_decoder_layers * (t * layer + across),
+        "decoder attention": config.num_decoder_layers * 4 * t * (t + s) * inner,
+        "head": 2 * t * d * config.vocab_size,
+    }
