@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -48,9 +49,9 @@ COLUMNS = ("Triton", "GPU", "Head width", "Kernel", "Case", "Tile", "Warps", "Re
 
 def compiled(kernel: Any, tile: Any, width: int, case: str, capability: int) -> dict[str, Any]:
     """Of a kernel in bfloat16 with 16 heads."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    triton: Any = importlib.import_module("triton")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget
+    source = importlib.import_module("triton.compiler").ASTSource
 
     constants: dict[str, Any] = {
         "HEADS": 16, "WIDTH": width, "PADDED": width, "CAUSAL": "decoder" in case,
@@ -74,8 +75,8 @@ def compiled(kernel: Any, tile: Any, width: int, case: str, capability: int) -> 
     triton.knobs.nvidia.dump_ptxas_log = True
     with contextlib.redirect_stdout(log):
         found = triton.compile(
-            ASTSource(kernel, signature, constants, aligned),
-            target=GPUTarget("cuda", capability, 32),
+            source(kernel, signature, constants, aligned),
+            target=target("cuda", capability, 32),
             options={"num_warps": tile.warps, "num_stages": tile.stages},
         )
     registers = re.search(r"Used (\d+) registers", log.getvalue())
@@ -92,8 +93,8 @@ def compiled(kernel: Any, tile: Any, width: int, case: str, capability: int) -> 
 def rows() -> list[dict[str, Any]]:
     """Every kernel with the Triton that this process imports."""
     sys.path.insert(0, str(ROOT / "examples" / "T5-fsdp"))
-    import attention_triton as ours
-    import triton
+    ours: Any = importlib.import_module("attention_triton")
+    triton: Any = importlib.import_module("triton")
 
     found = []
     for capability in GPUS:
