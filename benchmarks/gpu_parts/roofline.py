@@ -174,9 +174,9 @@ def loss_bytes(config: T5Config, tokens: int) -> int:
 
 
 def sharding_bytes(parameters: int) -> int:
-    """Two gathers, each reads float32 shards and writes bfloat16 copies, and one reduction, which
-    reads bfloat16 gradients and writes float32 ones."""
-    return parameters * (2 * (FLOAT32 + BF16) + BF16 + FLOAT32)
+    """On one GPU: one gather, which reads float32 shards and writes bfloat16 copies that stay until
+    backward, and one reduction, which reads bfloat16 gradients and writes float32 ones."""
+    return parameters * (FLOAT32 + BF16 + BF16 + FLOAT32)
 
 
 def optimizer_bytes(parameters: int) -> int:

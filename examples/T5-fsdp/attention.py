@@ -89,6 +89,7 @@ class TokenBias(NamedTuple):
     of_keys: Tensor | None = None  # int or bool [B, S]; without `of_queries`, all but 0 are seen
     causal: bool = False  # a query sees no key behind it, as well
     by_offset: Tensor | None = None  # float32 [H, 2·S − 1], from offset −(S − 1) to S − 1
+    far: int = 0  # all offsets from ±far on have one bias each; 0: no such promise
 
     def pairs(self, queries: int, device: torch.device) -> Tensor:
         """Who sees whom by pair: a bool mask that broadcasts to [B, 1, T, S]."""
@@ -160,9 +161,8 @@ def attend_triton(
     refuse_triton(q.device, q.shape[-1], q.dtype)
     from attention_triton import attend
 
-    return attend(
-        q, k, v, bias.by_offset, bias.of_queries, bias.of_keys, causal=bias.causal, dropout=dropout
-    )
+    tensors = q, k, v, bias.by_offset, bias.of_queries, bias.of_keys
+    return attend(*tensors, causal=bias.causal, dropout=dropout, far=bias.far)
 
 
 ATTEND = {"sdpa": attend_sdpa, "math": attend_math, "flex": attend_flex, "triton": attend_triton}

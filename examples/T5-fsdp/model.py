@@ -114,6 +114,7 @@ class Attention(nn.Module):
         inner = config.num_heads * config.d_kv  # need not equal d_model
         self.heads, self.dropout = config.num_heads, config.dropout_rate
         self.kernel = attention
+        self.max_distance = config.relative_attention_max_distance
         self.q = nn.Linear(config.d_model, inner, bias=False)
         self.k = nn.Linear(config.d_model, inner, bias=False)
         self.v = nn.Linear(config.d_model, inner, bias=False)
@@ -245,7 +246,8 @@ class Block(nn.Module):
     def with_positions(self, bias: Bias, buckets: Tensor) -> Bias:
         itself = self.layer[0].inner
         if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
-            return bias._replace(by_offset=itself.bias_by_offset(buckets).float())
+            by_offset = itself.bias_by_offset(buckets).float()
+            return bias._replace(by_offset=by_offset, far=itself.max_distance)
         if isinstance(bias, FlexBias):
             return bias._replace(positions=itself.position_bias(buckets))
         return masked(bias, itself.position_bias(buckets))

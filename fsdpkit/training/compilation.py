@@ -93,7 +93,7 @@ def _compiled(
     if "recompile_limit" in inspect.signature(compile_).parameters:
         return compile_(run, recompile_limit=LIMIT)
     # Before torch 2.13 there is one limit for the whole process.
-    config: Any = torch._dynamo.config
+    config: Any = torch.compiler.config
     config.recompile_limit = max(config.recompile_limit, LIMIT)
     return compile_(run)
 

@@ -15,7 +15,7 @@ from typing import Any
 import attention_triton
 import numpy as np
 import torch
-from attention import TokenBias
+from attention import TokenBias, relative_buckets
 from attention_triton import Tiles, attend
 from model import IGNORE, T5, Block, T5Config, init_parameter
 from small_t5 import V1_1, batch_of, build
@@ -61,7 +61,7 @@ def tensors(
 
 
 def run(
-    inputs: list[Tensor], mask: TokenBias, dropout: float = 0.0, seed: int = 1
+    inputs: list[Tensor], mask: TokenBias, dropout: float = 0.0, seed: int = 1, far: int = 0
 ) -> tuple[Tensor, ...]:
     """Output, then the gradients of q, k, v and the bias, for a fixed gradient of the output."""
     leaves = [x.detach().requires_grad_() for x in inputs]
@@ -69,7 +69,7 @@ def run(
     torch.manual_seed(seed)
     o = attend(
         q, k, v, by_offset[0] if by_offset else None, mask.of_queries, mask.of_keys,
-        causal=mask.causal, dropout=dropout,
+        causal=mask.causal, dropout=dropout, far=far,
     )  # fmt: skip
     return (o.detach(), *torch.autograd.grad(o, leaves, upstream(o)))
 
@@ -117,6 +117,7 @@ def kernels() -> dict[str, dict[str, float]]:
         "encoder, packed": (17, 17, 24, True, TokenBias(packed, packed)),
         "decoder, packed": (100, 100, 16, True, TokenBias(long, long, causal=True)),
         "across, packed": (17, 100, 8, False, TokenBias(packed, long)),
+        "decoder, wide heads": (33, 33, 128, True, causal),
     }
     found = {}
     for name, (queries, keys, width, bias, mask) in cases.items():
@@ -131,6 +132,35 @@ def own_tiles() -> dict[str, float]:
     return distances(run(inputs, TokenBias(causal=True)), expected(inputs, TokenBias(causal=True)))
 
 
+def far_biases() -> dict[str, dict[str, float]]:
+    """Where most tiles have one bias. Compared is the gradient of the table of buckets, which is
+    all that a promise of `far` keeps; on one program a head, and on one for each tile of keys."""
+    attention_triton.tiles = lambda kernel, q: Tiles(16, 16 if kernel == "forward" else 32, 4, 1)
+    found = {}
+    for causal, far in ((False, 9), (True, 12), (True, 1)):
+        length = 49
+        buckets = relative_buckets(length, not causal, 8, max(far, 5), torch.device("cpu"))
+        if far == 1:  # one bias behind, itself included, and one ahead
+            buckets = (torch.arange(2 * length - 1) >= length).long()
+        q, k, v = tensors(length, length, 8, False, torch.float32, 1)
+        table = torch.randn(HEADS, 32)[:, buckets]
+        mask = TokenBias(None, lengths(49, longest=49), causal=causal)
+        if far == 1:
+            table[:, length - 1] = table[:, length]
+            buckets[length - 1] = 1
+        wanted = expected([q, k, v, table], mask)
+        for programs in (1,) if far == 1 else (1, 256):
+            attention_triton.PROGRAMS = programs
+            got = run([q, k, v, table], mask, far=far)
+            both = (
+                [*x[:4], torch.zeros(HEADS, 32, dtype=x[4].dtype).index_add_(1, buckets, x[4])]
+                for x in (got, wanted)
+            )
+            found[f"causal {causal}, far {far}, {programs}"] = distances(*both)
+    attention_triton.PROGRAMS = 256
+    return found
+
+
 def half_precision() -> dict[str, dict[str, float]]:
     found = {}
     for dtype in (torch.bfloat16, torch.float16):
@@ -140,8 +170,8 @@ def half_precision() -> dict[str, dict[str, float]]:
 
 
 def repetition() -> dict[str, bool]:
-    """With fewer groups than rows, so that some rows are summed inside a program."""
-    attention_triton.BATCH_GROUPS = 2
+    """With few programs, so that some take several tiles of keys."""
+    attention_triton.PROGRAMS = 8
     inputs = tensors(20, 20, 8, True, torch.float32, BATCH)
     first, again = run(inputs, TokenBias()), run(inputs, TokenBias())
     wanted = expected(inputs, TokenBias())
@@ -261,7 +291,7 @@ def main() -> None:
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     multiply_numbers_of_bfloat16()
     with process_group(timeout_s=120) as ranks:
-        found = {"own tiles": own_tiles()}
+        found = {"own tiles": own_tiles(), "far": far_biases()}
         # Larger tiles than a GPU's: the interpreter's time goes by their number.
         attention_triton.tiles = lambda kernel, q: Tiles(64, 64, 4, 1)
         found |= {
