@@ -218,6 +218,6 @@ def test_the_measured_column_is_empty_until_there_is_a_profile(tmp_path: Path) -
     (tmp_path / "gpu-y.json").write_text(json.dumps(on_cpu))
     text = roofline.table(result, roofline.newest_profile(tmp_path))
     # For 64 rows, of which the profile had half.
-    assert "| **matrix products** | 89.7 |  | 90.7 ms | 129.6 ms | 69 % | 100.0 ms |" in text
+    assert "| **matrix products** | 89.7 |  | 90.7 ms | 129.6 ms | 70 % | 100.0 ms |" in text
     assert "| other |  |  |  |  |  | 2.0 ms |" in text
     assert "Measured: 320.0." in text
