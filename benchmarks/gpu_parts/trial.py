@@ -33,7 +33,14 @@ from attention import (  # type: ignore[import-not-found]
     visible_blocks,
 )
 from flops import flops_per_sequence  # type: ignore[import-not-found]
-from model import IGNORE, T5, Block, T5Config, init_parameter  # type: ignore[import-not-found]
+from model import (  # type: ignore[import-not-found]
+    IGNORE,
+    T5,
+    Block,
+    T5Config,
+    init_parameter,
+    last_of,
+)
 
 from benchmarks.gpu_parts.device import Device
 from fsdpkit.config.training import TrainingSettings, for_device, load_settings
@@ -152,6 +159,7 @@ def build(plan: Plan, ranks: Ranks, fill: Fill | None = None) -> nn.Module:
         blocks=[Block],
         fill=fill or functools.partial(init_parameter, config),
         compile=settings.compile,
+        last=last_of(config),
     )
 
 

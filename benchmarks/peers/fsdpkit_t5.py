@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import torch
 from attention import guard_kernels  # type: ignore[import-not-found]
-from model import IGNORE, T5, Block, T5Config  # type: ignore[import-not-found]
+from model import IGNORE, T5, Block, T5Config, last_of  # type: ignore[import-not-found]
 from safetensors import safe_open
 from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -105,6 +105,7 @@ def build(task: Task, settings: TrainingSettings, ranks: Ranks) -> nn.Module:
             blocks=[Block],
             fill=fill,
             compile=settings.compile,
+            last=last_of(config(task)),
         )
 
 

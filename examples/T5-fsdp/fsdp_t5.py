@@ -27,7 +27,7 @@ import torch
 from attention import attention_in_use, guard_kernels
 from data import Batch, Text, make_loader, open_data, stream
 from flops import FORMULA, flops_per_sequence
-from model import IGNORE, T5, Block, T5Config, init_parameter
+from model import IGNORE, T5, Block, T5Config, init_parameter, last_of
 from scores import held_out_rouge
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -365,6 +365,7 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
         fill=fill,
         seed=settings.seed,
         compile=settings.compile,
+        last=last_of(config),
     )
     return model, config
 

@@ -40,6 +40,18 @@ TILE = 64
 """Rows of a product that a GPU computes together: what is left over costs as much as a tile."""
 
 
+def scored(
+    x: Tensor, weight: Tensor, labels: Tensor | None, how: str | None, *, compiled: bool = False
+) -> Tensor:
+    """Scores [B, T, V] of `x` [B, T, D] under the head's `weight`; or, by `how`, their loss at
+    `labels` [B, T]: "whole" or "chunked", which may be `compiled`."""
+    if how is None or labels is None:
+        return F.linear(x, weight)
+    if how == "chunked":
+        return chunked(x, weight, labels, compiled=compiled)
+    return whole(F.linear(x, weight), labels)
+
+
 def whole(scores: Tensor, labels: Tensor) -> Tensor:
     """Sum of the cross-entropy of `scores` [..., V] at `labels` [...] int64; float32 scalar.
 
@@ -61,10 +73,9 @@ def chunked(x: Tensor, weight: Tensor, labels: Tensor, *, compiled: bool = False
     """
     if isinstance(weight, DTensor) or weight.dim() != 2:
         raise ConfigError(
-            'training.loss = "chunked" needs the whole weight of the head, which here is sharded '
-            "as a unit of its own. Leave lm_head to the root unit: training.sharding.wrap = "
-            '"class", no pattern for it in wrap_names or training.precision.keep_float32; or set '
-            'training.loss = "whole".'
+            'training.loss = "chunked" needs the whole weight of the head, and of a tied one this '
+            "rank has a shard: leave `shared` to the root unit, by training.sharding.wrap = "
+            '"class" or no pattern for it in wrap_names.'
         )
     x, labels = x.flatten(0, 1), labels.flatten()
     if torch.is_grad_enabled():

@@ -31,7 +31,7 @@ from attention import (
     relative_buckets,
     visible_blocks,
 )
-from loss import IGNORE, chunked, whole
+from loss import IGNORE, scored
 from torch import Generator, Tensor, nn
 
 from fsdpkit.errors import ConfigError
@@ -318,6 +318,18 @@ class Stack(nn.Module):
         return self.dropout(self.final_layer_norm(x))
 
 
+class Head(nn.Linear):
+    """Scores of the vocabulary, or their loss: all that needs the weight happens in its forward, so
+    that it can be gathered by itself."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config.d_model, config.vocab_size, bias=False)
+
+    def forward(self, x: Tensor, labels: Tensor | None, how: str | None, compiled: bool) -> Tensor:
+        """As loss.py's `scored`."""
+        return scored(x, self.weight, labels, how, compiled=compiled)
+
+
 class T5(nn.Module):
     """Encoder, decoder and the head that scores the vocabulary.
 
@@ -335,9 +347,9 @@ class T5(nn.Module):
         self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = Stack(config, attention, is_decoder=False)
         self.decoder = Stack(config, attention, is_decoder=True)
-        self.lm_head: nn.Linear | None = None
+        self.lm_head: Head | None = None
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+            self.lm_head = Head(config)
 
     def forward(
         self,
@@ -371,20 +383,25 @@ class T5(nn.Module):
             decoder_input = decoder_input.masked_fill(begins, PAD)
         memory = self.encoder(self.shared(source), own_source)
         x = self.decoder(self.shared(decoder_input), own_target, memory, memory_mask)
-        if loss == "chunked":
-            head = self.shared if self.lm_head is None else self.lm_head
-            return chunked(self.scaled(x), head.weight, labels, compiled=self.compiled_loss)
-        scores = self.head(x)
-        return scores if loss is None else whole(scores, labels)
+        return self.head(x, labels, loss)
 
-    def head(self, x: Tensor) -> Tensor:
-        """Scores [B, T, V] of the decoder's output [B, T, D]."""
+    def head(self, x: Tensor, labels: Tensor | None = None, loss: str | None = None) -> Tensor:
+        """Scores [B, T, V] of the decoder's output [B, T, D], or by `loss` that of `labels`."""
         x = self.scaled(x)
-        return F.linear(x, self.shared.weight) if self.lm_head is None else self.lm_head(x)
+        if self.lm_head is None:
+            return scored(x, self.shared.weight, labels, loss, compiled=self.compiled_loss)
+        scores: Tensor = self.lm_head(x, labels, loss, self.compiled_loss)
+        return scores
 
     def scaled(self, x: Tensor) -> Tensor:
         """The decoder's output as the head multiplies it."""
         return x * self.config.d_model**-0.5 if self.config.scales_decoder_outputs else x
+
+
+def last_of(config: T5Config) -> list[str]:
+    """What `fsdpkit.training.shard` may gather by itself, for forward ends with it: a head of its
+    own."""
+    return [] if config.tie_word_embeddings else ["lm_head"]
 
 
 def shift_right(labels: Tensor) -> Tensor:

@@ -113,6 +113,7 @@ def shard(
     seed: int = 0,
     compile: bool | Literal["auto"] = False,
     is_unit: IsUnit | None = None,
+    last: Sequence[str] = (),
 ) -> nn.Module:
     """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
 
@@ -120,7 +121,10 @@ def shard(
     under wrap = "class" what is gathered and freed as a whole. Everything outside the units is the
     root unit. A model of transformers names its blocks itself: given `blocks` take their place.
     `is_unit(path, module)` takes the place of the settings' wrap: a module is a unit
-    where it says so. Two ways to start:
+    where it says so. `last` are paths of modules that forward ends with, such as a large head:
+    under wrap = "class" FSDP2 gathers each by itself, while the blocks compute, and not with the
+    root's weights, which everything waits for. Outside their forward their weights must not be
+    used. Two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
       its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
@@ -152,7 +156,9 @@ def shard(
     kept = _keep_float32(model, precision, dtype)
     if precision.master == "bfloat16":
         _lower_masters(model, kept, set(ignored.values()))
-    units = find_units(model, sharding, blocks, kept, is_unit)
+    units = find_units(
+        model, sharding, blocks, kept, is_unit, _apart(model, sharding, last, set(ignored.values()))
+    )
     if sharding.activation_checkpointing == "selective":
         _refuse_units_in_blocks(units, block_paths(model, blocks), sharding)
     warning = warning_about_tiny(units)
@@ -291,6 +297,19 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
 
+def _apart(
+    model: nn.Module, sharding: ShardingSettings, last: Sequence[str], ignored: set[nn.Parameter]
+) -> list[str]:
+    """Which of `last` FSDP2 gathers by themselves: what has anything to gather."""
+    modules = dict(walk(model))
+    for path in last:
+        if path not in modules:
+            raise ConfigError(f"{type(model).__name__} has no module {path}, which `last` names.")
+    if sharding.engine != "fsdp2":
+        return []
+    return [path for path in last if not ignored.issuperset(modules[path].parameters())]
+
+
 def _refuse_units_in_blocks(
     units: Sequence[Unit], checkpointed: Sequence[str], sharding: ShardingSettings
 ) -> None:
@@ -341,7 +360,7 @@ def _shard_fsdp2(
             mesh=mesh,
             # The inner parts are small, and gathered anew inside a recomputed block they would
             # be a message more for each.
-            reshard_after_forward=False if unit.inner else frees,
+            reshard_after_forward=False if unit.inner or unit.last else frees,
             mp_policy=in_float32 if unit.float32 else usual,
             offload_policy=offload,
             ignored_params=ignored,
@@ -403,11 +422,13 @@ def _prefetch(root: nn.Module, units: Sequence[Unit], depth: int) -> None:
     not, weights are gathered earlier than needed, and the numbers stay the same.
     """
     leading = [_as_fsdp(root), *(_as_fsdp(unit.modules[0]) for unit in units)]
+    freed = [_as_fsdp(unit.modules[0]) for unit in units if not unit.last]
     for number, module in enumerate(leading):
         if number and units[number - 1].inner:
             continue  # runs again when its block is recomputed, where gathering ahead is waste
         module.set_modules_to_forward_prefetch(leading[number + 1 :][:depth])
-        before = leading[1:number] if number else leading[1:]  # backward begins with the root
+        # Backward begins with the root and with what forward ended with, which are still whole.
+        before = leading[1:number] if number and not units[number - 1].last else freed
         module.set_modules_to_backward_prefetch(before[::-1][:depth])
 
 

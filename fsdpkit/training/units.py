@@ -39,6 +39,7 @@ class Unit:
     modules: tuple[nn.Module, ...]
     float32: bool = False  # its weights are gathered and used in float32
     inner: bool = False  # the full-precision part of a larger unit, gathered beside it
+    last: bool = False  # forward ends and backward begins with it: not freed in between
 
 
 def plain_name(name: str) -> str:
@@ -136,10 +137,12 @@ def find_units(
     blocks: Collection[type[nn.Module]],
     kept: Sequence[str] = (),
     is_unit: IsUnit | None = None,
+    last: Sequence[str] = (),
 ) -> list[Unit]:
     """The units of `model`, those around others first; the root is none of them.
 
-    `kept` are paths of modules that compute in float32 while the rest does not. Raises ConfigError
+    `kept` are paths of modules that compute in float32 while the rest does not; `last` those of
+    modules beside the blocks that are units under wrap = "class", too. Raises ConfigError
     for block classes or patterns that the model lacks, an `is_unit` that finds nothing, and a
     weight tied across units.
     """
@@ -151,6 +154,9 @@ def find_units(
         paths = matching_paths(model, sharding.wrap_names, "training.sharding.wrap_names")
     else:
         paths = _by_size(model, sharding.wrap_parameters, blocks)
+    last = last if is_unit is None and sharding.wrap == "class" else ()
+    last = [path for path in last if not _around(path, kept)]
+    paths += last
     paths += [p for p in kept if p not in paths and any(_within(unit, p) for unit in paths)]
 
     groups = _neighbours(paths, sharding.blocks_per_unit, kept)
@@ -162,7 +168,7 @@ def find_units(
     units += [(group, True, True) for group in _kept_inside(groups, with_weights)]
     order = {path: number for number, path in enumerate(modules)}
     return [
-        Unit(group[0], tuple(modules[path] for path in group), float32, inner)
+        Unit(group[0], tuple(modules[path] for path in group), float32, inner, group[0] in last)
         for group, float32, inner in sorted(units, key=lambda unit: order[unit[0][0]])
     ]
 

@@ -194,7 +194,9 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
-@pytest.mark.parametrize("case", ["untied", "tied, in two parts", "checkpointed, in four parts"])
+@pytest.mark.parametrize(
+    "case", ["untied", "head by name", "tied, in two parts", "checkpointed, in four parts"]
+)
 def test_training_goes_the_same_way(on_ranks: dict, engine: str, case: str) -> None:
     found = on_ranks[engine][case]
     assert found["chunked"]["losses"] == pytest.approx(found["whole"]["losses"], rel=1e-6)
@@ -215,5 +217,7 @@ def test_training_in_half_precision_stays_close(on_ranks: dict, engine: str, cas
 
 @pytest.mark.torch
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
-def test_a_head_that_is_gathered_by_itself_is_refused(on_ranks: dict, engine: str) -> None:
-    assert "Leave lm_head to the root unit" in on_ranks[engine]["a unit of its own"]
+def test_an_embedding_that_is_the_head_and_gathered_by_itself_is_refused(
+    on_ranks: dict, engine: str
+) -> None:
+    assert "leave `shared` to the root unit" in on_ranks[engine]["tied, in a unit"]

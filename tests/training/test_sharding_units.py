@@ -66,6 +66,18 @@ def test_by_class_each_block_is_a_unit_in_order_of_definition() -> None:
     assert paths(units(Model())) == expected
 
 
+def test_what_forward_ends_with_is_a_unit_beside_blocks_and_is_not_freed_before_backward() -> None:
+    found = find_units(Model(), ShardingSettings(), (Block,), last=("head",))
+    assert paths(found) == [*paths(units(Model())), "head"]
+    assert [unit.path for unit in found if unit.last] == ["head"]
+    by_name = ShardingSettings(wrap="names", wrap_names=("left.*",))
+    assert not any(unit.last for unit in find_units(Model(), by_name, (Block,), last=("head",)))
+    in_float32 = find_units(Model(), ShardingSettings(), (Block,), ("head",), last=("head",))
+    assert not any(unit.last for unit in in_float32), "computes otherwise than the blocks"
+    with pytest.raises(ConfigError, match="embed and head share a weight"):
+        find_units(Model(tied=True), ShardingSettings(), (Block,), last=("head",))
+
+
 def test_a_checkpointed_block_is_the_unit_with_its_wrapper_and_keeps_its_path() -> None:
     model = Model()
     checkpoint_activations(model, [Block])

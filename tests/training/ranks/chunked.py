@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from equality import FAMILY, SMALL, Batch, local, message_of, samples
-from model import T5, Block, T5Config, init_parameter
+from model import T5, Block, T5Config, init_parameter, last_of
 from torch import nn
 
 from fsdpkit.config.training import OptimizerSettings, PrecisionSettings, ShardingSettings
@@ -46,6 +46,7 @@ def trained(
     model = shard(
         model, ShardingSettings(**sharding), precision, ranks,
         blocks=[Block], fill=functools.partial(init_parameter, config), seed=7,
+        last=last_of(config),
     )  # fmt: skip
     optimizer = make_optimizer(model, OptimizerSettings(name="sgd", lr=0.1))
     scaler = loss_scaler(precision, model, ranks)
@@ -86,9 +87,12 @@ def main() -> None:
             found[engine] = {
                 name: compared(ranks, {"engine": engine, **case}) for name, case in CASES.items()
             }
-            alone = {"engine": engine, "wrap": "names", "wrap_names": ("lm_head",)}
-            found[engine]["a unit of its own"] = message_of(
-                functools.partial(trained, ranks, "chunked", **alone), ConfigError
+            named = {"engine": engine, "wrap": "names"}
+            alone = compared(ranks, {**named, "wrap_names": ("lm_head", "*.block.*")})
+            found[engine]["head by name"] = alone
+            tied = {**named, "family": "tied", "wrap_names": ("shared", "*.block.*")}
+            found[engine]["tied, in a unit"] = message_of(
+                functools.partial(trained, ranks, "chunked", **tied), ConfigError
             )
         if ranks.is_first:
             Path(sys.argv[1]).write_text(json.dumps(found))
