@@ -325,7 +325,13 @@ class Head(nn.Linear):
     def __init__(self, config: T5Config) -> None:
         super().__init__(config.d_model, config.vocab_size, bias=False)
 
-    def forward(self, x: Tensor, labels: Tensor | None, how: str | None, compiled: bool) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        how: str | None = None,
+        compiled: bool = False,
+    ) -> Tensor:
         """As loss.py's `scored`."""
         return scored(x, self.weight, labels, how, compiled=compiled)
 
@@ -390,8 +396,9 @@ class T5(nn.Module):
         x = self.scaled(x)
         if self.lm_head is None:
             return scored(x, self.shared.weight, labels, loss, compiled=self.compiled_loss)
-        scores: Tensor = self.lm_head(x, labels, loss, self.compiled_loss)
-        return scores
+        asked = () if loss is None else (labels, loss, self.compiled_loss)
+        found: Tensor = self.lm_head(x, *asked)
+        return found
 
     def scaled(self, x: Tensor) -> Tensor:
         """The decoder's output as the head multiplies it."""
