@@ -11,12 +11,13 @@ import pytest
 import torch
 from data import bucket_of_each
 
-from fsdpkit.config.training import TrainingSettings, for_device, load_settings, problems
+from fsdpkit.config.training import TrainingSettings, automatic, for_device, load_settings, problems
 from fsdpkit.config.training.automatic import CPU, Device, in_words
 from fsdpkit.errors import NotFoundError
 from fsdpkit.training import checkpoint_loading
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.hardware import facts_of
+from tests.conftest import ROOT
 
 H100 = Device(on_gpu=True, capability=(9, 0), triton=True, cores=16)
 LARGE = ["model.preset=t5-v1.1-large", "data.source_length=512", "data.target_length=128"]
@@ -64,9 +65,16 @@ FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention"
         ([], {"capability": None}, {"compile": False, "attention": "sdpa"}),  # AMD's
     ],
 )
-def test_on_a_gpu_it_is_what_the_gpu_and_the_job_can_do(sets, device, differs):
+def test_on_a_gpu_it_is_what_the_gpu_and_the_job_can_do(monkeypatch, sets, device, differs):
+    monkeypatch.setattr(automatic, "KERNELS", ((64, 512, "triton"),))
     gpu = Device(**{**{f: getattr(H100, f) for f in H100.__dataclass_fields__}, **device})
     assert chosen([*LARGE, *sets], gpu) == {**FAST, **differs}
+
+
+def test_no_kernel_is_chosen_that_was_not_measured():
+    measured = list((ROOT / "benchmarks" / "results").glob("gpu-*.json"))
+    assert measured or not automatic.KERNELS
+    assert chosen(LARGE, H100) == {**FAST, "attention": "sdpa"}
 
 
 def test_explicit_values_stay_on_every_device():
@@ -111,14 +119,13 @@ def test_a_run_from_before_there_was_auto_keeps_what_its_checkpoint_says():
 
 @pytest.mark.parametrize("earlier", [{}, {"data": {}}, {"data": {"buckets": "auto"}}])
 def test_what_a_checkpoint_does_not_say_is_chosen(earlier):
-    assert chosen(LARGE, H100, earlier) == FAST
+    assert chosen(LARGE, H100, earlier) == {**FAST, "attention": "sdpa"}
 
 
 def test_what_was_chosen_is_said_and_what_was_given_is_not():
     given = load_settings({}, [*LARGE, "data.workers=7"])
     assert in_words(given, for_device(given, H100)) == (
-        "data.multiple 64, data.buckets 4, compile true, "
-        "model.attention triton (computed to be fastest, not measured)"
+        "data.multiple 64, data.buckets 4, compile true, model.attention sdpa"
     )
     assert in_words(given, for_device(given, CPU)).endswith("compile false, model.attention sdpa")
     explicit = for_device(TrainingSettings(), CPU)

@@ -3,9 +3,8 @@
 On a CPU everything is as plain as can be. On a GPU lengths are padded to few shapes that its matrix
 units like, blocks are compiled, and batches are loaded ahead. An explicit value always stays.
 
-Nothing here was measured. The kernel's table follows what benchmarks/README.md computes for T5
-v1.1-large with 512 and 128 tokens in bfloat16 on an H100, and takes sdpa wherever nothing was
-computed.
+Nothing here was measured on a GPU. So the table of kernels is empty, and attention is torch's own:
+what is computed to be faster must first have run.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from fsdpkit.config.training.settings import TrainingSettings
 
 AUTO = "auto"
 
-KERNELS: tuple[tuple[int, int, Kernel], ...] = ((64, 512, "triton"),)
-"""(head width, from which source length on, kernel): computed, not measured; else sdpa."""
+KERNELS: tuple[tuple[int, int, Kernel], ...] = ()
+"""(head width, from which source length on, the kernel measured fastest); else sdpa."""
 
 _BUCKETS, _WORKERS = 4, 2
 _MULTIPLE, _SHORT_MULTIPLE = 64, 8
@@ -100,12 +99,11 @@ def _attention(settings: TrainingSettings, device: Device) -> Kernel:
 
 def in_words(given: TrainingSettings, chosen: TrainingSettings) -> str:
     """One line: what `auto` has become, each with its key; empty where nothing was left to it."""
-    by = "" if chosen.model.attention == "sdpa" else " (computed to be fastest, not measured)"
     pairs = [
         ("data.multiple", given.data.multiple, chosen.data.multiple),
         ("data.buckets", given.data.buckets, chosen.data.buckets),
         ("data.workers", given.data.workers, chosen.data.workers),
         ("compile", given.compile, str(chosen.compile).lower()),
-        ("model.attention", given.model.attention, chosen.model.attention + by),
+        ("model.attention", given.model.attention, chosen.model.attention),
     ]
     return ", ".join(f"{key} {value}" for key, before, value in pairs if before == AUTO)

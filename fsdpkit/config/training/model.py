@@ -37,8 +37,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     attention: Annotated[
         Kernel,
         Meta(
-            description="auto: on a GPU the kernel that is computed to be fastest (not measured), "
-            "on a CPU sdpa; sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; "
+            description="auto: on a GPU the kernel that was measured to be fastest, elsewhere and "
+            "so far sdpa; sdpa: PyTorch's fused attention; flex: FlexAttention, GPUs only; "
             "triton: a kernel that never holds scores or biases, GPUs only, extra `kernels`; math: "
             "the scores written out, to compare with."
         ),
