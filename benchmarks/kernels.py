@@ -41,7 +41,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "across": ("of_queries", "seed", "bias", "near_sums", "far_sums"),
     "encoder, dropout": ("of_queries",),
 }
-NUMBERS = ("queries", "keys", "far", "reach", "width", "rows", "slots", "last_slot")
+STRIDES = ("q_stride", "kv_stride")
+NUMBERS = (*STRIDES, "queries", "keys", "far", "reach", "width", "rows", "slots", "last_slot")
 FLOATS = ("bias", "lse", "delta", "sums", "near_sums", "far_sums")
 INTEGERS = ("of_queries", "of_keys", "seed")
 COLUMNS = ("Triton", "GPU", "Head width", "Kernel", "Case", "Tile", "Warps", "Registers", "Spills")
@@ -69,7 +70,7 @@ def compiled(kernel: Any, tile: Any, width: int, case: str, capability: int) -> 
     aligned = {
         (at,): [["tt.divisibility", 16]]
         for at, (name, type) in enumerate(signature.items())
-        if type.startswith("*") or name in ("queries", "keys", "reach", "width")
+        if type.startswith("*") or name in (*STRIDES, "queries", "keys", "reach", "width")
     }
     log = io.StringIO()
     triton.knobs.nvidia.dump_ptxas_log = True
@@ -87,6 +88,7 @@ def compiled(kernel: Any, tile: Any, width: int, case: str, capability: int) -> 
         "registers": int(registers[1]),
         "spilled_bytes": [int(spilled[1]), int(spilled[2])],
         "shared_bytes": found.metadata.shared,
+        "warpgroup_instructions": "wgmma" in found.asm["ptx"],
     }
 
 

@@ -16,7 +16,8 @@ zeros that is a sixteenth of their size. Where all offsets of a tile share one b
 largest distance) the bias is one number, and so is its gradient.
 
 Shapes: B batch, H heads, T queries, S keys, K width of a head; T = S where there is a bias. In
-memory a head is a column of its token, [B, T, H, K], as the model's projections write and read it.
+memory a head is a column of its token, [B, T, H, K], as the model's projections write and read it;
+from a token to the next it is a stride, so that q, k and v may be parts of one product.
 `row` is b·H + h; scores and logarithms are to base 2, because `exp2` is an instruction.
 """
 
@@ -35,22 +36,28 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def places(x, row, tokens, length, HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+def places(
+    x, row, tokens, length, stride,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """Pointers to head `row` of `tokens` in `x` [B, length, H, K], and which of them exist.
 
     Heads are taken as PADDED wide, because a matrix product wants powers of two.
     """
     column = tl.arange(0, PADDED)
-    begin = x + (row // HEADS * length * HEADS + row % HEADS) * WIDTH
+    begin = x + row // HEADS * length * stride + row % HEADS * WIDTH
     exist = tokens[:, None] < length
     if WIDTH < PADDED:
         exist = exist & (column[None, :] < WIDTH)
-    return begin + (tokens[:, None] * (HEADS * WIDTH) + column[None, :]), exist
+    return begin + (tokens[:, None] * stride + column[None, :]), exist
 
 
 @triton.jit
-def load(x, row, tokens, length, HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    pointers, exist = places(x, row, tokens, length, HEADS, WIDTH, PADDED)
+def load(
+    x, row, tokens, length, stride,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    pointers, exist = places(x, row, tokens, length, stride, HEADS, WIDTH, PADDED)
     return tl.load(pointers, mask=exist, other=0.0)
 
 
@@ -58,7 +65,7 @@ def load(x, row, tokens, length, HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDE
 def store(
     x, tile, row, tokens, length, HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):
-    pointers, exist = places(x, row, tokens, length, HEADS, WIDTH, PADDED)
+    pointers, exist = places(x, row, tokens, length, HEADS * WIDTH, HEADS, WIDTH, PADDED)
     tl.store(pointers, tile.to(x.dtype.element_ty), mask=exist)
 
 
@@ -133,7 +140,7 @@ def dropped(x, i, j, row, seed, keys, dropout):
 
 @triton.jit
 def forward_tile(
-    highest, total, mixed, q_tile, start, k, v, bias, of_queries, of_keys, seed, i, row,
+    highest, total, mixed, q_tile, start, k, v, kv_stride, bias, of_queries, of_keys, seed, i, row,
     queries, keys, dropout,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr, TILE_K: tl.constexpr,
@@ -141,8 +148,8 @@ def forward_tile(
     """The online softmax after one more tile of keys, which begins at `start`."""
     j = start + tl.arange(0, TILE_K)
     seen, numbers = seen_keys(of_keys, of_queries, j, row, keys, HEADS)
-    k_tile = load(k, row, j, keys, HEADS, WIDTH, PADDED)
-    v_tile = load(v, row, j, keys, HEADS, WIDTH, PADDED)
+    k_tile = load(k, row, j, keys, kv_stride, HEADS, WIDTH, PADDED)
+    v_tile = load(v, row, j, keys, kv_stride, HEADS, WIDTH, PADDED)
     product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
     scores = scores_of(
         product, i[:, None], j[None, :], row, seen[None, :], numbers[None, :], bias, of_queries,
@@ -161,7 +168,7 @@ def forward_tile(
 
 @triton.jit
 def forward_kernel(
-    q, k, v, bias, of_queries, of_keys, seed, o, lse,
+    q, k, v, q_stride, kv_stride, bias, of_queries, of_keys, seed, o, lse,
     queries, keys, far, reach, width, dropout,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
@@ -170,7 +177,7 @@ def forward_kernel(
     row = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * TILE_Q
     i = first + tl.arange(0, TILE_Q)
-    q_tile = load(q, row, i, queries, HEADS, WIDTH, PADDED)
+    q_tile = load(q, row, i, queries, q_stride, HEADS, WIDTH, PADDED)
     highest = tl.full([TILE_Q], float("-inf"), tl.float32)
     total = tl.zeros([TILE_Q], tl.float32)
     mixed = tl.zeros([TILE_Q, PADDED], tl.float32)
@@ -189,8 +196,8 @@ def forward_kernel(
             if bias is not None:
                 b = near_biases(bias, row % HEADS, start - first, reach, width, TILE_Q, TILE_K)
             highest, total, mixed = forward_tile(
-                highest, total, mixed, q_tile, start, k, v, b, of_queries, of_keys, seed, i, row,
-                queries, keys, dropout, HEADS, WIDTH, PADDED, CAUSAL, PRECISION, TILE_K,
+                highest, total, mixed, q_tile, start, k, v, kv_stride, b, of_queries, of_keys, seed,
+                i, row, queries, keys, dropout, HEADS, WIDTH, PADDED, CAUSAL, PRECISION, TILE_K,
             )  # fmt: skip
     if bias is not None:
         middle = bias + (row % HEADS * 2 + 1) * width + reach
@@ -199,7 +206,7 @@ def forward_kernel(
         is_behind = number < near_begin
         start = (number if is_behind else number + near_end - near_begin) * TILE_K
         highest, total, mixed = forward_tile(
-            highest, total, mixed, q_tile, start, k, v, behind if is_behind else ahead,
+            highest, total, mixed, q_tile, start, k, v, kv_stride, behind if is_behind else ahead,
             of_queries, of_keys, seed, i, row,
             queries, keys, dropout, HEADS, WIDTH, PADDED, False, PRECISION, TILE_K,
         )  # fmt: skip
@@ -212,8 +219,8 @@ def forward_kernel(
 
 @triton.jit
 def backward_tile(
-    dk_tile, dv_tile, k_tile, v_tile, start, q, bias, of_queries, seed, lse, do, delta, sums,
-    j, seen, numbers, row, queries, keys, dropout,
+    dk_tile, dv_tile, k_tile, v_tile, start, q, q_stride, bias, of_queries, seed, lse, do, delta,
+    sums, j, seen, numbers, row, queries, keys, dropout,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr, TILE_Q: tl.constexpr,
 ):  # fmt: skip
@@ -222,8 +229,8 @@ def backward_tile(
     Its share of dq is added to `sums`, by the L2 cache, to which no other program adds.
     """
     i = start + tl.arange(0, TILE_Q)
-    q_tile = load(q, row, i, queries, HEADS, WIDTH, PADDED)
-    do_tile = load(do, row, i, queries, HEADS, WIDTH, PADDED)
+    q_tile = load(q, row, i, queries, q_stride, HEADS, WIDTH, PADDED)
+    do_tile = load(do, row, i, queries, HEADS * WIDTH, HEADS, WIDTH, PADDED)
     lse_tile = tl.load(lse + i, mask=i < queries, other=float("inf"))
     delta_tile = tl.load(delta + i, mask=i < queries, other=0.0)
     product = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION)
@@ -247,8 +254,9 @@ def backward_tile(
 
 @triton.jit
 def backward_kernel(
-    q, k, v, bias, of_queries, of_keys, seed, o, lse, do, delta, sums, dq, dk, dv,
-    near_sums, far_sums, rows, queries, keys, far, reach, width, slots, last_slot, dropout,
+    q, k, v, q_stride, kv_stride, bias, of_queries, of_keys, seed, o, lse, do, delta, sums,
+    dq, dk, dv, near_sums, far_sums,
+    rows, queries, keys, far, reach, width, slots, last_slot, dropout,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
     PRECISION: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
 ):  # fmt: skip
@@ -265,8 +273,8 @@ def backward_kernel(
     delta += (part * rows + row) * queries
     for start in range(0, queries, TILE_Q):
         i = start + tl.arange(0, TILE_Q)
-        do_tile = load(do, row, i, queries, HEADS, WIDTH, PADDED)
-        o_tile = load(o, row, i, queries, HEADS, WIDTH, PADDED)
+        do_tile = load(do, row, i, queries, HEADS * WIDTH, HEADS, WIDTH, PADDED)
+        o_tile = load(o, row, i, queries, HEADS * WIDTH, HEADS, WIDTH, PADDED)
         products = do_tile.to(tl.float32) * o_tile.to(tl.float32)
         tl.store(delta + i, tl.sum(products, 1), mask=i < queries)
         at = sums + i[:, None] * PADDED + tl.arange(0, PADDED)[None, :]
@@ -283,8 +291,8 @@ def backward_kernel(
         first = tile * TILE_K
         j = first + tl.arange(0, TILE_K)
         seen, numbers = seen_keys(of_keys, of_queries, j, row, keys, HEADS)
-        k_tile = load(k, row, j, keys, HEADS, WIDTH, PADDED)
-        v_tile = load(v, row, j, keys, HEADS, WIDTH, PADDED)
+        k_tile = load(k, row, j, keys, kv_stride, HEADS, WIDTH, PADDED)
+        v_tile = load(v, row, j, keys, kv_stride, HEADS, WIDTH, PADDED)
         dk_tile = tl.zeros([TILE_K, PADDED], tl.float32)
         dv_tile = tl.zeros([TILE_K, PADDED], tl.float32)
         near_begin, near_end, skipped = 0, 0, 0
@@ -302,7 +310,7 @@ def backward_kernel(
                 if bias is not None:
                     b = near_biases(bias, row % HEADS, start - first, reach, width, TILE_K, TILE_Q)
                 dk_tile, dv_tile, ds, rounded = backward_tile(
-                    dk_tile, dv_tile, k_tile, v_tile, start, q, b, of_queries, seed,
+                    dk_tile, dv_tile, k_tile, v_tile, start, q, q_stride, b, of_queries, seed,
                     lse, do, delta, sums, j, seen, numbers, row, queries, keys, dropout,
                     HEADS, WIDTH, PADDED, CAUSAL, PRECISION, TILE_Q,
                 )  # fmt: skip
@@ -319,9 +327,10 @@ def backward_kernel(
             is_ahead = number < near_begin
             start = (number if is_ahead else number + near_end - near_begin) * TILE_Q
             dk_tile, dv_tile, ds, rounded = backward_tile(
-                dk_tile, dv_tile, k_tile, v_tile, start, q, ahead if is_ahead else behind,
-                of_queries, seed, lse, do, delta, sums, j, seen, numbers, row, queries, keys,
-                dropout, HEADS, WIDTH, PADDED, False, PRECISION, TILE_Q,
+                dk_tile, dv_tile, k_tile, v_tile, start, q, q_stride,
+                ahead if is_ahead else behind, of_queries, seed, lse, do, delta, sums,
+                j, seen, numbers, row, queries, keys, dropout,
+                HEADS, WIDTH, PADDED, False, PRECISION, TILE_Q,
             )  # fmt: skip
             if near_sums is not None:
                 sum_ds = tl.sum(ds, 1)
@@ -401,6 +410,22 @@ def launch(
         )  # fmt: skip
 
 
+def tokens_first(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """`tensors` [B, H, T, K] as [B, T, H, K] of one stride, copied if the kernels cannot read them
+    where they are: parts of one product of a projection they can."""
+    turned = tuple(x.transpose(1, 2) for x in tensors)
+    stride = token_stride(turned[0])
+    if all(x.stride() == (x.shape[1] * stride, stride, x.shape[3], 1) for x in turned):
+        return turned
+    return tuple(x.contiguous() for x in turned)
+
+
+def token_stride(x: Tensor) -> int:
+    """Elements from one token of `x` [B, T, H, K] to the next, across samples as within one."""
+    # A dimension of one may have any stride.
+    return x.stride(0) // x.shape[1] if len(x) > 1 and x.shape[1] else x.stride(1)
+
+
 class Biases(NamedTuple):
     """A bias by offset as the kernels read it; see `near_biases`."""
 
@@ -427,16 +452,18 @@ def t5_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, of_queries: Tensor | None,
     of_keys: Tensor | None, seed: Tensor | None, causal: bool, dropout: float, far: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`attend` for contiguous [B, T, H, K]; also the base-2 logarithm of each softmax's sum,
-    float32 [B, H, T]: +inf for a query that sees nothing. `far` is 0 if not known."""
+    """`attend` for [B, T, H, K] as `tokens_first` leaves them; also the base-2 logarithm of each
+    softmax's sum, float32 [B, H, T]: +inf for a query that sees nothing. `far` is 0 if not known.
+    """
     (batch, queries, heads, _), keys = q.shape, k.shape[1]
-    o, lse = torch.empty_like(q), q.new_empty((batch, heads, queries), dtype=torch.float32)
+    o, lse = q.new_empty(q.shape), q.new_empty((batch, heads, queries), dtype=torch.float32)
     tile = tiles("forward", q)
     biases = biases_of(bias, far, tile)
     launch(
         forward_kernel, (triton.cdiv(queries, tile.queries) * batch * heads,),
         tile.warps, tile.stages,
-        q, k, v, biases.windows, of_queries, of_keys, seed, o, lse, queries, keys, *biases[1:],
+        q, k, v, token_stride(q), token_stride(k),
+        biases.windows, of_queries, of_keys, seed, o, lse, queries, keys, *biases[1:],
         dropout, CAUSAL=causal, TILE_Q=tile.queries, TILE_K=tile.keys,
     )  # fmt: skip
     return o, lse
@@ -445,7 +472,7 @@ def t5_attention(
 @t5_attention.register_fake
 def _(q, k, v, bias, of_queries, of_keys, seed, causal, dropout, far):  # type: ignore[no-untyped-def]
     batch, queries, heads, _ = q.shape
-    return torch.empty_like(q), q.new_empty((batch, heads, queries), dtype=torch.float32)
+    return q.new_empty(q.shape), q.new_empty((batch, heads, queries), dtype=torch.float32)
 
 
 @torch.library.custom_op("fsdpkit::t5_attention_backward", mutates_args=())
@@ -460,7 +487,7 @@ def t5_attention_backward(
     biases = biases_of(bias, far, tile, turned=True)
     tiles_of_keys = triton.cdiv(keys, tile.keys)
     parts = parts_of(tiles_of_keys, batch * heads)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     sums = q.new_empty((parts, batch, heads, queries, padded(width)), dtype=torch.float32)
     delta = q.new_empty((parts, batch, heads, queries), dtype=torch.float32)
     near, far_sums, slots, last = None, None, 0, 0
@@ -474,7 +501,8 @@ def t5_attention_backward(
         far_sums = q.new_empty((batch, heads, tiles_of_keys, 2), dtype=torch.float32)
     launch(
         backward_kernel, (parts, batch * heads), tile.warps, tile.stages,
-        q, k, v, biases.windows, of_queries, of_keys, seed, o, lse, do, delta, sums,
+        q, k, v, token_stride(q), token_stride(k),
+        biases.windows, of_queries, of_keys, seed, o, lse, do, delta, sums,
         dq if parts == 1 else None, dk, dv, near, far_sums, batch * heads, queries, keys,
         *biases[1:], slots, last, dropout, CAUSAL=causal, TILE_Q=tile.queries, TILE_K=tile.keys,
     )  # fmt: skip
@@ -529,7 +557,7 @@ def by_offset(near: Tensor, last: int, far: Tensor, tile: Tiles, keys: int) -> T
 @t5_attention_backward.register_fake
 def _(q, k, v, bias, of_queries, of_keys, seed, causal, dropout, far, o, lse, do, bias_learns):  # type: ignore[no-untyped-def]
     dbias = torch.empty_like(bias) if bias_learns else q.new_empty(0)
-    return *(torch.empty_like(x) for x in (q, k, v)), dbias
+    return *(x.new_empty(x.shape) for x in (q, k, v)), dbias
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -571,7 +599,6 @@ def attend(
     restored, as activation checkpointing does it, drops the same pairs.
     """
     seed = torch.randint(2**62, (1,), device=q.device) if dropout else None
-    tokens_first = (x.transpose(1, 2).contiguous() for x in (q, k, v))
     masks = (None if x is None else x.contiguous() for x in (bias, of_queries, of_keys))
-    o, _ = t5_attention(*tokens_first, *masks, seed, causal, dropout, far)
+    o, _ = t5_attention(*tokens_first(q), *tokens_first(k, v), *masks, seed, causal, dropout, far)
     return o.transpose(1, 2)

@@ -53,6 +53,18 @@ def test_output_and_all_gradients_are_those_of_attention_written_out(found, case
 
 
 @pytest.mark.torch
+def test_what_a_stride_describes_is_read_where_it_lies(found):
+    assert found["copies"] == {
+        "parts of a product": 0,
+        "own tensors": 0,
+        "one row": 0,
+        "one query of many": 1,  # from one sample to the next is not a multiple of one token
+        "heads apart": 3,
+        "k and v unlike": 1,
+    }
+
+
+@pytest.mark.torch
 def test_the_tiles_of_a_gpu_change_nothing(found):
     assert found["own tiles"] == pytest.approx(dict.fromkeys(found["own tiles"], 0), abs=1e-5)
 
@@ -105,7 +117,14 @@ def test_a_table_of_biases_may_be_frozen_and_a_batch_empty(found):
 @pytest.mark.parametrize("engine", ["fsdp2", "fsdp1"])
 def test_a_sharded_t5_has_the_loss_and_gradient_norm_it_has_with_math(found, engine):
     """FSDP2's blocks are compiled whole and recomputed in backward."""
-    assert found["sharded"][engine] == pytest.approx(found["sharded"]["unlike"], abs=1e-5)
+    assert found["sharded"][engine][0] == pytest.approx(found["sharded"]["unlike"][0], abs=1e-5)
+
+
+@pytest.mark.torch
+def test_a_compiled_block_hands_over_parts_of_its_products_uncopied(found):
+    """q alone where others are looked at, k and v of these as halves, and all three as thirds."""
+    assert found["sharded"]["fsdp2"][1] == [1, 2, 3]
+    assert found["sharded"]["fsdp1"][1] == [1]
 
 
 @pytest.mark.torch
@@ -121,11 +140,11 @@ def test_kernels_compile_for_hopper_without_spilling_and_fit_its_shared_memory(t
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(result.read_text())
-    assert len(found) == 3
-    for kernel, (shared_bytes, matrix_instructions, spilled_bytes) in found.items():
-        assert shared_bytes <= 227 * 1024, kernel
-        assert matrix_instructions, kernel
-        assert spilled_bytes == 0, kernel
+    assert len(found) == 4
+    for kernel, row in found.items():
+        assert row["shared_bytes"] <= 227 * 1024, kernel
+        assert row["warpgroup_instructions"], kernel
+        assert row["spilled_bytes"] == [0, 0], kernel
 
 
 def test_a_cpu_is_refused_by_name(monkeypatch):

@@ -16,7 +16,7 @@ import attention_triton
 import numpy as np
 import torch
 from attention import TokenBias, relative_buckets
-from attention_triton import Tiles, attend
+from attention_triton import Tiles, attend, tokens_first
 from model import IGNORE, T5, Block, T5Config, init_parameter
 from small_t5 import V1_1, batch_of, build
 from torch import Tensor, nn
@@ -51,13 +51,13 @@ def written_out(
 def tensors(
     queries: int, keys: int, width: int, bias: bool, dtype: torch.dtype, batch: int
 ) -> list[Tensor]:
-    """q, k, v and by_offset as the model has them: heads are columns of tokens."""
+    """q, k, v and by_offset as a compiled block has them: heads are columns of tokens, and who
+    reads the same tokens is part of the same product."""
     torch.manual_seed(queries + keys + width)
-    found = [
-        torch.randn(batch, tokens, HEADS, width).to(dtype).transpose(1, 2)
-        for tokens in (queries, keys, keys)
-    ]
-    return [*found, torch.randn(HEADS, 2 * keys - 1)] if bias else found
+    q, k, v = torch.randn(batch, keys, 3, HEADS, width).to(dtype).permute(2, 0, 3, 1, 4)
+    if queries != keys:
+        q = torch.randn(batch, queries, HEADS, width).to(dtype).transpose(1, 2)
+    return [q, k, v, torch.randn(HEADS, 2 * keys - 1)] if bias else [q, k, v]
 
 
 def run(
@@ -123,6 +123,27 @@ def kernels() -> dict[str, dict[str, float]]:
     for name, (queries, keys, width, bias, mask) in cases.items():
         inputs = tensors(queries, keys, width, bias, torch.float32, BATCH)
         found[name] = distances(run(inputs, mask), expected(inputs, mask))
+    return found
+
+
+def copies() -> dict[str, int]:
+    """How many of q, k and v are copied for the kernels, by how they lie in memory."""
+    q, k, v = tensors(17, 17, 8, False, torch.float32, BATCH)
+    apart = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    one = [x[:1] for x in (q, k, v)]
+    generated = [q[:, :, -1:], *apart[1:]]
+    cases = {
+        "parts of a product": [q, k, v], "own tensors": apart, "one row": one,
+        "one query of many": generated, "heads apart": [x.contiguous() for x in (q, k, v)],
+        "k and v unlike": [q, k, apart[2]],
+    }  # fmt: skip
+    found = {}
+    for name, of in cases.items():
+        read = [*tokens_first(of[0]), *tokens_first(*of[1:])]
+        found[name] = sum(a.data_ptr() != b.data_ptr() for a, b in zip(read, of, strict=True))
+        mask = TokenBias(None, torch.ones(len(of[1]), 17, dtype=torch.bool))
+        wrong = distances(run(of, mask), expected(of, mask))
+        assert max(wrong.values()) < 1e-5, (name, wrong)
     return found
 
 
@@ -249,8 +270,18 @@ def in_a_t5() -> dict[str, Any]:
     return found
 
 
-def sharded(ranks: Ranks, kernel: str, compiled: bool, **sharding: Any) -> list[float]:
-    """Loss and gradient norm of one step."""
+def sharded(
+    ranks: Ranks, kernel: str, compiled: bool, **sharding: Any
+) -> tuple[list[float], list[float]]:
+    """Loss and gradient norm of one step, and all strides of tokens that the kernels met, as
+    multiples of a token's q."""
+    met = set()
+
+    def launch(*arguments: Any, **named: Any) -> None:
+        met.update(stride / (2 * 8) for stride in arguments[7:9])
+        real(*arguments, **named)
+
+    real, attention_triton.launch = attention_triton.launch, launch
     config = T5Config(
         vocab_size=40, d_model=16, d_ff=16, d_kv=8, num_heads=2, num_layers=2,
         num_decoder_layers=1, dropout_rate=0.0,
@@ -265,7 +296,8 @@ def sharded(ranks: Ranks, kernel: str, compiled: bool, **sharding: Any) -> list[
     scores = model(source, mask, labels)
     loss = nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
     loss.backward()
-    return [float(loss.detach()), float(clip_gradients(model, 1.0))]
+    attention_triton.launch = real
+    return [float(loss.detach()), float(clip_gradients(model, 1.0))], sorted(met)
 
 
 def multiply_numbers_of_bfloat16() -> None:
@@ -295,6 +327,7 @@ def main() -> None:
         # Larger tiles than a GPU's: the interpreter's time goes by their number.
         attention_triton.tiles = lambda kernel, q: Tiles(64, 64, 4, 1)
         found |= {
+            "copies": copies(),
             "kernels": kernels(),
             "half precision": half_precision(),
             "repetition": repetition(),
