@@ -7,7 +7,6 @@ settings that were fastest are those that the later parts look at.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from benchmarks.gpu_parts.part import Part, Row
 from benchmarks.gpu_parts.steps import (
@@ -20,10 +19,8 @@ from benchmarks.gpu_parts.steps import (
     STEPS,
     UNCOMPILED,
     best_words,
-    known,
 )
 from benchmarks.gpu_parts.trial import Make, Plan, Trial, fastest, plan, report, time_steps
-from fsdpkit.errors import ConfigError
 
 COMPILING_S = 75
 """What a row of compiled blocks takes at most, nothing of it compiled before; a guess."""
@@ -37,12 +34,11 @@ def run_large(part: Part) -> None:
         row = searched(part, f"large, {FIRST}, what fits", best, rows // 2)
     fastest_yet, rows = row.get("sequences_per_s", 0.0), row.get("rows", rows)
     for step in STEPS:
-        words = known(step.ways, functools.partial(has, best))
-        tried, name = best.and_(*words), f"large, + {step.name}"
+        tried, name = best.and_(*step.words), f"large, + {step.name}"
         if step.searches:
             row = searched(part, name, tried, rows)
         else:
-            row = at_batch(part, name, tried, rows, lacks=lacks(part, step.name, tried, words))
+            row = at_batch(part, name, tried, rows)
         # In a dry run speeds mean nothing.
         if row["status"] == "measured" and (
             part.dry or row["sequences_per_s"] >= PAYS * fastest_yet
@@ -63,32 +59,19 @@ def run_xl(part: Part) -> None:
             break
 
 
-def has(task: Plan, words: Sequence[str]) -> bool:
-    """Whether this checkout knows these settings."""
-    try:
-        return bool(task.and_(*words).settings)
-    except ConfigError:
-        return False
-
-
-def lacks(part: Part, name: str, tried: Plan, words: Sequence[str]) -> str | None:
-    if not words:
-        return f"this version has no setting for it ({name})"
-    attention = tried.settings.model.attention
-    return part.device.lacks(attention, tried.settings.precision.param)
-
-
 def needs_s(task: Plan) -> float:
     return COMPILING_S if task.settings.compile else 20
 
 
-def at_batch(part: Part, name: str, tried: Plan, rows: int, *, lacks: str | None = None) -> Row:
+def at_batch(part: Part, name: str, tried: Plan, rows: int) -> Row:
     def action() -> Row:
         part.device.free()
         found = time_steps(Trial(tried, part.ranks), part.device, rows)
         part.device.free()
         return report(tried, found, part.device)
 
+    settings = tried.settings
+    lacks = part.device.lacks(settings.model.attention, settings.precision.param)
     return part.measure(name, action, needs_s=needs_s(tried), lacks=lacks)
 
 

@@ -15,9 +15,10 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu_parts import plan, rows
 from benchmarks.gpu_parts.snapshot import peak_of_trace, summary_of_snapshot
-from benchmarks.gpu_parts.steps import STEPS, best_words, fastest_row, known
+from benchmarks.gpu_parts.steps import COMMON, START, STEPS, best_words, fastest_row
 from benchmarks.gpu_parts.summary import figures, missing, result_of
 from benchmarks.report import table
+from fsdpkit.config.training import load_settings
 from tests.training.launch import in_the_pool, the_pool
 
 ABOUT = {
@@ -106,10 +107,10 @@ def test_later_parts_take_the_settings_of_the_fastest_row() -> None:
     assert "compile=true" in best_words([])
 
 
-def test_a_step_takes_the_first_of_its_settings_that_the_code_has() -> None:
-    assert known((("a=1",), ("b=1",)), lambda words: "b=1" in words) == ("b=1",)
-    assert known((("a=1",),), lambda _: False) == ()
+def test_every_setting_that_is_tried_exists() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)
+    for words in (COMMON, START, *(step.words for step in STEPS)):
+        load_settings({}, words)
 
 
 def test_the_sections_take_nine_minutes_each() -> None:
