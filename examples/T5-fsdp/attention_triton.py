@@ -381,7 +381,7 @@ def tiles_of(kernel: str, width: int, element_size: int, major: int) -> Tiles:
         return Tiles(128, 64, 8, 2 if wide else 3) if large else Tiles(64, 64, 8 if wide else 4, 2)
     if wide:
         return Tiles(16 if major == 9 else 32, 64, 8, 2)
-    return Tiles(64 if major == 10 else 32, 128, 8, 2)
+    return Tiles(32, 128, 8, 2)
 
 
 PROGRAMS = 256

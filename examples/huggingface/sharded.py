@@ -51,12 +51,13 @@ with training.process_group() as ranks:
     while progress.step < options.steps and not stopping:
         training.seed_step(SEED, progress.step, ranks.rank)  # dropout, as if never interrupted
         batch = {name: ids.to(ranks.device) for name, ids in next(batches).items()}
+        count_all = votes.begin(batch["labels"].numel())
         loss = model(**batch).loss  # a mean; each rank has as many tokens
-        (tokens,) = votes.sum(batch["labels"].numel())
         loss.backward()
         grad_norm = training.clip_gradients(model, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        (tokens,) = count_all()
         progress.step += 1
         metrics.step(loss.detach() * batch["labels"].numel(), tokens, tokens)
         heartbeat.step(progress.step)

@@ -6,6 +6,9 @@ graph with gradients and one without; lengths that vary double that, because the
 graph of its own before Dynamo lets lengths vary, and a batch or a length of one gets another. So
 each stack of blocks has a code object of its own here, which its blocks share, and LIMIT is
 well above all of these together. It holds for the blocks alone.
+
+Lengths are not marked as varying from the start: over six kinds of shapes that saves one graph of
+nine, and runs of one length would lose kernels that are made for it.
 """
 
 from __future__ import annotations
