@@ -8,7 +8,8 @@ An operation is a computation on the GPU (or the host), a collective of a proces
 between host and GPU. Nobody writes dependencies down, since FSDP's are few and follow from the
 order (`speed_schedule.py`):
 
-- An all-gather before the optimizer is for the next computations of its unit, which wait for it.
+- An all-gather before the optimizer is for the next computations of its unit, which wait for it. It
+  may start while older ones are computed with, but no sooner than `gathers_ahead` allows.
 - A reduce-scatter or all-reduce in backward waits for what was computed before it, an all-reduce
   also for its unit's reduce-scatter; the optimizer waits for all of them.
 - A collective issued in the optimizer's phase, or under no unit (`unit` None: a count of tokens, a
@@ -98,6 +99,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_node: int
     parameters: int
     """Of the whole model."""
+    gathers_ahead: int | None = 2
+    """Units whose gathered weights may wait for their computations in forward; None: no limit, as
+    under FSDP1 without limit_all_gathers."""
     source: Literal["tape", "closed form"]
 
     @property
