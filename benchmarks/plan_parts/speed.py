@@ -77,6 +77,8 @@ def calibration_of(system: Facts, models: Facts) -> Calibration:
     if "memory_tb_s" in system:
         memory = Value(0.8e12 * system["memory_tb_s"], 1.15, "80 % of what was published")
         machine = machine.replace(memory_bytes=memory)
+    if "attention_share" in system:
+        machine = machine.replace(attention_share=Value(**system["attention_share"]))
     row = next(row for row in system["rows"] if row.get("calibrates"))
     work = work_of_row(row, system, models)
     sample = Sample(work=work, step_s=measured_step_s(row, work), source=system["source"])

@@ -106,6 +106,11 @@ _GPUS: tuple[tuple[str, float, float, float, float], ...] = (
     ("mi300x", 1307.4, 163.4, 5.3, 448),
     ("mi250x", 191.5, 47.9, 1.6, 150),
 )
+_ATTENTION = {
+    "a100": Value(0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"),
+    "h100": Value(0.35, 1.4, "FlashAttention-2 at 35 % of an H100's peak, arXiv 2407.08608"),
+}
+"""Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
 _BUS_SHARE = 0.75
 """Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
 
@@ -128,7 +133,8 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
             f"No published figures of a GPU called {gpu!r} are known: name one of "
             f"{', '.join(known_gpus())}, or calibrate with a finished run."
         )
-    _, bf16, float32, memory_tb, links_gb = found
+    name, bf16, float32, memory_tb, links_gb = found
+    family = "h100" if name[:4] in ("h100", "h200", "gh20") else name[:4]
     network = (
         Value(0.85 * network_gb_s * GB, 1.25, f"85 % of {network_gb_s:g} GB/s a node, {ASSUMED}")
         if network_gb_s
@@ -141,7 +147,7 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
             "float32_flops": Value(float32 * 1e12, 1.0, _SHEET),
             "matmul_share": Value(0.65, 1.2, ASSUMED),
             "matmul_ramp_flops": Value(10 * 1e-6 * bf16 * 1e12, 2.0, f"10 µs at peak, {ASSUMED}"),
-            "attention_share": Value(0.4, 1.3, ASSUMED),
+            "attention_share": _ATTENTION.get(family, Value(0.4, 1.5, ASSUMED)),
             "memory_bytes": Value(0.8 * memory_tb * 1e12, 1.15, f"80 % of {_SHEET}"),
             "kernel_s": Value(3e-6, 1.5, ASSUMED),
             "launch_s": Value(8e-6, 1.6, ASSUMED),

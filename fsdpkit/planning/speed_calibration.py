@@ -1,8 +1,8 @@
 """What measurements say about a machine: its rates fitted, and how sure they are afterwards.
 
 Every rate begins with a value and a doubt (`efficiency.py`). A measurement, such as a finished
-run's seconds a step, moves each rate by as much as the step depends on it and as the rate was in doubt;
-so one point is enough, and a second one of the same kind adds little. This is linear Bayesian
+run's seconds a step, moves each rate by as much as the step depends on it and as it was in doubt; so
+one point is enough, and a second one of the same kind adds little. This is linear Bayesian
 estimation in logarithms, repeated around the newest estimate since a step is not linear in them
 (Gauss and Newton's iteration; see Tarantola, "Inverse Problem Theory", 2005, section 3.4). What is
 left of the doubt, and how rates hang together, makes the range of a prediction.
