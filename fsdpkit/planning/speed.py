@@ -97,7 +97,7 @@ def predict(
     factor = math.exp(FOUR_OF_FIVE * doubt_of(work, calibration))
     seconds = Range(whole_s / factor, whole_s, whole_s * factor)
     rate = Range(1 / seconds.high, 1 / whole_s, 1 / seconds.low)
-    causes: dict[str, float] = {**step.by_cause, **waits}
+    causes = {**{str(cause): s for cause, s in step.by_cause.items()}, **waits}
     shares = {k: s / whole_s for k, s in sorted(causes.items(), key=lambda c: -c[1]) if s > 0}
     steps = _steps(goal, work) if goal else None
     hours = seconds.times(steps / 3600) if steps is not None else None

@@ -1,8 +1,8 @@
 """What measurements say about a machine: its rates fitted, and how sure they are afterwards.
 
 Every rate begins with a value and a doubt (`efficiency.py`). A measurement, such as a finished
-run's seconds a step, moves each rate by as much as the step depends on it and as it was in doubt; so
-one point is enough, and a second one of the same kind adds little. This is linear Bayesian
+run's seconds a step, moves each rate by as much as the step depends on it and as it was in doubt.
+One point is enough, and a second one of the same kind adds little. This is linear Bayesian
 estimation in logarithms, repeated around the newest estimate since a step is not linear in them
 (Gauss and Newton's iteration; see Tarantola, "Inverse Problem Theory", 2005, section 3.4). What is
 left of the doubt, and how rates hang together, makes the range of a prediction.
@@ -134,7 +134,8 @@ def _rates(logarithms: Matrix) -> Rates:
 def _moved(value: Value, new: float, left: float, doubt: float, source: str) -> Value:
     """A value keeps its own source unless a sample has told something about it."""
     if left > 0.98 * doubt:
-        return Value(new, value.factor, value.source)
+        # Untouched, but for rounding, or moved by a little that is within its doubt.
+        return value if left >= doubt else Value(new, value.factor, value.source)
     return Value(new, math.exp(math.sqrt(max(0.0, left))), source)
 
 

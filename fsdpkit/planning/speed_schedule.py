@@ -43,6 +43,10 @@ class Step:
     """In which any message was on the way."""
 
 
+_ON_THE_WAY = 4
+"""Messages looked at for what they slow; older ones have arrived."""
+
+
 def simulate(work: Work, rates: Rates) -> Step:
     """One step after another like it: nothing of the step before is still on the way."""
     clocks = _Clocks(work, rates)
@@ -128,20 +132,22 @@ class _Clocks:
         if one.unit in self.numbers:
             self.used[self.numbers.pop(one.unit)] = start
         if not one.on_host:
-            seconds += self._slowed(start, seconds)
+            start = self._slowed(start, seconds)
         # The last kernel starts no sooner than it was launched.
         end = max(start + seconds, self.host + seconds / max(1, one.kernels))
         self.by_cause[cause] += seconds
-        self.by_cause["launches"] += end - start - seconds
+        self.by_cause["launches"] += max(0.0, end - start - seconds)
         self.gpu = end
 
     def _slowed(self, start: float, seconds: float) -> float:
-        """What messages on the way at the same time add."""
-        overlap = sum(
-            max(0.0, min(end, start + seconds) - max(begin, start))
-            for begin, end, _ in self.sent[-4:]
-        )
-        return self.rates.contention * min(overlap, seconds)
+        """When a computation would have to start, had what messages on the way at the same time
+        add to it been done before it."""
+        for begin, end, cause in self.sent[-_ON_THE_WAY:]:
+            both = min(end, start + seconds) - max(begin, start)
+            if both > 0:
+                self.by_cause[cause] += self.rates.contention * both
+                start += self.rates.contention * both
+        return start
 
     def _wait(self, waits: list[tuple[float, Cause]]) -> float:
         """Let the GPU stand still until all are there; the last one is why."""
@@ -166,6 +172,9 @@ class _Clocks:
             start = max(start, self.gpu, self.reduced.get(unit, 0.0))
         end = self.groups[group] = start + seconds
         if seconds:
+            # What the GPU has been given already, and computes beside it, is slower for it.
+            self.gpu += (slower := self.rates.contention * max(0.0, min(end, self.gpu) - start))
+            self.by_cause[cause] += slower
             self._on_the_way(start, end, cause)
         if message.phase == "optimizer":
             self._wait([(end, cause)])
