@@ -1,0 +1,177 @@
+"""How fast a machine computes and communicates: values, each with its source and its doubt.
+
+A value that nobody measured here is a data sheet's or an assumption, and says so; one that
+`fsdpkit check --nodes` or a finished run has told takes its place (`speed_calibration.py`). The
+model of speed reads `Rates`, plain numbers; the range of its answer comes from each value's
+`factor`, which it might be off by either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from fsdpkit.errors import UsageError
+
+GB = 1e9
+ASSUMED = "assumption"
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A number of a machine. The truth lies within value / factor and value × factor, as a rule."""
+
+    value: float
+    factor: float
+    source: str
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the simulation of a step reads. Bytes are bytes, rates are a second's, times seconds."""
+
+    peak_flops: float
+    """Dense, of bfloat16 and float16: MFU's denominator."""
+    float32_flops: float
+    matmul_share: float
+    """Of the peak, that a large product reaches."""
+    matmul_ramp_flops: float
+    """FLOPs of one product at which half of that is reached: small ones fill a GPU badly."""
+    attention_share: float
+    """Of the peak, that a fused attention kernel reaches."""
+    memory_bytes: float
+    """Read and written a second by kernels that do little else."""
+    kernel_s: float
+    """The least that a kernel takes on the GPU."""
+    launch_s: float
+    """Of the host, a kernel: Python and torch between two launches."""
+    collective_s: float
+    """Of the host, a collective, with the hooks around it."""
+    in_node_bytes: float
+    """Bus bandwidth of a GPU to those of its node."""
+    in_node_latency_s: float
+    """Of one hop."""
+    node_bytes: float
+    """Bus bandwidth out of one node, over all its adapters."""
+    network_latency_s: float
+    """Of one hop between nodes."""
+    contention: float
+    """Share by which computing slows while messages are on the way, whose kernels take part of the
+    GPU and of its memory's bandwidth."""
+    host_copy_bytes: float
+    """Between host and GPU, one direction."""
+    host_bytes: float
+    """Read and written a second by what a rank computes on the host."""
+
+
+NAMES = Rates.__struct_fields__
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """`Rates` with their sources: every field of `Rates` by its name."""
+
+    gpu: str
+    values: Mapping[str, Value]
+
+    def rates(self, changed: Mapping[str, float] | None = None) -> Rates:
+        """Plain numbers; `changed` are factors on some of them."""
+        factors = changed or {}
+        return Rates(**{k: v.value * factors.get(k, 1.0) for k, v in self.values.items()})
+
+    def replace(self, **values: Value) -> Machine:
+        """Raises KeyError for what is no rate."""
+        for name in values:
+            if name not in NAMES:
+                raise KeyError(name)
+        return Machine(self.gpu, {**self.values, **values})
+
+
+_SHEET = "data sheet"
+# (part of the GPU's name, bf16 and float32 TFLOP/s, memory TB/s, GB/s a direction to its node's
+# others, and over which link). The first that fits counts. Sources: the makers' data sheets,
+# figures "with sparsity" halved; memory as `_MEMORY_SHARE` says.
+_GPUS: tuple[tuple[str, float, float, float, float], ...] = (
+    ("gh200", 989.4, 66.9, 4.0, 450),
+    ("h200 nvl", 835.5, 60.0, 4.8, 450),
+    ("h200", 989.4, 66.9, 4.8, 450),
+    ("h100 pcie", 756.5, 51.2, 2.0, 300),
+    ("h100 nvl", 835.5, 60.0, 3.9, 300),
+    ("h100", 989.4, 66.9, 3.35, 450),
+    ("gb200", 2500.0, 80.0, 8.0, 900),
+    ("b200", 2250.0, 80.0, 8.0, 900),
+    ("a100-40", 312.0, 19.5, 1.555, 300),
+    ("a100", 312.0, 19.5, 2.039, 300),
+    ("l40s", 362.05, 91.6, 0.864, 32),
+    ("v100", 125.0, 15.7, 0.9, 150),
+    ("mi300x", 1307.4, 163.4, 5.3, 448),
+    ("mi250x", 191.5, 47.9, 1.6, 150),
+)
+_ATTENTION = {
+    "a100": Value(0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"),
+    "h100": Value(0.35, 1.4, "FlashAttention-2 at 35 % of an H100's peak, arXiv 2407.08608"),
+}
+"""Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
+_BUS_SHARE = 0.75
+"""Of the links' rate that a collective of some hundred megabytes reaches as bus bandwidth."""
+
+
+def known_gpus() -> list[str]:
+    return [name for name, *_ in _GPUS]
+
+
+def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
+    """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
+
+    `network_gb_s`: 10^9 bytes a second out of one node, from a data sheet; None assumes 50 a GPU of
+    four. Raises UsageError for a GPU that has no figures here.
+    """
+    name = gpu.lower().replace("_", "-")
+    plain = name.replace("-", " ").replace("sxm4 40gb", "40").replace("a100 40", "a100-40")
+    found = next((row for row in _GPUS if row[0] in plain or row[0] in name), None)
+    if found is None:
+        raise UsageError(
+            f"No published figures of a GPU called {gpu!r} are known: name one of "
+            f"{', '.join(known_gpus())}, or calibrate with a finished run."
+        )
+    name, bf16, float32, memory_tb, links_gb = found
+    family = "h100" if name[:4] in ("h100", "h200", "gh20") else name[:4]
+    network = (
+        Value(0.85 * network_gb_s * GB, 1.25, f"85 % of {network_gb_s:g} GB/s a node, {ASSUMED}")
+        if network_gb_s
+        else Value(0.85 * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}")
+    )
+    return Machine(
+        gpu,
+        {
+            "peak_flops": Value(bf16 * 1e12, 1.0, _SHEET),
+            "float32_flops": Value(float32 * 1e12, 1.0, _SHEET),
+            "matmul_share": Value(0.65, 1.2, ASSUMED),
+            "matmul_ramp_flops": Value(10 * 1e-6 * bf16 * 1e12, 2.0, f"10 µs at peak, {ASSUMED}"),
+            "attention_share": _ATTENTION.get(family, Value(0.4, 1.5, ASSUMED)),
+            "memory_bytes": Value(0.8 * memory_tb * 1e12, 1.15, f"80 % of {_SHEET}"),
+            "kernel_s": Value(3e-6, 1.5, ASSUMED),
+            "launch_s": Value(8e-6, 1.6, ASSUMED),
+            "collective_s": Value(150e-6, 2.0, ASSUMED),
+            "in_node_bytes": Value(
+                _BUS_SHARE * links_gb * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
+            ),
+            "in_node_latency_s": Value(2e-6, 2.0, ASSUMED),
+            "node_bytes": network,
+            "network_latency_s": Value(10e-6, 2.0, ASSUMED),
+            "contention": Value(0.1, 2.0, ASSUMED),
+            "host_copy_bytes": Value(20 * GB, 1.5, ASSUMED),
+            "host_bytes": Value(10 * GB, 2.0, ASSUMED),
+        },
+    )
+
+
+def product_rate(rates: Rates, flops_per_kernel: float, dtype: str) -> float:
+    """FLOPs a second of a matrix product of that size, in torch's type `dtype`."""
+    peak = rates.float32_flops if dtype in ("float32", "float64") else rates.peak_flops
+    filled = flops_per_kernel / (flops_per_kernel + rates.matmul_ramp_flops)
+    return peak * rates.matmul_share * filled
+
+
+def spread(factors: Mapping[str, float]) -> float:
+    """One factor for independent ones: their logarithms' root of the sum of squares."""
+    return math.exp(math.sqrt(sum(math.log(factor) ** 2 for factor in factors.values())))

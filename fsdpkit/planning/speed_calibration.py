@@ -1,0 +1,149 @@
+"""What measurements say about a machine: its rates fitted, and how sure they are afterwards.
+
+Every rate begins with a value and a doubt (`efficiency.py`). A measurement, such as a finished
+run's seconds a step, moves each rate by as much as the step depends on it and as it was in doubt.
+One point is enough, and a second one of the same kind adds little. This is linear Bayesian
+estimation in logarithms, repeated around the newest estimate since a step is not linear in them
+(Gauss and Newton's iteration; see Tarantola, "Inverse Problem Theory", 2005, section 3.4). What is
+left of the doubt, and how rates hang together, makes the range of a prediction.
+
+A bandwidth that `fsdpkit check --nodes` has measured simply replaces the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fsdpkit.planning.efficiency import GB, NAMES, Machine, Rates, Value
+from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.work import Work
+
+Matrix = NDArray[np.float64]
+
+MODEL_ERROR = 0.05
+"""Of the logarithm of a step's time: what the model leaves out, and runs differ by themselves."""
+_CHANGE = 0.02
+_ITERATIONS = 6
+_STEP = 0.7
+"""The most that one iteration changes a logarithm, where the linear answer is too far away."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was measured."""
+
+    work: Work
+    step_s: float
+    source: str
+    """The run's ID, or where it was published."""
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """A machine, and the covariance of the logarithms of its rates, in the order of `NAMES`."""
+
+    machine: Machine
+    covariance: tuple[tuple[float, ...], ...]
+    samples: tuple[str, ...] = ()
+    """Sources of what it was fitted to."""
+
+
+def uncalibrated(machine: Machine) -> Calibration:
+    """Nothing measured: each rate in doubt by itself."""
+    doubts = [math.log(machine.values[name].factor) ** 2 for name in NAMES]
+    return Calibration(machine, _rows(np.diag(doubts)))
+
+
+def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
+    """`before` with what the samples tell. Raises ValueError for a step that took no time."""
+    if not samples:
+        return before
+    if any(not 0 < sample.step_s < math.inf for sample in samples):
+        raise ValueError("a measured step takes more than 0 s, and ends")
+    start = _logarithms(before.machine)
+    doubt = np.array(before.covariance)
+    measured = np.log([sample.step_s for sample in samples])
+    noise = np.eye(len(samples)) * MODEL_ERROR**2
+    found = start
+    gain = slopes = np.zeros((0, 0))
+    for _ in range(_ITERATIONS):
+        answers = [_time_and_slopes(sample.work, found) for sample in samples]
+        times, slopes = [time for time, _ in answers], np.array([slope for _, slope in answers])
+        gain = doubt @ slopes.T @ np.linalg.inv(slopes @ doubt @ slopes.T + noise)
+        off = measured - np.log(times) - slopes @ (start - found)
+        found = found + np.clip(start + gain @ off - found, -_STEP, _STEP)
+    source = f"fitted to {samples[0].source}"
+    if len(samples) > 1:
+        source += f" and {len(samples) - 1} more"
+    left = doubt - gain @ slopes @ doubt
+    values = {
+        name: _moved(before.machine.values[name], math.exp(log), left[n, n], doubt[n, n], source)
+        for n, (name, log) in enumerate(zip(NAMES, found, strict=True))
+    }
+    return Calibration(
+        Machine(before.machine.gpu, values),
+        _rows((left + left.T) / 2),
+        (*before.samples, *(sample.source for sample in samples)),
+    )
+
+
+def with_bandwidths(
+    before: Calibration, source: str, *, in_node_gb_s: float | None, between_gb_s: float | None
+) -> Calibration:
+    """Bus bandwidths as `fsdpkit check --nodes` measures them, in 10^9 bytes a second: among one
+    node's ranks, and of the whole nodes with one another. None: not measured."""
+    measured = {"in_node_bytes": in_node_gb_s, "node_bytes": between_gb_s}
+    known = {k: Value(v * GB, 1.1, source) for k, v in measured.items() if v}
+    covariance = np.array(before.covariance)
+    for name in known:
+        at = NAMES.index(name)
+        covariance[at, :] = covariance[:, at] = 0.0
+        covariance[at, at] = math.log(1.1) ** 2
+    return Calibration(before.machine.replace(**known), _rows(covariance), before.samples)
+
+
+def doubt_of(work: Work, calibration: Calibration) -> float:
+    """Standard deviation of the logarithm of the step's time, the model's own error included."""
+    _, slopes = _time_and_slopes(work, _logarithms(calibration.machine))
+    variance = float(slopes @ np.array(calibration.covariance) @ slopes)
+    return math.sqrt(max(0.0, variance) + MODEL_ERROR**2)
+
+
+def _time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
+    """Seconds of a step, and by how much their logarithm changes with each rate's."""
+    time = simulate(work, _rates(logarithms)).step_s
+    slopes = np.zeros(len(NAMES))
+    for n in range(len(NAMES)):
+        changed = logarithms.copy()
+        changed[n] += _CHANGE
+        slopes[n] = math.log(simulate(work, _rates(changed)).step_s / time) / _CHANGE
+    return time, slopes
+
+
+def _logarithms(machine: Machine) -> Matrix:
+    return np.log([machine.values[name].value for name in NAMES])
+
+
+def _rates(logarithms: Matrix) -> Rates:
+    return Rates(**{n: math.exp(log) for n, log in zip(NAMES, logarithms, strict=True)})
+
+
+def _moved(value: Value, new: float, left: float, doubt: float, source: str) -> Value:
+    """A value keeps its own source unless a sample has told something about it."""
+    if left > 0.98 * doubt:
+        # Untouched, but for rounding, or moved by a little that is within its doubt.
+        return value if left >= doubt else Value(new, value.factor, value.source)
+    return Value(new, math.exp(math.sqrt(max(0.0, left))), source)
+
+
+def _rows(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(x) for x in row) for row in matrix)
+
+
+def changed_most(before: Calibration, after: Calibration) -> Mapping[str, float]:
+    """By which factor each rate moved, the largest change first."""
+    factors = {n: v.value / before.machine.values[n].value for n, v in after.machine.values.items()}
+    return dict(sorted(factors.items(), key=lambda one: -abs(math.log(one[1]))))
