@@ -143,9 +143,7 @@ class FusedAttention(TorchFunctionMode):
     number a row.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
@@ -181,15 +179,22 @@ def _attention(
 
 
 @contextmanager
-def pretend(world_size: int, local_world_size: int) -> Iterator[tuple[Ranks, FakeTensorMode]]:
-    """Rank 0 of `world_size` on a pretended GPU; what is built inside has no values.
+def pretend(
+    world_size: int, local_world_size: int, memory: int = 0
+) -> Iterator[tuple[Ranks, FakeTensorMode]]:
+    """Rank 0 of `world_size` on a pretended GPU of `memory` bytes; what is built inside has no
+    values.
 
     Nobody else is there: a collective returns at once with whatever its output has.
     """
     backend()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, _replaced(), FusedAttention():
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True) as fake,
+            _replaced(memory),
+            FusedAttention(),
+        ):
             yield Ranks(0, 0, world_size, local_world_size, torch.device(NAME, 0)), fake
     finally:
         dist.destroy_process_group()
@@ -207,12 +212,13 @@ def _mesh_with_values(*arguments: Any, **named: Any) -> DeviceMesh:
 
 
 @contextmanager
-def _replaced() -> Iterator[None]:
+def _replaced(memory: int) -> Iterator[None]:
     """What asks for values that are not there, or for random numbers of this device."""
     changes: list[tuple[Any, str, Any]] = [
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
         (sharding, "init_device_mesh", _mesh_with_values),
+        (sharding, "_memory_bytes", lambda _: memory),
         (initialisation, "seeded_generator", lambda *_: torch.Generator()),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]

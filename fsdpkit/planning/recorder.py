@@ -179,8 +179,10 @@ class Recorder(TorchDispatchMode):
 
     def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor | None) -> Block:
         phase = self.phase
-        on_device = storage.device.type == self._device if tensor is None else (
-            tensor.device.type == self._device
+        on_device = (
+            storage.device.type == self._device
+            if tensor is None
+            else (tensor.device.type == self._device)
         )
         block = Block(
             size=storage.nbytes(),

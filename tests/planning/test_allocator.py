@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,7 +147,7 @@ def test_whatever_is_asked_for(expandable: bool, asked: list[Request], capacity:
 
 def _is_sound(memory: Allocator, held: list[Piece]) -> None:
     pieces = sorted(memory.pieces(), key=lambda piece: piece.start)
-    for one, other in zip(pieces, pieces[1:], strict=False):
+    for one, other in pairwise(pieces):
         assert one.start + one.size <= other.start, "blocks overlap"
     assert {id(p) for p in pieces if p.used} == {id(p) for p in held}
     assert memory.allocated == sum(piece.size for piece in held)
