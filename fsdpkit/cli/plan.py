@@ -150,8 +150,8 @@ def asked(
     if settings is None:
         if model is None:
             raise ConfigError(
-                f"job {loaded.spec.name} has no [training] for the T5 trainer: name a function that "
-                "gives the model and a batch, by --model FILE.py:FUNCTION"
+                f"job {loaded.spec.name} has no [training] for the T5 trainer: name a function "
+                "that gives the model and a batch, by --model FILE.py:FUNCTION"
             )
         settings = TrainingSettings()
     if wrong := problems(settings, resources.ranks, resources.gpus):

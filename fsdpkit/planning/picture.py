@@ -1,5 +1,5 @@
-"""Memory over one step as an SVG: what is allocated, by kind, stacked. Light or dark as the reader's
-system is. No torch."""
+"""Memory over one step as an SVG: what is allocated, by kind, stacked. Light or dark, as the
+reader's system is. No torch."""
 
 from __future__ import annotations
 

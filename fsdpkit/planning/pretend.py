@@ -76,9 +76,8 @@ class Event:
 class Backend:
     """`torch.pretend`: what torch and FSDP ask the module of a device."""
 
-    Stream, Event = Stream, Event
-
     def __init__(self) -> None:
+        self.Stream, self.Event = Stream, Event
         self._current = Stream(number=0)
 
     def current_stream(self, device: Any = None) -> Stream:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
@@ -45,7 +46,7 @@ _COLLECTIVES = {
 _READ = torch.ops.aten._local_scalar_dense.default
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Use as a context around everything, building included; `tape` is what there was.
 
     device: whose memory is written down. Other devices' is the host's (stream `HOST`).
@@ -62,7 +63,7 @@ class Recorder(TorchDispatchMode):
         vocabulary: int = 0,
         pretends: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape(torch=torch.__version__)
         self._device, self._stream, self._pretends = device.type, stream, pretends
         self._vocabulary = vocabulary
@@ -365,14 +366,18 @@ class Recorder(TorchDispatchMode):
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
-        UntypedStorage.resize_ = lambda storage, size: self._resize(storage, size, resize)  # type: ignore[method-assign]
-        ShardingPropagator._propagate_tensor_meta_non_cached = muted  # type: ignore[method-assign]
+        changed: list[tuple[Any, str, Any]] = [
+            (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
+            (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
+        ]
+        for place, name, new in changed:
+            setattr(place, name, new)
         try:
             with self:
                 yield self
         finally:
-            UntypedStorage.resize_ = resize  # type: ignore[method-assign]
-            ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign]
+            for (place, name, _), old in zip(changed, (resize, propagate), strict=True):
+                setattr(place, name, old)
             for hook in hooks:
                 hook.remove()
             self._alive.clear()
@@ -391,9 +396,9 @@ def _group_of(args: tuple[Any, ...]) -> tuple[str, int]:
             except (RuntimeError, TypeError):
                 continue
             return group.group_name, group.size()
-    names = [arg for arg in args if isinstance(arg, str)]
-    name = names[-1] if names else ""
-    return name, dist.distributed_c10d._resolve_process_group(name).size() if name else 0
+    name = next((arg for arg in reversed(args) if isinstance(arg, str)), "")
+    found = next((g for g in c10d._world.pg_map if g.group_name == name), None)
+    return name, found.size() if found is not None else 0
 
 
 def _caller() -> str:

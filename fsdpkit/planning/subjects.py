@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
 
         def forward_backward(part: _Rows) -> Tensor:
             loss = _loss(given, model, part.values)
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
         def step(number: int) -> None:
@@ -160,7 +161,7 @@ class _Rows:
     def split(self, rows: int) -> list[_Rows]:
         count = _rows(self.values)
         return [
-            _Rows(tree_map_only(Tensor, lambda t, at=at: t[at : at + rows], self.values))
+            _Rows(tree_map_only(Tensor, itemgetter(slice(at, at + rows)), self.values))
             for at in range(0, count, rows)
         ]
 
@@ -199,7 +200,8 @@ def _call(name: str) -> dict[str, Any]:
         )
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, "a path has both"
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--model {name}: {path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickles look there
     spec.loader.exec_module(module)

@@ -79,7 +79,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One message. `bytes` is the whole buffer: what an all-gather makes, a reduce-scatter takes."""
+    """One message. `bytes`: the whole buffer, which an all-gather makes, a reduce-scatter takes."""
 
     name: Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "other"]
     bytes: int

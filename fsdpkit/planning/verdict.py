@@ -132,8 +132,8 @@ def _assumptions(tape: Tape) -> Iterator[str]:
         places = ", ".join(tape.assumed[:3])
         more = f" and {len(tape.assumed) - 3} more" if len(tape.assumed) > 3 else ""
         yield (
-            f"the host reads values, which were taken for 1: {places}{more}; where they decide what "
-            "is computed, the plan holds for that case only"
+            f"the host reads values, which were taken for 1: {places}{more}; where they decide "
+            "what is computed, the plan holds for that case only"
         )
 
 

@@ -78,8 +78,8 @@ def headline(found: Verdict) -> str:
         return f"fits: {size(-over)} to spare"
     if found.fit == "tight":
         return (
-            f"tight: reserved is {size(over)} above the limit; it runs by giving cached memory back "
-            "in each step"
+            f"tight: reserved is {size(over)} above the limit; it runs by giving cached memory "
+            "back in each step"
         )
     return f"does not fit: {size(over)} too much"
 
