@@ -12,15 +12,16 @@ A process can bring one such device, and one default process group: use a proces
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp._fully_shard import _fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -28,7 +29,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from fsdpkit.training import initialisation, sharding
 from fsdpkit.training.distributed import Ranks
 
+T = TypeVar("T")
 NAME = "pretend"
+Kernels = Literal["gpu", "plain"]
+"""plain: where a GPU has a fused kernel, what torch does on a device without one, such as a CPU."""
 
 
 class Stream:
@@ -134,7 +138,7 @@ def backend() -> Backend:
     return _backend
 
 
-class FusedAttention(TorchFunctionMode):
+class FusedKernels(TorchFunctionMode):
     """scaled_dot_product_attention by the kernel that a GPU takes, whose results and saved tensors
     are its own: torch asks the device, and this one has no answer.
 
@@ -179,7 +183,7 @@ def _attention(
 
 @contextmanager
 def pretend(
-    world_size: int, local_world_size: int, memory: int = 0
+    world_size: int, local_world_size: int, memory: int = 0, kernels: Kernels = "gpu"
 ) -> Iterator[tuple[Ranks, FakeTensorMode]]:
     """Rank 0 of `world_size` on a pretended GPU of `memory` bytes; what is built inside has no
     values.
@@ -192,7 +196,7 @@ def pretend(
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as fake,
             _replaced(memory),
-            FusedAttention(),
+            _fused(kernels),
         ):
             yield Ranks(0, 0, world_size, local_world_size, torch.device(NAME, 0)), fake
     finally:
@@ -204,10 +208,18 @@ def _say_the_same(values: list[Any], value: Any, group: Any = None) -> None:
     values[:] = [value] * len(values)
 
 
-def _mesh_with_values(*arguments: Any, **named: Any) -> DeviceMesh:
-    """A mesh is made of the numbers of ranks, which it reads."""
-    with unset_fake_temporarily():
-        return init_device_mesh(*arguments, **named)
+def _with_values(function: Callable[..., T]) -> Callable[..., T]:
+    """`function` outside of the fake mode: a mesh is made of the numbers of ranks, and reads them."""
+
+    def run(*arguments: Any, **named: Any) -> T:
+        with unset_fake_temporarily():
+            return function(*arguments, **named)
+
+    return run
+
+
+def _fused(kernels: Kernels) -> AbstractContextManager[Any]:
+    return FusedKernels() if kernels == "gpu" else nullcontext()
 
 
 @contextmanager
@@ -216,7 +228,8 @@ def _replaced(memory: int) -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
-        (sharding, "init_device_mesh", _mesh_with_values),
+        (sharding, "init_device_mesh", _with_values(sharding.init_device_mesh)),
+        (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
         (sharding, "_memory_bytes", lambda _: memory),
         (initialisation, "seeded_generator", lambda *_: torch.Generator()),
     ]

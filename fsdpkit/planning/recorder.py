@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
 from torch.distributed import distributed_c10d as c10d
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
@@ -52,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device: whose memory is written down. Other devices' is the host's (stream `HOST`).
     stream: tells the number of the stream that work is given to at the moment.
     vocabulary: the last dimension of tensors that are scores; 0: none are.
-    pretends: the device has no values: what the host reads of it is taken for 1, and noted.
+    What the host reads of a tensor without values is taken for 1, and noted.
     """
 
     def __init__(
@@ -61,11 +62,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stream: Callable[[], int] = lambda: 0,
         *,
         vocabulary: int = 0,
-        pretends: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape(torch=torch.__version__)
-        self._device, self._stream, self._pretends = device.type, stream, pretends
+        self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
         self._alive: dict[int, tuple[Block, Any]] = {}
         self._paths: dict[nn.Module, str] = {}
@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:
             self._enter_backward()
-        if self._pretends and func is _READ:
+        if func is _READ and isinstance(args[0], FakeTensor):
             return self._assume(args[0])
         if func is torch.ops.aten.record_stream.default:
             return self._also_used(args[0], args[1])

@@ -35,6 +35,7 @@ class Subject:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     step: Callable[[int], None]
+    close: Callable[[], None] = lambda: None
 
 
 Build = Callable[[Ranks], Subject]
@@ -51,6 +52,8 @@ def of_trainer(entry: Path, settings: TrainingSettings) -> tuple[Build, int]:
     def build(ranks: Ranks) -> Subject:
         model, config = trainer.build(settings, 0, ranks)
         optimizer = make_optimizer(model, settings.optimizer)
+        folder = tempfile.TemporaryDirectory(prefix="fsdpkit-plan-")
+        metrics = Metrics(TaskPaths(Path(folder.name)), ranks)
         parts = trainer.Parts(
             settings=settings,
             ranks=ranks,
@@ -58,13 +61,21 @@ def of_trainer(entry: Path, settings: TrainingSettings) -> tuple[Build, int]:
             model=model,
             optimizer=optimizer,
             scaler=loss_scaler(settings.precision, model, ranks),
-            metrics=Metrics(TaskPaths(Path(tempfile.mkdtemp(prefix="fsdpkit-plan-"))), ranks),
+            metrics=metrics,
             votes=Votes(ranks),
             micro_batches=MicroBatches(model, ranks, settings.micro_batch, settings.batch_size),
         )
         model.train()
         batches = _batches(trainer, settings)
-        return Subject(model, optimizer, lambda n: trainer.train_step(parts, batches, n) and None)
+
+        def step(number: int) -> None:
+            trainer.train_step(parts, batches, number)
+
+        def close() -> None:
+            metrics.close()
+            folder.cleanup()
+
+        return Subject(model, optimizer, step, close)
 
     return build, vocabulary
 
@@ -117,7 +128,7 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
 
     def build(ranks: Ranks) -> Subject:
         model = shard(
-            given["model"],
+            given["model"].to("meta"),
             settings.sharding,
             settings.precision,
             ranks,

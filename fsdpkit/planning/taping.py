@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import Asked, resolved
-from fsdpkit.planning.pretend import backend, pretend
+from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import of_function, of_trainer
 from fsdpkit.planning.tape import Tape
@@ -13,7 +15,9 @@ STEPS = 2
 """The peak is reached in the second: the first has no optimizer state yet."""
 
 
-def tape_of(asked: Asked, steps: int = STEPS) -> tuple[Tape, tuple[str, ...]]:
+def tape_of(
+    asked: Asked, steps: int = STEPS, kernels: Kernels = "gpu"
+) -> tuple[Tape, tuple[str, ...]]:
     """The tape of rank 0, and what to know of it.
 
     Raises FsdpkitError for what the trainer refuses, and for what could not be followed.
@@ -23,7 +27,7 @@ def tape_of(asked: Asked, steps: int = STEPS) -> tuple[Tape, tuple[str, ...]]:
         build, vocabulary = of_function(asked.model, settings)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
-    with pretend(asked.ranks, asked.gpus, asked.card.memory) as (ranks, _):
+    with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
         recorder = Recorder(
             ranks.device, lambda: backend().current_stream().stream_id, vocabulary=vocabulary
         )
@@ -31,9 +35,10 @@ def tape_of(asked: Asked, steps: int = STEPS) -> tuple[Tape, tuple[str, ...]]:
             try:
                 subject = build(ranks)
                 recorder.model_is_built(subject.model)
-                for number in range(steps):
-                    subject.step(number)
-                    recorder.step_is_done()
+                with closing(subject):
+                    for number in range(steps):
+                        subject.step(number)
+                        recorder.step_is_done()
             except FsdpkitError:
                 raise
             except Exception as error:
