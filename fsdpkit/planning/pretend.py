@@ -11,6 +11,7 @@ A process can bring one such device, and one default process group: use a proces
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,10 +19,12 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.fsdp import _flat_param
 from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -138,6 +141,22 @@ def backend() -> Backend:
     return _backend
 
 
+class Made(TorchFunctionMode):
+    """torch.tensor(1.0, device=…): torch knows the value and would have it on the device, too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if func in (torch.tensor, torch.as_tensor) and device is not None:
+            data = args[0] if args else kwargs["data"]
+            if torch.device(device).type == NAME and not isinstance(data, Tensor):
+                with unset_fake_temporarily():
+                    like = torch.tensor(data, dtype=kwargs.get("dtype"), device="cpu")
+                needs = bool(kwargs.get("requires_grad"))
+                return torch.empty(like.shape, dtype=like.dtype, device=device, requires_grad=needs)
+        return func(*args, **kwargs)
+
+
 class FusedKernels(TorchFunctionMode):
     """scaled_dot_product_attention by the kernel that a GPU takes, whose results and saved tensors
     are its own: torch asks the device, and this one has no answer.
@@ -196,6 +215,7 @@ def pretend(
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as fake,
             _replaced(memory),
+            Made(),
             _fused(kernels),
         ):
             yield Ranks(0, 0, world_size, local_world_size, torch.device(NAME, 0)), fake
@@ -206,6 +226,27 @@ def pretend(
 def _say_the_same(values: list[Any], value: Any, group: Any = None) -> None:
     """all_gather_object, of ranks that are all like this one."""
     values[:] = [value] * len(values)
+
+
+def _to_empty(
+    module: nn.Module, usual: Callable[..., nn.Module], *, device: Any, recurse: bool = True
+) -> nn.Module:
+    """As `usual` for parameters that are plain: torch would swap fake ones in their place, which it
+    cannot where FSDP1 has weak references to them."""
+    if any(isinstance(p, DTensor) for p in module.parameters(recurse)):
+        return usual(module, device=device, recurse=recurse)
+    for part in module.modules() if recurse else [module]:
+        for name, parameter in [*part.named_parameters(recurse=False)]:
+            empty = torch.empty_like(parameter, device=device)
+            part._parameters[name] = nn.Parameter(empty, parameter.requires_grad)
+        for name, buffer in [*part.named_buffers(recurse=False)]:
+            part._buffers[name] = torch.empty_like(buffer, device=device)
+    return module
+
+
+def _same_storage(one: Tensor, other: Tensor) -> bool:
+    """Of fake tensors, which have no addresses."""
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _with_values(function: Callable[..., T]) -> Callable[..., T]:
@@ -230,6 +271,9 @@ def _replaced(memory: int) -> Iterator[None]:
         (dist, "broadcast_object_list", lambda *_, **__: None),
         (sharding, "init_device_mesh", _with_values(sharding.init_device_mesh)),
         (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
+        (nn.Module, "to_empty", functools.partialmethod(_to_empty, nn.Module.to_empty)),
+        (_flat_param, "_same_storage", _same_storage),
+        (_flat_param, "_data_ptr_allocated", lambda t: t.untyped_storage().nbytes() > 0),
         (sharding, "_memory_bytes", lambda _: memory),
         (initialisation, "seeded_generator", lambda *_: torch.Generator()),
     ]

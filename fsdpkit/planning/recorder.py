@@ -249,8 +249,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter_backward()
         if func is _READ and isinstance(args[0], FakeTensor):
             return self._assume(args[0])
-        if func is torch.ops.aten.record_stream.default:
-            return self._also_used(args[0], args[1])
         namespace = func.namespace
         result = func(*args, **kwargs)
         outputs = [t for t in tree_iter(result) if isinstance(t, Tensor)]
@@ -367,17 +365,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_post_hook(self._after_update),
         ]
         changed: list[tuple[Any, str, Any]] = [
+            (Tensor, "record_stream", lambda t, stream: self._also_used(t, stream)),
             (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
             (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
         ]
+        before = [(place, name, place.__dict__.get(name)) for place, name, _ in changed]
         for place, name, new in changed:
             setattr(place, name, new)
         try:
             with self:
                 yield self
         finally:
-            for (place, name, _), old in zip(changed, (resize, propagate), strict=True):
-                setattr(place, name, old)
+            for place, name, old in before:
+                if old is None:
+                    delattr(place, name)  # it is a parent's
+                else:
+                    setattr(place, name, old)
             for hook in hooks:
                 hook.remove()
             self._alive.clear()
