@@ -1,7 +1,6 @@
-"""What a job would need and do, found without a GPU: its memory, its speed, its best settings.
+"""Known before a job queues: what a training step holds, computes and sends, and how long it takes.
 
-One step of the real training loop is recorded on fake tensors (the tape); its allocations are
-replayed through a model of CUDA's allocator, and its operations (`work.py`) through a model of the
-machine (`speed.py`). `tune.py` asks both about many settings. Nothing on the path of a submission
-imports the modules here that import torch.
+One step of a rank is followed on a pretended GPU; only that imports torch. What it leaves, a tape,
+is replayed through the allocator's rules, and read as work for the model of speed. The same work
+can be filled in by a closed form where nothing can be run, which is then called an estimate.
 """
