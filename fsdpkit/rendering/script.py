@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.site import LoadedSite
@@ -147,6 +147,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
             "name": spec.name,
             "entry": str(plan.job.entry),
             "args": _entry_args(plan, run_dir),
+            "array_args": _array_args(plan),
         },
         "site": msgspec.to_builtins(profile) | {"id": plan.site.id},
         "nodes": resources.nodes,
@@ -179,6 +180,15 @@ def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
         [] if plan.job.spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
     )
     return [*settings, *plan.job.spec.args]
+
+
+def _array_args(plan: Plan) -> list[list[str]]:
+    """For each task of this array that has arguments of its own: its number, how many, and they."""
+    if plan.array is None:
+        return []
+    own = plan.job.array_args
+    tasks = [task for task in parse_array(plan.array)[0] if own.get(task)]
+    return [[str(task), str(len(own[task])), *own[task]] for task in tasks]
 
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:

@@ -158,12 +158,19 @@ def fit(
     return replace(placement, warnings=tuple(warnings)), avoided
 
 
-def check_array(job: LoadedJob, array: str | None) -> None:
-    """Raises UsageError for arguments that stand for an array task where there is none."""
+def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
+    """Raises UsageError for arguments that stand for an array task where there is none, unless
+    `array` is some `chosen` ones of an array's tasks."""
     if array is None and any("{array_task}" in word for word in job.spec.args):
         raise UsageError(
             f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
             "and this is no array: add --array, such as --array 0-15"
+        )
+    tasks = set() if array is None else {*parse_array(array)[0]}
+    if not chosen and (stray := sorted(job.array_args.keys() - tasks)):
+        raise UsageError(
+            f"job {job.spec.name}: array_args.{stray[0]}: the array has no task {stray[0]}: "
+            f"{array or 'add --array, such as --array 0-15'}"
         )
 
 
