@@ -17,6 +17,7 @@ from fsdpkit.errors import FsdpkitError
 COMMANDS = {
     "init": "Write a first job file, and your account into your defaults.",
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
+    "sweep": "Try many settings of a job, and let the best go on.",
     "resume": "Continue a run that ended, on other resources if asked.",
     "status": "Show how runs stand.",
     "logs": "Print or follow what ranks wrote, or only what broke.",
