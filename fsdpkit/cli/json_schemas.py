@@ -45,6 +45,13 @@ from fsdpkit.cli.json_reports import (
     Statuses,
     Usage,
 )
+from fsdpkit.cli.sweep_answers import (
+    Advanced,
+    BestTrial,
+    SweepCancelled,
+    SweepStatus,
+    Swept,
+)
 from fsdpkit.config import assets
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -53,6 +60,12 @@ from fsdpkit.reporting.status.overview import Status
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
+    "sweep": (Swept,),
+    "sweep extend": (Swept,),
+    "sweep status": (SweepStatus,),
+    "sweep best": (BestTrial,),
+    "sweep advance": (Advanced,),
+    "sweep cancel": (SweepCancelled,),
     "status": (Status, Statuses),
     "watch": (Change, Ended),
     "diagnose": (Diagnosis,),

@@ -212,8 +212,8 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     found = best(results(paths, record), highest=record.highest)
     if found is None:
         raise NotFoundError(
-            f"no trial of {record.name} has ended with a {record.file.metric} yet: "
-            f"fsdpkit sweep status {record.name}"
+            f"no trial of {record.name} has reached its goal with a number {record.file.metric} "
+            f"yet: fsdpkit sweep status {record.name}"
         )
     job = paths.trial(found.trial)
     words = ["fsdpkit", "submit", str(job)]

@@ -12,7 +12,7 @@ from fsdpkit.config.fields import Scalar
 class Swept(Struct, frozen=True, kw_only=True):
     """A sweep that was started, or trials that were added to one."""
 
-    schema: Literal["fsdpkit.sweep/1"] = "fsdpkit.sweep/1"
+    schema: Literal["fsdpkit.sweep-start/1"] = "fsdpkit.sweep-start/1"
     name: str
     dir: str
     run: str

@@ -96,6 +96,7 @@ def _digest(value: msgspec.Struct) -> str:
 def render(plan: Plan, run_dir: Path) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
     _check_run_dir(run_dir)
+    _check_array_args(plan)
     script = render_template(plan.template, _context(plan, run_dir))
     problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
@@ -105,6 +106,17 @@ def render(plan: Plan, run_dir: Path) -> str:
             f"must not be submitted:\n{listed}"
         )
     return script
+
+
+def _check_array_args(plan: Plan) -> None:
+    """A template that does not hand them on would run every task as if it had none."""
+    if _array_args(plan) and not any(
+        b"array_args" in part for part in plan.template.parts.values()
+    ):
+        raise RenderError(
+            f"template {plan.template.manifest.name} ({plan.template.dir}): hands no array_args on "
+            "to the script, so all tasks would be the same: see how the template torchrun does it"
+        )
 
 
 def _check_run_dir(run_dir: Path) -> None:
