@@ -49,6 +49,7 @@ from fsdpkit.cli.sweep_answers import (
     Advanced,
     BestTrial,
     SweepCancelled,
+    SweepReport,
     SweepStatus,
     Swept,
 )
@@ -64,6 +65,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "sweep extend": (Swept,),
     "sweep status": (SweepStatus,),
     "sweep best": (BestTrial,),
+    "sweep report": (SweepReport,),
     "sweep advance": (Advanced,),
     "sweep cancel": (SweepCancelled,),
     "status": (Status, Statuses),

@@ -238,6 +238,45 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     return 0
 
 
+@command.command("report")
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="File to write, or `-` to print (default: NAME.html in the current directory).",
+)
+@runs_option
+@json_option
+def report(name: str, output: str | None, runs: str | None, as_json: bool) -> int:
+    """Write one HTML file about NAME: its trials, which settings mattered, who went on."""
+    from fsdpkit.errors import StorageError
+    from fsdpkit.runs.layout import write_atomically
+    from fsdpkit.sweeps.page import page
+    from fsdpkit.sweeps.results import results
+
+    if output == "-" and as_json:
+        raise click.UsageError("-o - prints the report, --json where it is: choose one.")
+    paths, record = _open(name, runs)
+    html = page(paths, record, results(paths, record))
+    if output == "-":
+        click.echo(html, nl=False)
+        return 0
+    path = Path(output or f"{record.name}.html")
+    try:
+        write_atomically(path, html, by_umask=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import SweepReport
+
+        print_answer(SweepReport(name=record.name, path=str(path.absolute())))
+    else:
+        click.echo(path)
+    return 0
+
+
 @command.command("extend")
 @click.argument("name")
 @click.option("--trials", type=click.IntRange(1, 1000), required=True, help="How many more.")

@@ -68,6 +68,14 @@ class BestTrial(Struct, frozen=True, kw_only=True):
     """Words that train it alone."""
 
 
+class SweepReport(Struct, frozen=True, kw_only=True):
+    """A sweep's report, as one HTML file."""
+
+    schema: Literal["fsdpkit.sweep-report/1"] = "fsdpkit.sweep-report/1"
+    name: str
+    path: str
+
+
 class RungStep(Struct, frozen=True, kw_only=True):
     """What became of the trials of one batch."""
 

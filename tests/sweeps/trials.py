@@ -40,7 +40,7 @@ with open(saved, "w") as file:
     file.write(str(step))
 """
 """As many steps as it is told, of which it has done those that its last job did: the nearer x is to
-BEST the better. FATES says by x who fails, cancels itself, is queued again, is silent or diverges."""
+BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges."""
 BEST = 0.25
 
 
