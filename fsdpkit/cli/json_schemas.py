@@ -45,6 +45,13 @@ from fsdpkit.cli.json_reports import (
     Statuses,
     Usage,
 )
+from fsdpkit.cli.scale_answers import (
+    ScaleAdvanced,
+    ScaleCancelled,
+    ScaleStarted,
+    ScaleStatus,
+    ScaleWritten,
+)
 from fsdpkit.cli.sweep_answers import (
     Advanced,
     BestTrial,
@@ -68,6 +75,11 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "sweep report": (SweepReport,),
     "sweep advance": (Advanced,),
     "sweep cancel": (SweepCancelled,),
+    "scale": (ScaleStarted,),
+    "scale status": (ScaleStatus,),
+    "scale write": (ScaleWritten,),
+    "scale advance": (ScaleAdvanced,),
+    "scale cancel": (ScaleCancelled,),
     "status": (Status, Statuses),
     "watch": (Change, Ended),
     "diagnose": (Diagnosis,),

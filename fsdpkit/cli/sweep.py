@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 _START = "start"
 
 
-class _FileOrCommand(click.Group):
-    """A first word that is no command is a sweep's file."""
+class FirstWordOrCommand(click.Group):
+    """A group whose command `start` need not be named: its first word, which `first` stands for in
+    the usage, is none of the others."""
+
+    def __init__(self, *args: Any, first: str, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.first = first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
@@ -33,10 +38,10 @@ class _FileOrCommand(click.Group):
         return [name for name in self.commands if name != _START]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["FILE [OPTIONS] | COMMAND NAME [OPTIONS]"]
+        return [f"{self.first} [OPTIONS] | COMMAND NAME [OPTIONS]"]
 
 
-@click.group("sweep", cls=_FileOrCommand)
+@click.group("sweep", cls=FirstWordOrCommand, first="FILE")
 def command() -> None:
     """Try many settings of one job: as one array, the best going on if asked.
 

@@ -7,18 +7,16 @@ question. The error names every such trial, and --leave-out goes on without them
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fsdpkit.config.as_toml import as_toml
-from fsdpkit.config.job import JobSpec, LoadedJob, load_job
+from fsdpkit.config.job import LoadedJob, load_job
 from fsdpkit.errors import ConfigError, FsdpkitError, StorageError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
@@ -38,6 +36,7 @@ from fsdpkit.sweeps.file import (
     trials_of,
 )
 from fsdpkit.sweeps.halving import amount, resource_word
+from fsdpkit.sweeps.job_files import as_file, working_in
 from fsdpkit.sweeps.record import Batch, SweepPaths, SweepRecord
 from fsdpkit.sweeps.results import best as best_of
 from fsdpkit.sweeps.results import results
@@ -231,7 +230,7 @@ def start(prepared: Prepared, asked: Asked) -> tuple[SweepPaths, SweepRecord]:
     try:
         make_directory(paths.dir / "trials")
         make_directory(paths.dir / "rungs")
-        write_atomically(paths.job, _as_file(prepared.base))
+        write_atomically(paths.job, as_file(prepared.base))
         record = SweepRecord(
             name=prepared.file.name,
             created_s=now_s(),
@@ -284,7 +283,7 @@ def extend(paths: SweepPaths, trials: int, asked: Asked) -> tuple[SweepRecord, P
         done = [(one.settings, one.value) for one in _comparable(paths, record)]
         drawn = _draw(file, space, range(first, first + trials), done)
         asked = replace(asked, cluster=record.cluster, runs=paths.dir.parent.parent)
-        with _working_in(record.work_dir):
+        with working_in(record.work_dir):
             prepared = _checked(file, space, str(paths.job), drawn, first, asked)
             record, run, decided = _submit(paths, record, prepared, paths.dir.parent.parent)
         return _follow(paths, record, run, decided), prepared
@@ -297,20 +296,6 @@ def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
     return [one for one in found if one.counts and top is not None and one.rung == top.rung]
 
 
-@contextlib.contextmanager
-def _working_in(directory: str) -> Iterator[None]:
-    """The sweep's paths are relative to where it was started."""
-    before = Path.cwd()
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        raise StorageError(f"{directory}, where the sweep was started: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def _submit(
     paths: SweepPaths, record: SweepRecord, prepared: Prepared, runs: Path
 ) -> tuple[SweepRecord, Run, Plan]:
@@ -321,7 +306,7 @@ def _submit(
         own, args = told(settings)
         job = load_job(str(paths.job), sets=own, args=args)
         try:
-            write_atomically(paths.trial(trial), _as_file(job))
+            write_atomically(paths.trial(trial), as_file(job))
         except OSError as error:
             raise StorageError(
                 f"{paths.trial(trial)} cannot be written: {error.strerror}"
@@ -364,9 +349,3 @@ def _follow(paths: SweepPaths, record: SweepRecord, run: Run, decided: Plan) -> 
     from fsdpkit.sweeps.advancing import follow
 
     return follow(paths, record, len(record.batches) - 1, 1, run, decided)
-
-
-def _as_file(job: LoadedJob) -> str:
-    """A job file that can be submitted from anywhere: its script has the whole path."""
-    spec: JobSpec = msgspec.structs.replace(job.spec, entry=str(job.entry))
-    return as_toml(spec)
