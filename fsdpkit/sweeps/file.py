@@ -157,7 +157,7 @@ def check_against_job(
             except ConfigError as error:
                 reason = str(error).removeprefix(f"--set {one.key}: ")
                 raise ConfigError(f"{what}.{one.key}: {reason}") from error
-        for key in given:
+        for key in given - {"args"}:
             if f"{key}.".startswith(f"{one.key}.") or one.key.startswith(f"{key}."):
                 raise ConfigError(f"{what}.{one.key}: --set {key} sets it as well: leave out one")
         option = f"--{one.key.removeprefix(ARGUMENT)}"
@@ -167,8 +167,9 @@ def check_against_job(
                     raise ConfigError(
                         f"{what}.{one.key}: the job's args have {word!r}, too: leave it out"
                     )
-    if isinstance(halving := file.halving, Halving) and halving.resource in given:
+    halving = file.halving
+    if isinstance(halving, Halving) and halving.most is not None and halving.resource in given:
         raise ConfigError(
-            f"sweep {file.name}: halving: --set {halving.resource} would be the same in each rung: "
-            "set halving.most in the file"
+            f"sweep {file.name}: halving.most: --set {halving.resource} says how much the last "
+            "rung gets, too: leave out one"
         )

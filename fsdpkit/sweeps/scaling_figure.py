@@ -41,8 +41,9 @@ def figure(
         speed.plot(at, [one.speedup for one in known], label=mode, **style)
         efficiency.plot(at, [100 * (one.efficiency or 0) for one in known], label=mode, **style)
         if (where := knee(found)) is not None:
-            label = f"{mode}: steps above {where} do not pay"
-            speed.axvline(where, color=_COLOURS[mode], ls="--", lw=0.8, label=label)
+            (height,) = (one.speedup for one in known if one.nodes == where)
+            ring = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "ls": ""}
+            speed.plot([where], [height], color=_COLOURS[mode], label=f"{mode}: knee", **ring)
     efficiency.axhline(100, color="0.6", ls=":")
     if bound is not None:
         efficiency.axhline(100 * bound, color="0.3", ls="--", lw=0.8, label="bound")
@@ -56,7 +57,7 @@ def figure(
     speed.set_yscale("log", base=2)
     speed.set_yticks([n / nodes[0] for n in nodes], [f"{n / nodes[0]:g}" for n in nodes])
     speed.yaxis.set_minor_locator(NullLocator())
-    efficiency.set_ylim(0, 110)
+    efficiency.set_ylim(0, max(110, efficiency.get_ylim()[1]))
     speed.legend(frameon=False, fontsize=8)
     made.suptitle(title, fontsize=10)
     out = io.BytesIO()

@@ -70,7 +70,7 @@ class Parameter:
 
     def _as_number(self, value: float) -> Scalar:
         if self.kind in ("int", "log_int"):
-            return round(min(max(value, self.low), self.high))
+            return math.floor(min(max(value, self.low), self.high) + 0.5)
         # Nobody reads the other ten digits; an end that has more stays as it is.
         return min(max(float(f"{value:.6g}"), self.low), self.high)
 
@@ -119,13 +119,12 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_distribution(value: Mapping[str, Any], key: str) -> bool:
-    """A table that is no group of keys; `args` and `training` themselves always are one."""
+    """A table that is no group of keys: one of the kinds stands in it, or nearly one. `args` and
+    `training` themselves are groups, so that `args.int` is an option of a script."""
     if "." not in key:
         return False
-    lists = all(isinstance(one, list) for one in value.values())
-    return any(kind in value for kind in KINDS) or (
-        lists and len(value) == 1 and _OPTION.fullmatch(key) is not None
-    )
+    lists = (name for name, one in value.items() if isinstance(one, list))
+    return any(kind in value for kind in KINDS) or any(nearest(name, KINDS) for name in lists)
 
 
 def _parameter(key: str, value: Any) -> Parameter:
@@ -147,7 +146,7 @@ def _parameter(key: str, value: Any) -> Parameter:
 
 def _expected(value: Mapping[str, Any]) -> str:
     strange = next((name for name in value if name not in KINDS), "")
-    return f"write one of {', '.join(KINDS)}, or a list of values.{nearest(strange, KINDS)}"
+    return f"write a list of values, or one of {', '.join(KINDS)}.{nearest(strange, KINDS)}"
 
 
 def _choice(key: str, given: Any, where: str) -> Parameter:

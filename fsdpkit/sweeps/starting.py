@@ -22,6 +22,7 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
@@ -188,13 +189,16 @@ def _refused(
     decided: Plan,
 ) -> dict[int, str]:
     """Which of them a submission would refuse, and why."""
-    found = {}
+    found: dict[int, str] = {}
     for k, settings in enumerate(drawn):
         try:
             one = _trial_job(job, settings, sets)
             check_settings(one, decided.placement.node_type, decided.work_dir)
         except FsdpkitError as error:
             found[k] = str(error)
+            continue
+        if len(found) == k:  # the first that is fine: whether the script reads such settings at all
+            check_entry(one, decided.site)
     return found
 
 
