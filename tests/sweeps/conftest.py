@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.slurm.conftest import on_slurm
+from tests.slurm.conftest import alex, on_slurm, sam, shared_cluster
 
-__all__ = ["on_slurm"]
+__all__ = ["alex", "on_slurm", "sam", "shared_cluster"]

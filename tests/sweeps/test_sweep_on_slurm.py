@@ -14,7 +14,7 @@ from fsdpkit.sweeps.record import SweepPaths, decisions, load, write_decision
 from fsdpkit.sweeps.results import results
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import ACCOUNT, until
+from tests.slurm.conftest import ACCOUNT, COLD, USERS_LANE, Person, until
 from tests.slurm_cluster import SlurmCluster
 from tests.sweeps.trials import write_sweep
 
@@ -154,3 +154,123 @@ def test_cancelling_a_sweep_ends_what_would_go_on_with_it(
     none = fsdpkit("sweep", "best", "s")
     assert none.returncode == 66
     assert "no trial of s has reached its goal with a number eval_loss yet" in none.stderr
+
+
+def test_trials_that_are_added_are_chosen_by_what_came_out_so_far(
+    home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
+) -> None:
+    file = write_sweep(
+        home, sampler="tpe", trials=12, seed=3, parameters={"args": {"x": {"uniform": [0.0, 1.0]}}}
+    )
+    answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
+    wait_for_all(on_slurm)
+    second = fsdpkit("sweep", str(file), *ONE)
+    assert (second.returncode, "there is a sweep s in" in second.stderr) == (2, True)
+    # From anywhere: its paths are those of where it was started.
+    (home / "elsewhere").mkdir()
+    words = ("sweep", "extend", str(home / "runs/sweeps/s"), "--trials", "12", "--json")
+    told = answer_of(fsdpkit(*words, cwd=home / "elsewhere"))
+    assert told["trials"] == [*range(12, 24)]
+    wait_for_all(on_slurm)
+    shown = status(fsdpkit)
+    assert [one["state"] for one in shown["trials"]] == ["COMPLETED"] * 24
+    distance = [abs(one["settings"]["args.x"] - 0.25) for one in shown["trials"]]
+    # Chance would leave both halves as far from the best.
+    assert sum(distance[12:]) < 0.6 * sum(distance[:12])
+    assert Run.open(told["run"], runs=home / "runs").record.array == [*range(12, 24)]
+
+
+REAL = """
+import argparse, fsdpkit
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float)
+parser.add_argument("--steps", type=int)
+told = parser.parse_args()
+saved = fsdpkit.task_dir() / "saved"
+step = int(saved.read_text()) if saved.exists() else 0
+while step < told.steps:
+    step += 1
+    fsdpkit.log(step, eval_loss=told.x + 1 / step, planned_steps=told.steps)
+    saved.write_text(str(step))
+"""
+
+
+@pytest.mark.torch
+def test_the_trials_of_a_real_launch_log_go_on_and_are_told_apart(
+    on_slurm: SlurmCluster, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    """Agents, torchrun and fsdpkit.log, where the others leave them out for the sake of time."""
+    file = write_sweep(
+        tmp_path,
+        sampler="grid",
+        parameters={"args": {"x": [0.5, 0.25]}},
+        halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
+    )
+    (tmp_path / "train.py").write_text(REAL)
+    words = ("--nodes", "1", "--gpus", "1", *ACCOUNT, *COLD)
+    told = answer_of(fsdpkit("sweep", str(file), *words, "--json"))
+    wait_for_all(on_slurm)
+    shown = status(fsdpkit)
+    assert [(t["state"], t["rung"], t["step"], t["value"]) for t in shown["trials"]] == [
+        ("DROPPED", 0, 2, 1.0),
+        ("COMPLETED", 1, 4, 0.5),
+    ]
+    run = Run.open(told["run"], runs=tmp_path / "runs")
+    assert run.paths.task(1).attempts() == [0, 1]
+
+
+def test_on_the_local_cluster_a_person_takes_the_place_of_the_small_job(
+    isolated_user: Path, fsdpkit: Fsdpkit, tmp_path: Path
+) -> None:
+    write_bare_template(isolated_user / "config")
+    file = write_sweep(
+        tmp_path,
+        sampler="grid",
+        parameters={"args": {"x": [0.5, 0.25]}},
+        halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
+    )
+    words = ("--cluster", "local", "--nodes", "1", "--gpus", "1", "--set", "template=bare")
+    told = answer_of(fsdpkit("sweep", str(file), *words, "--json"))
+    run = Run.open(told["run"], runs=tmp_path / "runs")
+    run.wait(poll_s=0.1)
+    advanced = answer_of(fsdpkit("sweep", "advance", "s", "--json"))
+    assert [(b["what"], b["trials"]) for b in advanced["batches"]] == [("submitted", [1])]
+    Run.open(run.dir).wait(poll_s=0.1)
+    assert steps_done(run, 1) == 4
+    assert answer_of(fsdpkit("sweep", "best", "s", "--json"))["trial"]["trial"] == 1
+
+
+@USERS_LANE
+def test_another_user_can_neither_read_nor_disturb_a_sweep(alex: Person, sam: Person) -> None:
+    write_bare_template(alex.home / "centre")
+    file = write_sweep(
+        alex.home,
+        sampler="grid",
+        parameters={"args": {"x": [0.5, 0.25]}},
+        halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
+    )
+    told = answer_of(alex.fsdpkit("sweep", str(file), *ONE, "--json"))
+    directory = Path(told["dir"])
+    for words in (
+        ("status",),
+        ("best",),
+        ("cancel",),
+        ("advance",),
+        ("report", "-o", "-"),
+        ("extend", "--trials", "2"),
+    ):
+        done = sam.fsdpkit("sweep", words[0], str(directory), *words[1:])
+        assert done.returncode != 0, words
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.stdout == ""
+    until(lambda: not alex.cluster.run(["squeue", "-h"]).stdout.strip(), "the end")
+    shown = answer_of(alex.fsdpkit("sweep", "status", "s", "--json"))
+    assert [(one["state"], one["rung"]) for one in shown["trials"]] == [
+        ("DROPPED", 0),
+        ("COMPLETED", 1),
+    ]
+    for path in directory.rglob("*"):
+        found = path.lstat()
+        assert found.st_uid == directory.stat().st_uid == 61001, path
+        assert not found.st_mode & 0o077 or path.suffix == ".log", path
+    assert directory.stat().st_mode & 0o777 == directory.parent.stat().st_mode & 0o777 == 0o700
