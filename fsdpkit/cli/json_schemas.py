@@ -46,6 +46,21 @@ from fsdpkit.cli.json_reports import (
     Statuses,
     Usage,
 )
+from fsdpkit.cli.scale_answers import (
+    ScaleAdvanced,
+    ScaleCancelled,
+    ScaleStarted,
+    ScaleStatus,
+    ScaleWritten,
+)
+from fsdpkit.cli.sweep_answers import (
+    Advanced,
+    BestTrial,
+    SweepCancelled,
+    SweepReport,
+    SweepStatus,
+    Swept,
+)
 from fsdpkit.config import assets
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -55,6 +70,18 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "plan": (Plans,),
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
+    "sweep": (Swept,),
+    "sweep extend": (Swept,),
+    "sweep status": (SweepStatus,),
+    "sweep best": (BestTrial,),
+    "sweep report": (SweepReport,),
+    "sweep advance": (Advanced,),
+    "sweep cancel": (SweepCancelled,),
+    "scale": (ScaleStarted,),
+    "scale status": (ScaleStatus,),
+    "scale write": (ScaleWritten,),
+    "scale advance": (ScaleAdvanced,),
+    "scale cancel": (ScaleCancelled,),
     "status": (Status, Statuses),
     "watch": (Change, Ended),
     "diagnose": (Diagnosis,),

@@ -18,6 +18,8 @@ COMMANDS = {
     "init": "Write a first job file, and your account into your defaults.",
     "plan": "Say whether a job fits its GPUs' memory, before it queues.",
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
+    "sweep": "Try many settings of a job, and let the best go on.",
+    "scale": "Measure how a job scales with nodes, for a proposal.",
     "resume": "Continue a run that ended, on other resources if asked.",
     "status": "Show how runs stand.",
     "logs": "Print or follow what ranks wrote, or only what broke.",

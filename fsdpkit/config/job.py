@@ -35,6 +35,8 @@ DEFAULT_JOB = "t5"
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
+ArrayTask = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,6})$")]
+
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to ask of Slurm. Unset means: the site's answer, or nothing is asked."""
@@ -159,6 +161,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             description="Arguments of the script; {array_task} stands for the array task's number."
         ),
     ] = []
+    array_args: Annotated[
+        dict[ArrayTask, list[str]] | UnsetType,
+        Meta(description="Further arguments of single array tasks, by the task's number."),
+    ] = UNSET
     environment: Annotated[Environment, Meta(description="The software the job finds.")] = (
         Environment()
     )
@@ -218,6 +224,12 @@ class LoadedJob:
     @property
     def source(self) -> Source:
         return self.spec.source if isinstance(self.spec.source, Source) else Source()
+
+    @property
+    def array_args(self) -> dict[int, list[str]]:
+        """What single array tasks are told behind `args`."""
+        given = self.spec.array_args
+        return {} if given is UNSET else {int(task): words for task, words in given.items()}
 
     @property
     def may_requeue(self) -> bool:

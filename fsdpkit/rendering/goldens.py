@@ -25,6 +25,7 @@ _SHAPE = {"resources.nodes": 2, "resources.gpus": 4}
 _OSC = {**_SHAPE, "resources.account": "PAS2136"}
 _MAIL = "alex@example.org"
 _HOOK = ["curl", "-sS", "--data", "@-", "https://chat.example.org/hook"]
+_TRIALS = {"0": ["--set", "training.seed=1"], "2": ["--set", "training.seed=2", "it's; x"]}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ GOLDENS: Mapping[str, Golden] = {
     "osc-cardinal": Golden("osc-cardinal", _OSC),
     "osc-pitzer": Golden("osc-pitzer", {**_OSC, "resources.nodes": 4, "resources.gpus": 2}),
     "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
+    "array-args": Golden("osc-ascend", {**_OSC, "array_args": _TRIALS}, "0-2%2"),
     "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),
     "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
     "spare": Golden("osc-cardinal", {**_OSC, "resources.spare": 1}),

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.site import LoadedSite
@@ -96,6 +96,7 @@ def _digest(value: msgspec.Struct) -> str:
 def render(plan: Plan, run_dir: Path) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
     _check_run_dir(run_dir)
+    _check_array_args(plan)
     script = render_template(plan.template, _context(plan, run_dir))
     problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
@@ -105,6 +106,17 @@ def render(plan: Plan, run_dir: Path) -> str:
             f"must not be submitted:\n{listed}"
         )
     return script
+
+
+def _check_array_args(plan: Plan) -> None:
+    """A template that does not hand them on would run every task as if it had none."""
+    if _array_args(plan) and not any(
+        b"array_args" in part for part in plan.template.parts.values()
+    ):
+        raise RenderError(
+            f"template {plan.template.manifest.name} ({plan.template.dir}): hands no array_args on "
+            "to the script, so all tasks would be the same: see how the template torchrun does it"
+        )
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -147,6 +159,7 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
             "name": spec.name,
             "entry": str(plan.job.entry),
             "args": _entry_args(plan, run_dir),
+            "array_args": _array_args(plan),
         },
         "site": msgspec.to_builtins(profile) | {"id": plan.site.id},
         "nodes": resources.nodes,
@@ -179,6 +192,15 @@ def _entry_args(plan: Plan, run_dir: Path) -> list[str]:
         [] if plan.job.spec.training is msgspec.UNSET else ["--job", str(run_dir / "job.json")]
     )
     return [*settings, *plan.job.spec.args]
+
+
+def _array_args(plan: Plan) -> list[list[str]]:
+    """For each task of this array that has arguments of its own: its number, how many, and they."""
+    if plan.array is None:
+        return []
+    own = plan.job.array_args
+    tasks = [task for task in parse_array(plan.array)[0] if own.get(task)]
+    return [[str(task), str(len(own[task])), *own[task]] for task in tasks]
 
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:

@@ -58,6 +58,8 @@ class Changes(Wanted):
     """What a person asked to be different, unchecked. None and empty: as it was."""
 
     chained: bool = False
+    tasks: Sequence[int] | None = None
+    """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 
 
 def plan_resume(run: Run, changes: Changes) -> Plan:
@@ -77,8 +79,8 @@ def plan_resume(run: Run, changes: Changes) -> Plan:
         _check_chain(run, otherwise)
     else:
         _check_not_over(run, states, ahead, otherwise)
-    array = _array(run, states, again=otherwise)
-    check_array(job, array)
+    array = _array(run, states, changes.tasks, again=otherwise)
+    check_array(job, array, chosen=True)
     work_dir = Path(record.work_dir)
     placement, avoided = fit(job, site, run.dir.parent, work_dir, chained=changes.chained)
     return Plan(
@@ -192,22 +194,26 @@ def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
     """Whether what the ranks are told differs, not only where they run."""
 
     def told(one: LoadedJob) -> tuple[object, ...]:
-        return one.entry, one.spec.args, one.spec.training
+        return one.entry, one.spec.args, one.array_args, one.spec.training
 
     return told(before) != told(job)
 
 
-def _array(run: Run, states: States, *, again: bool) -> str | None:
-    """Array tasks to run: those short of their goal, or all if the goal is another (`again`)."""
+def _array(run: Run, states: States, chosen: Sequence[int] | None, *, again: bool) -> str | None:
+    """Array tasks to run: the `chosen` ones, else those short of their goal, or all if the goal is
+    another (`again`)."""
     tasks = run.record.array_tasks
     if tasks is None:
         return None
+    if chosen is not None and (stray := sorted({*chosen} - {*tasks})):
+        raise UsageError(f"run {run.id} has no array task {stray[0]}")
     done = {
         int(job_id.partition("_")[2])
         for job_id, state in decisive(run.record, states).items()
         if state is not None and state.succeeded
     }
     left = tasks if again else [task for task in tasks if task not in done]
+    left = left if chosen is None else sorted(chosen)
     asked = dict(read_directives(read_text(run.paths.script))).get("array") or ""
     _, percent, at_once = asked.partition("%")
     return ",".join(map(str, left)) + percent + at_once

@@ -120,22 +120,14 @@ def fit(
     Raises UsageError or ConfigError for what cannot run there.
     """
     resources, profile = job.spec.resources, site.profile
-    if job.spec.training is not msgspec.UNSET:
-        wrong = problems(job.spec.training, resources.ranks, resources.gpus)
-        if not wrong and job.spec.training.names_files:
-            from fsdpkit.data.inputs import input_problems
-
-            wrong = input_problems(job.spec.training, resources.ranks, work_dir)
-        if wrong:
-            raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+    _check_training(job, work_dir)
     check_path(runs)
     _check_passed(job)
     _check_torch(job)
     if job.spec.launch.warm == "on":
         _check_forking(job)
     placement = place(resources, site)
-    types = _check_types(job, placement.node_type)
-    _check_gpu_memory(job, placement.node_type, work_dir)
+    types = _check_on(job, placement.node_type, work_dir)
     room = room_for(job, runs, training_of(job, work_dir))
     warnings = [
         *(*placement.warnings, *types, *what_to_know_of(runs)),
@@ -158,12 +150,48 @@ def fit(
     return replace(placement, warnings=tuple(warnings)), avoided
 
 
-def check_array(job: LoadedJob, array: str | None) -> None:
-    """Raises UsageError for arguments that stand for an array task where there is none."""
+def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
+    """What `fit` refuses of a job's settings, for one of many that differ in nothing else, on nodes
+    that are chosen already. Raises ConfigError."""
+    _check_training(job, work_dir)
+    _check_on(job, node, work_dir)
+
+
+def _check_training(job: LoadedJob, work_dir: Path) -> None:
+    """Refuse settings of the trainer that contradict one another, or their files. Raises
+    ConfigError."""
+    training, resources = job.spec.training, job.spec.resources
+    if training is msgspec.UNSET:
+        return
+    wrong = problems(training, resources.ranks, resources.gpus)
+    if not wrong and training.names_files:
+        from fsdpkit.data.inputs import input_problems
+
+        wrong = input_problems(training, resources.ranks, work_dir)
+    if wrong:
+        raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+
+
+def _check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
+    """What to know of the settings on such nodes. Raises ConfigError for what those cannot do."""
+    notes = _check_types(job, node)
+    _check_gpu_memory(job, node, work_dir)
+    return notes
+
+
+def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
+    """Raises UsageError for arguments that stand for an array task where there is none, unless
+    `array` is some `chosen` ones of an array's tasks."""
     if array is None and any("{array_task}" in word for word in job.spec.args):
         raise UsageError(
             f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
             "and this is no array: add --array, such as --array 0-15"
+        )
+    tasks = set() if array is None else {*parse_array(array)[0]}
+    if not chosen and (stray := sorted(job.array_args.keys() - tasks)):
+        raise UsageError(
+            f"job {job.spec.name}: array_args.{stray[0]}: the array has no task {stray[0]}: "
+            f"{array or 'add --array, such as --array 0-15'}"
         )
 
 

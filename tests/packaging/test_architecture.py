@@ -25,7 +25,8 @@ PACKAGE = ROOT / "fsdpkit"
 # What each room may import. `errors` and the package itself (its version) are open to all.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        *("publishing", "planning", "remote", "tracking", "reporting", "scheduling", "data"),
+        *("publishing", "planning", "remote", "tracking", "sweeps", "reporting", "scheduling"),
+        "data",
         *("runs", "rendering", "config"),
         "training.export",
     },
@@ -35,6 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worktree": set(),
     "planning": {"training", "runs", "rendering", "config"},
     "tracking": {"reporting", "scheduling", "runs", "config"},
+    "sweeps": {"reporting", "scheduling", "runs", "rendering", "config"},
     "reporting": {"scheduling", "failures", "runs", "config"},
     "scheduling": {"launching", "data.inputs", "runs", "rendering", "config", "worktree"},
     "rendering": {"config"},

@@ -69,6 +69,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
         "plot",
         "rouge",
         "stacks",
+        "sweeps",
         "tensorboard",
         "mlflow",
         "wandb",

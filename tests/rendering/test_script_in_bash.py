@@ -35,6 +35,21 @@ def test_the_whole_script_ends_with_status_0_and_starts_torchrun_on_each_node(
         assert "--rdzv-backend=c10d" in words
 
 
+@pytest.mark.parametrize(
+    ("task", "own"), [("0", ["--lr", "1 $e"]), ("1", []), ("10", ["it's", "2", "10", "`id`"])]
+)
+def test_an_array_task_gets_its_own_arguments_behind_those_of_all(
+    task: str, own: list[str], shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment.update(SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_JOB_ID="70")
+    words = {"array_args": {"0": ["--lr", "1 $e"], "10": ["it's", "2", "10", "`id`"]}}
+    script = render_script(python=shell.python, args=["all"], options=words, array="0-10")
+    done = shell.run(script)
+    assert (done.returncode, done.stderr) == (0, "")
+    given = shell.arguments(0)
+    assert given[given.index("/home/alex/train.py") + 1 :] == ["all", *own]
+
+
 def test_a_variable_that_is_to_be_handed_on_and_did_not_arrive_ends_the_job(
     shell: Bash, render_script: RenderScript
 ) -> None:

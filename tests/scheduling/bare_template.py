@@ -27,7 +27,15 @@ TEMPLATE = """\
 export FSDPKIT_RUN_DIR={{ run.dir | sh }}
 entry={{ job.entry | sh }}
 arguments=({{ job.args | sh_arg }})
+{% for words in job.array_args %}
+array_args+=({{ words | sh }})
+{% endfor %}
 export FSDPKIT_TASK_DIR=$FSDPKIT_RUN_DIR
+for (( at = 0; at < ${#array_args[@]}; at += 2 + array_args[at + 1] )); do
+    if (( array_args[at] == SLURM_ARRAY_TASK_ID )); then
+        arguments+=("${array_args[@]:at + 2:array_args[at + 1]}")
+    fi
+done
 {% if array %}
 FSDPKIT_TASK_DIR+=/task-$SLURM_ARRAY_TASK_ID
 {% endif %}

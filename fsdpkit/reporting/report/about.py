@@ -60,6 +60,9 @@ def arguments(job: Mapping[str, Any], array_task: int | None) -> str:
     words = job.get("args")
     if not isinstance(words, list):
         return ""
+    if array_task is not None and isinstance(own := job.get("array_args"), dict):
+        further = own.get(str(array_task))
+        words = [*words, *further] if isinstance(further, list) else words
     number = "" if array_task is None else str(array_task)
     return command([str(word).replace("{array_task}", number) for word in words])
 

@@ -20,7 +20,7 @@ from fsdpkit.reporting.series import Floats
 
 TONES = ("a", "b", "c", "d", "e", "f")
 """In the order in which they are given out; told apart by colour-blind people, too."""
-_WIDTH, _ROOMY = 1000, 200
+WIDTH, _ROOMY = 1000, 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def draw(chart: Chart) -> Markup:
     inside = [_region(chart, mark) for mark in chart.marks if mark.until is not None]
     inside += [_area(chart, band) for band in chart.bands]
     inside += [_path(chart, line) for line in chart.lines]
-    return _frame(
+    return frame(
         chart.key,
         chart.title,
         chart.description,
@@ -87,7 +87,7 @@ def draw(chart: Chart) -> Markup:
             [
                 _grid(chart.y, chart.height),
                 _ticks(chart.x, chart.height),
-                _stretched(inside, chart.height),
+                stretched(inside, chart.height),
                 *(_rule(chart, mark) for mark in chart.marks if mark.until is None),
                 Markup('<line class="cross" y1="0" y2="{}" visibility="hidden"/>').format(
                     chart.height
@@ -98,7 +98,7 @@ def draw(chart: Chart) -> Markup:
     )
 
 
-def _frame(
+def frame(
     key: str, title: str, description: str, height: int, content: Markup, extra: str = ""
 ) -> Markup:
     # In a group of its own the title is no tooltip over the whole plot.
@@ -109,11 +109,11 @@ def _frame(
     ).format(h=height, k=key, title=title, description=description, content=content, extra=extra)
 
 
-def _stretched(content: Iterable[Markup], height: int) -> Markup:
+def stretched(content: Iterable[Markup], height: int) -> Markup:
     return Markup(
         '<svg class="data" width="100%" height="{h}" viewBox="0 0 {w} {h}" '
         'preserveAspectRatio="none">{content}</svg>'
-    ).format(h=height, w=_WIDTH, content=Markup("").join(content))
+    ).format(h=height, w=WIDTH, content=Markup("").join(content))
 
 
 def _grid(y: Axis, height: int) -> Markup:
@@ -151,7 +151,7 @@ def _ticks(x: Axis, height: int) -> Markup:
 
 
 def _across(x: Axis, values: Floats) -> list[str]:
-    return [f"{value:.4g}" for value in (_WIDTH * x.fractions(values)).tolist()]
+    return [f"{value:.4g}" for value in (WIDTH * x.fractions(values)).tolist()]
 
 
 def _down(chart: Chart, values: Floats) -> list[str]:
@@ -193,7 +193,7 @@ def _area(chart: Chart, band: Band) -> Markup:
 
 def _region(chart: Chart, mark: Mark) -> Markup:
     assert mark.until is not None
-    begin, end = (chart.x.fraction(value) * _WIDTH for value in (mark.x, mark.until))
+    begin, end = (chart.x.fraction(value) * WIDTH for value in (mark.x, mark.until))
     return Markup(
         '<rect class="region {tone}" x="{x:.1f}" width="{w:.1f}" y="0" height="{h}">'
         "<title>{label}</title></rect>"
@@ -226,7 +226,7 @@ def heat(
     axis evenly."""
     rows, columns = ratio.shape
     cell = max(2, min(16, 320 // max(rows, 1)))
-    height, wide = rows * cell, _WIDTH / max(columns, 1)
+    height, wide = rows * cell, WIDTH / max(columns, 1)
     levels = np.searchsorted(HEAT_LEVELS, np.nan_to_num(ratio), side="right")
     drawn = []
     for level in range(1, len(HEAT_LEVELS) + 1):
@@ -249,8 +249,8 @@ def heat(
         for row in _named_rows(rows, cell)
     )
     back = Markup('<rect class="heat-back" x="0" y="0" width="100%" height="{}"/>').format(height)
-    content = back + names + _ticks(x, height) + _stretched(drawn, height)
-    return _frame(key, title, description, height, content)
+    content = back + names + _ticks(x, height) + stretched(drawn, height)
+    return frame(key, title, description, height, content)
 
 
 def _named_rows(rows: int, cell: int) -> range:
@@ -286,7 +286,7 @@ def lanes(
             _block(block, x, top, aside)
             for block, aside in zip(blocks, _asides(blocks, x), strict=True)
         ]
-    return _frame(key, title, description, height, Markup("").join(drawn))
+    return frame(key, title, description, height, Markup("").join(drawn))
 
 
 def _asides(blocks: Sequence[Block], x: Axis) -> list[int]:
@@ -334,7 +334,7 @@ def shares(key: str, title: str, parts: Sequence[tuple[str, float, str]]) -> Mar
         )
         begin += share
     description = ", ".join(f"{name} {share:.1%}" for name, share, _ in parts)
-    return _frame(key, title, description, 26, Markup("").join(drawn))
+    return frame(key, title, description, 26, Markup("").join(drawn))
 
 
 def sparkline(x: Floats, y: Floats, label: str) -> Markup:

@@ -1,0 +1,248 @@
+"""`fsdpkit scale`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.options import complete, fsdpkit_as_typed, json_option, runs_option, table, wanted
+from fsdpkit.cli.sweep import FirstWordOrCommand
+from fsdpkit.cli.trusting import require_trust, trust_option
+
+if TYPE_CHECKING:
+    from fsdpkit.sweeps.scaling import Mode, Size
+    from fsdpkit.sweeps.scaling_record import Study, StudyPaths
+
+_PATIENCE_S = 600.0
+
+
+class _Numbers(click.ParamType[Any]):
+    """`1,2,4,8`."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if isinstance(value, list):
+            return value
+        parts = str(value).split(",")
+        if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 10_000 for part in parts):
+            self.fail(f"{value!r}: write numbers of nodes as 1,2,4,8", param, ctx)
+        return [int(part) for part in parts]
+
+
+@click.group("scale", cls=FirstWordOrCommand, first="JOB")
+def command() -> None:
+    """Measure how a job scales: one run a number of nodes.
+
+    \b
+      fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --set training.steps=100
+      fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --both --bound 0.7
+      fsdpkit scale status scale-fsdp-t5
+      fsdpkit scale write scale-fsdp-t5 -o proposal
+
+    JOB is as of fsdpkit submit. With --bound a size is submitted only once the one before it was
+    at least so efficient.
+    """
+
+
+@command.command("start")
+@click.argument("job", shell_complete=complete("job"))
+@click.option("--nodes", type=_Numbers(), required=True, metavar="N,N…", help="Sizes, as 1,2,4,8.")
+@click.option("--weak", "how", flag_value="weak", default=True, help="The same batch per rank.")
+@click.option("--strong", "how", flag_value="strong", help="The same batch over all ranks.")
+@click.option("--both", "how", flag_value="both", help="Each size both ways.")
+@click.option("--bound", type=click.FloatRange(0, 1, min_open=True), help="Least efficiency.")
+@click.option("--name", help="Name of the study (default: scale-JOB).")
+@wanted("sets")
+@wanted("gpus", "time", "cluster", "partition", "account")
+@wanted("runs")
+@trust_option
+@json_option
+def start(
+    job: str,
+    nodes: list[int],
+    how: str,
+    bound: float | None,
+    name: str | None,
+    sets: tuple[str, ...],
+    cluster: str | None,
+    runs: str | None,
+    trust: tuple[str, ...],
+    as_json: bool,
+    **resources: Any,
+) -> int:
+    """Start a study of JOB."""
+    from fsdpkit.cli.submit import say_where
+    from fsdpkit.sweeps import scaling_study
+    from fsdpkit.sweeps.scaling import MODES
+
+    said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
+    modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
+    asked = scaling_study.Asked(nodes, modes, job, name, [*said, *sets], bound, cluster, runs)
+    prepared = scaling_study.prepare(asked)
+    largest = prepared.plans[modes[0], max(nodes)]
+    say_where(largest, prepared.why_site)
+    require_trust(largest, trust, submits=True)
+    paths, study = scaling_study.start(prepared, runs)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.scale_answers import ScaleStarted
+
+        submitted = {f"{point.mode} {point.nodes}": point.run for point in study.points}
+        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted))
+        return 0
+    click.echo(study.name)
+    for point in study.points:
+        click.echo(f"{point.nodes} nodes ({point.mode}): {point.run}")
+    typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
+    click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
+    return 0
+
+
+def _open(name: str, runs: str | None) -> tuple[StudyPaths, Study]:
+    from fsdpkit.runs.store import runs_dir
+    from fsdpkit.sweeps.scaling_record import load, study_paths
+
+    paths = study_paths(name, runs_dir(runs))
+    return paths, load(paths)
+
+
+def _measured(paths: StudyPaths, study: Study) -> dict[Mode, list[Size]]:
+    from fsdpkit.sweeps.scaling_study import measured
+
+    return {mode: measured(paths, study, mode) for mode in study.modes}
+
+
+@command.command("status")
+@click.argument("name")
+@runs_option
+@json_option
+def status(name: str, runs: str | None, as_json: bool) -> int:
+    """Show what was measured so far, and where more nodes stop paying."""
+    from fsdpkit.sweeps.scaling import knee
+    from fsdpkit.sweeps.scaling_tables import HEAD, rows
+
+    paths, study = _open(name, runs)
+    found = _measured(paths, study)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.scale_answers import ScaleStatus
+
+        answer = ScaleStatus(
+            name=study.name,
+            dir=str(paths.dir),
+            bound=study.bound,
+            sizes=[one for sizes in found.values() for one in sizes],
+            knee={mode: knee(sizes) for mode, sizes in found.items()},
+            stopped=study.stopped,
+        )
+        print_answer(answer)
+        return 0
+    table([*HEAD], [row for sizes in found.values() for row in rows(sizes)])
+    for mode, sizes in found.items():
+        if (where := knee(sizes)) is not None:
+            click.echo(
+                f"{mode}: knee at {where} nodes; the next step adds less than half of what as many "
+                "of the smallest size do"
+            )
+        if mode in study.stopped:
+            click.echo(f"{mode}: {study.stopped[mode]}")
+    return 0
+
+
+@command.command("write")
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    help="Directory for the files (default: NAME in the current directory).",
+)
+@click.option("--tables", is_flag=True, help="No figure, which needs matplotlib.")
+@runs_option
+@json_option
+def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
+    """Write NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and scaling.png."""
+    from fsdpkit.errors import StorageError
+    from fsdpkit.runs.layout import write_atomically
+    from fsdpkit.sweeps.scaling_tables import as_csv, as_latex
+
+    paths, study = _open(name, runs)
+    found = _measured(paths, study)
+    everything = [one for sizes in found.values() for one in sizes]
+    files: dict[str, str | bytes] = {
+        "scaling.csv": as_csv(everything),
+        "scaling.tex": as_latex(everything),
+    }
+    if not tables:
+        from fsdpkit.sweeps.scaling_figure import figure
+
+        files["scaling.svg"] = figure(found, study.name, "svg", study.bound)
+        files["scaling.png"] = figure(found, study.name, "png", study.bound)
+    directory = Path(output or study.name)
+    try:
+        directory.mkdir(exist_ok=True)
+        for file, content in files.items():
+            write_atomically(directory / file, content, by_umask=True)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be written: {error.strerror}") from error
+    written = [str((directory / file).absolute()) for file in files]
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.scale_answers import ScaleWritten
+
+        print_answer(ScaleWritten(name=study.name, files=written))
+    else:
+        click.echo("\n".join(str(directory / file) for file in files))
+    return 0
+
+
+@command.command("advance")
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait until the scheduler knows that a size is over.")
+@runs_option
+@json_option
+def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
+    """Submit the next size of NAME, if the last one was efficient enough.
+
+    A small job behind each size does this; by hand it is needed on the local cluster, and where no
+    job may submit another.
+    """
+    from fsdpkit.sweeps.scaling_study import advance
+
+    paths, study = _open(name, runs)
+    told = advance(paths, patience_s=_PATIENCE_S if wait else 0.0)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.scale_answers import ScaleAdvanced
+
+        modes: dict[str, str] = dict(told.items())
+        print_answer(ScaleAdvanced(name=study.name, modes=modes))
+    else:
+        for mode, words in told.items():
+            click.echo(f"{mode}: {words}")
+    return 0
+
+
+@command.command("cancel")
+@click.argument("name")
+@runs_option
+@json_option
+def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
+    """End NAME: what would go on with it, and all its runs."""
+    from fsdpkit.sweeps.scaling_study import cancel
+
+    paths, study = _open(name, runs)
+    asked = cancel(paths)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.scale_answers import ScaleCancelled
+
+        print_answer(ScaleCancelled(name=study.name, runs=asked))
+    else:
+        what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
+        click.echo(f"{study.name}: {what}")
+    return 0

@@ -1,0 +1,363 @@
+"""`fsdpkit sweep`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.options import fsdpkit_as_typed, json_option, runs_option, table, wanted
+from fsdpkit.cli.trusting import require_trust, trust_option
+
+if TYPE_CHECKING:
+    from fsdpkit.cli.sweep_answers import Trial
+    from fsdpkit.sweeps.record import SweepPaths, SweepRecord
+    from fsdpkit.sweeps.results import Result
+    from fsdpkit.sweeps.starting import Prepared
+
+_START = "start"
+
+
+class FirstWordOrCommand(click.Group):
+    """A group whose command `start` need not be named: its first word, which `first` stands for in
+    the usage, is none of the others."""
+
+    def __init__(self, *args: Any, first: str, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.first = first
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [_START, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in self.commands if name != _START]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [f"{self.first} [OPTIONS] | COMMAND NAME [OPTIONS]"]
+
+
+@click.group("sweep", cls=FirstWordOrCommand, first="FILE")
+def command() -> None:
+    """Try many settings of one job: as one array, the best going on if asked.
+
+    \b
+      fsdpkit sweep lr.toml --nodes 1 --gpus 4
+      fsdpkit sweep status lr
+      fsdpkit sweep best lr
+      fsdpkit sweep extend lr --trials 16
+
+    FILE says what to try (README.md, Sweeps); its options are those of fsdpkit submit that hold for
+    every trial, and --leave-out, which goes on without trials that submit would refuse.
+    """
+
+
+@command.command(_START)
+@click.argument("file", type=click.Path(dir_okay=False))
+@wanted("sets")
+@wanted("nodes", "gpus", "time", "cluster", "partition", "account")
+@wanted("runs")
+@trust_option
+@click.option("--leave-out", is_flag=True, help="Go on without trials that would be refused.")
+@click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
+@json_option
+def start(
+    file: str,
+    sets: tuple[str, ...],
+    cluster: str | None,
+    runs: str | None,
+    trust: tuple[str, ...],
+    leave_out: bool,
+    dry_run: bool,
+    as_json: bool,
+    **resources: Any,
+) -> int:
+    """Start the sweep that FILE describes."""
+    from fsdpkit.cli.submit import say_what_is_left_out, say_where
+    from fsdpkit.scheduling.submission import leaked_variables
+    from fsdpkit.sweeps import starting
+    from fsdpkit.sweeps.file import load_file
+
+    said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
+    asked = starting.Asked([*said, *sets], cluster, runs, leave_out)
+    prepared = starting.prepare(*load_file(Path(file)), asked)
+    say_where(prepared.plan, prepared.why_site)
+    require_trust(prepared.plan, trust, submits=not dry_run)
+    if dry_run:
+        _print_trials(prepared)
+        return 0
+    say_what_is_left_out(leaked_variables())
+    paths, record = starting.start(prepared, asked)
+    _report(paths, record, prepared, as_json)
+    return 0
+
+
+def _print_trials(prepared: Prepared) -> None:
+    from fsdpkit.sweeps.space import text
+
+    keys = list(prepared.trials[0])
+    rows = [
+        [str(number), *(text(settings[key]) for key in keys)]
+        for number, settings in zip(prepared.numbers, prepared.trials, strict=True)
+    ]
+    table(["TRIAL", *map(_short, keys)], rows)
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("training.").removeprefix("args.")
+
+
+def _report(paths: SweepPaths, record: SweepRecord, prepared: Prepared, as_json: bool) -> None:
+    from fsdpkit.scheduling.run import Run
+
+    run = Run.open(paths.dir.parent.parent / record.batches[-1].run)
+    left_out = [f"{settings}: {why}" for settings, why in prepared.left_out]
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import Swept
+
+        print_answer(
+            Swept(
+                name=record.name,
+                dir=str(paths.dir),
+                run=run.id,
+                job_id=run.job_id,
+                trials=list(prepared.numbers),
+                left_out=left_out,
+            )
+        )
+        return
+    for line in left_out:
+        click.echo(f"fsdpkit: left out {line}", err=True)
+    click.echo(record.name)
+    first, last = prepared.numbers[0], prepared.numbers[-1]
+    click.echo(f"trials {first} to {last}, job {run.job_id}, in {run.dir}")
+    typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
+    click.echo(f"  {typed} sweep status {where}\n  {typed} sweep best {where}")
+    if record.halving is not None and run.record.kind == "local":
+        click.echo(f"  {typed} sweep advance {where}    # once a rung is over")
+
+
+def _open(name: str, runs: str | None) -> tuple[SweepPaths, SweepRecord]:
+    from fsdpkit.runs.store import runs_dir
+    from fsdpkit.sweeps.record import load, sweep_paths
+
+    paths = sweep_paths(name, runs_dir(runs))
+    return paths, load(paths)
+
+
+def _trial(one: Result) -> Trial:
+    from fsdpkit.cli.sweep_answers import Trial
+
+    return Trial(
+        trial=one.trial,
+        run=one.run,
+        job_id=one.job,
+        state=one.word,
+        rung=one.rung,
+        step=one.step,
+        value=one.value,
+        problem=one.problem,
+        settings=one.settings,
+    )
+
+
+@command.command("status")
+@click.argument("name")
+@runs_option
+@json_option
+def status(name: str, runs: str | None, as_json: bool) -> int:
+    """Show how the trials of NAME stand, the best first."""
+    from fsdpkit.sweeps.results import best, results
+
+    paths, record = _open(name, runs)
+    found = results(paths, record)
+    top = best(found, highest=record.highest)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import SweepStatus
+
+        answer = SweepStatus(
+            name=record.name,
+            dir=str(paths.dir),
+            metric=record.file.metric,
+            best_is=record.file.best,
+            rungs=record.file.rungs,
+            best=None if top is None else top.trial,
+            trials=[_trial(one) for one in found],
+        )
+        print_answer(answer)
+        return 0
+    from fsdpkit.sweeps.table import in_a_line, rows
+
+    click.echo(in_a_line(record, found))
+    head, *cells = rows(record, found)
+    table(head, cells)
+    for one in found:
+        if one.problem:
+            click.echo(f"trial {one.trial}: {one.problem}")
+    return 0
+
+
+@command.command("best")
+@click.argument("name")
+@runs_option
+@json_option
+def best_command(name: str, runs: str | None, as_json: bool) -> int:
+    """Print the best trial of NAME so far, and the command that trains it alone."""
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.sweeps.results import best, results
+    from fsdpkit.sweeps.space import text
+
+    paths, record = _open(name, runs)
+    found = best(results(paths, record), highest=record.highest)
+    if found is None:
+        raise NotFoundError(
+            f"no trial of {record.name} has reached its goal with a number {record.file.metric} "
+            f"yet: fsdpkit sweep status {record.name}"
+        )
+    job = paths.trial(found.trial)
+    words = ["fsdpkit", "submit", str(job)]
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import BestTrial
+
+        print_answer(
+            BestTrial(
+                name=record.name,
+                metric=record.file.metric,
+                trial=_trial(found),
+                job=str(job),
+                command=words,
+            )
+        )
+        return 0
+    click.echo(f"trial {found.trial}: {record.file.metric} {found.value:g}")
+    for key, value in found.settings.items():
+        click.echo(f"  {key} = {text(value)}")
+    click.echo(f"  {shlex.join(words)}")
+    return 0
+
+
+@command.command("report")
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="File to write, or `-` to print (default: NAME.html in the current directory).",
+)
+@runs_option
+@json_option
+def report(name: str, output: str | None, runs: str | None, as_json: bool) -> int:
+    """Write one HTML file about NAME: its trials, which settings mattered, who went on."""
+    from fsdpkit.errors import StorageError
+    from fsdpkit.runs.layout import write_atomically
+    from fsdpkit.sweeps.page import page
+    from fsdpkit.sweeps.results import results
+
+    if output == "-" and as_json:
+        raise click.UsageError("-o - prints the report, --json where it is: choose one.")
+    paths, record = _open(name, runs)
+    html = page(paths, record, results(paths, record))
+    if output == "-":
+        click.echo(html, nl=False)
+        return 0
+    path = Path(output or f"{record.name}.html")
+    try:
+        write_atomically(path, html, by_umask=True)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import SweepReport
+
+        print_answer(SweepReport(name=record.name, path=str(path.absolute())))
+    else:
+        click.echo(path)
+    return 0
+
+
+@command.command("extend")
+@click.argument("name")
+@click.option("--trials", type=click.IntRange(1, 1000), required=True, help="How many more.")
+@click.option("--leave-out", is_flag=True, help="Go on without trials that would be refused.")
+@runs_option
+@json_option
+def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
+    """Add trials to NAME. Optuna's samplers choose them by what came out so far."""
+    from fsdpkit.cli.submit import say_where
+    from fsdpkit.sweeps import starting
+
+    paths, _ = _open(name, runs)
+    record, prepared = starting.extend(paths, trials, starting.Asked(leave_out=leave_out))
+    say_where(prepared.plan, prepared.why_site)
+    _report(paths, record, prepared, as_json)
+    return 0
+
+
+@command.command("advance")
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait until the scheduler knows that a rung is over.")
+@runs_option
+@json_option
+def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
+    """Submit the next rung of NAME, if the last one is over.
+
+    A small job behind each rung does this; by hand it is needed on the local cluster, and where no
+    job may submit another.
+    """
+    from fsdpkit.sweeps.advancing import advance
+
+    paths, record = _open(name, runs)
+    steps = advance(paths, patience_s=_PATIENCE_S if wait else 0.0)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import Advanced, RungStep
+
+        batches = [
+            RungStep(batch=s.batch, what=s.what, rung=s.rung, trials=list(s.trials)) for s in steps
+        ]
+        print_answer(Advanced(name=record.name, batches=batches))
+        return 0
+    for step in steps:
+        click.echo(f"batch {step.batch}: {_in_words(step.what, step.rung, step.trials)}")
+    return 0
+
+
+_PATIENCE_S = 600.0
+
+
+def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:
+    named = ", ".join(map(str, trials))
+    if what == "submitted":
+        return f"rung {rung} is submitted; trials that go on: {named}"
+    if what == "waits":
+        return f"rung {rung} waits; trials that are not over: {named}"
+    return f"done with rung {rung}"
+
+
+@command.command("cancel")
+@click.argument("name")
+@click.option("--save", is_flag=True, help="Let what runs save a checkpoint first.")
+@runs_option
+@json_option
+def cancel_command(name: str, save: bool, runs: str | None, as_json: bool) -> int:
+    """End NAME: what would go on with it, and all its trials."""
+    from fsdpkit.sweeps.cancelling import cancel
+
+    paths, record = _open(name, runs)
+    asked, saving = cancel(paths, save=save)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.sweep_answers import SweepCancelled
+
+        print_answer(SweepCancelled(name=record.name, runs=asked, saving=saving))
+        return 0
+    what = f"asked to end {', '.join(asked)}" if asked else "all its runs have ended already"
+    click.echo(f"{record.name}: {what}")
+    return 0

@@ -1,0 +1,148 @@
+"""From one rung of a sweep to the next: who goes on, and their job.
+
+Whoever comes may do it, any number of times: the small job behind a rung (next_job.py), Slurm
+queueing that again, a person by `fsdpkit sweep advance`. Who goes on is decided once, from what the
+trials wrote, and written down before anything is submitted; who finds that written goes by it. The
+run's record says whether its next job was submitted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs.record import now_s
+from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+from fsdpkit.scheduling.run import Run
+from fsdpkit.sweeps import record as records
+from fsdpkit.sweeps.halving import Decision, changes, ranked, survivors, survivors_of
+from fsdpkit.sweeps.next_job import submit_next
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
+from fsdpkit.sweeps.results import Result, judged, results
+from fsdpkit.sweeps.space import words
+
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of one batch."""
+
+    batch: int
+    what: Literal["waits", "submitted", "done"]
+    rung: int
+    trials: tuple[int, ...] = ()
+    """Of `submitted`: who went on; of `waits`: who is not over."""
+
+
+def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[Step]:
+    """Submit the next rung of every batch whose last one is over. patience_s: how long to wait for
+    the scheduler to know that one is. Raises FsdpkitError."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        with records.alone(paths) as record:
+            if record.halving is None:
+                raise UsageError(f"sweep {record.name} has no rungs: every trial trains to the end")
+            steps = [_advance(paths, record, number) for number in range(len(record.batches))]
+        if all(one.what != "waits" for one in steps) or time.monotonic() >= deadline:
+            return steps
+        time.sleep(_LOOK_S)
+
+
+def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> Step:
+    """The next thing to be done for a batch, if it can be done."""
+    halving, batch = record.halving, record.batches[number]
+    assert halving is not None
+    decided = decisions(paths, record, number)
+    run = Run.open(paths.dir.parent.parent / batch.run)
+    if decided and not _went_on(run, decided[-1]):
+        return _go_on(paths, record, number, run, decided[-1])
+    rung = len(decided) + 1
+    in_it = decided[-1].survivors if decided else list(batch.numbers)
+    if rung == halving.rungs or not in_it:
+        return Step(number, "done", rung - 1)
+    found = [one for one in results(paths, record) if one.trial in in_it]
+    if left := [one.trial for one in found if not _over(one)]:
+        return Step(number, "waits", rung, tuple(left))
+    decision = decide(record, number, rung, found, jobs_before=len(run.record.jobs))
+    records.write_decision(paths, number, decision)
+    return _go_on(paths, record, number, run, decision)
+
+
+def _over(one: Result) -> bool:
+    return one.state is not None and one.state.over
+
+
+def decide(
+    record: SweepRecord, number: int, rung: int, found: Sequence[Result], *, jobs_before: int
+) -> Decision:
+    """Who goes on into `rung`, of those that were in the one before."""
+    assert record.halving is not None
+    places = survivors_of(record.batches[number].trials, record.halving.factor, rung)
+    told = ranked(judged(found), highest=record.highest)
+    return Decision(
+        rung=rung,
+        survivors=survivors(told, places, highest=record.highest),
+        judged=told,
+        jobs_before=jobs_before,
+        decided_s=now_s(),
+    )
+
+
+def _went_on(run: Run, decision: Decision) -> bool:
+    return len(run.record.jobs) > decision.jobs_before or not decision.survivors
+
+
+def _go_on(
+    paths: SweepPaths, record: SweepRecord, number: int, run: Run, decision: Decision
+) -> Step:
+    if not decision.survivors:
+        return Step(number, "done", decision.rung)
+    halving, most = record.halving, record.most
+    assert halving is not None
+    assert most is not None
+    own = {trial: words(dict(record.trials[trial])) for trial in decision.survivors}
+    asked = Changes(tasks=decision.survivors, sets=changes(halving, most, decision.rung, own))
+    plan = plan_resume(run, asked)
+    run = submit_resume(run, plan)
+    if decision.rung + 1 < halving.rungs:
+        follow(paths, record, number, decision.rung + 1, run, plan)
+    return Step(number, "submitted", decision.rung, tuple(decision.survivors))
+
+
+def follow(
+    paths: SweepPaths, record: SweepRecord, number: int, rung: int, run: Run, plan: Plan
+) -> SweepRecord:
+    """Queue the small job that decides who goes on into `rung`, behind the run's newest job.
+
+    Where that cannot be, the trials train all the same; the error says how to go on by hand.
+    """
+    if run.record.kind == "local" or run.job_id is None:  # no dependencies there
+        return record
+    try:
+        job_id = submit_next(
+            plan,
+            f"{record.name}-rung-{rung}",
+            ("sweep", "advance", str(paths.dir), "--wait"),
+            after=run.job_id,
+            script=paths.rung(number, rung, "sbatch"),
+            log=paths.rung(number, rung, "log"),
+        )
+    except FsdpkitError as error:
+        raise SchedulerError(
+            f"job {run.job_id} is submitted, but not the small job that decides who goes on after "
+            f"it ({error}): when it is over, type fsdpkit sweep advance {record.name}"
+        ) from error
+    batch = record.batches[number]
+    batch = msgspec.structs.replace(batch, next_jobs={**batch.next_jobs, str(rung): job_id})
+    record = msgspec.structs.replace(
+        record, batches=[*record.batches[:number], batch, *record.batches[number + 1 :]]
+    )
+    records.save(paths, record)
+    return record

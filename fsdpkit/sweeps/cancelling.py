@@ -1,0 +1,30 @@
+"""Ending a sweep: first what would go on with it, then its runs."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import client_for
+from fsdpkit.sweeps import record as records
+from fsdpkit.sweeps.record import SweepPaths
+
+
+def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[str]]:
+    """The runs that were asked to end, and the jobs that were asked to save first. Raises
+    FsdpkitError."""
+    asked: list[str] = []
+    saving: list[str] = []
+    with records.alone(paths) as record:
+        for batch in record.batches:
+            run = Run.open(paths.dir.parent.parent / batch.run)
+            client = client_for(run.record.kind, run.record.cluster)
+            for job_id in batch.next_jobs.values():
+                with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
+                    client.cancel(job_id)
+            if (state := run.state()) is not None and state.over:
+                continue
+            saving += run.cancel(save=save)
+            asked.append(run.id)
+    return asked, saving

@@ -1,0 +1,86 @@
+"""The small job between two jobs of a study: it starts when the first is over, however it ended,
+looks at what came out, and submits what follows. Nothing waits on a login node.
+
+It asks for one core, no GPU and minutes, of the account, partition and QOS of the job that it
+follows. Where a cluster lets no job submit another, the command that it runs does the same on a
+login node: `fsdpkit sweep advance`, `fsdpkit scale advance`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.errors import StorageError
+from fsdpkit.rendering.directives import Directive, resource_directives
+from fsdpkit.rendering.quoting import directive_quote, shell_quote
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.scheduling.run_states import client_for
+
+_TIME = "00:20:00"
+_MEMORY_MB = 1000
+_LEFT_OUT = frozenset(
+    [
+        *("gres", "gpus-per-node", "nodelist", "exclude", "exclusive", "constraint", "time"),
+        *("nodes", "ntasks-per-node", "cpus-per-task", "mem", "reservation"),
+    ]
+)
+"""What is asked for the training's sake."""
+_HANDED_ON = ("FSDPKIT_SITE_PATH", "FSDPKIT_CONFIG_DIR", "FSDPKIT_STATE_DIR", "SLURM_CONF")
+
+
+def submit_next(
+    plan: Plan, name: str, words: Sequence[str], *, after: str, script: Path, log: Path
+) -> str:
+    """Have `fsdpkit WORDS` run once job `after` is over; the id of the job that will. plan: of the
+    job that it follows. Raises StorageError, SchedulerError."""
+    text = script_of(plan, name, words, after=after, log=log)
+    try:
+        write_atomically(script, text)
+    except OSError as error:
+        raise StorageError(f"{script} cannot be written: {error.strerror}") from error
+    profile = plan.site.profile
+    return client_for(profile.kind, profile.slurm_clusters).submit(script).job_id
+
+
+def script_of(plan: Plan, name: str, words: Sequence[str], *, after: str, log: Path) -> str:
+    """The small job's script."""
+    lines = ["#!/bin/bash -p"]
+    for one in _directives(plan, name, after, log):
+        value = "" if one.value is None else f"={directive_quote(one.value)}"
+        lines.append(f"#SBATCH --{one.name}{value}")
+    lines += ["", "set -euo pipefail"]
+    for variable in _HANDED_ON:
+        if given := os.environ.get(variable):
+            lines.append(f"export {variable}={shell_quote(given)}")
+    # As in the job's own script: the working directory is no place to take modules from.
+    start = "import sys; sys.path[:] = filter(None, sys.path)"
+    start += "; from fsdpkit.cli.main import main; main()"
+    command = " ".join(shell_quote(word) for word in (sys.executable, "-c", start, *words))
+    return "\n".join([*lines, f"exec {command}", ""])
+
+
+def _directives(plan: Plan, name: str, after: str, log: Path) -> list[Directive]:
+    resources = msgspec.structs.replace(plan.job.spec.resources, nodes=1, gpus=1, spare=0)
+    kept = resource_directives(resources, plan.placement, plan.site.profile)
+    return [
+        Directive("job-name", name),
+        Directive("comment", f"fsdpkit-next:{name}"),
+        *(one for one in kept if one.name not in _LEFT_OUT),
+        Directive("nodes", "1"),
+        Directive("ntasks", "1"),
+        Directive("cpus-per-task", "1"),
+        Directive("mem", f"{_MEMORY_MB}M"),
+        Directive("time", _TIME),
+        Directive("chdir", str(plan.work_dir)),
+        Directive("output", str(log).replace("%", "%%")),
+        Directive("open-mode", "append"),
+        # A failed node takes no decision with it: the job is queued again, and decides the same.
+        Directive("requeue", None),
+        Directive("dependency", f"afterany:{after}"),
+    ]

@@ -1,0 +1,177 @@
+"""Where a sweep lies, and what it writes down. The only module that spells these names.
+
+    <runs>/sweeps/<name>/
+        sweep.json              what was asked, every trial's settings, the runs that they are in
+        sweep.json.lock         while somebody changes it, or decides who goes on
+        job.toml                the job without any trial's settings
+        trials/<k>.toml         trial k as a job file: what `fsdpkit submit` would train alone
+        rungs/<batch>-<r>.json  who goes on into rung r, once that is decided
+        rungs/<batch>-<r>.sbatch .log  the small job that decides it
+
+The trials of a batch are the tasks of one array, and so one run, in the directory of runs: task k
+is trial k. A rung is the run's next job. Trials that are added later are a batch of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.assets import nearest
+from fsdpkit.config.fields import Scalar
+from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.lock import locked
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.record import JobId, Number, RunId, Time
+from fsdpkit.sweeps.file import Halving, SweepFile
+from fsdpkit.sweeps.halving import Decision
+
+_PATIENCE_S = 30.0
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that were submitted together."""
+
+    run: RunId
+    first: Number
+    """Number of its first trial; they are numbered on from there."""
+    trials: Annotated[int, Meta(ge=1, le=100_000)]
+    next_jobs: dict[str, JobId] = {}
+    """By rung, the small job that decides who goes on into it."""
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.trials)
+
+
+class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep's own account of itself."""
+
+    schema: Literal["fsdpkit.sweep-record/1"] = "fsdpkit.sweep-record/1"
+    name: str
+    created_s: Time
+    """Unix time."""
+    file: SweepFile
+    work_dir: str
+    sets: list[str]
+    """`--set` and other options of the command line, as `KEY=VALUE`."""
+    cluster: str | None
+    most: int | None = None
+    """Of the resource, what the last rung gets; None: no halving."""
+    trials: list[dict[str, Scalar]]
+    """What each trial sets, by number."""
+    batches: list[Batch] = []
+
+    @property
+    def halving(self) -> Halving | None:
+        return self.file.halving if isinstance(self.file.halving, Halving) else None
+
+    @property
+    def highest(self) -> bool:
+        return self.file.best == "highest"
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """The directory of a sweep."""
+
+    dir: Path
+
+    @property
+    def record(self) -> Path:
+        return self.dir / "sweep.json"
+
+    @property
+    def job(self) -> Path:
+        return self.dir / "job.toml"
+
+    def trial(self, number: int) -> Path:
+        return self.dir / "trials" / f"{number}.toml"
+
+    def rung(self, batch: int, rung: int, suffix: Literal["json", "sbatch", "log"]) -> Path:
+        return self.dir / "rungs" / f"{batch}-{rung}.{suffix}"
+
+
+def sweeps_dir(runs: Path) -> Path:
+    return runs / "sweeps"
+
+
+def sweep_paths(name: str, runs: Path) -> SweepPaths:
+    """Of the sweep of this name, or whose directory this is. Raises NotFoundError with the nearest
+    name and where it looked."""
+    if "/" in name and (found := SweepPaths(Path(name).absolute())).record.exists():
+        return found
+    top = sweeps_dir(runs)
+    if name not in ("", ".", "..") and "/" not in name:
+        paths = SweepPaths(top / name)
+        if paths.record.exists():
+            return paths
+    names = [p.parent.name for p in top.glob("*/sweep.json")] if top.is_dir() else []
+    raise NotFoundError(
+        f"there is no sweep {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
+        "directory of runs that it was started in."
+    )
+
+
+def load(paths: SweepPaths) -> SweepRecord:
+    """Raises NotFoundError, or StorageError for a record not to be believed."""
+    found: SweepRecord = _decoded(paths.record, SweepRecord)
+    return found
+
+
+def save(paths: SweepPaths, record: SweepRecord) -> None:
+    """Complete or not at all. Raises StorageError."""
+    _write(paths.record, record)
+
+
+@contextlib.contextmanager
+def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
+    """The record as it stands, while nobody else changes the sweep. Raises BusyError,
+    StorageError."""
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
+        yield load(paths)
+
+
+def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decision]:
+    """What was decided of a batch, rung by rung. Raises StorageError."""
+    found: list[Decision] = []
+    for rung in range(1, record.file.rungs):
+        path = paths.rung(batch, rung, "json")
+        if not path.exists():
+            break
+        decision = _decoded(path, Decision)
+        stray = {*decision.survivors} - {*record.batches[batch].numbers}
+        if stray or decision.rung != rung:
+            raise StorageError(f"{path} is not what this sweep decided: {sorted(stray)[:3]}")
+        found.append(decision)
+    return found
+
+
+def write_decision(paths: SweepPaths, batch: int, decision: Decision) -> None:
+    _write(paths.rung(batch, decision.rung, "json"), decision)
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _decoded(path: Path, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(read_bytes(path), type=kind)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path.parent} is no sweep: it has no {path.name}") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(f"{path} is corrupt: {error}") from error

@@ -1,0 +1,163 @@
+"""How a sweep's trials stand: what the scheduler says, and the numbers that they logged."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.runs.events import read_json_lines
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.states import JobState
+from fsdpkit.sweeps.halving import Decision, Judged
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
+from fsdpkit.sweeps.space import Settings
+
+
+@dataclass(frozen=True)
+class Result:
+    """One trial as of now. None: not known, or not logged."""
+
+    trial: int
+    settings: Settings
+    run: str
+    rung: int
+    """The last that it was, or is, in."""
+    state: JobState | None
+    dropped: bool
+    """Whether others were better at the end of a rung."""
+    step: int | None
+    value: float | None
+    """The last that was logged of the sweep's metric."""
+    problem: str
+    """Why there is no value to go by, if there should be one; empty otherwise."""
+    job: str | None = None
+    """Slurm's id of the array task that says how it stands."""
+
+    @property
+    def word(self) -> str:
+        if self.state is None:
+            return "UNKNOWN"
+        return "DROPPED" if self.dropped and self.state.succeeded else self.state.word
+
+    @property
+    def counts(self) -> bool:
+        """Whether it trained as far as it was to, and has a value."""
+        return self.value is not None and self.state is not None and self.state.succeeded
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What a trial's metrics end with."""
+
+    step: int | None = None
+    value: float | None = None
+    finite: bool = True
+
+
+def read_last(path: Path, metric: str) -> Logged:
+    """The newest step, and the metric's newest value; what was done again counts as it was done
+    last. A missing file has neither."""
+    step, found = None, Logged()
+    with contextlib.suppress(OSError):
+        for line in read_json_lines(path):
+            number = line.get("step")
+            if isinstance(number, int):
+                step = number
+            if metric not in line:
+                continue
+            value = line[metric]
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                found = Logged(finite=False)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                found = Logged(value=float(value))
+    return Logged(step, found.value, found.finite)
+
+
+def results(paths: SweepPaths, record: SweepRecord) -> list[Result]:
+    """Of every trial, by number, with one round of questions for each batch. Raises StorageError;
+    of a run that is gone the states are unknown."""
+    found: list[Result] = []
+    for number, batch in enumerate(record.batches):
+        decided = decisions(paths, record, number)
+        run = _opened(paths, batch.run)
+        states = {} if run is None else by_task(run, run.job_states())
+        for trial in batch.numbers:
+            found.append(_result(record, run, states, decided, trial, batch.run))
+    return found
+
+
+def _opened(paths: SweepPaths, run: str) -> Run | None:
+    with contextlib.suppress(FsdpkitError):
+        return Run.open(paths.dir.parent.parent / run)
+    return None
+
+
+def by_task(run: Run, states: States) -> dict[int, tuple[str, JobState | None]]:
+    """For each task of the array the job that counts, and its state."""
+    standing = decisive(run.record, states)
+    return {int(job.partition("_")[2]): (job, state) for job, state in standing.items()}
+
+
+def _result(
+    record: SweepRecord,
+    run: Run | None,
+    states: Mapping[int, tuple[str, JobState | None]],
+    decided: Sequence[Decision],
+    trial: int,
+    run_id: str,
+) -> Result:
+    passed = [one.rung for one in decided if trial in one.survivors]
+    dropped = len(decided) > len(passed)
+    logged = Logged()
+    if run is not None:
+        logged = read_last(run.paths.task(trial).metrics, record.file.metric)
+    job, state = states.get(trial, (None, None))
+    return Result(
+        trial=trial,
+        settings=dict(record.trials[trial]),
+        run=run_id,
+        rung=max(passed, default=0),
+        state=state,
+        dropped=dropped,
+        step=logged.step,
+        value=logged.value,
+        problem=_problem(state, logged, record.file.metric),
+        job=job,
+    )
+
+
+def _problem(state: JobState | None, logged: Logged, metric: str) -> str:
+    if state is not None and state.over and not state.succeeded:
+        return state.describe()
+    if not logged.finite:
+        return f"the last {metric} was not finite"
+    if logged.value is None and state is not None and state.over:
+        return f"it logged no {metric}"
+    return ""
+
+
+def judged(found: Sequence[Result]) -> list[Judged]:
+    """For a rung's decision: who failed, was cancelled or has no number loses, and is named."""
+    return [
+        Judged(trial=one.trial, value=one.value)
+        if one.counts
+        else Judged(trial=one.trial, lost=one.problem or "nobody knows how it ended")
+        for one in found
+    ]
+
+
+def best(found: Sequence[Result], *, highest: bool) -> Result | None:
+    """The best of the trials that came the farthest; the lower number of equal ones."""
+    counting = [one for one in found if one.counts]
+    far = max((one.rung for one in counting), default=0)
+
+    def order(one: Result) -> tuple[float, int]:
+        assert one.value is not None
+        return -one.value if highest else one.value, one.trial
+
+    return min((one for one in counting if one.rung == far), key=order, default=None)

@@ -1,0 +1,127 @@
+"""Where a scaling study lies, and what it writes down.
+
+<runs>/studies/<name>/
+    study.json              what was asked, and the run of each size
+    study.json.lock         while somebody changes it
+    job.toml                the job on its smallest size
+    next/<mode>-<nodes>.sbatch .log  the small job that decides whether this size is tried
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.assets import nearest
+from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.lock import locked
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.record import JobId, RunId, Time
+from fsdpkit.sweeps.scaling import Bound, Mode
+
+_PATIENCE_S = 30.0
+Nodes = Annotated[int, Meta(ge=1, le=10_000)]
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A size that was submitted."""
+
+    mode: Mode
+    nodes: Nodes
+    run: RunId
+    next_job: JobId | None = None
+    """The small job behind it."""
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked, and what became of it."""
+
+    schema: Literal["fsdpkit.scale-record/1"] = "fsdpkit.scale-record/1"
+    name: str
+    created_s: Time
+    modes: list[Mode]
+    nodes: list[Nodes]
+    """Rising."""
+    gpus: Annotated[int, Meta(ge=1, le=64)]
+    """Per node."""
+    bound: Bound | None = None
+    batch_size: int | None = None
+    """Samples per rank on the smallest size; None: the script decides."""
+    work_dir: str
+    cluster: str | None = None
+    points: list[Point] = []
+    stopped: dict[str, str] = {}
+    """By mode, why larger sizes were not tried."""
+
+
+@dataclass(frozen=True)
+class StudyPaths:
+    """The directory of a study."""
+
+    dir: Path
+
+    @property
+    def record(self) -> Path:
+        return self.dir / "study.json"
+
+    @property
+    def job(self) -> Path:
+        return self.dir / "job.toml"
+
+    def next(self, mode: Mode, nodes: int, suffix: Literal["sbatch", "log"]) -> Path:
+        return self.dir / "next" / f"{mode}-{nodes}.{suffix}"
+
+    @property
+    def runs(self) -> Path:
+        return self.dir.parent.parent
+
+
+def study_paths(name: str, runs: Path) -> StudyPaths:
+    """Of the study of this name, or whose directory this is. Raises NotFoundError."""
+    if "/" in name and (found := StudyPaths(Path(name).absolute())).record.exists():
+        return found
+    top = runs / "studies"
+    if name not in ("", ".", "..") and "/" not in name:
+        paths = StudyPaths(top / name)
+        if paths.record.exists():
+            return paths
+    names = [p.parent.name for p in top.glob("*/study.json")] if top.is_dir() else []
+    raise NotFoundError(
+        f"there is no study {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
+        "directory of runs that it was started in."
+    )
+
+
+def load(paths: StudyPaths) -> Study:
+    """Raises NotFoundError, or StorageError for a record not to be believed."""
+    try:
+        return msgspec.json.decode(read_bytes(paths.record), type=Study)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{paths.dir} is no study: it has no study.json") from error
+    except OSError as error:
+        raise StorageError(f"{paths.record} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(f"{paths.record} is corrupt: {error}") from error
+
+
+def save(paths: StudyPaths, study: Study) -> None:
+    """Complete or not at all. Raises StorageError."""
+    text = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
+    try:
+        write_atomically(paths.record, text)
+    except OSError as error:
+        raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def alone(paths: StudyPaths) -> Iterator[Study]:
+    """The study as it stands, while nobody else changes it. Raises BusyError, StorageError."""
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
+        yield load(paths)

@@ -1,0 +1,287 @@
+"""A scaling study on a cluster: one run a number of nodes.
+
+Without a bound all sizes are submitted at once. With one, a size is submitted when the one before
+is measured and efficient enough, by a small job that Slurm starts behind it (next_job.py); who
+comes twice finds it submitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.errors import (
+    ConfigError,
+    FsdpkitError,
+    SchedulerError,
+    StorageError,
+    UsageError,
+)
+from fsdpkit.rendering.script import Plan
+from fsdpkit.reporting.series import read_metrics
+from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.record import now_s
+from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_dir import make_run_dir
+from fsdpkit.scheduling.run_states import client_for
+from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+from fsdpkit.scheduling.submission import Request, plan, submit_plan
+from fsdpkit.sweeps.job_files import as_file, working_in
+from fsdpkit.sweeps.next_job import submit_next
+from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, speed_of
+from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
+
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for, unchecked."""
+
+    nodes: Sequence[int]
+    modes: Sequence[Mode]
+    job: str | None = None
+    name: str | None = None
+    sets: Sequence[str] = ()
+    bound: float | None = None
+    cluster: str | None = None
+    runs: str | os.PathLike[str] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A study whose every size may be submitted."""
+
+    study: Study
+    base: LoadedJob
+    plans: dict[tuple[Mode, int], Plan]
+    why_site: str
+
+
+def prepare(asked: Asked) -> Prepared:
+    """Decide and check every size; writes nothing. Raises FsdpkitError: if one cannot run, none is
+    submitted."""
+    sizes = sorted(asked.nodes)
+    if len(set(sizes)) != len(sizes) or len(sizes) < 2:
+        raise UsageError("--nodes: name at least two different numbers, such as 1,2,4,8")
+    base = load_job(asked.job, sets=[*asked.sets, f"resources.nodes={sizes[0]}"])
+    training = base.spec.training
+    batch = None if training is msgspec.UNSET else training.batch_size
+    name = asked.name or f"scale-{base.spec.name}"[:64]
+    study = Study(
+        name=name,
+        created_s=now_s(),
+        modes=list(asked.modes),
+        nodes=sizes,
+        gpus=base.spec.resources.gpus,
+        bound=asked.bound,
+        batch_size=batch,
+        work_dir=str(Path.cwd()),
+        cluster=asked.cluster,
+    )
+    _refuse_second(StudyPaths(runs_dir(asked.runs) / "studies" / name))
+    plans: dict[tuple[Mode, int], Plan] = {}
+    refused, why = [], ""
+    for mode in asked.modes:
+        for nodes in sizes:
+            try:
+                sets = [*asked.sets, *_sets(study, mode, nodes)]
+                plans[mode, nodes], why = plan(
+                    Request(job=asked.job, sets=sets, cluster=asked.cluster, runs=asked.runs)
+                )
+            except FsdpkitError as error:
+                refused.append(f"  {nodes} nodes ({mode}): {error}")
+    if refused:
+        raise ConfigError(
+            f"study {name}: {len(refused)} of {len(sizes) * len(asked.modes)} sizes would be "
+            "refused, so none is submitted\n" + "\n".join(refused[:5])
+        )
+    return Prepared(study, base, plans, why)
+
+
+def _sets(study: Study, mode: Mode, nodes: int) -> list[str]:
+    """What makes the job one of this size. Raises ConfigError."""
+    told = [f"resources.nodes={nodes}"]
+    if mode == "weak":
+        return told
+    if study.batch_size is None:
+        raise ConfigError(
+            "--strong keeps the batch of all ranks by training.batch_size, and this script does "
+            "not read [training]: compare it by --weak"
+        )
+    whole = study.batch_size * study.nodes[0]
+    if whole % nodes:
+        raise ConfigError(
+            f"--strong: {whole} samples (training.batch_size {study.batch_size} on "
+            f"{study.nodes[0]} nodes) cannot be shared evenly by {nodes} times as many ranks: "
+            "choose a batch_size that all sizes divide"
+        )
+    return [*told, f"training.batch_size={whole // nodes}"]
+
+
+def _refuse_second(paths: StudyPaths) -> None:
+    if os.path.lexists(paths.dir):
+        raise UsageError(
+            f"there is a study {paths.dir.name} in {paths.dir.parent} already: choose a name with "
+            "--name"
+        )
+
+
+def start(prepared: Prepared, runs: str | os.PathLike[str] | None) -> tuple[StudyPaths, Study]:
+    """Make the study and submit what may be submitted at once. Raises FsdpkitError."""
+    study = prepared.study
+    paths = StudyPaths(runs_dir(runs) / "studies" / study.name)
+    make_run_dir(paths.dir, group=prepared.base.opens_to_group)
+    try:
+        make_directory(paths.dir / "next")
+        write_atomically(paths.job, as_file(prepared.base))
+        save(paths, study)
+    except OSError as error:
+        shutil.rmtree(paths.dir, ignore_errors=True)
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    sizes = study.nodes if study.bound is None else study.nodes[:1]
+    try:
+        for mode in study.modes:
+            for nodes in sizes:
+                study = _submit(paths, study, mode, nodes, prepared.plans[mode, nodes])
+    except FsdpkitError:
+        if not load(paths).points:
+            shutil.rmtree(paths.dir, ignore_errors=True)
+        raise
+    return paths, study
+
+
+def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Plan) -> Study:
+    """Its run is on record before sbatch is called."""
+    before = study
+
+    def put_on_record(run: RunPaths) -> None:
+        nonlocal study
+        point = Point(mode=mode, nodes=nodes, run=run.dir.name)
+        study = msgspec.structs.replace(before, points=[*before.points, point])
+        save(paths, study)
+
+    try:
+        run = submit_plan(decided, paths.runs, prepare=put_on_record)
+    except SubmissionUnconfirmed:
+        raise
+    except BaseException:
+        save(paths, before)
+        raise
+    larger = [one for one in study.nodes if one > nodes]
+    if study.bound is None or not larger or run.record.kind == "local" or run.job_id is None:
+        return study
+    try:
+        job_id = submit_next(
+            decided,
+            f"{study.name}-{mode}-{larger[0]}",
+            ("scale", "advance", str(paths.dir), "--wait"),
+            after=run.job_id,
+            script=paths.next(mode, larger[0], "sbatch"),
+            log=paths.next(mode, larger[0], "log"),
+        )
+    except FsdpkitError as error:
+        raise SchedulerError(
+            f"job {run.job_id} is submitted, but not the small job that decides about {larger[0]} "
+            f"nodes ({error}): when it is over, type fsdpkit scale advance {study.name}"
+        ) from error
+    point = msgspec.structs.replace(study.points[-1], next_job=job_id)
+    study = msgspec.structs.replace(study, points=[*study.points[:-1], point])
+    save(paths, study)
+    return study
+
+
+def advance(paths: StudyPaths, *, patience_s: float = 0.0) -> dict[Mode, str]:
+    """Submit the next size of each mode if the last one was efficient enough; by mode what was
+    done, in words. Raises FsdpkitError."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        with alone(paths) as study:
+            if study.bound is None:
+                raise UsageError(f"study {study.name} has no bound: all sizes were submitted")
+            told = {mode: _advance(paths, mode) for mode in study.modes}
+        if not any(words.startswith("waits") for words in told.values()):
+            return told
+        if time.monotonic() >= deadline:
+            return told
+        time.sleep(_LOOK_S)
+
+
+def _advance(paths: StudyPaths, mode: Mode) -> str:
+    study = load(paths)
+    assert study.bound is not None
+    tried = [point for point in study.points if point.mode == mode]
+    larger = [nodes for nodes in study.nodes if nodes > max((p.nodes for p in tried), default=0)]
+    if not larger or mode in study.stopped:
+        return study.stopped.get(mode, "done")
+    if tried:
+        run = Run.open(paths.runs / tried[-1].run)
+        state = run.state()
+        if state is None or not state.over:
+            return f"waits for {tried[-1].nodes} nodes"
+        newest = next(s for s in measured(paths, study, mode) if s.nodes == tried[-1].nodes)
+        if falls_under(newest, study.bound):
+            why = (
+                f"{newest.nodes} nodes were not measured ({newest.state})"
+                if newest.efficiency is None
+                else f"at {newest.nodes} nodes the efficiency is {newest.efficiency:.0%}, under "
+                f"{study.bound:.0%}"
+            )
+            stopped = {**study.stopped, mode: f"{why}: larger sizes are not tried"}
+            save(paths, msgspec.structs.replace(study, stopped=stopped))
+            return stopped[mode]
+    with working_in(study.work_dir):
+        decided, _ = plan(
+            Request(
+                job=str(paths.job),
+                sets=_sets(study, mode, larger[0]),
+                cluster=study.cluster,
+                runs=paths.runs,
+            )
+        )
+        _submit(paths, study, mode, larger[0], decided)
+    return f"{larger[0]} nodes are submitted"
+
+
+def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
+    """All sizes of a mode as of now, the smallest first."""
+    runs = {point.nodes: point.run for point in study.points if point.mode == mode}
+    sizes = []
+    for nodes in study.nodes:
+        run_id, state, speed = runs.get(nodes), "not submitted", Speed()
+        if run_id is not None:
+            state = "UNKNOWN"
+            with contextlib.suppress(FsdpkitError):
+                run = Run.open(paths.runs / run_id)
+                found = run.state()
+                state = "UNKNOWN" if found is None else found.word
+                # Of a run that failed or goes on, the second half of what it logged is no measure.
+                if found is not None and found.succeeded:
+                    speed = speed_of(read_metrics(run.paths.task().metrics))
+        sizes.append((nodes, nodes * study.gpus, run_id, state, speed))
+    return compared(mode, sizes)
+
+
+def cancel(paths: StudyPaths) -> list[str]:
+    """The runs that were asked to end, what would go on with them first. Raises FsdpkitError."""
+    asked = []
+    with alone(paths) as study:
+        for point in study.points:
+            run = Run.open(paths.runs / point.run)
+            client = client_for(run.record.kind, run.record.cluster)
+            if point.next_job is not None:
+                with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
+                    client.cancel(point.next_job)
+            if (state := run.state()) is None or not state.over:
+                run.cancel()
+                asked.append(run.id)
+    return asked

@@ -1,0 +1,355 @@
+"""A sweep from its file to Slurm: draw, check every trial, write them down, submit one array.
+
+prepare(): decide and check, write nothing. start() and extend(): make what the trials need, submit.
+If one trial would be refused, all are: a sweep with holes that nobody chose answers another
+question. The error names every such trial, and --leave-out goes on without them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.errors import ConfigError, FsdpkitError, StorageError, UsageError
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.record import now_s
+from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.entry import check_entry
+from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.run_dir import make_run_dir
+from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+from fsdpkit.scheduling.submission import Request, check_settings, plan, submit_plan
+from fsdpkit.sweeps import record as records
+from fsdpkit.sweeps.file import (
+    MOST_TRIALS,
+    STEPS,
+    Halving,
+    SweepFile,
+    check_against_job,
+    trials_of,
+)
+from fsdpkit.sweeps.halving import amount, resource_word
+from fsdpkit.sweeps.job_files import as_file, working_in
+from fsdpkit.sweeps.record import Batch, SweepPaths, SweepRecord
+from fsdpkit.sweeps.results import best as best_of
+from fsdpkit.sweeps.results import results
+from fsdpkit.sweeps.space import (
+    Parameter,
+    Settings,
+    at_random,
+    grid,
+    parameters,
+    told,
+    words,
+)
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person says beside the file."""
+
+    sets: Sequence[str] = ()
+    """`KEY=VALUE`, for every trial."""
+    cluster: str | None = None
+    runs: str | os.PathLike[str] | None = None
+    leave_out: bool = False
+    """Go on without trials that would be refused."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Trials that may be submitted."""
+
+    file: SweepFile
+    plan: Plan
+    """Of the batch's first job, all but the trials' own words."""
+    numbers: tuple[int, ...]
+    trials: tuple[Settings, ...]
+    most: int | None
+    why_site: str = ""
+    left_out: tuple[tuple[Settings, str], ...] = ()
+    """Those that would be refused, and why."""
+    base: LoadedJob = field(kw_only=True)
+
+
+def prepare(file: SweepFile, space: Sequence[Parameter], asked: Asked) -> Prepared:
+    """The sweep's trials, checked. Raises FsdpkitError; writes nothing."""
+    _refuse_second(file.name, runs_dir(asked.runs))
+    drawn = _draw(file, space, range(trials_of(file, space)), [])
+    return _checked(file, space, file.job, drawn, 0, asked)
+
+
+def _refuse_second(name: str, runs: Path) -> None:
+    paths = SweepPaths(records.sweeps_dir(runs) / name)
+    if os.path.lexists(paths.dir):
+        raise UsageError(
+            f"there is a sweep {name} in {paths.dir.parent} already: give this one another name, "
+            f"or add trials to that one: fsdpkit sweep extend {name} --trials N"
+        )
+
+
+def _draw(
+    file: SweepFile,
+    space: Sequence[Parameter],
+    numbers: range,
+    done: Sequence[tuple[Settings, float]],
+) -> list[Settings]:
+    if file.sampler == "grid":
+        return grid(space)
+    if file.sampler == "random":
+        return at_random(space, numbers, file.seed)
+    from fsdpkit.sweeps.optuna_samplers import ask
+
+    return ask(file.sampler, space, numbers, file.seed, done, highest=file.best == "highest")
+
+
+def _checked(
+    file: SweepFile,
+    space: Sequence[Parameter],
+    job: str,
+    drawn: Sequence[Settings],
+    first: int,
+    asked: Asked,
+) -> Prepared:
+    base = load_job(job, sets=asked.sets)
+    check_against_job(file, space, base, asked.sets)
+    most = _most(file, base)
+    at = f"%{file.limit}" if file.limit else ""
+    array = f"{first}-{first + len(drawn) - 1}{at}"
+    request = Request(
+        job=job,
+        cluster=asked.cluster,
+        array=array,
+        runs=asked.runs,
+        sets=[*asked.sets, *_goal(file, most)],
+    )
+    decided, why = plan(request)
+    refused = _refused(file, job, drawn, asked.sets, decided)
+    if refused and (not asked.leave_out or len(refused) == len(drawn)):
+        raise _refusal(file, refused, len(drawn), first)
+    kept = [settings for k, settings in enumerate(drawn) if k not in refused]
+    last = first + len(kept) - 1
+    if isinstance(file.halving, Halving):
+        least = file.halving.factor ** (file.halving.rungs - 1)
+        if len(kept) < least:
+            raise ConfigError(
+                f"sweep {file.name}: {len(kept)} trials are too few for {file.halving.rungs} rungs "
+                f"with a factor of {file.halving.factor}: at least {least}"
+            )
+    return Prepared(
+        file,
+        replace(decided, array=f"{first}-{last}{at}"),
+        tuple(range(first, last + 1)),
+        tuple(kept),
+        most,
+        why,
+        tuple((drawn[k], reason) for k, reason in refused.items()),
+        base=base,
+    )
+
+
+def _most(file: SweepFile, job: LoadedJob) -> int | None:
+    """What the last rung gets."""
+    halving = file.halving
+    if not isinstance(halving, Halving):
+        return None
+    if halving.most is not None:
+        return halving.most
+    steps = 0 if job.spec.training is msgspec.UNSET else job.spec.training.steps
+    if not steps:
+        raise ConfigError(
+            f"sweep {file.name}: halving: the job says no {STEPS}, of which each rung would get "
+            "its part: set halving.most"
+        )
+    return steps
+
+
+def _goal(file: SweepFile, most: int | None) -> list[str]:
+    """How far the first rung goes, where the job itself says that."""
+    if not isinstance(file.halving, Halving) or most is None or file.halving.resource != STEPS:
+        return []
+    return [f"{STEPS}={amount(file.halving, most, 0)}"]
+
+
+def _refused(
+    file: SweepFile,
+    job: str,
+    drawn: Sequence[Settings],
+    sets: Sequence[str],
+    decided: Plan,
+) -> dict[int, str]:
+    """Which of them a submission would refuse, and why."""
+    found: dict[int, str] = {}
+    for k, settings in enumerate(drawn):
+        try:
+            one = _trial_job(job, settings, sets)
+            check_settings(one, decided.placement.node_type, decided.work_dir)
+        except FsdpkitError as error:
+            found[k] = str(error)
+            continue
+        if len(found) == k:  # the first that is fine: whether the script reads such settings at all
+            check_entry(one, decided.site)
+    return found
+
+
+def _trial_job(job: str, settings: Settings, sets: Sequence[str]) -> LoadedJob:
+    """A trial as a job of its own."""
+    own, args = told(settings)
+    return load_job(job, sets=[*sets, *own], args=args)
+
+
+def _refusal(file: SweepFile, refused: dict[int, str], trials: int, first: int) -> ConfigError:
+    named = [f"  trial {first + k}: {reason}" for k, reason in list(refused.items())[:_MOST_NAMED]]
+    if len(refused) > _MOST_NAMED:
+        others = ", ".join(str(first + k) for k in list(refused)[_MOST_NAMED:])
+        named.append(f"  and trials {others}")
+    remedy = (
+        "correct the parameters"
+        if len(refused) == trials
+        else "correct the parameters, or go on without these: --leave-out"
+    )
+    return ConfigError(
+        f"sweep {file.name}: {len(refused)} of {trials} trials would be refused, so none is "
+        "submitted: " + remedy + "\n" + "\n".join(named)
+    )
+
+
+def start(prepared: Prepared, asked: Asked) -> tuple[SweepPaths, SweepRecord]:
+    """Make the sweep and submit its first batch. Raises FsdpkitError; then no sweep is left, except
+    after SubmissionUnconfirmed."""
+    runs = runs_dir(asked.runs)
+    paths = SweepPaths(records.sweeps_dir(runs) / prepared.file.name)
+    group = prepared.base.opens_to_group
+    _make_dir(paths, group=group)
+    try:
+        make_directory(paths.dir / "trials")
+        make_directory(paths.dir / "rungs")
+        write_atomically(paths.job, as_file(prepared.base))
+        record = SweepRecord(
+            name=prepared.file.name,
+            created_s=now_s(),
+            file=prepared.file,
+            work_dir=str(prepared.plan.work_dir),
+            sets=list(asked.sets),
+            cluster=asked.cluster,
+            most=prepared.most,
+            trials=[],
+        )
+        records.save(paths, record)
+        record, run, decided = _submit(paths, record, prepared, runs)
+    except SubmissionUnconfirmed:
+        raise
+    except OSError as error:
+        shutil.rmtree(paths.dir, ignore_errors=True)
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    except BaseException:
+        shutil.rmtree(paths.dir, ignore_errors=True)
+        raise
+    return paths, _follow(paths, record, run, decided)
+
+
+def _make_dir(paths: SweepPaths, *, group: bool) -> None:
+    """The sweep's directory, as open as its runs; made by one of several who try."""
+    try:
+        make_run_dir(paths.dir, group=group)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileExistsError):
+            _refuse_second(paths.dir.name, paths.dir.parent.parent)
+        raise
+
+
+def extend(paths: SweepPaths, trials: int, asked: Asked) -> tuple[SweepRecord, Prepared]:
+    """Add so many trials, as a batch of their own, and submit them. Raises FsdpkitError; then the
+    sweep is what it was."""
+    with records.alone(paths) as record:
+        file = record.file
+        if file.sampler == "grid":
+            raise UsageError(
+                f"sweep {file.name}: a grid is whole; for other values write another sweep"
+            )
+        first = len(record.trials)
+        if first + trials > MOST_TRIALS:
+            raise UsageError(
+                f"sweep {file.name} has {first} trials; more than {MOST_TRIALS} would be tasks "
+                "that Slurm's arrays do not have: start another sweep"
+            )
+        space = parameters(file.parameters)
+        done = [(one.settings, one.value) for one in _comparable(paths, record)]
+        drawn = _draw(file, space, range(first, first + trials), done)
+        asked = replace(asked, cluster=record.cluster, runs=paths.dir.parent.parent)
+        with working_in(record.work_dir):
+            prepared = _checked(file, space, str(paths.job), drawn, first, asked)
+            record, run, decided = _submit(paths, record, prepared, paths.dir.parent.parent)
+        return _follow(paths, record, run, decided), prepared
+
+
+def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
+    """Trials whose values say which settings are good: those that came the farthest."""
+    found = results(paths, record)
+    top = best_of(found, highest=record.highest)
+    return [one for one in found if one.counts and top is not None and one.rung == top.rung]
+
+
+def _submit(
+    paths: SweepPaths, record: SweepRecord, prepared: Prepared, runs: Path
+) -> tuple[SweepRecord, Run, Plan]:
+    """Write the trials down and submit them; their run is on record before sbatch is called."""
+    before = record
+    file, halving = prepared.file, prepared.file.halving
+    for trial, settings in zip(prepared.numbers, prepared.trials, strict=True):
+        own, args = told(settings)
+        job = load_job(str(paths.job), sets=own, args=args)
+        try:
+            write_atomically(paths.trial(trial), as_file(job))
+        except OSError as error:
+            raise StorageError(
+                f"{paths.trial(trial)} cannot be written: {error.strerror}"
+            ) from error
+    further = []
+    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
+        further = [resource_word(halving, amount(halving, prepared.most, 0))]
+    own_words = {
+        str(trial): [*words(settings), *further]
+        for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)
+    }
+    job = prepared.plan.job
+    spec = msgspec.structs.replace(job.spec, name=file.name, array_args=own_words)
+    decided = replace(prepared.plan, job=replace(job, spec=spec))
+
+    def put_on_record(run: RunPaths) -> None:
+        nonlocal record
+        batch = Batch(run=run.dir.name, first=prepared.numbers[0], trials=len(prepared.trials))
+        record = msgspec.structs.replace(
+            before,
+            trials=[*before.trials, *prepared.trials],
+            batches=[*before.batches, batch],
+        )
+        records.save(paths, record)
+
+    try:
+        run = submit_plan(decided, runs, prepare=put_on_record)
+    except SubmissionUnconfirmed:
+        raise
+    except BaseException:
+        records.save(paths, before)
+        raise
+    return record, run, decided
+
+
+def _follow(paths: SweepPaths, record: SweepRecord, run: Run, decided: Plan) -> SweepRecord:
+    """Behind the newest batch the job that decides who goes on, if some are to."""
+    if record.halving is None:
+        return record
+    from fsdpkit.sweeps.advancing import follow
+
+    return follow(paths, record, len(record.batches) - 1, 1, run, decided)

@@ -1,0 +1,82 @@
+"""Efficiency, cost and the knee, from measured speeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.reporting.series import read_metrics
+from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, knee, speed_of
+from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
+
+
+def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) -> list[Size]:
+    """By nodes, tokens or steps per second; None: not measured."""
+    found = []
+    for nodes, rate in rates.items():
+        speed = Speed()
+        if rate is not None:
+            speed = Speed(samples=5, step_time_s=1 / rate) if steps else Speed(tokens_per_s=rate)
+        found.append((nodes, 4 * nodes, "r", "COMPLETED" if rate else "FAILED", speed))
+    return compared(mode, found)
+
+
+def test_efficiency_is_the_speed_of_a_node_of_that_on_the_smallest_size() -> None:
+    found = sizes("weak", {2: 100.0, 4: 180.0, 8: 300.0})
+    assert [one.efficiency for one in found] == pytest.approx([1, 0.9, 0.75])
+    assert [one.speedup for one in found] == pytest.approx([1, 1.8, 3])
+    # 8 GPUs that do 100 tokens a second need 10^7 seconds for 10^9 of them.
+    assert found[0].gpu_hours_per_billion_tokens == pytest.approx(8 * 1e7 / 3600)
+
+
+def test_without_tokens_steps_tell_and_mean_more_work_only_in_weak_scaling() -> None:
+    assert [one.efficiency for one in sizes("weak", {1: 2.0, 2: 1.8}, steps=True)] == pytest.approx(
+        [1, 0.9]
+    )
+    strong = sizes("strong", {1: 2.0, 2: 3.6}, steps=True)
+    assert [one.efficiency for one in strong] == pytest.approx([1, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("rates", "where"),
+    [
+        ({1: 1.0, 2: 1.9, 4: 3.6, 8: 6.2, 16: 7.5}, 8),
+        ({1: 1.0, 2: 1.7, 4: 2.6, 8: 2.9}, 2),
+        ({1: 1.0, 2: 2.1, 4: 4.3}, None),
+        ({1: 1.0, 2: 0.9}, 1),
+        ({4: 1.0, 8: 1.6, 16: 2.0}, 8),
+        ({1: 1.0, 2: None, 4: 3.0}, None),
+        ({1: None, 2: 3.0, 4: 4.0}, None),
+        ({1: 1.0}, None),
+    ],
+)
+def test_the_knee_is_the_last_size_before_a_step_that_brings_less_than_half(
+    rates: dict[int, float | None], where: int | None
+) -> None:
+    assert knee(sizes("weak", rates)) == where
+
+
+def test_what_was_not_measured_is_never_efficient_enough() -> None:
+    one, two = sizes("weak", {1: 1.0, 2: None})
+    assert (two.efficiency, falls_under(two, 0.01)) == (None, True)
+    assert not falls_under(one, 1.0)
+
+
+def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rates = [1, 1, 1, 1, 100, 110, 120, 130]
+    lines = [{"time_s": k, "step": k, "loss": 1, "tokens_per_s": r} for k, r in enumerate(rates, 1)]
+    again = [{**lines[-1], "tokens_per_s": 90}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *again]))
+    assert speed_of(read_metrics(path)) == Speed(samples=4, tokens_per_s=105.0)
+    assert speed_of(read_metrics(tmp_path / "none")) == Speed()
+
+
+def test_tables_leave_empty_what_nobody_measured() -> None:
+    found = sizes("strong", {1: 1000.0, 2: None})
+    assert as_csv(found).splitlines()[2] == "strong,2,8,r,FAILED,0,,,,,,"
+    assert "strong & 2 & 8 & -- & -- & -- & --" in as_latex(found)
+    assert rows(found)[1] == ["strong", "2", "8", "FAILED", *["–"] * 6]
+    assert "s/step" not in as_latex(found)

@@ -1,0 +1,151 @@
+"""A sweep's file is refused in words that name the key, before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.sweeps.file import load_file
+from fsdpkit.sweeps.starting import Asked, Prepared, prepare
+from tests.conftest import Completed
+from tests.sweeps.trials import as_toml
+
+SEEDS: dict[str, Any] = {"parameters": {"training.seed": [1, 2, 3]}}
+
+
+@pytest.fixture
+def sweep(
+    tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Prepared]:
+    """Reads a file with these keys and checks its trials for the local cluster."""
+    monkeypatch.chdir(tmp_path)
+
+    def prepared(*sets: str, leave_out: bool = False, **keys: Any) -> Prepared:
+        told = {"schema": "fsdpkit.sweep/1", "name": "a", "trials": 3, **keys}
+        path = tmp_path / "a.toml"
+        path.write_text(as_toml({key: value for key, value in told.items() if value is not None}))
+        return prepare(*load_file(path), Asked(sets, "local", leave_out=leave_out))
+
+    return prepared
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"trails": 3}, "Did you mean 'trials'?"),
+        ({"trials": 10**6}, "at most 1000"),
+        ({"trials": "3"}, "a whole number"),
+        ({"trials": None}, "trials (PATH): is missing"),
+        ({"trials": 4, "sampler": "grid"}, "4, but the grid has 3 points"),
+        ({"sampler": "hyperband"}, "must be one of grid, random, tpe"),
+        ({"metric": "eval loss"}, "must match"),
+        ({"name": "../a"}, "must match"),
+        ({"limit": 0}, "at least 1"),
+        ({"halving": {"rungs": 3}}, "3 trials are too few for 3 rungs"),
+        ({"halving": {"rungs": 2, "resource": "training.lr"}}, "write training.steps, or args"),
+        ({"halving": {"rungs": 2, "resource": "args.n"}}, "halving.most (PATH): is missing"),
+        ({"halving": {"rungs": 2, "most": 2}}, "leaves nothing for the first"),
+        (
+            {"halving": {"rungs": 2}, "parameters": {"training.steps": [1, 2]}},
+            "halving.resource decides",
+        ),
+        (
+            {"sampler": "grid", "parameters": {"training.optimizer.lr": {"uniform": [0.1, 0.2]}}},
+            "a grid needs a list of values",
+        ),
+        (
+            {
+                "sampler": "grid",
+                "parameters": {"args.a": [*range(40)], "args.b": [*range(40)]},
+            },
+            "a grid of 1,600 points",
+        ),
+        ({"parameters": {"training.optimizer.lrr": [1]}}, "Did you mean 'lr'?"),
+        ({"parameters": {"training.optimizer.name": ["adm"]}}, "must be one of adamw"),
+        ({"parameters": {"training.optimizer.lr": {"uniform": [-1, 1]}}}, "must be more than 0"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    keys: dict[str, Any], reason: str, sweep: Callable[..., Prepared], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        sweep(**{**SEEDS, **keys})
+    assert reason.replace("PATH", str(tmp_path / "a.toml")) in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "a.toml"] == []
+
+
+def test_a_key_that_the_command_line_sets_too_is_refused(sweep: Callable[..., Prepared]) -> None:
+    with pytest.raises(ConfigError, match=r"--set training.seed sets it as well"):
+        sweep("training.seed=4", **SEEDS)
+
+
+def test_trials_that_submit_would_refuse_are_named_and_the_others_go_only_if_asked(
+    sweep: Callable[..., Prepared],
+) -> None:
+    keys = {"trials": None, "sampler": "grid", "parameters": {"training.micro_batch": [2, 3, 4]}}
+    with pytest.raises(ConfigError) as refused:
+        sweep(**keys)
+    assert "1 of 3 trials would be refused, so none is submitted" in str(refused.value)
+    assert "trial 1: job fsdp-t5: training.micro_batch (3) does not divide" in str(refused.value)
+    left = sweep(**keys, leave_out=True)
+    assert [trial["training.micro_batch"] for trial in left.trials] == [2, 4]
+    assert left.plan.array == "0-1"
+    with pytest.raises(ConfigError, match="2 of 2 trials would be refused"):
+        sweep(**{**keys, "parameters": {"training.micro_batch": [3, 5]}}, leave_out=True)
+
+
+def test_settings_that_the_script_does_not_read_are_refused_for_all_trials(
+    sweep: Callable[..., Prepared], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    with pytest.raises(ConfigError, match=r"train.py does not read them"):
+        sweep(**SEEDS, job="train.py", leave_out=True)
+
+
+def test_an_option_that_the_job_gives_already_is_refused(
+    sweep: Callable[..., Prepared], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    keys = {"job": "train.py", "parameters": {"args.lr": [1, 2]}}
+    with pytest.raises(ConfigError, match=r"the job's args have '--lr=3', too"):
+        sweep('args=["--lr=3"]', **keys)
+    assert sweep('args=["--lrs=3"]', **keys).trials
+
+
+def test_rungs_of_the_trainer_get_their_part_of_the_jobs_steps(
+    sweep: Callable[..., Prepared],
+) -> None:
+    keys = {"trials": 9, "halving": {"rungs": 3, "factor": 3}, **SEEDS}
+    prepared = sweep("training.steps=900", **keys)
+    assert prepared.most == 900
+    assert prepared.plan.job.spec.training.steps == 100  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"--set training.steps says how much"):
+        sweep("training.steps=900", **{**keys, "halving": {"rungs": 3, "most": 900}})
+
+
+def test_a_dry_run_shows_the_trials_and_makes_nothing(
+    sweep: Callable[..., Prepared], fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    sweep(**SEEDS)
+    done = fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["TRIAL", "seed"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_there_is_no_such_file_nor_sweep(
+    fsdpkit: Callable[..., Completed], tmp_path: Path, isolated_user: Path
+) -> None:
+    with pytest.raises(NotFoundError, match="there is no sweep file"):
+        load_file(tmp_path / "none.toml")
+    (tmp_path / "runs" / "sweeps" / "lr").mkdir(parents=True)
+    (tmp_path / "runs" / "sweeps" / "lr" / "sweep.json").write_text("{}")
+    for name in ("lrr", "..", "../sweeps/lrr", ""):
+        done = fsdpkit("sweep", "status", name)
+        assert done.returncode == 66, name
+    torn = fsdpkit("sweep", "status", "lr")
+    assert (torn.returncode, "sweep.json is corrupt" in torn.stderr) == (74, True)
