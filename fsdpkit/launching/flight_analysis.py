@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.runs.flight_record import DUMP, FlightRecord, Mismatch, Stuck
 from fsdpkit.runs.layout import write_atomically
 
@@ -69,7 +70,7 @@ def main(words: Sequence[str]) -> None:
     os.nice(10)
     if not wait_for_dumps(dumps, world_size):
         return
-    with contextlib.redirect_stdout(io.StringIO()):
+    with uncollected(), contextlib.redirect_stdout(io.StringIO()):
         import torch
         from torch.distributed.flight_recorder.components import builder  # noqa: F401
     limit_resources()

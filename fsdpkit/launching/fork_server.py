@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import gc
 import json
 import os
 import select
@@ -32,6 +31,7 @@ from fsdpkit.launching import fork_safety, kernel
 from fsdpkit.launching.preloading import Preload, load
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.uncollected import uncollected
 
 _LENGTH = struct.Struct("<Q")
 _GO = b"g"
@@ -158,7 +158,7 @@ def start() -> ForkServer | Program:
     inherited = fork_safety.open_files()
     variables = dict(os.environ)
     began_s = time.monotonic()
-    with fork_safety.reads_of_rank_variables() as reads:
+    with uncollected(), fork_safety.reads_of_rank_variables() as reads:
         import torch  # noqa: F401
     # A slow file server makes the other imports slow, too: patience is a multiple of this one.
     limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
@@ -227,7 +227,7 @@ class _Server:
         kernel.die_with_parent(me)
         kernel.adopt_orphans()  # what a library starts, and leaves, is ended with this process
         try:
-            with fork_safety.reads_of_rank_variables() as reads:
+            with uncollected(), fork_safety.reads_of_rank_variables() as reads:
                 load(request["modules"])
             why = fork_safety.reason_not_to_fork([self.control.fileno()])
             if reads:
@@ -239,8 +239,6 @@ class _Server:
             fork_safety.kill_children()
             os._exit(1)
         kernel.adopt_orphans(False)  # ranks are the agent's
-        gc.collect()
-        gc.freeze()  # a collection in a rank leaves the pages shared that it need not look at
 
     def _rank(self, request: Mapping[str, Any], files: list[int]) -> Program | None:
         """Fork one, and return its program there; None in the server."""

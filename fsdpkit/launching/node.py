@@ -41,6 +41,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
@@ -105,10 +106,11 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     heed_warnings(task)
     try:
-        warm.prepare(arguments, attempt, environ)  # while this process looks around
-        findings = run_checks(environ)
-        events = JsonLines(attempt.node_events(node))
-        forks = warm.forks(environ, events.write)
+        with uncollected():  # here torchelastic is imported
+            warm.prepare(arguments, attempt, environ)  # while this process looks around
+            findings = run_checks(environ)
+            events = JsonLines(attempt.node_events(node))
+            forks = warm.forks(environ, events.write)
         compare_nodes(attempt, node, name, findings["software"])
     except (FsdpkitError, OSError) as error:
         status = getattr(error, "exit_code", NodeError.exit_code)
