@@ -99,6 +99,8 @@ def command(
         return 0
     one = plans.plan(ask())
     better = [] if one.fit == "fits" else list(plans.what_would_fit(ask, one.asked))
+    if model is None:
+        plans.keep(one, [sets for sets, _ in better])
     if picture:
         from fsdpkit.planning.picture import draw
         from fsdpkit.runs.layout import write_atomically

@@ -47,6 +47,15 @@ class _WithTrainerArgs(GroupedCommand):
 @wanted("after", "runs")
 @trust_option
 @grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@grouped(
+    HOW,
+    "--no-plan",
+    "by_plan",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Submit even what does not fit by fsdpkit plan.",
+)
 @grouped(HOW, "--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
 @waiting_options
 @grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")

@@ -6,6 +6,7 @@ torch costs more, so many plans share a process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
@@ -24,6 +25,24 @@ def plan(asked: Asked) -> Verdict:
     from fsdpkit.planning.taping import tape_of
 
     return verdict(asked, *tape_of(asked))
+
+
+def keep(made: Verdict, better: Sequence[Sequence[str]]) -> None:
+    """Let `submit` know of this plan, and of the first of what would fit."""
+    from fsdpkit.planning.remembered import Remembered, name_of, remember
+
+    asked = made.asked
+    remember(
+        name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry),
+        Remembered(
+            fit=made.fit,
+            total=made.total,
+            usable=made.room + made.outside.bytes,
+            card=asked.card.name,
+            would_fit=list(better[0]) if better else [],
+            made_s=time.time(),
+        ),
+    )
 
 
 def variations(wanted: Sequence[str]) -> list[tuple[str, ...]]:

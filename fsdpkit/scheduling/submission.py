@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import TrainingSettings, problems
-from fsdpkit.config.training.footprint import memory_problem
+from fsdpkit.config.training.footprint import GIB, memory_problem
 from fsdpkit.config.trust import items_of, refuse_strangers
 from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
@@ -58,6 +59,8 @@ class Request(Wanted):
     runs: str | os.PathLike[str] | None = None
     args: Sequence[str] = ()
     snapshot: bool | None = None
+    by_plan: bool = True
+    """Whether a plan that was made of this job decides if it is submitted."""
 
 
 def plan(request: Request) -> tuple[Plan, str]:
@@ -77,6 +80,8 @@ def plan(request: Request) -> tuple[Plan, str]:
     work_dir = Path.cwd()
     check_entry(job, site)
     placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
+    if request.by_plan and (note := check_planned(job, placement.node_type, work_dir)):
+        placement = replace(placement, warnings=(*placement.warnings, note))
     if request.array is not None:
         parse_array(request.array)
     after = None
@@ -155,6 +160,7 @@ def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     that are chosen already. Raises ConfigError."""
     _check_training(job, work_dir)
     _check_on(job, node, work_dir)
+    check_planned(job, node, work_dir)
 
 
 def _check_training(job: LoadedJob, work_dir: Path) -> None:
@@ -270,6 +276,32 @@ def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     )
     if problem:
         raise ConfigError(f"job {job.spec.name}: {problem}")
+
+
+def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
+    """What to know of the plan that `fsdpkit plan` made of this very job on such GPUs; None if it
+    fits, or none was made. Raises ConfigError for a job that by its plan does not fit."""
+    training, resources = training_of(job, work_dir), job.spec.resources
+    if training is None or node.gpu_memory_gb is None:
+        return None
+    from fsdpkit.planning.cards import card_of
+    from fsdpkit.planning.remembered import NARROW, name_of, recall
+
+    card = card_of(node, "")
+    found = recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
+    if found is None or (found.fit == "fits" and found.total < NARROW * found.usable):
+        return None
+    day = time.strftime("%Y-%m-%d", time.localtime(found.made_s))
+    sizes = f"{found.total / GIB:.1f} GiB of {found.usable / GIB:.1f} GiB on {found.card}"
+    if found.fit == "does not fit" and training.micro_batch != "auto":
+        would = " ".join(f"--set {each}" for each in found.would_fit)
+        raise ConfigError(
+            f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
+            f"computed): {sizes}.\n"
+            + (f"What would fit: {would}. " if would else "")
+            + "To submit it all the same: --no-plan"
+        )
+    return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
 
 
 def _check_forking(job: LoadedJob) -> None:

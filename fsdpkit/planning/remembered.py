@@ -1,0 +1,87 @@
+"""Plans that were made on this account, for `submit` to look at: a small file each, and no torch.
+
+What a plan depends on is its name: the settings that decide what a step allocates, the ranks, the
+GPU, torch and fsdpkit. So an answer is of this very job or there is none. Files that cannot be
+read, or are not what they should be, are as good as none: a submission never fails for its cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.launching.torch_release import installed_torch
+from fsdpkit.planning.cards import Card
+from fsdpkit.runs.layout import write_atomically
+
+NARROW = 0.9
+"""From this share of what is usable on, a job that fits is said to hardly fit: plans are computed,
+and not measured on a GPU."""
+
+_OF_TRAINING = ("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision")
+_OF_DATA = ("source_length", "target_length", "multiple", "packing")
+_OF_OPTIMIZER = ("name", "implementation", "beta1", "rounding", "groups")
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What `submit` says of a plan. Bytes, on the fullest GPU."""
+
+    fit: Literal["fits", "tight", "does not fit"]
+    total: int
+    """Reserved by torch, and what lies outside of it."""
+    usable: int
+    """What the card has for both."""
+    card: str
+    would_fit: list[str] = []
+    """`KEY=VALUE` of a change that would fit, if one was found."""
+    made_s: float
+    """Unix time."""
+
+
+def name_of(settings: TrainingSettings, nodes: int, gpus: int, card: Card, trainer: Path) -> str:
+    """Of what a plan depends on, the SHA-256 as hex. gpus: per node."""
+    tables: dict[str, Any] = {
+        "training": {key: getattr(settings, key) for key in _OF_TRAINING},
+        "model": [settings.model.dimensions(), settings.model.attention],
+        "data": {key: getattr(settings.data, key) for key in _OF_DATA},
+        "optimizer": {key: getattr(settings.optimizer, key) for key in _OF_OPTIMIZER},
+        "ranks": [nodes, gpus],
+        "card": [card.name, card.memory, card.capability],
+        "trainer": str(trainer),
+        "software": [installed_torch(), fsdpkit.__version__],
+    }
+    return hashlib.sha256(msgspec.json.encode(tables, order="deterministic")).hexdigest()
+
+
+def remember(name: str, plan: Remembered) -> None:
+    """Keep `plan`, if there is a place for it."""
+    path = _file(name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, msgspec.json.encode(plan))
+    except OSError:
+        return  # a read-only home, a full disk: the answer has been printed all the same
+
+
+def recall(name: str) -> Remembered | None:
+    """The plan of this name; None if none was made."""
+    try:
+        content = _file(name).read_bytes()
+    except OSError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=Remembered)
+    except msgspec.DecodeError:
+        return None
+
+
+def _file(name: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    cache = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return cache / "fsdpkit" / "plans" / f"{name}.json"
