@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
-from torch.distributed import distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
