@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import _flat_param
 from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
@@ -159,7 +160,7 @@ def _rms_norm(
 ) -> Tensor:
     if weight is None or x.dtype is not weight.dtype or x.device.type != NAME:
         return _usual_rms_norm(x, shape, weight, eps)
-    normed: Tensor = _FusedNorm.apply(x, weight)
+    normed: Tensor = _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]
     return normed
 
 
@@ -252,7 +253,7 @@ def _to_empty(
 
 def _same_storage(one: Tensor, other: Tensor) -> bool:
     """Of fake tensors, which have no addresses."""
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _with_values(function: Callable[..., T]) -> Callable[..., T]:
@@ -272,7 +273,7 @@ def _replaced(memory: int, kernels: Kernels) -> Iterator[None]:
         (torch, "tensor", _made),
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
-        (sharding, "init_device_mesh", _with_values(sharding.init_device_mesh)),
+        (sharding, "init_device_mesh", _with_values(init_device_mesh)),
         (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
         (nn.Module, "to_empty", functools.partialmethod(_to_empty, nn.Module.to_empty)),
         (_flat_param, "_same_storage", _same_storage),
