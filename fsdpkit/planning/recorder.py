@@ -81,7 +81,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def model_is_built(self, model: nn.Module) -> None:
         """From here on there are steps. What the model holds are its weights."""
-        self._paths = {module: plain_name(name) for name, module in model.named_modules()}
+        self._paths = {
+            module: plain_name(f"{name}.").removesuffix(".")
+            for name, module in model.named_modules()
+        }
         self._label([*model.parameters(), *model.buffers()], "weights")
         for block, _ in self._alive.values():
             if block.kind == "temporary":
