@@ -122,11 +122,11 @@ def _axis(highest: float) -> Iterator[str]:
 
 
 def _round_step(wanted: float) -> int:
-    """1, 2 or 5 times a power of two of bytes, such as 2 GiB."""
-    unit = 1
-    while unit * 10 * 1.024 <= wanted or unit < 1024:
-        unit *= 1024 if unit * 1024 <= wanted or unit < 1024 else 10
-    return next((unit * n for n in (1, 2, 5, 10) if unit * n >= wanted), unit * 10)
+    """A power of two of bytes, such as 512 MiB."""
+    step = 1024
+    while step < wanted:
+        step *= 2
+    return step
 
 
 def _short(count: int) -> str:

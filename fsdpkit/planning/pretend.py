@@ -14,18 +14,19 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import _flat_param
 from torch.distributed.fsdp._fully_shard import _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_init import _get_post_forward_mesh_info
 from torch.distributed.tensor import DTensor
-from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -141,35 +142,41 @@ def backend() -> Backend:
     return _backend
 
 
-class Made(TorchFunctionMode):
-    """torch.tensor(1.0, device=…): torch knows the value and would have it on the device, too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        device = kwargs.get("device")
-        if func in (torch.tensor, torch.as_tensor) and device is not None:
-            data = args[0] if args else kwargs["data"]
-            if torch.device(device).type == NAME and not isinstance(data, Tensor):
-                with unset_fake_temporarily():
-                    like = torch.tensor(data, dtype=kwargs.get("dtype"), device="cpu")
-                needs = bool(kwargs.get("requires_grad"))
-                return torch.empty(like.shape, dtype=like.dtype, device=device, requires_grad=needs)
-        return func(*args, **kwargs)
+_tensor, _usual_rms_norm = torch.tensor, F.rms_norm
 
 
-class FusedKernels(TorchFunctionMode):
-    """scaled_dot_product_attention by the kernel that a GPU takes, whose results and saved tensors
-    are its own: torch asks the device, and this one has no answer.
+def _made(data: Any, *, device: Any = None, **about: Any) -> Tensor:
+    """torch.tensor(1.0, device=…), whose value torch knows and would have on the device, too."""
+    if device is None or torch.device(device).type != NAME:
+        return _tensor(data, device=device, **about)
+    with unset_fake_temporarily():
+        like = _tensor(data, dtype=about.get("dtype"), device="cpu")
+    needs = bool(about.get("requires_grad"))
+    return torch.empty(like.shape, dtype=like.dtype, device=device, requires_grad=needs)
 
-    The memory-efficient kernel stands for the flash kernels, too: both keep the result and one
-    number a row.
-    """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
-        return func(*args, **kwargs)
+def _rms_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    if weight is None or x.dtype is not weight.dtype or x.device.type != NAME:
+        return _usual_rms_norm(x, shape, weight, eps)
+    normed: Tensor = _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+    return normed
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Keeps its input and one float32 number a row, as CUDA's `_fused_rms_norm` does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        rows = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+        ctx.save_for_backward(x, weight, rows)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, of_normed: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
 
 
 def _attention(
@@ -214,9 +221,9 @@ def pretend(
     try:
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as fake,
-            _replaced(memory),
-            Made(),
-            _fused(kernels),
+            _replaced(memory, kernels),
+            # Backward in this thread: what fails there ends in an exception, and not the process.
+            torch.autograd.set_multithreading_enabled(False),
         ):
             yield Ranks(0, 0, world_size, local_world_size, torch.device(NAME, 0)), fake
     finally:
@@ -246,11 +253,11 @@ def _to_empty(
 
 def _same_storage(one: Tensor, other: Tensor) -> bool:
     """Of fake tensors, which have no addresses."""
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _with_values(function: Callable[..., T]) -> Callable[..., T]:
-    """`function` outside of the fake mode: a mesh is made of the numbers of ranks, and reads them."""
+    """`function` outside of the fake mode: a mesh reads the numbers of ranks it is made of."""
 
     def run(*arguments: Any, **named: Any) -> T:
         with unset_fake_temporarily():
@@ -259,17 +266,14 @@ def _with_values(function: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
-def _fused(kernels: Kernels) -> AbstractContextManager[Any]:
-    return FusedKernels() if kernels == "gpu" else nullcontext()
-
-
 @contextmanager
-def _replaced(memory: int) -> Iterator[None]:
+def _replaced(memory: int, kernels: Kernels) -> Iterator[None]:
     """What asks for values that are not there, or for random numbers of this device."""
     changes: list[tuple[Any, str, Any]] = [
+        (torch, "tensor", _made),
         (dist, "all_gather_object", _say_the_same),
         (dist, "broadcast_object_list", lambda *_, **__: None),
-        (sharding, "init_device_mesh", _with_values(sharding.init_device_mesh)),
+        (sharding, "init_device_mesh", _with_values(init_device_mesh)),
         (_fully_shard, "_get_post_forward_mesh_info", _with_values(_get_post_forward_mesh_info)),
         (nn.Module, "to_empty", functools.partialmethod(_to_empty, nn.Module.to_empty)),
         (_flat_param, "_same_storage", _same_storage),
@@ -277,6 +281,10 @@ def _replaced(memory: int) -> Iterator[None]:
         (sharding, "_memory_bytes", lambda _: memory),
         (initialisation, "seeded_generator", lambda *_: torch.Generator()),
     ]
+    if kernels == "gpu":
+        # What torch decides by asking a device. The memory-efficient attention stands for the flash
+        # kernels, too: both keep the result and one number a row.
+        changes += [(F, "scaled_dot_product_attention", _attention), (F, "rms_norm", _rms_norm)]
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]
     for place, name, new in changes:
         setattr(place, name, new)

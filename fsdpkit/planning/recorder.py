@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
-from torch.distributed import distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
@@ -81,7 +81,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def model_is_built(self, model: nn.Module) -> None:
         """From here on there are steps. What the model holds are its weights."""
-        self._paths = {module: plain_name(name) for name, module in model.named_modules()}
+        self._paths = {
+            module: plain_name(f"{name}.").removesuffix(".")
+            for name, module in model.named_modules()
+        }
         self._label([*model.parameters(), *model.buffers()], "weights")
         for block, _ in self._alive.values():
             if block.kind == "temporary":

@@ -238,4 +238,5 @@ def _vocabulary(model: nn.Module) -> int:
 
 
 def _fill(name: str, tensor: Tensor, generator: torch.Generator) -> None:
-    """Values do not count here."""
+    """Any finite values: they do not count here."""
+    tensor.fill_(0.01)

@@ -104,4 +104,4 @@ def _communicators(found: Verdict) -> str:
 
 
 def _pairs(sums: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size(count)}" for name, count in sums.items())
+    return ", ".join(f"{name} {size(count)}" for name, count in sums.items() if count >= MIB / 10)

@@ -57,6 +57,28 @@ NAMES: dict[str, tuple[str, ...] | None] = {
         "skip_offset",
     ),
     "torch.nn.modules.batchnorm:_BatchNorm": None,
+    "torch:_C._autograd._get_sequence_nr": None,
+    "torch:_C._current_autograd_node": None,
+    "torch:_C._current_graph_task_id": None,
+    "torch._subclasses.fake_tensor:FakeTensor": None,
+    "torch._subclasses.fake_tensor:FakeTensorMode": None,
+    "torch._subclasses.fake_tensor:unset_fake_temporarily": (),
+    "torch.distributed.fsdp._flat_param:_data_ptr_allocated": ("tensor",),
+    "torch.distributed.fsdp._flat_param:_same_storage": ("a", "b"),
+    "torch.distributed.fsdp:_flat_param": None,
+    "torch.distributed.fsdp._fully_shard:_fully_shard": None,
+    "torch.distributed.fsdp._fully_shard._fsdp_init:_get_post_forward_mesh_info": (
+        "reshard_after_forward",
+        "mesh_info",
+    ),
+    "torch.distributed.tensor._sharding_prop:ShardingPropagator": None,
+    "torch.testing._internal.distributed.fake_pg:FakeStore": None,
+    "torch.utils._python_dispatch:TorchDispatchMode": None,
+    "torch.utils._pytree:tree_iter": None,
+    "torch.utils.backend_registration:_setup_privateuseone_for_python_backend": None,
+    "torch:ops.aten._local_scalar_dense": None,
+    "torch:ops.aten._scaled_dot_product_efficient_attention": None,
+    "torch:_C._autograd": None,
 }
 # Attributes of torchelastic's objects, and the class whose source sets them.
 ATTRIBUTES = {
