@@ -1,0 +1,139 @@
+"""What `fsdpkit plan` found is what `fsdpkit submit` goes by, for the very same job alone."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fsdpkit.config.job import load_job
+from fsdpkit.errors import ConfigError
+from fsdpkit.planning.cards import card_named
+from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
+from fsdpkit.scheduling.submission import Request, check_settings, plan
+
+GIB = 2**30
+ASKED = {"cluster": "osc-ascend", "account": "PAS1234", "nodes": 1, "gpus": 4}
+CARD = card_named("a100-80")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache" / "fsdpkit" / "plans"
+
+
+def request(*sets: str, **changed: object) -> Request:
+    return Request(**(ASKED | {"sets": sets} | changed))  # type: ignore[arg-type]
+
+
+def name(*sets: str, nodes: int = 1, gpus: int = 4, card: str = "a100-80") -> str:
+    job = load_job(None, sets=sets)
+    training = job.spec.training
+    assert not isinstance(training, type(None))
+    return name_of(training, nodes, gpus, card_named(card), job.entry)  # type: ignore[arg-type]
+
+
+def made(fit: str, share: float, *would_fit: str) -> Remembered:
+    return Remembered(
+        fit=fit,  # type: ignore[arg-type]
+        total=round(share * 76 * GIB),
+        usable=76 * GIB,
+        card=CARD.name,
+        would_fit=list(would_fit),
+        made_s=1_790_000_000.0,
+    )
+
+
+def test_a_job_whose_plan_does_not_fit_is_refused_with_what_would_fit():
+    remember(name(), made("does not fit", 1.2, "training.loss=chunked"))
+    with pytest.raises(ConfigError, match=r"does not fit") as caught:
+        plan(request())
+    said = str(caught.value)
+    assert "--set training.loss=chunked" in said
+    assert "91.2 GiB of 76.0 GiB" in said
+    assert "--no-plan" in said
+
+
+def test_who_insists_submits_it():
+    remember(name(), made("does not fit", 1.2))
+    plan(request(by_plan=False))
+
+
+def test_a_job_that_hardly_fits_is_submitted_with_a_warning():
+    remember(name(), made("tight", 1.1))
+    decided, _ = plan(request())
+    assert any("hardly fits" in text for text in decided.placement.warnings)
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.5, False), (0.95, True)])
+def test_a_plan_that_fits_narrowly_is_said_and_one_with_room_is_not(share, warned):
+    remember(name(), made("fits", share))
+    decided, _ = plan(request())
+    assert any("hardly fits" in text for text in decided.placement.warnings) == warned
+
+
+def test_a_run_that_finds_its_own_batch_is_never_refused():
+    word = "training.micro_batch=auto"
+    remember(name(word), made("does not fit", 1.2))
+    decided, _ = plan(request(word))
+    assert any("hardly fits" in text for text in decided.placement.warnings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"sets": ("training.batch_size=5",)},
+        {"sets": ("training.data.source_length=64",)},
+        {"sets": ("training.sharding.strategy=shard_grad_op",)},
+        {"sets": ("training.optimizer.name=sgd",)},
+        {"sets": ("training.model.preset=t5-v1.1-small",)},
+        {"nodes": 2},
+        {"gpus": 2},
+        {"card": "a100-40"},
+    ],
+    ids=lambda other: "/".join(map(str, other.values())),
+)
+def test_a_plan_is_of_nothing_but_what_was_planned(other):
+    assert name(*other.pop("sets", ()), **other) != name()
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["training.steps=7", "training.optimizer.lr=0.1", "training.checkpoint.every_steps=3",
+     "training.evaluation.batches=2", "training.data.workers=3", "training.seed=1"],
+)  # fmt: skip
+def test_what_takes_no_memory_of_a_gpu_leaves_the_plan_the_same(word):
+    assert name(word) == name()
+
+
+def test_of_many_trials_the_one_whose_plan_does_not_fit_is_refused(tmp_path):
+    word = "training.batch_size=64"
+    remember(name(word), made("does not fit", 1.2))
+    node = plan(request())[0].placement.node_type
+    options = {"resources": {"nodes": 1, "gpus": 4}}
+    check_settings(load_job(None, options=options), node, tmp_path)
+    with pytest.raises(ConfigError, match="does not fit"):
+        check_settings(load_job(None, options=options, sets=[word]), node, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"fit":"maybe"}', b"\xff" * 9])
+def test_a_file_that_is_no_plan_is_as_good_as_none(cache, content):
+    remember(name(), made("does not fit", 1.2))
+    (file,) = cache.iterdir()
+    file.write_bytes(content)
+    assert recall(name()) is None
+    plan(request())
+
+
+def test_a_place_that_cannot_be_written_costs_nothing_but_the_memory(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    remember(name(), made("fits", 0.5))
+    assert recall(name()) is None
+
+
+def test_the_cache_is_for_its_owner(cache):
+    remember(name(), made("fits", 0.5))
+    assert os.stat(cache).st_mode & 0o077 == 0
