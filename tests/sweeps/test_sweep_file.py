@@ -126,6 +126,10 @@ def test_rungs_of_the_trainer_get_their_part_of_the_jobs_steps(
     prepared = sweep("training.steps=900", **keys)
     assert prepared.most == 900
     assert prepared.plan.job.spec.training.steps == 100  # type: ignore[union-attr]
+    # A trial must be one that its first, short rung takes.
+    late = {**keys, "parameters": {"training.optimizer.warmup_steps": {"int": [101, 200]}}}
+    with pytest.raises(ConfigError, match=r"is more than training.steps \(100\)"):
+        sweep("training.steps=900", **late)
     with pytest.raises(ConfigError, match=r"--set training.steps says how much"):
         sweep("training.steps=900", **{**keys, "halving": {"rungs": 3, "most": 900}})
 
