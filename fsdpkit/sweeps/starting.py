@@ -287,7 +287,7 @@ def extend(paths: SweepPaths, trials: int, asked: Asked) -> tuple[SweepRecord, P
         with working_in(record.work_dir):
             prepared = _checked(file, space, str(paths.job), drawn, first, asked)
             record, run, decided = _submit(paths, record, prepared, paths.dir.parent.parent)
-        return _follow(paths, record, run, decided), prepared
+            return _follow(paths, record, run, decided), prepared
 
 
 def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
