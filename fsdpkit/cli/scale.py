@@ -44,7 +44,7 @@ def command() -> None:
       fsdpkit scale write scale-fsdp-t5 -o proposal
 
     JOB is as of fsdpkit submit. With --bound a size is submitted only once the one before it was
-    at least so efficient.
+    at least so efficient. All options: fsdpkit scale JOB --help.
     """
 
 

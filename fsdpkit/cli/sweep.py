@@ -51,8 +51,8 @@ def command() -> None:
       fsdpkit sweep best lr
       fsdpkit sweep extend lr --trials 16
 
-    FILE says what to try (README.md, Sweeps); its options are those of fsdpkit submit that hold for
-    every trial, and --leave-out, which goes on without trials that submit would refuse.
+    FILE says what to try (README.md, Sweeps and scaling studies). Its options, those of fsdpkit
+    submit that hold for every trial: fsdpkit sweep FILE --help.
     """
 
 

@@ -49,7 +49,9 @@ def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[Step]:
         with records.alone(paths) as record:
             if record.halving is None:
                 raise UsageError(f"sweep {record.name} has no rungs: every trial trains to the end")
-            steps = [_advance(paths, record, number) for number in range(len(record.batches))]
+            # Each as the one before left the record.
+            numbers = range(len(record.batches))
+            steps = [_advance(paths, records.load(paths), number) for number in numbers]
         if all(one.what != "waits" for one in steps) or time.monotonic() >= deadline:
             return steps
         time.sleep(_LOOK_S)

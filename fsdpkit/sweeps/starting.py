@@ -134,7 +134,7 @@ def _checked(
         sets=[*asked.sets, *_goal(file, most)],
     )
     decided, why = plan(request)
-    refused = _refused(file, job, drawn, asked.sets, decided)
+    refused = _refused(job, drawn, request.sets, decided)
     if refused and (not asked.leave_out or len(refused) == len(drawn)):
         raise _refusal(file, refused, len(drawn), first)
     kept = [settings for k, settings in enumerate(drawn) if k not in refused]
@@ -182,13 +182,10 @@ def _goal(file: SweepFile, most: int | None) -> list[str]:
 
 
 def _refused(
-    file: SweepFile,
-    job: str,
-    drawn: Sequence[Settings],
-    sets: Sequence[str],
-    decided: Plan,
+    job: str, drawn: Sequence[Settings], sets: Sequence[str], decided: Plan
 ) -> dict[int, str]:
-    """Which of them a submission would refuse, and why."""
+    """Which of them a submission would refuse, and why. sets: with how far the first rung goes, for
+    what is too short for a warm-up fails there."""
     found: dict[int, str] = {}
     for k, settings in enumerate(drawn):
         try:
@@ -290,7 +287,7 @@ def extend(paths: SweepPaths, trials: int, asked: Asked) -> tuple[SweepRecord, P
         with working_in(record.work_dir):
             prepared = _checked(file, space, str(paths.job), drawn, first, asked)
             record, run, decided = _submit(paths, record, prepared, paths.dir.parent.parent)
-        return _follow(paths, record, run, decided), prepared
+            return _follow(paths, record, run, decided), prepared
 
 
 def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:

@@ -19,6 +19,7 @@ from fsdpkit.cli.json_output import as_json, kind_of
 from fsdpkit.cli.json_schemas import ANSWERS, file_of, files, name_of, schema_dir
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
+from fsdpkit.cli.sweep import FirstWordOrCommand
 from fsdpkit.runs.avoided_nodes import avoid
 from tests.conftest import Completed, answer_of
 from tests.json_answers import BY_NAME, checked
@@ -32,7 +33,9 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from ((f"{name} {below}", found) for below, found in command.commands.items())
+            for below, found in command.commands.items():
+                unnamed = isinstance(command, FirstWordOrCommand) and below == "start"
+                yield (name if unnamed else f"{name} {below}"), found
         else:
             yield name, command
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.errors import ConfigError, NotFoundError, RenderError
+from fsdpkit.rendering.script import render
 from fsdpkit.sweeps.file import load_file
 from fsdpkit.sweeps.starting import Asked, Prepared, prepare
 from tests.conftest import Completed
@@ -123,8 +126,26 @@ def test_rungs_of_the_trainer_get_their_part_of_the_jobs_steps(
     prepared = sweep("training.steps=900", **keys)
     assert prepared.most == 900
     assert prepared.plan.job.spec.training.steps == 100  # type: ignore[union-attr]
+    # A trial must be one that its first, short rung takes.
+    late = {**keys, "parameters": {"training.optimizer.warmup_steps": {"int": [101, 200]}}}
+    with pytest.raises(ConfigError, match=r"is more than training.steps \(100\)"):
+        sweep("training.steps=900", **late)
     with pytest.raises(ConfigError, match=r"--set training.steps says how much"):
         sweep("training.steps=900", **{**keys, "halving": {"rungs": 3, "most": 900}})
+
+
+def test_a_template_that_hands_no_arguments_to_single_tasks_is_refused(
+    sweep: Callable[..., Prepared], tmp_path: Path
+) -> None:
+    """It would train the same thing in every trial."""
+    plan = sweep(**SEEDS).plan
+    spec = msgspec.structs.replace(plan.job.spec, array_args={"0": ["--x"]})
+    plan = replace(plan, job=replace(plan.job, spec=spec))
+    parts = {n: b.replace(b"array_args", b"args") for n, b in plan.template.parts.items()}
+    deaf = replace(plan, template=replace(plan.template, parts=parts))
+    assert "array_args+=(0 1 --x)" in render(plan, tmp_path / "run")
+    with pytest.raises(RenderError, match=r"torchrun .*: hands no array_args on"):
+        render(deaf, tmp_path / "run")
 
 
 def test_a_dry_run_shows_the_trials_and_makes_nothing(

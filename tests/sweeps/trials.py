@@ -15,11 +15,6 @@ x, goal = float(words["x"]), int(words.get("steps", 4))
 what = FATES.get(x)
 task = os.environ["FSDPKIT_TASK_DIR"]
 own = os.environ["SLURM_ARRAY_JOB_ID"] + "_" + os.environ["SLURM_ARRAY_TASK_ID"]
-if what == "fail":
-    sys.exit(3)
-if what == "cancel":
-    subprocess.run(["scancel", own])
-    time.sleep(60)
 if what == "requeue" and not os.path.exists(task + "/again"):
     open(task + "/again", "w").close()
     subprocess.run(["scontrol", "requeue", own])
@@ -38,6 +33,12 @@ while step < goal:
         file.write("done\\n")
 with open(saved, "w") as file:
     file.write(str(step))
+# These two have a value by now, and a good one.
+if what == "fail":
+    sys.exit(3)
+if what == "cancel":
+    subprocess.run(["scancel", own])
+    time.sleep(60)
 """
 """As many steps as it is told, of which it has done those that its last job did: the nearer x is to
 BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges."""
