@@ -158,7 +158,10 @@ class Model:
         return Written(len(data), hashlib.sha256(data).hexdigest())
 
     def load(self, file: Path) -> None:
-        self.shard = int.from_bytes(file.read_bytes()[:8], "big")
+        data = file.read_bytes()
+        if data != data[:8] * (SHARD_BYTES // 8):
+            raise ValueError(f"{file} is torn, and was not refused")
+        self.shard = int.from_bytes(data[:8], "big")
 
 
 def _mixed(*numbers: int) -> int:
