@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -36,6 +37,9 @@ settings.register_profile("same", patient, derandomize=True)
 settings.register_profile("search", patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# Collecting 7,000 tests makes objects that all stay: each worker looks at them no more.
+gc.disable()
+
 point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
 
 # A suite started in the background is deaf to Ctrl-C, and so would be the commands under test.
@@ -63,6 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         turn = 0 if slurm or newest else 1 if torch else 2
         turns[lane_of(item)] = min(turn, turns.get(lane_of(item), turn))
     items.sort(key=lambda item: turns[lane_of(item)])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def lane_of(item: pytest.Item) -> str:

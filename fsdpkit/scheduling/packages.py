@@ -21,14 +21,14 @@ import importlib.metadata as m, json, platform
 found = []
 for d in m.distributions():
     try:
-        name, url = d.metadata["Name"], {}
+        about, url = d.metadata, {}  # read once: half of all time
         try:
             url = json.loads(d.read_text("direct_url.json") or "{}")
         except ValueError:
             pass
         commit = (url.get("vcs_info") or {}).get("commit_id")
         place = url.get("url", "") + (f"@{commit}" if commit else "")
-        found.append([name, d.version, place])
+        found.append([about["Name"], about["Version"], place])
     except Exception:
         pass
 print(json.dumps([platform.python_version(), found]))

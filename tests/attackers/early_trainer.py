@@ -8,9 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 
 from breakpoints import hold
+from trainer import main
 
 if __name__ == "__main__":
     hold("start-up")
-    from trainer import main
-
     sys.exit(main())

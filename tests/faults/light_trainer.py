@@ -2,8 +2,9 @@
 
 To agents, batch shell and Slurm it is what the T5 trainer is: it reads the same variables and
 settings, beats the same heart, logs the same metrics, stops when it is asked to with the same
-status, and writes checkpoints in the background through fsdpkit.runs.checkpoint_writing. It starts
-in a tenth of a second; what is about torch itself (hangs, its checkpoints) is tried with T5.
+status, leaves its stack when it is asked to, and writes checkpoints in the background through
+fsdpkit.runs.checkpoint_writing. It starts in a tenth of a second; what is about torch itself is
+tried with T5.
 
 Its loss is no loss, but as exacting as one: each rank's shard depends on its whole past and on what
 all other ranks had, so that a step done twice, left out, or from another state shows in all that
@@ -39,6 +40,7 @@ from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.save_requests import Answer, answer, wish
+from fsdpkit.runs.stacks import leave_when_asked
 from fsdpkit.training.command_line import read_settings
 
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
@@ -156,7 +158,10 @@ class Model:
         return Written(len(data), hashlib.sha256(data).hexdigest())
 
     def load(self, file: Path) -> None:
-        self.shard = int.from_bytes(file.read_bytes()[:8], "big")
+        data = file.read_bytes()
+        if data != data[:8] * (SHARD_BYTES // 8):
+            raise ValueError(f"{file} is torn, and was not refused")
+        self.shard = int.from_bytes(data[:8], "big")
 
 
 def _mixed(*numbers: int) -> int:
@@ -270,7 +275,9 @@ def train() -> int:
     node = HeartbeatDir.of_this_node()
     assert node is not None
     hold("start-up")
-    heart = HeartbeatFile(node.rank(int(os.environ["LOCAL_RANK"])))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    leave_when_asked(node.stacks(local_rank))
+    heart = HeartbeatFile(node.rank(local_rank))
     heart.beat(0, "starting")
     model = Model(settings.seed)
     saves = Checkpointer(paths, settings, model)

@@ -2,7 +2,9 @@
 
 `CORE` has every fault once while training, and the other phases where they take another way through
 the code: start-up, checkpointing and shutdown for warnings, crashes and lost nodes. T5 is what is
-trained in a case of each phase and where torch has a part in it; elsewhere a light trainer will do.
+trained in one case of each phase; elsewhere a light trainer will do. What torch itself does when a
+rank hangs, or finds torn files, tests/slurm/test_hung_script.py and
+tests/training/test_checkpoint_faults.py try.
 `ALL` has every phase of every fault; tests take it with FSDPKIT_ALL_FAULTS=1, benchmarks/faults.py
 takes it always, both with T5.
 """
@@ -125,7 +127,7 @@ _CRASHED = Fault(
 _AGENT = ("node-failure", "crash", "unknown")
 
 FAULTS = (
-    replace(_WARNED, with_torch=("training",)),
+    replace(_WARNED, with_torch=("training", "shutdown")),
     replace(_WARNED, name="warning by SIGTERM", inject=by.warn_steps, core=("training",)),
     replace(_WARNED, name="warned twice", inject=by.warn_twice, core=("training",)),
     replace(_WARNED, name="time limit", inject=by.near_time_limit, phases=("training",)),
@@ -155,7 +157,6 @@ FAULTS = (
         told="after step",
         sets=("retry.hang_s=10",),
         phases=("training", "checkpointing"),
-        with_torch=("training", "checkpointing"),  # stacks tell who waits in a collective
     ),
     Fault(
         "agent killed",
@@ -163,7 +164,6 @@ FAULTS = (
         "requeue",
         causes=_AGENT,
         core=("training", "shutdown"),  # there the last checkpoint is being written without it
-        with_torch=("shutdown",),
     ),
     Fault("head's agent killed", by.kill_head_agent, "requeue", causes=_AGENT),
     Fault("head's agent hangs, one spare", by.stop_head_agent, "requeue", causes=_AGENT, spare=1),
@@ -186,7 +186,6 @@ FAULTS = (
         causes=("crash",),
         told=f"rank 1 on {by.LEFT}",
         phases=("training",),
-        with_torch=("training",),
     ),
 )
 

@@ -9,6 +9,7 @@ code, most of them with the light trainer.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -20,6 +21,7 @@ from tests.slurm.conftest import T5_LANE
 
 pytestmark = pytest.mark.slurm
 
+T5_ENTRY = "fsdp_t5.py"
 EVERYTHING = os.environ.get("FSDPKIT_ALL_FAULTS") == "1"
 
 
@@ -47,7 +49,7 @@ def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(case: Case
     try:
         assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
         assert trial.losses() == undisturbed
-        check_records(case, trial)
+        check_records(case, trial, trainer)
         check_checkpoints(trial)
         if case.fault.saves:
             assert trial.steps() == sorted(undisturbed), "a step was repeated"
@@ -55,7 +57,7 @@ def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(case: Case
         raise trial.error(f"{case}: {error}") from error
 
 
-def check_records(case: Case, trial: Trial) -> None:
+def check_records(case: Case, trial: Trial, trainer: Path) -> None:
     """What the run's records call it, whom they name, and what was then done about it."""
     fault, how = case.fault, case.how
     # Until Slurm has noticed itself that a node is gone, it may refuse the step on the others
@@ -77,7 +79,8 @@ def check_records(case: Case, trial: Trial) -> None:
         assert fault.told in trouble["message"]
         if trouble["cause"] == "hang":
             stacks = trial.task.attempt(0).rank_file(0, "stacks", 0).read_text()
-            assert "fsdp_t5.py" in stacks, "where the rank that waits for the other one was"
+            entry = T5_ENTRY if trainer == T5 else trainer.name
+            assert entry in stacks, "where the rank that waits for the other one was"
     if how == "requeue" and fault.recorded:
         ending = trial.ending(0)
         assert ending is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from tests.faults.outcomes import Losses, ended, resumed
 from tests.faults.trial import Bed, Trial
 
 pytestmark = [pytest.mark.slurm, LANE]
+
+ONE_NODE: Any = {"nodes": 1, "gpus": 2}
+"""Where what is decided does not depend on how many nodes there are."""
 
 
 def breaks(error: str, message: str, *once: int) -> dict[str, object]:
@@ -46,7 +50,7 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
 
 def test_no_more_restarts_than_the_policy_allows(bed: Bed, undisturbed: Losses) -> None:
     breaks_twice = breaks("RuntimeError", "a loose cable", 6, 12)
-    trial = bed.submit(breaks=breaks_twice, sets=["retry.restarts=1"])
+    trial = bed.submit(**ONE_NODE, breaks=breaks_twice, sets=["retry.restarts=1"])
     assert "retry.restarts" in ended(trial, 1, "crash")
     assert len(trial.launches()) == 2
     resumed(trial, undisturbed)
@@ -95,22 +99,22 @@ def test_a_run_saves_when_it_is_asked_to_and_goes_on(bed: Bed, undisturbed: Loss
 
 
 def test_out_of_memory_is_not_tried_again(bed: Bed) -> None:
-    trial = bed.submit(breaks=breaks("OutOfMemoryError", "CUDA out of memory."))
+    trial = bed.submit(**ONE_NODE, breaks=breaks("OutOfMemoryError", "CUDA out of memory."))
     assert "CUDA out of memory" in ended(trial, 1, "out-of-memory")
     assert len(trial.launches()) == 1
 
 
 def test_a_crash_ends_the_job_where_the_policy_says_stop(bed: Bed) -> None:
-    trial = bed.submit(hold="training", sets=["retry.on_crash=stop"])
+    trial = bed.submit(**ONE_NODE, hold="training", sets=["retry.on_crash=stop"])
     trial.strike(by.kill_rank)
-    assert "rank 1 on node2: " in ended(trial, 137, "crash")
+    assert "rank 1 on node1: " in ended(trial, 137, "crash")
     assert len(trial.launches()) == 1
 
 
 def test_a_warning_ends_the_job_after_a_checkpoint_where_the_policy_says_stop(
     bed: Bed, undisturbed: Losses
 ) -> None:
-    trial = bed.submit(hold="training", sets=["retry.on_time_limit=stop"])
+    trial = bed.submit(**ONE_NODE, hold="training", sets=["retry.on_time_limit=stop"])
     trial.strike(by.warn_shell)
     ended(trial, 75, "time-limit")
     assert max(trial.saved()) > 12

@@ -47,6 +47,7 @@ SETTINGS = (
     "training.batch_size=2",
     "training.metrics.every_steps=1",
     "training.evaluation.batches=0",
+    "training.data.limit=200",
     "retry.backoff_s=0.5",
     "retry.lost_s=8",
     "parameters.wait_s=10",

@@ -259,9 +259,7 @@ def in_the_store(
     results: Results,
 ) -> InTheStore:
     """Before the ranks meet in it, while they do, after it, and in that of the next launch."""
-    trial = bed.start(
-        trainer=EARLY, hold="start-up", then="training", sets=(*SHORT, "launch.warm=off")
-    )
+    trial = bed.start(trainer=EARLY, hold="start-up", then="training", sets=SHORT)
     host, port = endpoint(trial)
     words = dict.fromkeys(("plant_pickle", "spoil"), (str(marker),))
     assault = Assault(sam_outside, STORE, results, words)

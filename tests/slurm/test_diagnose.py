@@ -41,7 +41,8 @@ def test_one_job_is_diagnosed_from_the_queue_to_its_end(
     """A23, A25: never an end while it waits and runs; then the rank that began, and its words."""
     script = write_script("raises.py", RAISES_WHEN_TOLD)
     on_slurm.run(["scontrol", "update", "PartitionName=main", "State=DOWN"], check=True)
-    answer = submit(str(script), "--nodes", "2", "--gpus", "1", "--set", "retry.on_crash=stop")
+    shape = ("--nodes", "2", "--gpus", "1", "--set", "retry.on_crash=stop")
+    answer = submit(str(script), *shape, warm=True)
 
     def told() -> dict[str, Any]:
         return answer_of(fsdpkit("diagnose", answer["dir"], "--json"))

@@ -96,15 +96,16 @@ def expedites() -> bool:
 
 @pytest.mark.torch
 def test_t5_trains_on_two_nodes_of_two_ranks(submit: Submit) -> None:
-    words = ["--set", "training.steps=3", "--set", "training.metrics.every_steps=1"]
-    run = Run.open(submit("--nodes", "2", "--gpus", "2", *words)["dir"])
+    few = ("steps=3", "metrics.every_steps=1", "data.limit=200")
+    words = [word for setting in few for word in ("--set", f"training.{setting}")]
+    run = Run.open(submit("--nodes", "2", "--gpus", "2", *words, warm=True)["dir"])
     assert over(run) == "COMPLETED", everything_said(run.dir)
     assert [result["node"] for result in run.results()] == ["node1", "node2"]
 
 
 def test_each_task_of_an_array_is_told_apart(submit: Submit, write_script: Script) -> None:
     script = write_script("some.py", "import sys; sys.exit(3 * int(sys.argv[1] == '1'))")
-    words = ["--nodes", "2", "--gpus", "1", "--array", "0-1"]
+    words = ["--nodes", "1", "--gpus", "1", "--array", "0-1"]
     run = Run.open(submit(str(script), *words, "--", "{array_task}")["dir"])
     run.wait(poll_s=0.2)
     told = [state.describe() for state in run.states().values() if state]
@@ -161,10 +162,9 @@ def test_a_preempted_run_that_finishes_has_no_failed_step(
     write_script: Script,
     fsdpkit: Callable[..., Completed],
 ) -> None:
-    run = holding("--nodes", "3", "--gpus", "4")
-    other = submit(
-        str(write_script("who.py", WHO)), "--nodes", "3", "--gpus", "4", "--partition", "high"
-    )
+    whole_node = ("--nodes", "1", "--gpus", "4", "--set", "resources.nodelist=node2")
+    run = holding(*whole_node)
+    other = submit(str(write_script("who.py", WHO)), *whole_node, "--partition", "high")
     assert over(Run.open(other["dir"])) == "COMPLETED", everything_said(other["dir"])
     assert over(run) == "COMPLETED", everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
@@ -174,7 +174,7 @@ def test_a_preempted_run_that_finishes_has_no_failed_step(
 def test_cancel_with_a_last_checkpoint_ends_the_run(
     holding: Callable[..., Run], fsdpkit: Callable[..., Completed]
 ) -> None:
-    run = holding("--nodes", "2", "--gpus", "1")
+    run = holding("--nodes", "1", "--gpus", "2")
     told = fsdpkit("cancel", str(run.dir), "--save", "--wait")
     assert f"{run.id}: STOPPED" in told.stdout, everything_said(run.dir)
 

@@ -47,7 +47,8 @@ def sets(**settings: object) -> list[str]:
 
 
 def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
-    run = trained(submit("--nodes", "2", "--gpus", "4", *sets(steps=6, metrics__every_steps=1)))
+    quick = sets(steps=6, metrics__every_steps=1, data__limit=300)
+    run = trained(submit("--nodes", "2", "--gpus", "4", *quick))
     assert len(losses(run)) == 6
     assert losses(run)[-1] < losses(run)[0] - 0.5
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
@@ -91,12 +92,18 @@ def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(
 def test_a_run_goes_on_with_more_nodes_and_ranks_and_the_same_global_batch(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit
 ) -> None:
-    """`fsdpkit resume --nodes`: the same run with other resources, and the same losses."""
-    plain = sets(optimizer__schedule="constant", metrics__every_steps=1, evaluation__batches=0)
-    short, whole = sets(steps=5, batch_size=3), sets(steps=10, batch_size=3)
-    undisturbed = trained(submit("--nodes", "2", "--gpus", "1", *plain, *whole))
+    """`fsdpkit resume --nodes`: the same run with other resources, and the losses of a run that
+    always had as many samples a step."""
+    plain = sets(
+        optimizer__schedule="constant",
+        metrics__every_steps=1,
+        evaluation__batches=0,
+        data__limit=200,
+    )
+    short, whole = sets(steps=3, batch_size=3), sets(steps=6, batch_size=3)
+    undisturbed = trained(submit("--nodes", "1", "--gpus", "2", *plain, *whole))
     run = trained(submit("--nodes", "2", "--gpus", "1", *plain, *short))
-    wider = ["--nodes", "3", "--gpus", "2", *sets(steps=10, batch_size=1)]
+    wider = ["--nodes", "3", "--gpus", "2", *sets(steps=6, batch_size=1)]
     done = fsdpkit("resume", str(run.dir), *wider, "--wait", timeout_s=300)
     assert done.returncode == 0, done.stderr + everything_said(run.dir)
     run = Run.open(run.dir)

@@ -24,8 +24,9 @@ def test_states_come_from_the_controller(
 ) -> None:
     """A01, A41, L5: nodes meet although each calls itself 127.0.1.1, and success, failure and
     cancellation are all told without accounting."""
-    words = ["--nodes", "2", "--gpus", "1", "--time", "10", *COLD, "--json"]
-    good = answer_of(fsdpkit("submit", str(write_script("who.py", WHO)), *words))
+    words = ["--nodes", "1", "--gpus", "1", "--time", "10", *COLD, "--json"]
+    who = str(write_script("who.py", WHO))
+    good = answer_of(fsdpkit("submit", who, *words, "--nodes", "2"))
     run = Run.open(good["dir"])
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
