@@ -18,8 +18,10 @@ MODELS = Path(__file__).parent / "ranks" / "models.py"
 def plan(function: str) -> tuple[int, dict[str, Any], str]:
     """Exit status, answer, and what standard error says."""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "fsdpkit", "plan", "--gpu", "h100-80", "--json"]
-        + ["--model", f"{MODELS}:{function}"],
+        [
+            *(sys.executable, "-W", "ignore", "-m", "fsdpkit", "plan", "--gpu", "h100-80"),
+            *("--json", "--model", f"{MODELS}:{function}"),
+        ],
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     return ran.returncode, json.loads(ran.stdout), ran.stderr
