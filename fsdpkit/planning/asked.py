@@ -56,6 +56,12 @@ def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
             "takes less"
         )
         settings = replace(settings, model=replace(settings.model, attention="sdpa"))
+    if settings.sharding.activation_checkpointing == "offload":
+        notes.append(
+            "activations that are offloaded count as kept on the GPU: a run takes less than this"
+        )
+        sharding = replace(settings.sharding, activation_checkpointing="none")
+        settings = replace(settings, sharding=sharding)
     if settings.micro_batch == "auto":
         notes.append('micro_batch = "auto" is planned with whole batches; a run takes less at need')
         settings = replace(settings, micro_batch=None)

@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
+import fsdpkit
 from fsdpkit.planning.tape import HOST, Block, Collective, Kind, Operation, Phase, Tape
 from fsdpkit.training.units import plain_name
 
@@ -44,6 +46,8 @@ _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
+NOT_THE_PROGRAM = (str(Path(torch.__file__).parent), str(Path(fsdpkit.__file__).parent))
+"""Where files are that a person did not write."""
 _READ = torch.ops.aten._local_scalar_dense.default
 
 
@@ -412,6 +416,6 @@ def _caller() -> str:
     import traceback
 
     for frame in reversed(traceback.extract_stack()):
-        if "/torch/" not in frame.filename and "/planning/" not in frame.filename:
+        if not frame.filename.startswith(NOT_THE_PROGRAM):
             return f"{frame.filename}:{frame.lineno}"
     return "an unknown place"

@@ -7,7 +7,7 @@ from contextlib import closing
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import Asked, resolved
 from fsdpkit.planning.pretend import Kernels, backend, pretend
-from fsdpkit.planning.recorder import Recorder
+from fsdpkit.planning.recorder import NOT_THE_PROGRAM, Recorder
 from fsdpkit.planning.subjects import of_function, of_trainer
 from fsdpkit.planning.tape import Tape
 
@@ -54,10 +54,10 @@ def _not_followed(error: Exception) -> FsdpkitError:
     own = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if "/torch/" not in frame.filename and "/fsdpkit/" not in frame.filename
+        if not frame.filename.startswith(NOT_THE_PROGRAM)
     ]
     where = f" at {own[-1]}" if own else ""
-    what = (str(error).strip().splitlines() or [""])[0][:160]
+    what = (str(error).strip().splitlines() or [""])[0][:160].rstrip(".")
     return FsdpkitError(
         f"the step could not be followed{where}: {type(error).__name__}: {what}. Tensors have no "
         "values here, so what reads them, allocates by itself or has no fake version cannot be "
