@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 MODEL_ERROR = 0.05
 """Of the logarithm of a step's time: what the model leaves out, and runs differ by themselves."""
 _CHANGE = 0.02
-_ITERATIONS = 6
+_ITERATIONS, _SETTLED = 8, 0.003
 _STEP = 0.7
 """The most that one iteration changes a logarithm, where the linear answer is too far away."""
 
@@ -74,7 +74,10 @@ def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
         times, slopes = [time for time, _ in answers], np.array([slope for _, slope in answers])
         gain = doubt @ slopes.T @ np.linalg.inv(slopes @ doubt @ slopes.T + noise)
         off = measured - np.log(times) - slopes @ (start - found)
-        found = found + np.clip(start + gain @ off - found, -_STEP, _STEP)
+        change = np.clip(start + gain @ off - found, -_STEP, _STEP)
+        found = found + change
+        if np.abs(change).max() < _SETTLED:
+            break
     source = f"fitted to {samples[0].source}"
     if len(samples) > 1:
         source += f" and {len(samples) - 1} more"
