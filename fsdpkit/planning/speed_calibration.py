@@ -99,13 +99,21 @@ def with_bandwidths(
     """Bus bandwidths as `fsdpkit check --nodes` measures them, in 10^9 bytes a second: among one
     node's ranks, and of the whole nodes with one another. None: not measured."""
     measured = {"in_node_bytes": in_node_gb_s, "node_bytes": between_gb_s}
-    known = {k: Value(v * GB, 1.1, source) for k, v in measured.items() if v}
+    for name, gb_s in measured.items():
+        if gb_s:
+            before = with_value(before, name, Value(gb_s * GB, 1.1, source))
+    return before
+
+
+def with_value(before: Calibration, name: str, value: Value) -> Calibration:
+    """One rate measured by itself: whatever was thought of it before no longer counts. Raises
+    KeyError for what is no rate."""
+    machine = before.machine.replace(**{name: value})
     covariance = np.array(before.covariance)
-    for name in known:
-        at = NAMES.index(name)
-        covariance[at, :] = covariance[:, at] = 0.0
-        covariance[at, at] = math.log(1.1) ** 2
-    return Calibration(before.machine.replace(**known), _rows(covariance), before.samples)
+    at = NAMES.index(name)
+    covariance[at, :] = covariance[:, at] = 0.0
+    covariance[at, at] = math.log(value.factor) ** 2
+    return Calibration(machine, _rows(covariance), before.samples)
 
 
 def doubt_of(work: Work, calibration: Calibration) -> float:
