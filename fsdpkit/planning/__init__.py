@@ -1,7 +1,7 @@
-"""What a job would need and do, found without a GPU: its memory, its speed, its best settings.
+"""Know a job's memory and speed before it queues: `fsdpkit plan`, on a login node without a GPU.
 
-One step of the real training loop is recorded on fake tensors (the tape); its allocations are
-replayed through a model of CUDA's allocator, and its operations (`work.py`) through a model of the
-machine (`speed.py`). `tune.py` asks both about many settings. Nothing on the path of a submission
-imports the modules here that import torch.
+The real training step runs once on tensors without values (`pretend`), and what it makes, frees,
+computes and sends is written down (`recorder`, to a `tape`). The tape is replayed through a model
+of CUDA's caching allocator (`allocator`, `replay`); what that allocator never sees comes from a
+calibration record (`outside`). Importing this package imports no torch.
 """
