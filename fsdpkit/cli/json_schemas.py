@@ -35,6 +35,7 @@ from fsdpkit.cli.json_answers import (
     Verification,
     Written,
 )
+from fsdpkit.cli.json_plans import Plans
 from fsdpkit.cli.json_reports import (
     Change,
     Checked,
@@ -51,6 +52,7 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.overview import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
+    "plan": (Plans,),
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
     "status": (Status, Statuses),

@@ -16,6 +16,7 @@ from fsdpkit.errors import FsdpkitError
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
     "init": "Write a first job file, and your account into your defaults.",
+    "plan": "Say whether a job fits its GPUs' memory, before it queues.",
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
     "resume": "Continue a run that ended, on other resources if asked.",
     "status": "Show how runs stand.",

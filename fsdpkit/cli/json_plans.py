@@ -1,0 +1,106 @@
+"""What `fsdpkit plan --json` prints. Bytes throughout; everything is computed, nothing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.verdict import Verdict
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """Of one GPU at the peak of a step."""
+
+    card: str
+    card_bytes: int
+    limit_bytes: int
+    """What reserved and outside may take together."""
+    allocated_bytes: int
+    reserved_bytes: int
+    reserved_without_expandable_segments_bytes: int
+    context_bytes: int
+    nccl_bytes: int
+    communicators: int
+    total_bytes: int
+    """Reserved and outside."""
+    measured_bytes: int | None = None
+    """null: not measured."""
+    peak: str
+    """The moment: phase, module, operation."""
+    peak_step: int
+    """From 1."""
+    kinds: dict[str, int]
+    """What is allocated at the peak, by kind."""
+    made_by: dict[str, dict[str, int]]
+    """Of the two largest kinds: by operation."""
+    held_by: dict[str, dict[str, int]]
+    """Of the two largest kinds: by layer."""
+    weights_bytes: int
+    optimizer_bytes: int
+    gathered_bytes: int
+    """Gathered weights and messages, most at once."""
+    host_bytes: int
+    """Host memory that each rank's tensors take."""
+
+
+class OnePlan(Struct, frozen=True, kw_only=True):
+    """One set of settings. `memory` is null where they are refused; `refused` then says why."""
+
+    sets: list[str]
+    """KEY=VALUE on top of what was asked for."""
+    fit: Literal["fits", "tight", "does not fit", "refused"]
+    memory: Memory | None = None
+    refused: str | None = None
+    notes: list[str] = []
+    sources: dict[str, str] = {}
+    """Where the values outside of the allocator come from."""
+
+
+class Plans(Struct, frozen=True, kw_only=True):
+    """Of what was asked for; then, if it does not fit, what would, or all variations."""
+
+    schema: Literal["fsdpkit.plan/1"] = "fsdpkit.plan/1"
+    plans: list[OnePlan]
+
+
+def planned(found: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Plans:
+    return Plans(plans=[_one(list(sets), each) for sets, each in found])
+
+
+def _one(sets: list[str], found: Verdict | str) -> OnePlan:
+    if isinstance(found, str):
+        return OnePlan(sets=sets, fit="refused", refused=found)
+    from fsdpkit.planning.outside import SAFE
+
+    ran, around, card = found.replayed, found.outside, found.asked.card
+    memory = Memory(
+        card=card.name,
+        card_bytes=card.memory,
+        limit_bytes=int(card.memory * SAFE),
+        allocated_bytes=ran.allocated,
+        reserved_bytes=ran.reserved,
+        reserved_without_expandable_segments_bytes=found.segments.reserved,
+        context_bytes=around.context,
+        nccl_bytes=around.nccl,
+        communicators=around.communicators,
+        total_bytes=found.total,
+        peak=ran.where,
+        peak_step=ran.step + 1,
+        kinds={str(kind): size for kind, size in found.kinds.items()},
+        made_by={str(kind): sums for kind, sums in found.makers.items()},
+        held_by={str(kind): sums for kind, sums in found.holders.items()},
+        weights_bytes=found.weights,
+        optimizer_bytes=found.optimizer,
+        gathered_bytes=found.gathered,
+        host_bytes=ran.host,
+    )
+    return OnePlan(
+        sets=sets,
+        fit=found.fit,
+        memory=memory,
+        notes=list(found.notes),
+        sources=dict(around.sources),
+    )

@@ -1,0 +1,62 @@
+"""What is to be planned: settings, ranks and a card, decided before torch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fsdpkit.config.gpu import compute_type, type_problem
+from fsdpkit.config.training import TrainingSettings, for_device
+from fsdpkit.config.training.automatic import Device
+from fsdpkit.errors import ConfigError
+from fsdpkit.planning.cards import Card
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One rank's training step, and the GPU that it is to fit."""
+
+    settings: TrainingSettings
+    nodes: int
+    gpus: int
+    """Per node."""
+    card: Card
+    entry: Path
+    """The trainer of the job."""
+    model: str | None = None
+    """FILE.py:FUNCTION, in the place of the trainer."""
+    expandable: bool = True
+    """Whether the allocator has expandable segments."""
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
+
+
+def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
+    """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
+    what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
+    given, notes = asked.settings, []
+    if problem := type_problem(given.precision.param, asked.card.capability, asked.card.name):
+        raise ConfigError(problem)
+    device = Device(on_gpu=True, capability=asked.card.capability, triton=True, cores=8)
+    settings = for_device(given, device)
+    if settings.compile:
+        notes.append(
+            "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
+            "blocks, which keep more"
+        )
+    param = compute_type(given.precision.param, on_gpu=True, capability=asked.card.capability)
+    settings = replace(settings, compile=False, precision=replace(settings.precision, param=param))
+    if settings.model.attention in ("flex", "triton"):
+        notes.append(
+            f"attention is planned by sdpa, whose bias is a tensor: {settings.model.attention} "
+            "takes less"
+        )
+        settings = replace(settings, model=replace(settings.model, attention="sdpa"))
+    if settings.micro_batch == "auto":
+        notes.append('micro_batch = "auto" is planned with whole batches; a run takes less at need')
+        settings = replace(settings, micro_batch=None)
+    return settings, tuple(notes)

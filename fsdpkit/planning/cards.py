@@ -1,0 +1,91 @@
+"""GPUs by name: how much memory a driver shows, and what they can compute. No torch here.
+
+Memory is what `nvidia-smi` (AMD: `rocm-smi`, one die) gives as the total; makers' gigabytes are
+about as many GiB. Capability: NVIDIA, developer.nvidia.com/cuda-gpus.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from fsdpkit.config.gpu import Capability, parse_capability
+from fsdpkit.config.profile import NodeType
+from fsdpkit.errors import ConfigError, UsageError
+
+MIB, GB = 2**20, 10**9
+_FOLLOWED_BY = r"(?![a-z0-9])"
+
+
+@dataclass(frozen=True)
+class Card:
+    """`memory` in bytes; `known`: it is in the table, and not only somebody's number."""
+
+    name: str
+    memory: int
+    capability: Capability | None = None
+    known: bool = True
+
+
+CARDS = (
+    Card("V100-16", 16384 * MIB, (7, 0)),
+    Card("V100-32", 32768 * MIB, (7, 0)),
+    Card("A100-40", 40960 * MIB, (8, 0)),
+    Card("A100-80", 81920 * MIB, (8, 0)),
+    Card("A40-48", 46068 * MIB, (8, 6)),
+    Card("L40S-48", 46068 * MIB, (8, 9)),
+    Card("H100-80", 81559 * MIB, (9, 0)),
+    Card("H100-94", 95830 * MIB, (9, 0)),
+    Card("GH200-96", 97871 * MIB, (9, 0)),
+    Card("H200-141", 143771 * MIB, (9, 0)),
+    Card("B200-180", 183359 * MIB, (10, 0)),
+    Card("MI250X-64", 65520 * MIB),
+    Card("MI300X-192", 196592 * MIB),
+)
+
+
+def card_named(text: str) -> Card:
+    """`--gpu`: a name of the table, part of one that fits one only, or a memory such as "80" or
+    "24GB". Raises UsageError."""
+    words = text.strip().lower().replace(" ", "-").replace("_", "-")
+    if size := re.fullmatch(r"(\d{1,4}(?:\.\d+)?)-?(?:g|gb|gib)?", words):
+        return Card(f"{size[1]} GB", _bytes(float(size[1])), known=False)
+    bare = re.sub(r"(\d)-?(?:gb|gib|g)$", r"\1", words)
+    exact = [card for card in CARDS if card.name.lower() == bare]
+    found = exact or [card for card in CARDS if card.name.lower().split("-")[0] == bare]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = " or ".join(card.name.lower() for card in found)
+        raise UsageError(f"--gpu {text}: there are several of them: {names}")
+    near = get_close_matches(bare, [card.name.lower() for card in CARDS], 3)
+    known = ", ".join(card.name.lower() for card in CARDS)
+    raise UsageError(
+        f"--gpu {text[:60]}: not a GPU that fsdpkit knows "
+        f"({'did you mean ' + ' or '.join(near) if near else known}); "
+        "its memory in GB does, such as --gpu 48"
+    )
+
+
+def card_of(node: NodeType, where: str) -> Card:
+    """The GPU of a site's node type. Raises ConfigError where the profile does not say its memory;
+    `where` names the site."""
+    if node.gpu_memory_gb is None:
+        raise ConfigError(
+            f"{where} does not say how much memory its GPUs have: name one by --gpu, such as "
+            "--gpu h100-80 or --gpu 80"
+        )
+    title = (node.gpu or "").lower()
+    for card in CARDS:
+        model, _, size = card.name.lower().partition("-")
+        if re.search(model + _FOLLOWED_BY, title) and float(size) == node.gpu_memory_gb:
+            return card
+    capability = parse_capability(node.compute_capability) if node.compute_capability else None
+    name = node.gpu or f"{node.gpu_memory_gb:g} GB"
+    return Card(name, _bytes(node.gpu_memory_gb), capability, known=False)
+
+
+def _bytes(gigabytes: float) -> int:
+    """Of a number whose unit nobody gave: the smaller one, so that a plan that fits does fit."""
+    return round(gigabytes * GB)

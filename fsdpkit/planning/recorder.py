@@ -1,0 +1,414 @@
+"""Writes a tape of what a program does with tensors of one device: fake ones or real ones.
+
+Below autograd, FSDP and DTensor every operation on plain tensors comes by here, whoever asked for
+it. A block of memory is a storage: it is born with the operation that first returns it and dies
+when Python and autograd have let go of it, or when FSDP resizes it to nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, UntypedStorage, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from fsdpkit.planning.tape import HOST, Block, Collective, Kind, Operation, Phase, Tape
+from fsdpkit.training.units import plain_name
+
+_COLLECTIVES = {
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "broadcast_": "broadcast",
+}
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Use as a context around everything, building included; `tape` is what there was.
+
+    device: whose memory is written down. Other devices' is the host's (stream `HOST`).
+    stream: tells the number of the stream that work is given to at the moment.
+    vocabulary: the last dimension of tensors that are scores; 0: none are.
+    What the host reads of a tensor without values is taken for 1, and noted.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        stream: Callable[[], int] = lambda: 0,
+        *,
+        vocabulary: int = 0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape = Tape(torch=torch.__version__)
+        self._device, self._stream = device.type, stream
+        self._vocabulary = vocabulary
+        self._alive: dict[int, tuple[Block, Any]] = {}
+        self._paths: dict[nn.Module, str] = {}
+        self._stack: list[nn.Module] = []
+        self._starts: list[int] = [0]  # sequence numbers of autograd at which modules change
+        self._modules: list[str] = [""]
+        self._recomputed: str | None = None
+        self._backward_began: int | None = None
+        self._recompute_began: int | None = None
+        self._in_optimizer = self._muted = self._built = False
+
+    # What the caller says
+
+    def model_is_built(self, model: nn.Module) -> None:
+        """From here on there are steps. What the model holds are its weights."""
+        self._paths = {module: plain_name(name) for name, module in model.named_modules()}
+        self._label([*model.parameters(), *model.buffers()], "weights")
+        for block, _ in self._alive.values():
+            if block.kind == "temporary":
+                block.kind = "other"
+        self._built = True
+        self.tape.began, self.tape.work_began = self.tape.events, len(self.tape.work)
+
+    def step_is_done(self) -> None:
+        self._leave_backward()
+        self.tape.steps.append(self.tape.events)
+        self.tape.work_steps.append(len(self.tape.work))
+
+    # Where the program is
+
+    @property
+    def phase(self) -> Phase:
+        if self._in_optimizer:
+            return "optimizer"
+        if torch._C._current_graph_task_id() != -1:
+            return "recompute" if self._stack else "backward"
+        if not self._built:
+            return "build"
+        return "forward" if self._stack else "between"
+
+    def _module(self, phase: Phase) -> str:
+        if phase == "backward":
+            if self._recomputed is not None:
+                return self._recomputed
+            node = torch._C._current_autograd_node()
+            at = bisect_right(self._starts, node._sequence_nr()) - 1 if node is not None else 0
+            return self._modules[at]
+        return self._paths.get(self._stack[-1], "") if self._stack else ""
+
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if self._backward_began is not None and torch._C._current_graph_task_id() != -1:
+            if not self._stack:
+                self._recompute_began = self.tape.events
+                self._recomputed = self._paths.get(module, "")
+            self._stack.append(module)
+            return
+        self._leave_backward()
+        self._stack.append(module)
+        self._mark(self._paths.get(module, ""))
+
+    def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack and self._stack.pop() is not module:
+            pass  # a block's recomputation ends early, by an exception
+        if self._recompute_began is not None:
+            if not self._stack:
+                self._survivors(self._recompute_began, "activations")
+                self._recompute_began = None
+        else:
+            self._mark(self._paths.get(self._stack[-1], "") if self._stack else "")
+
+    def _mark(self, path: str) -> None:
+        self._starts.append(torch._C._autograd._get_sequence_nr())
+        self._modules.append(path)
+
+    def _enter_backward(self) -> None:
+        if self._backward_began is None:
+            began = self.tape.steps[-1] if self.tape.steps else self.tape.began
+            self._survivors(began, "activations")
+            self._backward_began = self.tape.events
+
+    def _leave_backward(self) -> None:
+        if self._backward_began is not None:
+            self._survivors(self._backward_began, "gradients")
+            self._backward_began = self._recomputed = None
+
+    def _survivors(self, since: int, kind: Kind) -> None:
+        """What was made since that event and is still there, and is nothing else yet."""
+        for block, _ in self._alive.values():
+            if block.born >= since and block.kind in ("temporary", "reduction"):
+                block.kind = kind
+
+    def _label(self, tensors: Iterable[Any], kind: Kind) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, DTensor):
+                tensor = tensor.to_local()
+            if isinstance(tensor, Tensor) and not tensor.is_meta:
+                found = self._alive.get(tensor.untyped_storage()._cdata)
+                if found:
+                    found[0].kind = kind
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._leave_backward()
+        groups = optimizer.param_groups
+        self._label((p.grad for group in groups for p in group["params"]), "gradients")
+        self._in_optimizer = True
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._in_optimizer = False
+        self._label(tree_iter([*optimizer.state.values()]), "optimizer")
+
+    # Blocks
+
+    def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor | None) -> Block:
+        phase = self.phase
+        on_device = (
+            storage.device.type == self._device
+            if tensor is None
+            else (tensor.device.type == self._device)
+        )
+        block = Block(
+            size=storage.nbytes(),
+            stream=self._stream() if on_device else HOST,
+            born=self._next(),
+            phase=phase,
+            module=self._module(phase),
+            operation=operation,
+        )
+        if tensor is not None and self._is_scores(tensor):
+            block.kind = "logits"
+        self.tape.blocks.append(block)
+        key = storage._cdata
+        self._alive[key] = block, weakref.ref(storage, lambda _: self._died(key))
+        return block
+
+    def _died(self, key: int) -> None:
+        if found := self._alive.pop(key, None):
+            found[0].died = self._next()
+
+    def _next(self) -> int:
+        self.tape.events += 1
+        return self.tape.events
+
+    def _is_scores(self, tensor: Tensor) -> bool:
+        return self._vocabulary > 0 and tensor.ndim > 1 and tensor.shape[-1] == self._vocabulary
+
+    def _resize(self, storage: UntypedStorage, size: int, resize: Callable[..., Any]) -> Any:
+        key = storage._cdata
+        found = self._alive.get(key)
+        if found is None or storage.nbytes() == size:
+            return resize(storage, size)
+        before = found[0]
+        if before.size:
+            before.died = self._next()
+        result = resize(storage, size)
+        phase = self.phase
+        after = Block(
+            size=size,
+            stream=before.stream if before.stream == HOST else self._stream(),
+            born=self._next(),
+            phase=phase,
+            module=self._module(phase),
+            operation="resize_",
+            kind="gathered",
+        )
+        self._alive[key] = after, found[1]
+        if size:
+            self.tape.blocks.append(after)
+        return result
+
+    # Operations
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # comes back as operations on its shards
+        if self._muted:
+            return func(*args, **kwargs)
+        if torch._C._current_graph_task_id() != -1:
+            self._enter_backward()
+        if func is _READ and isinstance(args[0], FakeTensor):
+            return self._assume(args[0])
+        namespace = func.namespace
+        result = func(*args, **kwargs)
+        outputs = [t for t in tree_iter(result) if isinstance(t, Tensor)]
+        name = func.overloadpacket.__name__
+        made = 0
+        for tensor in outputs:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._alive:
+                if not tensor.is_meta:
+                    self._born(storage, name, tensor)
+                made += storage.nbytes()
+        if namespace in ("c10d", "_c10d_functional"):
+            self._collective(name, args)
+        elif made or func._schema.is_mutable:
+            self._operation(func, name, args, kwargs, result, outputs)
+        return result
+
+    def _operation(
+        self, func: Any, name: str, args: Any, kwargs: Any, result: Any, outputs: list[Tensor]
+    ) -> None:
+        inputs = {id(t): t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+        tensors = [*inputs.values(), *outputs]
+        if not any(t.device.type == self._device for t in tensors):
+            return
+        if name in ("empty", "empty_strided", "new_empty", "empty_like", "new_empty_strided"):
+            return
+        mutable = func._schema.is_mutable
+        written = [
+            value
+            for argument, value in zip(func._schema.arguments, args, strict=False)
+            if argument.alias_info and argument.alias_info.is_write
+        ]
+        written += [v for k, v in kwargs.items() if k == "out"] if mutable else []
+        into = [t for t in tree_iter(written) if isinstance(t, Tensor)] if mutable else outputs
+        count = flop_registry.get(func.overloadpacket)
+        phase = self.phase
+        self.tape.work.append(
+            Operation(
+                name=name,
+                flops=int(count(*args, **kwargs, out_val=result)) if count else 0,
+                bytes_read=sum(map(_bytes, inputs.values())),
+                bytes_written=sum(map(_bytes, into)),
+                phase=phase,
+                module=self._module(phase),
+                stream=self._stream(),
+                dtype=str(tensors[-1].dtype).removeprefix("torch."),
+            )
+        )
+        if name in ("split_with_sizes_copy", "all_gather_copy_in"):
+            self._label([*into, *outputs], "gathered")
+        elif name == "chunk_cat":
+            self._label([*into, *outputs], "reduction")
+
+    def _collective(self, name: str, args: tuple[Any, ...]) -> None:
+        kind = _COLLECTIVES.get(name)
+        if kind is None and name in ("wait_tensor", "barrier"):
+            return
+        tensors = [t for t in tree_iter(args) if isinstance(t, Tensor)]
+        group, ranks = _group_of(args)
+        phase = self.phase
+        self.tape.groups[group] = ranks
+        self.tape.work.append(
+            Collective(
+                name=kind or "other",  # type: ignore[arg-type]
+                bytes=max(map(_bytes, tensors), default=0),
+                ranks=ranks,
+                group=group,
+                phase=phase,
+                module=self._module(phase),
+                stream=self._stream(),
+            )
+        )
+        if kind == "all_gather":
+            self._label(tensors, "gathered")
+        elif kind == "reduce_scatter":
+            self._label(tensors, "reduction")
+
+    def _also_used(self, tensor: Tensor, stream: Any) -> None:
+        if found := self._alive.get(tensor.untyped_storage()._cdata):
+            block, number = found[0], int(getattr(stream, "stream_id", 0))
+            if number not in block.also_used_on:
+                block.also_used_on = (*block.also_used_on, number)
+
+    def _assume(self, tensor: Tensor) -> Any:
+        note = f"a {str(tensor.dtype).removeprefix('torch.')} in {_caller()}"
+        if note not in self.tape.assumed:
+            self.tape.assumed.append(note)
+        if tensor.dtype is torch.bool:
+            return True
+        return 1.0 if tensor.dtype.is_floating_point else 1
+
+    # Beginning and end
+
+    @contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Everything inside is written down."""
+        resize, propagate = (
+            UntypedStorage.resize_,
+            ShardingPropagator._propagate_tensor_meta_non_cached,
+        )
+
+        def muted(*arguments: Any) -> Any:
+            # DTensor finds out shapes by running whole tensors: nothing that a rank ever holds.
+            before, self._muted = self._muted, True
+            try:
+                return propagate(*arguments)
+            finally:
+                self._muted = before
+
+        hooks = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        changed: list[tuple[Any, str, Any]] = [
+            (Tensor, "record_stream", lambda t, stream: self._also_used(t, stream)),
+            (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
+            (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
+        ]
+        before = [(place, name, place.__dict__.get(name)) for place, name, _ in changed]
+        for place, name, new in changed:
+            setattr(place, name, new)
+        try:
+            with self:
+                yield self
+        finally:
+            for place, name, old in before:
+                if old is None:
+                    delattr(place, name)  # it is a parent's
+                else:
+                    setattr(place, name, old)
+            for hook in hooks:
+                hook.remove()
+            self._alive.clear()
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _group_of(args: tuple[Any, ...]) -> tuple[str, int]:
+    """Name and size of the group of ranks among a collective's arguments."""
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject):
+            try:
+                group = dist.ProcessGroup.unbox(arg)
+            except (RuntimeError, TypeError):
+                continue
+            return group.group_name, group.size()
+    name = next((arg for arg in reversed(args) if isinstance(arg, str)), "")
+    found = next((g for g in c10d._world.pg_map if g.group_name == name), None)
+    return name, found.size() if found is not None else 0
+
+
+def _caller() -> str:
+    """The line of the program, outside torch and this package, that is running."""
+    import traceback
+
+    for frame in reversed(traceback.extract_stack()):
+        if "/torch/" not in frame.filename and "/planning/" not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}"
+    return "an unknown place"

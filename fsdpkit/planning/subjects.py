@@ -1,0 +1,242 @@
+"""What is trained on the tape: the job's own trainer, or a model that a function gives."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.training.agreement import Votes
+from fsdpkit.training.distributed import Ranks
+from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
+from fsdpkit.training.metrics import Metrics
+from fsdpkit.training.optimizers import make_optimizer
+from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.sharding import shard
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A sharded model with its optimizer, and a step to be called with its number."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: Callable[[int], None]
+    close: Callable[[], None] = lambda: None
+
+
+Build = Callable[[Ranks], Subject]
+
+
+def of_trainer(entry: Path, settings: TrainingSettings) -> tuple[Build, int]:
+    """The trainer's own model and step, on batches as long as they can be; and the vocabulary.
+
+    Raises UsageError for a script that is none of this shape.
+    """
+    trainer = _trainer(entry)
+    vocabulary = int(settings.model.dimensions()["vocab_size"])
+
+    def build(ranks: Ranks) -> Subject:
+        model, config = trainer.build(settings, 0, ranks)
+        optimizer = make_optimizer(model, settings.optimizer)
+        folder = tempfile.TemporaryDirectory(prefix="fsdpkit-plan-")
+        metrics = Metrics(TaskPaths(Path(folder.name)), ranks)
+        parts = trainer.Parts(
+            settings=settings,
+            ranks=ranks,
+            config=config,
+            model=model,
+            optimizer=optimizer,
+            scaler=loss_scaler(settings.precision, model, ranks),
+            metrics=metrics,
+            votes=Votes(ranks),
+            micro_batches=MicroBatches(model, ranks, settings.micro_batch, settings.batch_size),
+        )
+        model.train()
+        batches = _batches(trainer, settings)
+
+        def step(number: int) -> None:
+            trainer.train_step(parts, batches, number)
+
+        def close() -> None:
+            metrics.close()
+            folder.cleanup()
+
+        return Subject(model, optimizer, step, close)
+
+    return build, vocabulary
+
+
+def _trainer(entry: Path) -> Any:
+    """The module of a job's script, which must be one that trains T5 step by step."""
+    if str(entry.parent) not in sys.path:
+        sys.path.insert(0, str(entry.parent))
+    source = entry.read_text(encoding="utf-8")
+    if not all(f"def {name}(" in source for name in ("train_step", "build", "main")):
+        raise UsageError(
+            f"{entry.name} is not the T5 trainer, so its step is not known here: name a function "
+            "that gives the model and a batch, by --model FILE.py:FUNCTION"
+        )
+    return importlib.import_module(entry.stem)
+
+
+def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
+    data = settings.data
+    multiple = data.multiple if isinstance(data.multiple, int) else 1
+    source, target = (
+        -(-n // multiple) * multiple for n in (data.source_length, data.target_length)
+    )
+    rows = settings.batch_size
+    while True:
+        ids = torch.ones(rows, source, dtype=torch.int64)
+        labels = torch.ones(rows, target, dtype=torch.int64)
+        segments = (ids.clone(), labels.clone()) if data.packing else None
+        yield trainer.Batch(ids, ids > 0, labels, segments)
+
+
+KEYS = ("model", "batch", "loss", "blocks", "vocabulary", "last")
+
+
+def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
+    """FILE.py:FUNCTION: a function that returns a dict with
+
+    - "model": on the meta device (`with torch.device("meta")`), or built with values;
+    - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
+      (`model(**batch)`);
+    - "loss": optional, a function of the model's output and the batch; else the output itself, or
+      its `loss`;
+    - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
+    - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
+
+    Raises UsageError.
+    """
+    given = _call(name)
+    vocabulary = int(given.get("vocabulary") or _vocabulary(given["model"]))
+
+    def build(ranks: Ranks) -> Subject:
+        model = shard(
+            given["model"].to("meta"),
+            settings.sharding,
+            settings.precision,
+            ranks,
+            blocks=given.get("blocks", ()),
+            fill=_fill,
+            fill_buffers=_fill,
+            last=given.get("last", ()),
+        )
+        optimizer = make_optimizer(model, settings.optimizer)
+        scaler = loss_scaler(settings.precision, model, ranks)
+        pieces = MicroBatches(model, ranks, settings.micro_batch, _rows(given["batch"]))
+        model.train()
+
+        def forward_backward(part: _Rows) -> Tensor:
+            loss = _loss(given, model, part.values)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        def step(number: int) -> None:
+            batch = tree_map_only(
+                Tensor, lambda t: torch.ones_like(t, device="cpu"), given["batch"]
+            )
+            batch = tree_map_only(Tensor, lambda t: t.to(ranks.device), batch)
+            pieces.run(_Rows(batch), forward_backward)
+            scaler.unscale_(optimizer)
+            norm = clip_gradients(model, settings.grad_clip)
+            update(optimizer, scaler, norm, settings.non_finite, ranks, number + 1)
+            optimizer.zero_grad()
+
+        return Subject(model, optimizer, step)
+
+    return build, vocabulary
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A batch of any shape, cut along its first dimension."""
+
+    values: Any
+
+    def split(self, rows: int) -> list[_Rows]:
+        count = _rows(self.values)
+        return [
+            _Rows(tree_map_only(Tensor, itemgetter(slice(at, at + rows)), self.values))
+            for at in range(0, count, rows)
+        ]
+
+
+def _rows(batch: Any) -> int:
+    found: list[Tensor] = []
+    tree_map_only(Tensor, found.append, batch)
+    if not found or not found[0].ndim:
+        raise UsageError('"batch" has no tensor with a dimension of samples')
+    return len(found[0])
+
+
+def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
+    if wanted := given.get("loss"):
+        loss = wanted(output, batch)
+    else:
+        loss = getattr(output, "loss", output)
+    if not isinstance(loss, Tensor) or loss.ndim:
+        raise UsageError(
+            'the model gives no loss, a scalar: return a "loss" beside the model, a function of '
+            "its output and the batch"
+        )
+    return loss
+
+
+def _call(name: str) -> dict[str, Any]:
+    file, _, function = name.rpartition(":")
+    path = Path(file)
+    if not file or not path.is_file():
+        raise UsageError(
+            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is no file"
+        )
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--model {name}: {path.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickles look there
+    spec.loader.exec_module(module)
+    made = getattr(module, function, None)
+    if not callable(made):
+        raise UsageError(f"--model {name}: {path.name} has no function {function}")
+    given = made()
+    if not isinstance(given, Mapping) or not {"model", "batch"} <= given.keys():
+        raise UsageError(f'--model {name}: return a dict with "model" and "batch"')
+    if unknown := given.keys() - set(KEYS):
+        raise UsageError(
+            f"--model {name}: {', '.join(sorted(map(str, unknown)))}: not among {', '.join(KEYS)}"
+        )
+    if not isinstance(given["model"], nn.Module):
+        raise ConfigError(f'--model {name}: "model" is no torch.nn.Module')
+    return dict(given)
+
+
+def _vocabulary(model: nn.Module) -> int:
+    """The most rows of an embedding: what a language model scores."""
+    rows = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return max(rows, default=0)
+
+
+def _fill(name: str, tensor: Tensor, generator: torch.Generator) -> None:
+    """Any finite values: they do not count here."""
+    tensor.fill_(0.01)

@@ -1,0 +1,112 @@
+"""What one rank did in some steps, in order: blocks of memory, operations, messages. No torch here.
+
+Sizes are bytes as the program asked for them; what an allocator makes of them is `allocator`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["build", "forward", "backward", "recompute", "optimizer", "between"]
+"""`recompute` is a checkpointed block's forward within backward; `between` everything that no
+other phase has, such as the norm of the gradients."""
+
+Kind = Literal[
+    "weights",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "reduction",
+    "logits",
+    "activations",
+    "temporary",
+    "other",
+]
+KINDS: tuple[Kind, ...] = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "reduction",
+    "activations",
+    "logits",
+    "temporary",
+    "other",
+)
+"""In the order in which a picture stacks them."""
+
+
+HOST = -1
+"""The `stream` of a block of host memory."""
+
+
+@dataclass
+class Block:
+    """One piece of the device's memory over its life. Born at event `born`, freed at `died`."""
+
+    size: int
+    """Bytes."""
+    stream: int
+    """0 is the stream that computes."""
+    born: int
+    phase: Phase
+    module: str
+    """Path of the module that ran, without wrappers; empty outside of all."""
+    operation: str
+    """What made it, as torch names it: `mm`, `native_dropout`."""
+    died: int | None = None
+    """None: alive at the end."""
+    kind: Kind = "temporary"
+    also_used_on: tuple[int, ...] = ()
+    """Streams that must have finished with it before it is reused (`record_stream`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One kernel's worth of work. `flops` of matrix products and attention alone."""
+
+    name: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    phase: Phase
+    module: str
+    stream: int
+    dtype: str
+    """Of what it writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One message. `bytes`: the whole buffer, which an all-gather makes, a reduce-scatter takes."""
+
+    name: Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "other"]
+    bytes: int
+    ranks: int
+    group: str
+    """Name of the group of ranks."""
+    phase: Phase
+    module: str
+    stream: int
+
+
+@dataclass
+class Tape:
+    """`blocks` by birth; `work` in the order in which the host issued it; `steps` marks where each
+    step ended, as an event number."""
+
+    blocks: list[Block] = field(default_factory=list)
+    work: list[Operation | Collective] = field(default_factory=list)
+    events: int = 0
+    began: int = 0
+    """The event at which the first step begins: everything before belongs to building."""
+    steps: list[int] = field(default_factory=list)
+    work_steps: list[int] = field(default_factory=list)
+    """Length of `work` at the end of each step; `work_began` before the first."""
+    work_began: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    """Groups of ranks that sent anything, each with its size: a communicator each."""
+    assumed: list[str] = field(default_factory=list)
+    """Values that the host read from the device, which has none here, and where."""
+    torch: str = ""

@@ -1,0 +1,107 @@
+"""A verdict as a table for a terminal. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fsdpkit.planning.outside import SAFE
+from fsdpkit.planning.tape import Kind
+from fsdpkit.planning.verdict import Verdict
+
+GIB, MIB = 2**30, 2**20
+NAMES: dict[Kind, str] = {
+    "weights": "weights (shards)",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "gathered": "gathered units",
+    "reduction": "reduction buffers",
+    "activations": "activations",
+    "logits": "scores of the vocabulary",
+    "temporary": "temporary",
+    "other": "other (cuBLAS, batch)",
+}
+
+
+def size(count: int) -> str:
+    """Bytes, in GiB or MiB."""
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
+
+
+def table(found: Verdict) -> Iterator[str]:
+    """The whole answer, line by line."""
+    asked, replayed = found.asked, found.replayed
+    settings = asked.settings
+    what = asked.model or settings.model.source
+    yield (
+        f"{what} on {asked.nodes} x {asked.gpus} GPUs, {asked.card.name} "
+        f"({size(asked.card.memory)}), {settings.sharding.engine} {settings.sharding.strategy}, "
+        f"activation checkpointing {settings.sharding.activation_checkpointing}"
+    )
+    yield ""
+    yield headline(found)
+    yield ""
+    yield f"{'per GPU':26}{'computed':>12}{'measured':>15}"
+    rows = [
+        ("allocated by tensors", replayed.allocated),
+        ("reserved by torch", replayed.reserved),
+        ("outside: CUDA context", found.outside.context),
+        (f"outside: NCCL, {_communicators(found)}", found.outside.nccl),
+        ("total", found.total),
+        (f"limit, {SAFE:.0%} of the card", int(asked.card.memory * SAFE)),
+    ]
+    for name, value in rows:
+        measured = "" if name.startswith(("limit", "outside")) else "not measured"
+        yield f"{name:26}{size(value):>12}{measured:>15}".rstrip()
+    other = found.segments if asked.expandable else found.expandable
+    how = "without" if asked.expandable else "with"
+    yield f"{'reserved ' + how + ' expandable segments':38}{size(other.reserved)}"
+    yield ""
+    yield f"most at once in step {replayed.step + 1}: {replayed.where}"
+    for kind, count in found.kinds.items():
+        if count >= MIB or count * 200 >= replayed.allocated:
+            yield f"  {NAMES[kind]:26}{size(count):>12}  {count / replayed.allocated:4.0%}"
+            if made := found.makers.get(kind):
+                yield f"    made by {_pairs(made)}"
+            if held := found.holders.get(kind):
+                yield f"    held by {_pairs(held)}"
+    yield f"gathered weights and messages, most at once: {size(found.gathered)}"
+    if replayed.host > MIB:
+        yield f"host memory of each rank's tensors: {size(replayed.host)}"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def headline(found: Verdict) -> str:
+    """Fits or not, and by how much."""
+    over = found.replayed.reserved - found.room
+    if found.fit == "fits":
+        return f"fits: {size(-over)} to spare"
+    if found.fit == "tight":
+        return (
+            f"tight: reserved is {size(over)} above the limit; it runs by giving cached memory "
+            "back in each step"
+        )
+    return f"does not fit: {size(over)} too much"
+
+
+def rows(variations: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Iterator[str]:
+    """One line a variation."""
+    width = max((len(", ".join(sets)) for sets, _ in variations), default=0)
+    yield f"{'':{width}}  {'allocated':>11}{'reserved':>12}{'total':>12}{'host':>12}  verdict"
+    for sets, found in variations:
+        name = f"{', '.join(sets):{width}}"
+        if isinstance(found, str):
+            yield f"{name}  refused: {found.splitlines()[0] if found else ''}"
+            continue
+        ran = found.replayed
+        sizes = [f"{size(n):>12}" for n in (ran.reserved, found.total, ran.host)]
+        yield f"{name}  {size(ran.allocated):>11}{''.join(sizes)}  {found.fit}"
+
+
+def _communicators(found: Verdict) -> str:
+    count = found.outside.communicators
+    return f"{count} group{'s' if count != 1 else ''}"
+
+
+def _pairs(sums: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size(count)}" for name, count in sums.items())

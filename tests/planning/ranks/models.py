@@ -1,0 +1,80 @@
+"""Models for `fsdpkit plan --model`, small enough for real ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Reader(nn.Module):
+    def __init__(self, layer: type[nn.Module] = Layer) -> None:
+        super().__init__()
+        self.token = nn.Embedding(256, 64)
+        self.layers = nn.Sequential(*(layer(64) for _ in range(3)))
+        self.head = nn.Linear(64, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layers(self.token(tokens)))
+
+
+def cross_entropy(scores: Tensor, batch: Tensor) -> Tensor:
+    return F.cross_entropy(scores.float().flatten(0, 1), batch.flatten(), reduction="sum")
+
+
+def reader() -> dict[str, Any]:
+    with torch.device("meta"):
+        model = Reader()
+    batch = torch.zeros(4, 48, dtype=torch.int64)
+    return {"model": model, "batch": batch, "loss": cross_entropy, "blocks": [Layer]}
+
+
+def llama() -> dict[str, Any]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=264, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager",
+    )  # fmt: skip
+    ids = torch.zeros(4, 32, dtype=torch.int64)
+    return {"model": LlamaForCausalLM(config), "batch": {"input_ids": ids, "labels": ids}}
+
+
+class Branching(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum().item() > 0 else x
+
+
+def branching() -> dict[str, Any]:
+    given = reader()
+    return {**given, "model": Reader(Branching).to("meta"), "blocks": [Branching]}
+
+
+class Numpy(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.from_numpy(x.detach().cpu().numpy())
+
+
+def through_numpy() -> dict[str, Any]:
+    given = reader()
+    return {**given, "model": Reader(Numpy).to("meta"), "blocks": [Numpy]}
+
+
+def no_loss() -> dict[str, Any]:
+    return {key: value for key, value in reader().items() if key != "loss"}
+
+
+def misspelt() -> dict[str, Any]:
+    return {**reader(), "los": cross_entropy}

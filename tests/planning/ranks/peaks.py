@@ -1,0 +1,107 @@
+"""Ranks that train, or one that pretends to, and the most memory that their tensors took.
+
+    peaks.py real|pretended WORLD CASES
+
+CASES is JSON: lists of `KEY=VALUE`. Prints JSON: bytes of each case, rank 0's.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from fsdpkit.config.training import load_settings
+from fsdpkit.planning.asked import Asked, resolved
+from fsdpkit.planning.cards import card_named
+from fsdpkit.planning.subjects import of_function, of_trainer
+from fsdpkit.planning.taping import tape_of
+from fsdpkit.planning.verdict import course
+from fsdpkit.training import process_group
+
+ROOT = Path(__file__).resolve().parents[3]
+ENTRY = ROOT / "examples" / "T5-fsdp" / "fsdp_t5.py"
+
+
+class Held(TorchDispatchMode):
+    """Weighs all storages that any operation has touched and that are still there, by what they
+    have at that moment: it knows nothing of births, deaths and resizing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: dict[int, weakref.ref[Any]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter((args, kwargs, result)):
+            if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu":
+                storage = tensor.untyped_storage()
+                self.there.setdefault(storage._cdata, weakref.ref(storage, self._gone(storage)))
+        held = (reference() for reference in list(self.there.values()))
+        self.peak = max(self.peak, sum(s.nbytes() for s in held if s is not None))
+        return result
+
+    def _gone(self, storage: Any) -> Any:
+        key = storage._cdata
+        return lambda _: self.there.pop(key, None)
+
+
+def asked(case: list[str], ranks: int) -> Asked:
+    own = [text for text in case if not text.startswith("model=")]
+    model = next((text[6:] for text in case if text.startswith("model=")), None)
+    settings = load_settings({}, own)
+    # Two ranks a node, so that a hybrid has two groups.
+    return Asked(settings, max(1, ranks // 2), min(2, ranks), card_named("h100-80"), ENTRY, model)
+
+
+def real(case: list[str], ranks: Any) -> int:
+    wanted = asked(case, ranks.world_size)
+    settings, _ = resolved(wanted)
+    build, _ = of_function(wanted.model, settings) if wanted.model else of_trainer(ENTRY, settings)
+    with Held() as held:
+        subject = build(ranks)
+        held.peak = 0
+        for number in range(2):
+            subject.step(number)
+    subject.close()
+    del subject
+    gc.collect()
+    return held.peak
+
+
+def pretended(case: list[str], ranks: int) -> int:
+    tape, _ = tape_of(asked(case, ranks), kernels="plain")
+    return max(sum(sizes.values()) for _, sizes in course(tape))
+
+
+def of_real_ranks(cases: list[list[str]]) -> Iterator[int]:
+    with process_group() as ranks:
+        here = type(ranks)(ranks.rank, ranks.rank % 2, ranks.world_size, 2, ranks.device)
+        for case in cases:
+            yield real(case, here)
+
+
+if __name__ == "__main__":
+    how, world, text = sys.argv[1:]
+    cases = json.loads(text)
+    if how == "real":
+        found = list(of_real_ranks(cases))
+        import os
+
+        first = os.environ["RANK"] == "0"
+    else:
+        found, first = [pretended(case, int(world)) for case in cases], True
+    if first:
+        print("PEAKS", json.dumps(found))

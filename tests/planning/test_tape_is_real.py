@@ -1,0 +1,88 @@
+"""What the tape says of pretended tensors is what real ranks hold: within a hundredth."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.training.launch import REPOSITORY, run_ranks
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = REPOSITORY / "tests" / "planning" / "ranks" / "peaks.py"
+MODELS = SCRIPT.with_name("models.py")
+SMALL = [
+    "model.preset=tiny-byt5", "model.dropout_rate=0.0", "model.attention=math",
+    "precision.param=bfloat16", "batch_size=4", "data.multiple=1",
+    "data.source_length=48", "data.target_length=32", "compile=false",
+]  # fmt: skip
+
+
+def sharding(**values: str) -> list[str]:
+    return [f"sharding.{key}={value}" for key, value in values.items()]
+
+
+# Each value of each setting at least once, and those together that share code.
+CASES = {
+    "full_shard": sharding(strategy="full_shard"),
+    "hybrid, recomputed, accumulated": [
+        *sharding(strategy="hybrid_shard", activation_checkpointing="full"),
+        "micro_batch=2",
+    ],
+    "gathered, selective, adafactor": [
+        *sharding(strategy="shard_grad_op", activation_checkpointing="selective"),
+        "optimizer.name=adafactor",
+    ],
+    "replicated, chunked, sgd": [
+        *sharding(strategy="no_shard"),
+        *("loss=chunked", "optimizer.name=sgd"),
+    ],
+    "zero2 in groups, accumulated": [
+        *sharding(strategy="hybrid_shard_zero2"),
+        "micro_batch=1",
+    ],
+    "resharded to a node, prefetched": sharding(reshard_to="node", prefetch="2"),
+    "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
+    "a model of one's own": [f"model={MODELS}:reader", "precision.param=bfloat16"],
+    "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
+}
+BELOW = {
+    "fsdp1": sharding(engine="fsdp1"),
+    "fsdp1, gathered, recomputed, accumulated": [
+        *sharding(engine="fsdp1", strategy="shard_grad_op", activation_checkpointing="full"),
+        "micro_batch=2",
+    ],
+    "adamw-scaled": [
+        *sharding(strategy="hybrid_shard_zero2"),
+        *("micro_batch=1", "optimizer.name=adamw-scaled"),
+    ],
+}
+"""Where the tape says less than ranks on a CPU hold, for a reason that is not known."""
+
+
+def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
+    ran = run_ranks(world if how == "real" else 1, SCRIPT, how, str(world), json.dumps(cases))
+    assert ran.returncode == 0, ran.stdout
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("PEAKS")]
+    found: list[int] = json.loads(line.removeprefix("PEAKS"))
+    return found
+
+
+def test_what_real_ranks_hold():
+    found = compared(CASES)
+    off = {name: share for name, share in found.items() if abs(share) > 0.01}
+    assert not off
+
+
+def test_where_the_tape_is_known_to_say_less_it_is_by_an_eighth_at_most():
+    found = compared(BELOW)
+    off = {name: share for name, share in found.items() if not -0.125 < share < 0}
+    assert not off
+
+
+def compared(cases: dict[str, list[str]]) -> dict[str, float]:
+    """By how large a share the tape is above what ranks hold, or below it."""
+    texts = [case if case[0].startswith("model=") else [*SMALL, *case] for case in cases.values()]
+    pairs = zip(cases, peaks("real", texts), peaks("pretended", texts), strict=True)
+    return {name: said / held - 1 for name, held, said in pairs}
