@@ -141,7 +141,10 @@ def _backward(layers: Sequence[Layer], sharded: Sharded, reduces: bool) -> Itera
 
 
 def _compute(layer: Layer, sharded: Sharded, phase: Phase, times: float) -> Iterator[Operation]:
-    for part in layer.forward:
+    products = [n for n, part in enumerate(layer.forward) if part.kind == "matmul"]
+    for number, part in enumerate(layer.forward):
+        if phase == "recompute" and sharded.recompute == "full" and number == products[-1]:
+            continue  # torch stops when what backward needs is there, and its output is not
         if phase == "recompute" and part.kind == "attention" and sharded.recompute == "selective":
             continue  # its output is kept
         # What is not a product is made again whole, whichever products were kept.
