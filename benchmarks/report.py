@@ -9,7 +9,8 @@ table a file, by name. A result file is one JSON object:
   `_step` read.
 - `notes`, if any: sentences that follow the tables.
 
-A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds.
+A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds. One
+with `plan_speed` compares predictions, by plan_parts/speed.py or plan_parts/gloo.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.gpu_parts import roofline  # noqa: E402
+from benchmarks.plan_parts import tables  # noqa: E402
 
 RESULTS = HERE / "results" / "launch.json"
 README = HERE / "README.md"
@@ -106,6 +108,8 @@ def ratio(
 
 def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
+    if "plan_speed" in result:
+        return tables.table(result)
     if "roofline" in result:
         return roofline.table(result, roofline.newest_profile(HERE / "results"))
     parts = [_markdown(COLUMNS, map(_row, result["figures"]))]

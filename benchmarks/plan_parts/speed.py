@@ -23,6 +23,7 @@ sys.path.insert(0, str(BENCHMARKS.parent))
 
 from fsdpkit.config.training.presets import PRESETS  # noqa: E402
 from fsdpkit.planning.efficiency import Value, machine_for  # noqa: E402
+from fsdpkit.planning.speed import FOUR_OF_FIVE  # noqa: E402
 from fsdpkit.planning.speed_calibration import (  # noqa: E402
     Calibration,
     Sample,
@@ -103,7 +104,7 @@ def rows_of(system: Facts, models: Facts) -> Iterator[dict[str, Any]]:
             "measured_s": round(measured_s, 5),
             "predicted_s": round(step.step_s, 5),
             "error": round(measured_s / step.step_s - 1, 4),  # of the rate: work over time
-            "factor": round(math.exp(1.28 * doubt), 3),
+            "factor": round(math.exp(FOUR_OF_FIVE * doubt), 3),
             "bound": max(step.by_cause, key=lambda cause: step.by_cause[cause]),
         }
 

@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 MODEL_ERROR = 0.05
 """Of the logarithm of a step's time: what the model leaves out, and runs differ by themselves."""
 _CHANGE = 0.02
-_ITERATIONS = 6
+_ITERATIONS, _SETTLED = 8, 0.003
 _STEP = 0.7
 """The most that one iteration changes a logarithm, where the linear answer is too far away."""
 
@@ -74,7 +74,10 @@ def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
         times, slopes = [time for time, _ in answers], np.array([slope for _, slope in answers])
         gain = doubt @ slopes.T @ np.linalg.inv(slopes @ doubt @ slopes.T + noise)
         off = measured - np.log(times) - slopes @ (start - found)
-        found = found + np.clip(start + gain @ off - found, -_STEP, _STEP)
+        change = np.clip(start + gain @ off - found, -_STEP, _STEP)
+        found = found + change
+        if np.abs(change).max() < _SETTLED:
+            break
     source = f"fitted to {samples[0].source}"
     if len(samples) > 1:
         source += f" and {len(samples) - 1} more"
@@ -96,13 +99,21 @@ def with_bandwidths(
     """Bus bandwidths as `fsdpkit check --nodes` measures them, in 10^9 bytes a second: among one
     node's ranks, and of the whole nodes with one another. None: not measured."""
     measured = {"in_node_bytes": in_node_gb_s, "node_bytes": between_gb_s}
-    known = {k: Value(v * GB, 1.1, source) for k, v in measured.items() if v}
+    for name, gb_s in measured.items():
+        if gb_s:
+            before = with_value(before, name, Value(gb_s * GB, 1.1, source))
+    return before
+
+
+def with_value(before: Calibration, name: str, value: Value) -> Calibration:
+    """One rate measured by itself: whatever was thought of it before no longer counts. Raises
+    KeyError for what is no rate."""
+    machine = before.machine.replace(**{name: value})
     covariance = np.array(before.covariance)
-    for name in known:
-        at = NAMES.index(name)
-        covariance[at, :] = covariance[:, at] = 0.0
-        covariance[at, at] = math.log(1.1) ** 2
-    return Calibration(before.machine.replace(**known), _rows(covariance), before.samples)
+    at = NAMES.index(name)
+    covariance[at, :] = covariance[:, at] = 0.0
+    covariance[at, at] = math.log(value.factor) ** 2
+    return Calibration(machine, _rows(covariance), before.samples)
 
 
 def doubt_of(work: Work, calibration: Calibration) -> float:

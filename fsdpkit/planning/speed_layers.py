@@ -16,6 +16,7 @@ from fsdpkit.planning.work import (
     CollectiveKind,
     Computation,
     ComputationKind,
+    Copy,
     Operation,
     Phase,
     Work,
@@ -71,6 +72,8 @@ class Sharded(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "bfloat16"
     optimizer_kernels: int = 40
     gathers_ahead: int | None = 2
+    offload: bool = False
+    """Whether shards, gradients and the optimizer are the host's."""
 
     @property
     def group(self) -> int:
@@ -138,7 +141,10 @@ def _backward(layers: Sequence[Layer], sharded: Sharded, reduces: bool) -> Itera
 
 
 def _compute(layer: Layer, sharded: Sharded, phase: Phase, times: float) -> Iterator[Operation]:
-    for part in layer.forward:
+    products = [n for n, part in enumerate(layer.forward) if part.kind == "matmul"]
+    for number, part in enumerate(layer.forward):
+        if phase == "recompute" and sharded.recompute == "full" and number == products[-1]:
+            continue  # torch stops when what backward needs is there, and its output is not
         if phase == "recompute" and part.kind == "attention" and sharded.recompute == "selective":
             continue  # its output is kept
         # What is not a product is made again whole, whichever products were kept.
@@ -166,6 +172,9 @@ def _messages(layer: Layer, sharded: Sharded, phase: Phase) -> Iterator[Operatio
     group = sharded.group
     if phase == "backward" and sharded.reshard_to is not None:
         group = min(group, sharded.reshard_to)
+    if sharded.offload:
+        shard = layer.parameters * sharded.master_bytes // sharded.group
+        yield Copy(to="gpu", bytes=shard, unit=layer.unit, phase=phase)
     if group > 1:
         size = layer.parameters * sharded.weight_bytes
         yield _collective("all_gather", size, group, sharded, layer.unit, phase)
@@ -201,6 +210,8 @@ def _reduce(layer: Layer, sharded: Sharded) -> Iterator[Operation]:
             unit=layer.unit,
             phase="backward",
         )
+    if sharded.offload:
+        yield Copy(to="host", bytes=size // sharded.group, unit=layer.unit, phase="backward")
 
 
 def _optimizer(layers: Sequence[Layer], sharded: Sharded) -> Iterator[Operation]:
@@ -221,6 +232,7 @@ def _update(size: int, sharded: Sharded) -> Computation:
         bytes=size,
         kernels=sharded.optimizer_kernels,
         dtype="float32",
+        on_host=sharded.offload,
     )
 
 

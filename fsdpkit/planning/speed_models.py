@@ -16,6 +16,8 @@ from fsdpkit.planning.speed_layers import Layer, Part, Sharded, work_of
 from fsdpkit.planning.work import Work
 
 HALF, FLOAT32 = 2, 4
+CHUNK_BYTES = 64 << 20
+"""Of scores in float32 in one chunk of the loss, as examples/T5-fsdp/loss.py has it."""
 
 
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +101,14 @@ def t5_work(
     source: int,
     target: int,
     compiled: bool,
+    head_apart: bool = True,
+    chunked: bool = False,
 ) -> Work:
-    """Our T5 with the `dimensions` of `ModelSettings.dimensions`; `rows` pairs in a micro-batch."""
+    """Our T5 with the `dimensions` of `ModelSettings.dimensions`; `rows` pairs in a micro-batch.
+
+    `head_apart`: the head is gathered by itself, as under FSDP2; else with the root. `chunked`: its
+    loss is taken some tokens at a time, with its gradients at once.
+    """
     d, inner = dimensions["d_model"], dimensions["num_heads"] * dimensions["d_kv"]
     gated = dimensions.get("feed_forward_proj", "gated-gelu") == "gated-gelu"
     ff, vocabulary = dimensions["d_ff"], dimensions["vocab_size"]
@@ -130,17 +138,18 @@ def t5_work(
         _norms(3, t, d, compiled),
     )
     tied = bool(dimensions.get("tie_word_embeddings"))
+    apart = head_apart and not tied
     root = Layer(
         unit="",
-        parameters=vocabulary * d + 2 * d,
+        parameters=vocabulary * d * (1 if tied or apart else 2) + 2 * d,
         forward=(Part("other", bytes=2 * (s + t) * d * HALF, kernels=6),),
         block=False,
         stays=True,
     )
     head = Layer(
         unit="lm_head",
-        parameters=0 if tied else vocabulary * d,
-        forward=_head(t, d, vocabulary, compiled),
+        parameters=vocabulary * d if apart else 0,
+        forward=_head(t, d, vocabulary, compiled, chunked),
         block=False,
         stays=True,
     )
@@ -203,12 +212,17 @@ def _rotations(tokens: int, width: int, compiled: bool, learned: bool) -> Part:
     return Part("other", bytes=passes * tokens * width * HALF, kernels=2 if compiled else 8)
 
 
-def _head(tokens: int, width: int, vocabulary: int, compiled: bool) -> tuple[Part, ...]:
+def _head(
+    tokens: int, width: int, vocabulary: int, compiled: bool, chunked: bool = False
+) -> tuple[Part, ...]:
     """The scores, and a cross-entropy in float32: fused it reads them and writes what backward
-    needs; eager a copy in float32, its logarithms and their gradient are passes of their own."""
+    needs; eager a copy in float32, its logarithms and their gradient are passes of their own. In
+    chunks the weight is read, and its gradient added to, once for each."""
     size = tokens * vocabulary
+    chunks = -(-FLOAT32 * size // CHUNK_BYTES) if chunked else 1
     passes = (HALF + FLOAT32) if compiled else (HALF + 3 * FLOAT32)
+    again = (chunks - 1) * 2 * width * vocabulary * HALF
     return (
-        _product(tokens, width, vocabulary),
-        Part("other", bytes=passes * size, kernels=2 if compiled else 6),
+        Part("matmul", 2 * tokens * width * vocabulary, (tokens * width + size) * HALF, chunks),
+        Part("other", bytes=passes * size + again, kernels=chunks * (2 if compiled else 6)),
     )

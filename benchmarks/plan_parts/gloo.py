@@ -1,0 +1,147 @@
+"""Our own runs on this machine's CPUs, predicted: `python benchmarks/plan_parts/gloo.py`.
+
+Small T5s train on 1, 2 and 4 gloo ranks. On each number of ranks some sizes calibrate and the
+others are predicted. All sizes take turns in the same processes, so that a machine that others use
+slows them alike; the load is written down beside the figures. Rates of a CPU begin with guesses
+that are in doubt by a factor of four, so what is put to the test is the model's shape.
+
+Writes results/plan-speed-cpu.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from benchmarks.plan_parts.speed import summary  # noqa: E402
+from fsdpkit.config.training import load_settings  # noqa: E402
+from fsdpkit.planning.efficiency import NAMES, Machine, Value, machine_for  # noqa: E402
+from fsdpkit.planning.speed import FOUR_OF_FIVE  # noqa: E402
+from fsdpkit.planning.speed_calibration import Sample, calibrated, doubt_of, uncalibrated  # noqa: E402
+from fsdpkit.planning.speed_schedule import simulate  # noqa: E402
+from fsdpkit.planning.speed_settings import work_of_settings  # noqa: E402
+from fsdpkit.planning.work import Work  # noqa: E402
+
+RESULT = HERE.parent / "results" / "plan-speed-cpu.json"
+RANKS = (1, 2, 4)
+SIZES: tuple[tuple[str, bool, dict[str, int]], ...] = (
+    # (name, whether it calibrates, what differs)
+    ("narrow", True, {"d_model": 128, "d_ff": 256, "layers": 2}),
+    ("narrow, deep", False, {"d_model": 128, "d_ff": 256, "layers": 6}),
+    ("wide", True, {"d_model": 384, "d_ff": 1024, "layers": 2}),
+    ("wide, deep", False, {"d_model": 384, "d_ff": 1024, "layers": 4}),
+    ("between", False, {"d_model": 256, "d_ff": 512, "layers": 3}),
+    ("wide, long", False, {"d_model": 384, "d_ff": 1024, "layers": 2, "source": 256}),
+)
+
+
+def sets_of(size: Mapping[str, int]) -> list[str]:
+    dimensions = [f"model.{key}={size[key]}" for key in ("d_model", "d_ff")]
+    dimensions += [f"model.{key}={size['layers']}" for key in ("num_layers", "num_decoder_layers")]
+    return [
+        *("model.preset=t5-v1.1-small", "model.vocab_size=1024", "model.dropout_rate=0"),
+        *("model.num_heads=4", "model.d_kv=32", "batch_size=4", "data.target_length=32"),
+        *(f"data.source_length={size.get('source', 128)}", "compile=false"),
+        *("precision.param=float32", *dimensions),
+    ]
+
+
+def cpu_of(ranks: int) -> Machine:
+    """Guesses, each in doubt by four. Messages take the cores that compute: nothing hides them."""
+    guesses = {
+        "peak_flops": 60e9,
+        "float32_flops": 60e9,
+        "matmul_share": 0.6,
+        "matmul_ramp_flops": 1e6,
+        "attention_share": 0.2,
+        "memory_bytes": 5e9,
+        "kernel_s": 10e-6,
+        "in_node_bytes": 1e9,
+        "in_node_latency_s": 100e-6,
+        "collective_s": 200e-6,
+    }
+    share = min(1.0, (os.cpu_count() or 1) / ranks)
+    slower = {"float32_flops", "peak_flops", "memory_bytes"}
+    values = {
+        name: Value(value * (share if name in slower else 1), 4.0, "a guess")
+        for name, value in guesses.items()
+    }
+    base = machine_for("h100")  # what a CPU run has no part of stays as it is
+    values["launch_s"] = Value(1e-9, 1.0, "a CPU computes as it is told to")
+    values["contention"] = Value(1.0, 1.0, "messages and computing share the cores")
+    return Machine("this CPU", {name: values.get(name, base.values[name]) for name in NAMES})
+
+
+def measure(ranks: int) -> list[list[float]]:
+    """Seconds of each step of each size."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases, found = Path(folder) / "cases.json", Path(folder) / "found.json"
+        cases.write_text(json.dumps([sets_of(size) for _, _, size in SIZES]), "utf-8")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={ranks}", str(HERE / "gloo_ranks.py")]
+        subprocess.run([*command, str(cases), str(found)], check=True, stderr=subprocess.DEVNULL)
+        answer: list[list[float]] = json.loads(found.read_text("utf-8"))
+        return answer
+
+
+def rows_of(ranks: int, seconds: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    works: list[Work] = [
+        work_of_settings(load_settings({}, sets_of(s)), 1, ranks) for _, _, s in SIZES
+    ]
+    medians = [statistics.median(each) for each in seconds]
+    samples = [
+        Sample(work=work, step_s=median, source=f"{name} on {ranks} ranks")
+        for (name, calibrates, _), work, median in zip(SIZES, works, medians, strict=True)
+        if calibrates
+    ]
+    calibration = calibrated(uncalibrated(cpu_of(ranks)), samples)
+    rows = []
+    for (name, calibrates, _), work, each, median in zip(
+        SIZES, works, seconds, medians, strict=True
+    ):
+        predicted = simulate(work, calibration.machine.rates()).step_s
+        rows.append({
+            "size": name,
+            "ranks": ranks,
+            "status": "calibrates" if calibrates else "predicted",
+            "samples_s": [round(one, 4) for one in each],
+            "measured_s": round(median, 4),
+            "predicted_s": round(predicted, 4),
+            "error": round(median / predicted - 1, 4),
+            "factor": round(math.exp(FOUR_OF_FIVE * doubt_of(work, calibration)), 3),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> int:
+    rows: list[dict[str, Any]] = []
+    loads = [os.getloadavg()[0]]
+    for ranks in RANKS:
+        rows += rows_of(ranks, measure(ranks))
+        loads.append(os.getloadavg()[0])
+    result = {
+        "plan_speed": "own runs on CPUs",
+        "measured": {"cpus": os.cpu_count(), "load": [round(load, 1) for load in loads]},
+        "rows": rows,
+        "summary": summary(rows),
+    }
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    for row in rows:
+        print({k: v for k, v in row.items() if k != "samples_s"})
+    print(result["measured"], result["summary"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What a site measured calibrates its plans: preflight reports, finished runs, the file kept."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from fsdpkit.config.training.presets import PRESETS
+from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.planning.efficiency import machine_for
+from fsdpkit.planning.speed_calibration import calibrated, uncalibrated
+from fsdpkit.planning.speed_layers import Sharded
+from fsdpkit.planning.speed_models import t5_work
+from fsdpkit.planning.speed_records import load, sample_of_run, save, with_preflight
+from fsdpkit.runs.node_report import Node, NodeReport, Pair, RankSpeed
+
+A100 = uncalibrated(machine_for("a100", 200))
+WORK = t5_work(
+    PRESETS["t5-small"],
+    Sharded(ranks=2, ranks_per_node=2),
+    rows=4,
+    source=64,
+    target=16,
+    compiled=False,
+)
+
+
+def node(name: str, *, inside: float | None = 200.0, tflop_s: float | None = 220.0) -> Node:
+    return Node(
+        name=name,
+        cpus=8,
+        memory_total_gb=100,
+        memory_available_gb=90,
+        clock_offset_s=0,
+        clock_error_s=0,
+        ranks=[RankSpeed(rank=0, matmul_tflop_s=tflop_s)],
+        in_node_gb_s=inside,
+    )
+
+
+def report(*nodes: Node, **changed) -> NodeReport:
+    plain = NodeReport(created_s=0, device="cuda", message_mib=64, nodes=list(nodes), seconds=1)
+    return msgspec.structs.replace(plain, **changed)
+
+
+def test_the_slowest_node_counts():
+    pairs = [Pair(nodes=("a", "b"), gb_s=20)]
+    found = with_preflight(
+        A100, report(node("a"), node("b", inside=150, tflop_s=156), pairs=pairs), "check 3"
+    )
+    values = found.machine.values
+    assert values["in_node_bytes"].value == 150e9
+    assert values["node_bytes"].value == 20e9
+    assert values["matmul_share"].value == pytest.approx(0.5)
+    assert {values[name].source for name in ("in_node_bytes", "matmul_share")} == {"check 3"}
+    assert values["kernel_s"] == A100.machine.values["kernel_s"]
+
+
+def test_all_nodes_at_once_say_more_than_pairs():
+    nodes = report(node("a"), node("b"), pairs=[Pair(nodes=("a", "b"), gb_s=20)], all_nodes_gb_s=9)
+    assert with_preflight(A100, nodes, "check").machine.values["node_bytes"].value == 9e9
+
+
+def test_what_was_not_measured_stays_and_cpus_tell_nothing():
+    nothing = report(node("a", inside=None, tflop_s=None))
+    assert with_preflight(A100, nothing, "check") == A100
+    assert with_preflight(A100, report(node("a"), device="cpu"), "check") == A100
+
+
+def test_a_run_is_known_by_its_settled_steps():
+    slow_start = [9.0, 8.0, 7.0, 1.0, 1.2, 1.1, 1.0, 1.3, 1.1]
+    lines = [{"step": n, "step_time_s": s} for n, s in enumerate(slow_start)]
+    found = sample_of_run(WORK, [*lines, {"eval_loss": 3.0}, {"step_time_s": "torn"}], "42")
+    assert found is not None
+    assert found.step_s == pytest.approx(1.1)
+    assert found.source == "run 42"
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0, 1.0], [-1.0] * 9, [float("nan")] * 9])
+def test_a_run_that_says_too_little_calibrates_nothing(seconds):
+    assert sample_of_run(WORK, [{"step_time_s": s} for s in seconds], "1") is None
+
+
+def test_a_calibration_is_read_back_as_it_was_written(tmp_path):
+    lines = [{"step_time_s": 0.5}] * 9
+    sample = sample_of_run(WORK, lines, "7")
+    before = calibrated(A100, [sample])
+    save(before, tmp_path / "speed.json")
+    assert load(tmp_path / "speed.json") == before
+    with pytest.raises(NotFoundError):
+        load(tmp_path / "another.json")
+
+
+def broken(change) -> str:
+    plain = {"schema": "fsdpkit.speed/1", "rates": None, "calibration": None}
+    return json.dumps({**plain, **change})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "\xff", broken({}), broken({"schema": "other"})])
+def test_a_file_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "speed.json").write_text(text, "latin-1")
+    with pytest.raises(ConfigError, match="no calibration of speed"):
+        load(tmp_path / "speed.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("value", -1.0), ("value", 0.0), ("factor", 0.5), ("value", 1e30)]
+)
+def test_a_rate_that_cannot_be_is_refused(tmp_path, key, value):
+    path = tmp_path / "speed.json"
+    save(A100, path)
+    whole = json.loads(path.read_text())
+    whole["calibration"]["machine"]["values"]["memory_bytes"][key] = value
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ConfigError, match="not a positive number"):
+        load(path)
+
+
+def test_a_calibration_of_another_release_is_refused(tmp_path):
+    path = tmp_path / "speed.json"
+    save(A100, path)
+    path.write_text(path.read_text().replace('"kernel_s"', '"kernels_s"'))
+    with pytest.raises(ConfigError, match="another release"):
+        load(path)
