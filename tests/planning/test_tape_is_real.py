@@ -38,10 +38,6 @@ CASES = {
         *sharding(strategy="no_shard"),
         *("loss=chunked", "optimizer.name=sgd"),
     ],
-    "zero2 in groups, accumulated": [
-        *sharding(strategy="hybrid_shard_zero2"),
-        "micro_batch=1",
-    ],
     "resharded to a node, prefetched": sharding(reshard_to="node", prefetch="2"),
     "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
     "a model of one's own": [f"model={MODELS}:reader", "precision.param=bfloat16"],
@@ -53,7 +49,7 @@ BELOW = {
         *sharding(engine="fsdp1", strategy="shard_grad_op", activation_checkpointing="full"),
         "micro_batch=2",
     ],
-    "adamw-scaled": [
+    "zero2 in groups, accumulated, adamw-scaled": [
         *sharding(strategy="hybrid_shard_zero2"),
         *("micro_batch=1", "optimizer.name=adamw-scaled"),
     ],
