@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from fsdpkit.planning.speed import Speed
+from fsdpkit.planning.tune import Tuned
+
 if TYPE_CHECKING:
     from fsdpkit.planning.verdict import Verdict
 
@@ -64,10 +67,21 @@ class Plans(Struct, frozen=True, kw_only=True):
 
     schema: Literal["fsdpkit.plan/1"] = "fsdpkit.plan/1"
     plans: list[OnePlan]
+    speed: Speed | None = None
+    """Of what was asked for; null where nothing is known of it."""
 
 
-def planned(found: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Plans:
-    return Plans(plans=[_one(list(sets), each) for sets, each in found])
+class TunedPlan(Struct, frozen=True, kw_only=True):
+    """What `--tune` found."""
+
+    schema: Literal["fsdpkit.plan-tune/1"] = "fsdpkit.plan-tune/1"
+    tuned: Tuned
+
+
+def planned(
+    found: Sequence[tuple[tuple[str, ...], Verdict | str]], speed: Speed | None = None
+) -> Plans:
+    return Plans(plans=[_one(list(sets), each) for sets, each in found], speed=speed)
 
 
 def _one(sets: list[str], found: Verdict | str) -> OnePlan:

@@ -35,7 +35,7 @@ from fsdpkit.cli.json_answers import (
     Verification,
     Written,
 )
-from fsdpkit.cli.json_plans import Plans
+from fsdpkit.cli.json_plans import Plans, TunedPlan
 from fsdpkit.cli.json_reports import (
     Change,
     Checked,
@@ -67,7 +67,7 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.overview import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
-    "plan": (Plans,),
+    "plan": (Plans, TunedPlan),
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
     "sweep": (Swept,),

@@ -11,8 +11,24 @@ import click
 from fsdpkit.cli.options import AFTERWARDS, WHAT, GroupedCommand, complete, grouped, wanted
 
 if TYPE_CHECKING:
+    from fsdpkit.config.training import TrainingSettings
     from fsdpkit.planning.asked import Asked
+    from fsdpkit.planning.speed import Speed
     from fsdpkit.planning.verdict import Verdict
+
+
+def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
+    """`2`, `1,2,4` or `1-8`; none if nothing was said."""
+    if text is None:
+        return ()
+    counts: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = [first, last] if dash else [first]
+        if not all(end.isascii() and end.isdecimal() and 0 < int(end[:9]) <= 4096 for end in ends):
+            raise click.BadParameter(f"{text[:40]!r}: expected numbers such as 2, 1,2,4 or 1-8")
+        counts += range(int(ends[0]), int(ends[-1]) + 1)
+    return tuple(sorted({*counts}))
 
 
 @click.command("plan", cls=GroupedCommand)
@@ -24,7 +40,14 @@ if TYPE_CHECKING:
     metavar="FILE.py:FUNCTION",
     help="A function that gives a model and a batch, in the place of the job's T5.",
 )
-@wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
+@grouped(
+    "Resources",
+    "--nodes",
+    metavar="N",
+    callback=_node_counts,
+    help="Number of nodes; with --tune also several: 1,2,4 or 1-8.",
+)
+@wanted("gpus", "time", "cluster", "partition", "account", "spare")
 @grouped("Resources", "--gpu", help="GPU by name or memory: h100-80, a100-40, 48.")
 @grouped(
     "Questions",
@@ -36,6 +59,28 @@ if TYPE_CHECKING:
 )
 @grouped(
     "Questions", "--most", metavar="KEY", help="The largest value that fits, as of batch_size."
+)
+@grouped(
+    "Questions",
+    "--tune",
+    is_flag=True,
+    help="Look for the fastest settings that fit.",
+)
+@grouped(
+    "Questions",
+    "--aim",
+    type=click.Choice(["tokens_per_s", "gpu_hours"]),
+    default="tokens_per_s",
+    show_default=True,
+    help="What --tune looks for most or least of.",
+)
+@grouped(
+    "Questions",
+    "--speed",
+    "calibration",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A calibration of the GPUs' speed, instead of published figures.",
 )
 @grouped(
     AFTERWARDS,
@@ -50,33 +95,48 @@ def command(
     cluster: str | None,
     model: str | None,
     gpu: str | None,
+    nodes: tuple[int, ...],
     tried: tuple[str, ...],
     most: str | None,
+    tune: bool,
+    aim: Any,
+    calibration: Path | None,
     picture: Path | None,
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Say whether JOB fits its GPUs' memory, and what takes it, before it queues.
+    """Say whether JOB fits its GPUs, what takes their memory, and how fast it trains, unqueued.
 
     \b
       fsdpkit plan --nodes 2 --gpus 4 --set training.model.preset=t5-v1.1-xl
       fsdpkit plan --gpu h100-80 --try training.sharding.activation_checkpointing=none,full
       fsdpkit plan --gpu a100-40 --most training.batch_size
+      fsdpkit plan --gpu h100-80 --tune --nodes 1-8
       fsdpkit plan --gpu 48 --model train.py:planned
 
     One rank's training step runs here without values and without a GPU: seconds to a minute.
     Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not.
     """
     from fsdpkit.errors import UsageError
-    from fsdpkit.planning import plans, words
+    from fsdpkit.planning import plans, speed_words, words
+    from fsdpkit.planning.forecast import forecast
 
-    if tried and most:
-        raise UsageError("--try compares values, --most looks for one: choose one")
-    if picture and (tried or most):
-        raise UsageError("--picture draws one plan: leave out --try and --most")
+    if bool(tried) + bool(most) + tune > 1:
+        raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
+    if picture and (tried or most or tune):
+        raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
+    if len(nodes) > 1 and not tune:
+        raise UsageError("--nodes: several numbers are for --tune")
+    if tune and model:
+        raise UsageError("--tune chooses settings of the T5 trainer: leave out --model")
+    options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> Asked:
         return asked(job, cluster, gpu, model, extra, options)
+
+    if tune:
+        places, refused = _places(job, cluster, gpu, nodes, options)
+        return _tune(ask(), places, refused, aim, calibration, as_json)
 
     if tried:
         compared = list(plans.tried(ask, tried))
@@ -98,6 +158,7 @@ def command(
             _print(words.table(largest))
         return 0
     one = plans.plan(ask())
+    expected = forecast(one.asked, calibration)
     better = [] if one.fit == "fits" else list(plans.what_would_fit(ask, one.asked))
     if model is None:
         plans.keep(one, [sets for sets, _ in better])
@@ -107,9 +168,11 @@ def command(
 
         write_atomically(picture, draw(one))
     if as_json:
-        _answer([((), one), *better])
+        _answer([((), one), *better], expected.speed)
     else:
         _print(words.table(one))
+        click.echo()
+        _print(speed_words.lines(expected))
         if better:
             ((sets, fitting),) = better
             how = " ".join(f"--set {each}" for each in sets)
@@ -184,8 +247,81 @@ def _print(lines: Any) -> None:
         click.echo(line)
 
 
-def _answer(found: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> None:
+def _answer(
+    found: Sequence[tuple[tuple[str, ...], Verdict | str]], speed: Speed | None = None
+) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_plans import planned
 
-    print_answer(planned(found))
+    print_answer(planned(found, speed))
+
+
+def _places(
+    job: str | None,
+    cluster: str | None,
+    gpu: str | None,
+    nodes: Sequence[int],
+    options: dict[str, Any],
+) -> tuple[list[int], dict[int, str]]:
+    """The numbers of nodes that the site has a place for, and why not the others; all of them where
+    a GPU was named and no site. Raises UsageError if it has none for any."""
+    from fsdpkit.config.job import load_job
+    from fsdpkit.config.site import choose_site
+    from fsdpkit.errors import UsageError
+    from fsdpkit.planning.tune_space import nodes_that_fit
+    from fsdpkit.scheduling.wanted import Wanted
+
+    if gpu is not None and cluster is None:
+        return list(nodes), {}
+    said = Wanted(**options)
+    resources = load_job(job, options=said.options, sets=said.sets).spec.resources
+    site, _ = choose_site(cluster)
+    fitting, refused = nodes_that_fit(resources, site, nodes or (resources.nodes,))
+    if not fitting:
+        raise UsageError("--tune: " + next(iter(refused.values())))
+    return fitting, refused
+
+
+def _tune(
+    base: Asked,
+    nodes: Sequence[int],
+    refused: dict[int, str],
+    aim: Any,
+    calibration: Path | None,
+    as_json: bool,
+) -> int:
+    """The fastest settings on some of `nodes`; 1 if none fit."""
+    import dataclasses
+
+    import msgspec
+
+    from fsdpkit.planning import plans, speed_words
+    from fsdpkit.planning.forecast import calibration_for, goal_of
+    from fsdpkit.planning.outside import SAFE
+    from fsdpkit.planning.tune import tune
+
+    def memory_of(settings: TrainingSettings, nodes: int, gpus: int) -> int:
+        each = dataclasses.replace(base, settings=settings, nodes=nodes, gpus=gpus)
+        return plans.plan(each).total
+
+    found = tune(
+        base.settings,
+        nodes=nodes or (base.nodes,),
+        gpus=base.gpus,
+        base_nodes=base.nodes,
+        calibration=calibration_for(base, calibration),
+        memory_of=memory_of,
+        room_bytes=int(base.card.memory * SAFE),
+        aim=aim,
+        goal=goal_of(base),
+    )
+    notes = [f"not on {number} nodes: {why}" for number, why in refused.items()]
+    found = msgspec.structs.replace(found, notes=(*found.notes, *notes))
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_plans import TunedPlan
+
+        print_answer(TunedPlan(tuned=found))
+    else:
+        _print(speed_words.tuned_lines(found))
+    return 0 if found.fits else 1

@@ -35,21 +35,27 @@ class Asked:
         return self.nodes * self.gpus
 
 
-def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
-    """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
-    what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
-    given, notes = asked.settings, []
+def on_card(asked: Asked) -> TrainingSettings:
+    """The settings as a run on the card has them. Raises ConfigError for a type that it lacks."""
+    given = asked.settings
     if problem := type_problem(given.precision.param, asked.card.capability, asked.card.name):
         raise ConfigError(problem)
     device = Device(on_gpu=True, capability=asked.card.capability, triton=True, cores=8)
     settings = for_device(given, device)
+    param = compute_type(given.precision.param, on_gpu=True, capability=asked.card.capability)
+    return replace(settings, precision=replace(settings.precision, param=param))
+
+
+def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
+    """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
+    what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
+    settings, notes = on_card(asked), []
     if settings.compile:
         notes.append(
             "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
-            "blocks, which keep more"
+            "blocks, and compiled ones as a rule keep less"
         )
-    param = compute_type(given.precision.param, on_gpu=True, capability=asked.card.capability)
-    settings = replace(settings, compile=False, precision=replace(settings.precision, param=param))
+    settings = replace(settings, compile=False)
     if settings.model.attention in ("flex", "triton"):
         notes.append(
             f"attention is planned by sdpa, whose bias is a tensor: {settings.model.attention} "

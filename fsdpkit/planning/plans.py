@@ -22,9 +22,9 @@ MOST_TRIED = 1 << 20
 
 def plan(asked: Asked) -> Verdict:
     """One plan. Raises FsdpkitError for what the trainer refuses or cannot be followed."""
-    from fsdpkit.planning.taping import tape_of
+    from fsdpkit.planning.taping import tape_apart
 
-    return verdict(asked, *tape_of(asked))
+    return verdict(asked, *tape_apart(asked))
 
 
 def keep(made: Verdict, better: Sequence[Sequence[str]]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from contextlib import closing
+from typing import NoReturn
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import Asked, resolved
@@ -46,6 +49,47 @@ def tape_of(
             tape = recorder.tape
             del subject
     return tape, notes
+
+
+def tape_apart(asked: Asked) -> tuple[Tape, tuple[str, ...]]:
+    """`tape_of` in a child of this process: an error inside backward, which torch runs on a thread
+    of the device, ends the process that it is in. Raises what `tape_of` does.
+    """
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        _answer(asked, writes)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as pipe:
+        content = pipe.read()
+    _, ended = os.waitpid(child, 0)
+    if ended:
+        raise FsdpkitError(
+            "the step could not be followed: its process ended (wait status "
+            f"{ended}) inside backward, or for lack of memory. Tensors have no values here, so "
+            "what reads them, allocates by itself or has no fake version cannot be planned."
+        )
+    found = pickle.loads(content)
+    if isinstance(found, FsdpkitError):
+        raise found
+    tape, notes = found
+    return tape, notes
+
+
+def _answer(asked: Asked, pipe: int) -> NoReturn:
+    """The child's whole life."""
+    status = 1
+    try:
+        try:
+            found: object = tape_of(asked)
+        except FsdpkitError as error:
+            found = error.with_traceback(None)
+            found.__cause__ = None
+        with os.fdopen(pipe, "wb") as out:
+            pickle.dump(found, out)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _not_followed(error: Exception) -> FsdpkitError:

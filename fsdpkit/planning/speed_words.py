@@ -1,0 +1,73 @@
+"""A speed and what `--tune` found as lines for a terminal, ranges throughout. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpkit.planning.forecast import Forecast
+from fsdpkit.planning.speed import Range, Speed, in_words
+from fsdpkit.planning.tune import Tuned
+
+GIB = 2**30
+_SMALLEST_SHARE = 0.02
+
+
+def lines(found: Forecast) -> Iterator[str]:
+    """How fast, how sure, what bounds it, how it scales."""
+    if (speed := found.speed) is None:
+        yield f"speed: not known: {found.why}"
+        return
+    yield f"{'speed, all ranks':26}{'computed':>12}   four times of five between"
+    yield _row("tokens/s", speed.tokens_per_s)
+    yield _row("model FLOPs of the peak", speed.mfu.times(100), " %")
+    yield _row("one step", speed.step_s, " s")
+    if speed.hours and speed.gpu_hours and speed.steps:
+        yield _row(f"hours, {speed.steps:,} steps", speed.hours)
+        yield _row("GPU-hours", speed.gpu_hours)
+    yield f"bound by {in_words(speed.bound)}: {_shares(speed)}"
+    scaled = ", ".join(f"{one.nodes}: {one.efficiency:.0%}" for one in found.scaled)
+    yield f"efficiency by nodes, the batch of a GPU as it is: {scaled}"
+    by = ", ".join(speed.calibrated_by) or "published figures, nothing measured here"
+    yield f"speed is computed from: {speed.source}; {by}"
+
+
+def tuned_lines(found: Tuned) -> Iterator[str]:
+    """The answer of `--tune`: what to type, and why each choice."""
+    sets = " ".join(f"--set {each}" for each in found.sets) or "(as it is)"
+    needed = f"{found.memory_bytes / GIB:.1f}" if found.memory_bytes is not None else "?"
+    room = f"{found.room_bytes / GIB:.1f} GiB"
+    if found.fits:
+        yield f"fastest that fits: --nodes {found.nodes} {sets}"
+        yield f"takes {needed} of {room} a GPU"
+    else:
+        yield f"nothing fits {room} a GPU; the nearest miss: --nodes {found.nodes} {sets}"
+        yield f"takes {needed} GiB"
+    speed = found.speed
+    yield (
+        f"tokens/s {_number(speed.tokens_per_s.middle)} "
+        f"({_number(speed.tokens_per_s.low)} to {_number(speed.tokens_per_s.high)}), "
+        f"bound by {in_words(speed.bound)}"
+    )
+    for one in found.choices:
+        yield f"  {one.key} = {one.value}: {one.why}"
+    yield f"of {found.candidates:,} that submit accepts; memory was planned for {found.asked}"
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _row(name: str, value: Range, unit: str = "") -> str:
+    middle = f"{_number(value.middle)}{unit}"
+    return f"{name:26}{middle:>12}   {_number(value.low)} to {_number(value.high)}{unit}"
+
+
+def _number(value: float) -> str:
+    """Two digits that count, and no more than are known."""
+    if value >= 100:
+        digits = len(str(int(value))) - 2
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.2g}"
+
+
+def _shares(speed: Speed) -> str:
+    shares = [(name, share) for name, share in speed.shares.items() if share >= _SMALLEST_SHARE]
+    return ", ".join(f"{in_words(name)} {share:.0%}" for name, share in shares)

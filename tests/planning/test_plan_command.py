@@ -1,0 +1,128 @@
+"""`fsdpkit plan` as it is typed: real steps on a pretended GPU, of small models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fsdpkit.cli.plan import command
+from fsdpkit.cli.submit import command as submit
+from fsdpkit.errors import FsdpkitError, UsageError
+
+pytestmark = pytest.mark.torch
+
+TINY = (
+    "--set", "training.model.preset=t5-v1.1-small", "--set", "training.model.num_layers=1",
+    "--set", "training.model.num_decoder_layers=1",
+)  # fmt: skip
+TWO_BY_TWO = ("--nodes", "2", "--gpus", "2")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def said(*words: str, cli: click.Command = command) -> tuple[int, str]:
+    """Exit status and standard output. Errors are raised, as `main` gets them."""
+    runner = CliRunner()
+    result = runner.invoke(cli, list(words), standalone_mode=False, catch_exceptions=False)
+    return result.return_value or 0, result.output
+
+
+def test_a_plan_says_what_takes_the_memory_how_fast_it_is_and_how_it_scales():
+    status, text = said("--gpu", "h100-80", *TWO_BY_TWO, *TINY)
+    assert status == 0
+    for noun in ("fits", "optimizer state", "tokens/s", "GPU-hours", "bound by", "efficiency"):
+        assert noun in text
+    assert "not measured" in text
+
+
+def test_a_job_that_does_not_fit_is_answered_with_what_would_and_then_refused_by_submit(tmp_path):
+    words = (*TINY, "--set", "training.batch_size=8192", "--nodes", "1", "--gpus", "4")
+    status, text = said("--cluster", "osc-ascend", "--account", "PAS1234", "--json", *words)
+    answer = json.loads(text)
+    assert status == 1
+    first, better = answer["plans"]
+    assert (first["fit"], better["fit"]) == ("does not fit", "fits")
+    assert better["sets"]
+    assert better["memory"]["total_bytes"] < first["memory"]["limit_bytes"]
+    asked = ("--cluster", "osc-ascend", "--account", "PAS1234", "--dry-run", *words)
+    with pytest.raises(FsdpkitError, match="does not fit") as caught:
+        said(*asked, cli=submit)
+    assert better["sets"][0] in str(caught.value)
+    fitting = [word for each in better["sets"] for word in ("--set", each)]
+    assert said(*asked, *fitting, cli=submit)[0] == 0
+
+
+def test_the_most_that_fits_fits_and_a_little_more_does_not():
+    words = ("--gpu", "16", "--nodes", "1", "--gpus", "2", *TINY)
+    start = ("--set", "training.batch_size=600")
+    _, text = said(*words, *start, "--most", "training.batch_size", "--json")
+    (found,) = json.loads(text)["plans"]
+    assert found["fit"] == "fits"
+    most = int(found["sets"][0].partition("=")[2])
+    more = f"training.batch_size={most + max(1, most // 16)}"
+    _, text = said(*words, "--try", more.replace("=", f"={most},", 1), "--json")
+    here, beyond = json.loads(text)["plans"]
+    assert here["fit"] == "fits"
+    assert beyond["fit"] != "fits"
+
+
+def test_tuning_answers_with_settings_that_fit_and_that_submit_takes():
+    words = ("--gpu", "a100-40", "--nodes", "1-3", "--gpus", "2", *TINY)
+    status, text = said(*words, "--tune", "--json", "--set", "training.batch_size=12")
+    found = json.loads(text)["tuned"]
+    assert status == 0
+    assert found["fits"]
+    assert 0 < found["memory_bytes"] <= found["room_bytes"]
+    assert {one["key"] for one in found["choices"]} >= {"training.sharding.strategy", "nodes"}
+    assert found["nodes"] in (1, 2, 3)
+    samples = 12 * 2 * 2  # of the job as it is, on its two nodes
+    batch = dict(each.split("=", 1) for each in found["sets"]).get("training.batch_size", "12")
+    assert int(batch) * found["nodes"] * 2 == samples
+
+
+def test_an_error_inside_backward_is_said_and_does_not_end_the_command(tmp_path):
+    Path("broken.py").write_text(
+        "import torch\n"
+        "class Broken(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x * 2\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad): raise ValueError('custom kernel without a fake version')\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.layer = torch.nn.Linear(8, 8)\n"
+        "    def forward(self, x): return Broken.apply(self.layer(x)).sum()\n"
+        "def planned():\n"
+        "    with torch.device('meta'): model = Model()\n"
+        "    return {'model': model, 'batch': torch.ones(4, 8), 'blocks': [torch.nn.Linear]}\n"
+    )
+    with pytest.raises(FsdpkitError, match="could not be followed"):
+        said("--gpu", "80", "--nodes", "1", "--gpus", "2", "--model", "broken.py:planned")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--tune", "--most", "training.batch_size"),
+        ("--nodes", "1-4"),
+        ("--nodes", "0"),
+        ("--nodes", "4-1,"),
+        ("--tune", "--model", "x.py:f"),
+        ("--tune", "--picture", "x.svg"),
+        ("--gpu", "h1000"),
+        ("--most", "training.model.preset"),
+    ],
+    ids=" ".join,
+)
+def test_questions_that_make_no_sense_are_refused(words):
+    gpu = () if "--gpu" in words else ("--gpu", "80")
+    with pytest.raises((UsageError, click.UsageError)):
+        said(*gpu, *words, "--gpus", "2")
