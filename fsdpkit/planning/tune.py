@@ -30,7 +30,7 @@ from fsdpkit.planning.work import Work
 Aim = Literal["tokens_per_s", "gpu_hours"]
 WorkOf = Callable[[TrainingSettings, int, int], Work]
 
-_LONGEST = 3
+_LONGEST = 4
 """Micro-batches that are simulated; those between the first and the last are alike."""
 _WORTH = 0.01
 """A change of what was asked for has to be worth so much of a step; less is no difference."""
