@@ -40,21 +40,19 @@ CASES = {
     ],
     "resharded to a node, prefetched": sharding(reshard_to="node", prefetch="2"),
     "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
-    "a model of one's own": [f"model={MODELS}:reader", "precision.param=bfloat16"],
-    "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
-}
-BELOW = {
     "fsdp1": sharding(engine="fsdp1"),
     "fsdp1, gathered, recomputed, accumulated": [
         *sharding(engine="fsdp1", strategy="shard_grad_op", activation_checkpointing="full"),
         "micro_batch=2",
     ],
+    "fsdp1, hybrid": sharding(engine="fsdp1", strategy="hybrid_shard"),
     "zero2 in groups, accumulated, adamw-scaled": [
         *sharding(strategy="hybrid_shard_zero2"),
         *("micro_batch=1", "optimizer.name=adamw-scaled"),
     ],
+    "a model of one's own": [f"model={MODELS}:reader", "precision.param=bfloat16"],
+    "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
 }
-"""Where the tape says less than ranks on a CPU hold, for a reason that is not known."""
 
 
 def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
@@ -68,12 +66,6 @@ def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
 def test_what_real_ranks_hold():
     found = compared(CASES)
     off = {name: share for name, share in found.items() if abs(share) > 0.01}
-    assert not off
-
-
-def test_where_the_tape_is_known_to_say_less_it_is_by_an_eighth_at_most():
-    found = compared(BELOW)
-    off = {name: share for name, share in found.items() if not -0.125 < share < 0}
     assert not off
 
 

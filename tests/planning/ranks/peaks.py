@@ -33,8 +33,12 @@ ENTRY = ROOT / "examples" / "T5-fsdp" / "fsdp_t5.py"
 
 
 class Held(TorchDispatchMode):
-    """Weighs all storages that any operation has touched and that are still there, by what they
-    have at that moment: it knows nothing of births, deaths and resizing."""
+    """Weighs all storages that any operation has made and that are still there, by what they have
+    at that moment: it knows nothing of births, deaths and resizing.
+
+    Not what Gloo makes for itself, such as the copy of a whole gradient that it sums in the place
+    of a reduce-scatter: no operation returns that, and NCCL makes none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +48,10 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented
+        given = {storage._cdata for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_iter((args, kwargs, result)):
-            if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu":
-                storage = tensor.untyped_storage()
+        for storage in storages(result):
+            if storage._cdata not in given:
                 self.there.setdefault(storage._cdata, weakref.ref(storage, self._gone(storage)))
         held = (reference() for reference in list(self.there.values()))
         self.peak = max(self.peak, sum(s.nbytes() for s in held if s is not None))
@@ -56,6 +60,13 @@ class Held(TorchDispatchMode):
     def _gone(self, storage: Any) -> Any:
         key = storage._cdata
         return lambda _: self.there.pop(key, None)
+
+
+def storages(values: Any) -> Iterator[Any]:
+    """Of the plain tensors in `values` that lie in host memory."""
+    for tensor in tree_iter(values):
+        if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu":
+            yield tensor.untyped_storage()
 
 
 def asked(case: list[str], ranks: int) -> Asked:
