@@ -20,6 +20,14 @@ from fsdpkit.cli.options import (
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 
+def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
+    if spec is None:
+        return None
+    from fsdpkit.config.job import parse_array
+
+    return parse_array(spec)[0]
+
+
 @click.command("resume", cls=GroupedCommand)
 @click.argument("run", shell_complete=complete_run)
 @wanted("sets")
@@ -27,6 +35,13 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 @wanted("runs")
 @grouped(
     HOW, "--chained", is_flag=True, help="While RUN goes on: start if it ends short of its goal."
+)
+@grouped(
+    HOW,
+    "--tasks",
+    metavar="SPEC",
+    callback=_tasks,
+    help="Of an array, only these tasks: 0-3,7.",
 )
 @trust_option
 @grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")

@@ -172,10 +172,12 @@ class Run:
         spare: int | None = None,
         sets: Sequence[str] = (),
         chained: bool = False,
+        tasks: Sequence[int] | None = None,
     ) -> Run:
         """Continue the run in a new job, as `fsdpkit resume` does. Raises FsdpkitError.
 
         chained: while the run goes on; the new job starts if the run ends short of its goal.
+        tasks: of an array, those to go on; None: those short of their goal.
         """
         from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
 
@@ -188,6 +190,7 @@ class Run:
             spare=spare,
             sets=sets,
             chained=chained,
+            tasks=tasks,
         )
         newest = Run.open(self.dir)
         return submit_resume(newest, plan_resume(newest, changes))

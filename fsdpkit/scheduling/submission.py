@@ -496,9 +496,11 @@ def submit(
     args: Sequence[str] = (),
     spare: int | None = None,
     snapshot: bool | None = None,
+    by_plan: bool = True,
 ) -> Run:
     """Submit a job as `fsdpkit submit` does; `gpus` is per node, and `spare` nodes more wait to
-    replace a lost one. Raises FsdpkitError.
+    replace a lost one. by_plan: refuse what `fsdpkit plan` has shown not to fit. Raises
+    FsdpkitError.
 
     >>> run = submit(nodes=2, gpus=4, sets=["training.steps=200"])    # doctest: +SKIP
     >>> run.wait().succeeded                                          # doctest: +SKIP

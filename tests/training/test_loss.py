@@ -184,7 +184,10 @@ def test_the_model_gives_scores_or_either_loss(family: dict) -> None:
         torch.testing.assert_close(loss, whole(model(*batch), batch[2]), rtol=1e-6, atol=0)
         found[way] = {name: p.grad for name, p in model.named_parameters()}
     for way in ("chunked", "compiled"):
-        torch.testing.assert_close(found[way], found["whole"], rtol=1e-5, atol=1e-6)
+        for name, gradient in found["whole"].items():
+            # Rounding goes by the largest number: a small one is what large ones leave over.
+            scale = float(gradient.abs().max())
+            torch.testing.assert_close(found[way][name], gradient, rtol=0, atol=1e-5 * scale)
 
 
 @pytest.fixture(scope="module")
