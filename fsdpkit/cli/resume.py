@@ -24,8 +24,12 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
     if spec is None:
         return None
     from fsdpkit.config.job import parse_array
+    from fsdpkit.errors import UsageError
 
-    return parse_array(spec)[0]
+    try:
+        return parse_array(spec)[0]
+    except UsageError as error:
+        raise UsageError(str(error).replace("--array", "--tasks", 1)) from error
 
 
 @click.command("resume", cls=GroupedCommand)
