@@ -315,8 +315,12 @@ def _tune(
         aim=aim,
         goal=goal_of(base),
     )
-    notes = [f"not on {number} nodes: {why}" for number, why in refused.items()]
-    found = msgspec.structs.replace(found, notes=(*found.notes, *notes))
+    if refused:
+        why = next(iter(refused.values()))
+        numbers = ", ".join(map(str, refused))
+        found = msgspec.structs.replace(
+            found, notes=(*found.notes, f"the site has no place for {numbers} nodes; {why}")
+        )
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.json_plans import TunedPlan

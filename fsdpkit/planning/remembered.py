@@ -53,10 +53,21 @@ def name_of(settings: TrainingSettings, nodes: int, gpus: int, card: Card, train
         "optimizer": {key: getattr(settings.optimizer, key) for key in _OF_OPTIMIZER},
         "ranks": [nodes, gpus],
         "card": [card.name, card.memory, card.capability],
-        "trainer": str(trainer),
+        "trainer": _digest(trainer),
         "software": [installed_torch(), fsdpkit.__version__],
     }
     return hashlib.sha256(msgspec.json.encode(tables, order="deterministic")).hexdigest()
+
+
+def _digest(trainer: Path) -> str:
+    """Of the trainer and the modules beside it: who edits one has another job."""
+    whole = hashlib.sha256()
+    try:
+        for file in sorted(trainer.parent.glob("*.py")):
+            whole.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    except OSError:
+        return str(trainer)
+    return whole.hexdigest()
 
 
 def remember(name: str, plan: Remembered) -> None:

@@ -104,18 +104,23 @@ def sweeps_dir(runs: Path) -> Path:
 
 
 def sweep_paths(name: str, runs: Path) -> SweepPaths:
-    """Of the sweep of this name, or whose directory this is. Raises NotFoundError with the nearest
-    name and where it looked."""
-    if "/" in name and (found := SweepPaths(Path(name).absolute())).record.exists():
+    """Of the sweep of this name, or whose directory this is. Raises NotFoundError."""
+    return SweepPaths(directory_of(name, sweeps_dir(runs), "sweep"))
+
+
+def directory_of(name: str, top: Path, what: Literal["sweep", "study"]) -> Path:
+    """The one in `top` of this name, or that this is the path of: it holds `what`.json. Raises
+    NotFoundError with the nearest name and where it looked."""
+    record = f"{what}.json"
+    if "/" in name:
+        found = Path(name).absolute()
+    else:
+        found = top / name if name not in ("", ".", "..") else top
+    if (found / record).exists():
         return found
-    top = sweeps_dir(runs)
-    if name not in ("", ".", "..") and "/" not in name:
-        paths = SweepPaths(top / name)
-        if paths.record.exists():
-            return paths
-    names = [p.parent.name for p in top.glob("*/sweep.json")] if top.is_dir() else []
+    names = [p.parent.name for p in top.glob(f"*/{record}")] if top.is_dir() else []
     raise NotFoundError(
-        f"there is no sweep {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
+        f"there is no {what} {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
         "directory of runs that it was started in."
     )
 

@@ -18,12 +18,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.assets import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, RunId, Time
+from fsdpkit.sweeps.record import directory_of
 from fsdpkit.sweeps.scaling import Bound, Mode
 
 _PATIENCE_S = 30.0
@@ -85,18 +85,7 @@ class StudyPaths:
 
 def study_paths(name: str, runs: Path) -> StudyPaths:
     """Of the study of this name, or whose directory this is. Raises NotFoundError."""
-    if "/" in name and (found := StudyPaths(Path(name).absolute())).record.exists():
-        return found
-    top = runs / "studies"
-    if name not in ("", ".", "..") and "/" not in name:
-        paths = StudyPaths(top / name)
-        if paths.record.exists():
-            return paths
-    names = [p.parent.name for p in top.glob("*/study.json")] if top.is_dir() else []
-    raise NotFoundError(
-        f"there is no study {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
-        "directory of runs that it was started in."
-    )
+    return StudyPaths(directory_of(name, runs / "studies", "study"))
 
 
 def load(paths: StudyPaths) -> Study:

@@ -99,6 +99,16 @@ def test_a_plan_is_of_nothing_but_what_was_planned(other):
     assert name(*other.pop("sets", ()), **other) != name()
 
 
+def test_who_edits_the_trainer_or_a_module_beside_it_has_another_job(tmp_path):
+    training = load_job(None).spec.training
+    entry, beside = tmp_path / "train.py", tmp_path / "model.py"
+    names = set()
+    for file, text in ((entry, "one"), (beside, "two"), (beside, "three"), (entry, "four")):
+        file.write_text(text)
+        names.add(name_of(training, 1, 4, CARD, entry))  # type: ignore[arg-type]
+    assert len(names) == 4
+
+
 @pytest.mark.parametrize(
     "word",
     ["training.steps=7", "training.optimizer.lr=0.1", "training.checkpoint.every_steps=3",

@@ -1,0 +1,44 @@
+"""A command with verbs of its own, each in a module that is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class Verbs(click.Group):
+    """A group whose verb `new` is `command` in `fsdpkit.cli.<module>_new`.
+
+    verbs: each with its sentence for the group's `--help`, which so needs no verb's module.
+    """
+
+    def __init__(self, *args: Any, module: str, verbs: Mapping[str, str], **about: Any) -> None:
+        super().__init__(*args, **about)
+        self._module = module
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._verbs:
+            return None
+        command = import_module(f"fsdpkit.cli.{self._module}_{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._verbs and not args[0].startswith("-"):
+            from fsdpkit.config.assets import nearest
+
+            ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], self._verbs)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._verbs.items()))
