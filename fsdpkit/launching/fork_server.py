@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel
+from fsdpkit.launching.destructors import skip_destructors
 from fsdpkit.launching.preloading import Preload, load
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
 from fsdpkit.launching.saying import say
@@ -160,6 +161,7 @@ def start() -> ForkServer | Program:
     began_s = time.monotonic()
     with uncollected(), fork_safety.reads_of_rank_variables() as reads:
         import torch  # noqa: F401
+    skip_destructors(os.environ)
     # A slow file server makes the other imports slow, too: patience is a multiple of this one.
     limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
     if reads:

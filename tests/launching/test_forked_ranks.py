@@ -126,6 +126,10 @@ ENDINGS = {
     "an object that speaks when it goes": (
         "class A:\n    def __del__(self):\n        print('gone')\n\n\na = A()\nprint('main')"
     ),
+    "what C prints and does at the end": (
+        "import ctypes\nc = ctypes.CDLL(None)\nc.strdup.restype = ctypes.c_void_p\n"
+        "c.__cxa_atexit(c.puts, ctypes.c_void_p(c.strdup(b'last')), None)\nc.printf(b'first ')"
+    ),
     "output that cannot be written": "import os\nos.close(1)\nprint('x')",
     "faulthandler": "import faulthandler, os\nfaulthandler.enable()\nos.kill(os.getpid(), 11)",
 }

@@ -12,6 +12,7 @@ each rank. Where a test is about those, or about the start of a process, it star
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import dataclasses
 import faulthandler
@@ -235,20 +236,38 @@ def _script(case: Case) -> tuple[CodeType, dict[str, Any]]:
     return compile(Path(case.script).read_bytes(), case.script, "exec"), vars(main)
 
 
+def _leave_modules_alone() -> None:
+    """At a rank's end: what the pool has imported is not taken apart, page by copied page. The
+    script's own variables, and what it has imported itself, are."""
+    kept = {name: module for name, module in sys.modules.items() if name in _of_the_pool}
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    for name in kept:
+        del sys.modules[name]
+
+
+_of_the_pool: set[str] = set()
+
+
 if __name__ == "__main__":
+    atexit.register(_leave_modules_alone)  # the first to be registered is called last
+    gc.disable()
     import torch._dynamo  # every optimizer imports it: half of what a rank would import
     import torch.distributed.checkpoint.state_dict_loader
     import torch.distributed.checkpoint.state_dict_saver
     import torch.distributed.fsdp
 
     import fsdpkit.training
+    from fsdpkit.launching.destructors import skip_destructors
 
     for name in fsdpkit.training.__all__:
         getattr(fsdpkit.training, name)  # imports it
     for name in sys.argv[2:]:
         import_module(name)
     faulthandler.enable()
+    skip_destructors(os.environ)
+    _of_the_pool |= sys.modules.keys() - {"__main__", "sys", "builtins"}
     gc.freeze()
+    gc.enable()
     if case := serve(socket.socket(fileno=int(sys.argv[1]))):
         # Down here, so that what the script raises, and the interpreter's end, are its own.
         exec(*_script(case))
