@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import NoReturn
 
 from fsdpkit.launching import python_path, warm
 from fsdpkit.launching.allocator import set_allocator
+from fsdpkit.launching.destructors import leave
 from fsdpkit.launching.program import Program
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import take_secret
 
 
-def main() -> int:
-    """The exit status of this node's task: 0, or that of the first failure on this node.
+def main() -> NoReturn:
+    """Ends with the exit status of this node's task: 0, or that of the first failure on this node.
 
     In a rank that was forked, later and from a copy of this process: the script's own.
     """
@@ -27,12 +29,13 @@ def main() -> int:
     set_allocator(os.environ)  # before anything imports torch
     if isinstance(program := warm.start(os.environ), Program):
         program.run()
-    return run_agent()
+    leave(run_agent())
 
 
 def run_agent() -> int:
     """Everything but the ranks."""
-    from fsdpkit.launching.node import LaunchNode, TrainingEnded, end_descendants
+    from fsdpkit.launching.node import TrainingEnded, end_descendants
+    from fsdpkit.launching.task import LaunchNode
 
     try:
         try:

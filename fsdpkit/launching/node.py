@@ -1,7 +1,7 @@
 """One node's part of a run, from the first check to the last rank's end.
 
-`LaunchNode` is what submitit unpickles and calls. The torchrun command stands in the script, not
-in the pickle, so that a requeued attempt runs what the script says. When ranks are started, and
+launching/task.py is what submitit calls. The torchrun command stands in the script, not in the
+pickle, so that a requeued attempt runs what the script says. When ranks are started, and
 started again, the head node's agent says (launching/conductor.py).
 """
 
@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +23,6 @@ import psutil
 
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError, PortTakenError
-from fsdpkit.failures.ends import End, explain, told
-from fsdpkit.failures.patterns import Level
 from fsdpkit.launching import flight, warm
 from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.carrier import carrier_of
@@ -54,6 +51,7 @@ from fsdpkit.runs.stacks import Why
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+    from fsdpkit.failures.ends import End
     from fsdpkit.launching.ranks import RankForks, Torchrun
 
 HUNG = 124
@@ -78,14 +76,6 @@ class Failure:
     message: str
     time_ns: int
     rank: int | None = None
-
-
-@dataclass(frozen=True)
-class LaunchNode:
-    """Callable for submitit: runs the torchrun command on this process's command line."""
-
-    def __call__(self) -> dict[str, Any]:
-        return run_node(torchrun_arguments(sys.argv[1:]), os.environ)
 
 
 def torchrun_arguments(argv: list[str]) -> list[str]:
@@ -429,6 +419,9 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
     torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
     a file did so at most one look before now.
     """
+    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: when ranks fail
+    from fsdpkit.failures.patterns import Level
+
     now_ns = time.time_ns()
     found = []
     for rank, failure in error.failures.items():
@@ -444,6 +437,8 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
 
 
 def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> End:
+    from fsdpkit.failures.ends import End
+
     text = end_of(standard_error, _LAST_BYTES)
     code = failure.exitcode
     return End(

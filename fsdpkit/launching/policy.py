@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -25,11 +25,11 @@ from fsdpkit.errors import (
     StorageError,
     UsageError,
 )
-from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.ends import explain_record
-from fsdpkit.failures.patterns import Level
 from fsdpkit.launching.lost_nodes import maybe_gone, to_blame
 from fsdpkit.runs.outcomes import WARNING, Cause, Ending, Trouble
+
+if TYPE_CHECKING:
+    from fsdpkit.failures.patterns import Level, Shown
 
 _IN_THE_PROGRAM = ("crash", "hang", "out-of-memory")
 _LONGEST_BACKOFF_S = 300.0
@@ -57,7 +57,10 @@ def cause_of(status: int, message: str) -> Cause:
         return "stopped"
     if status == NodeLostError.exit_code:
         return "node-failure"
-    shown = explain_record(status, message)
+    from fsdpkit.failures.causes import CAUSES
+    from fsdpkit.failures.patterns import Level
+
+    shown = _explained(status, message)
     # A checkpoint cannot be written either when another rank is gone: no fault of the storage.
     if status == StorageError.exit_code and not (shown and shown.level <= Level.WAITED):
         return "storage"
@@ -317,7 +320,7 @@ def first_trouble(
     real = [r for r in bad if r not in stopped]
     first = (real or stopped)[0]
     who = first.name if first.rank is None else f"rank {first.rank} on {first.name}"
-    shown = explain_record(first.status, first.message)
+    shown = _explained(first.status, first.message)
     broken = first.rank is not None and shown is not None and shown.cause == "bad-gpu"
     cause = "hang" if first.outcome == "hung" else cause_of(first.status, first.message)
     return Trouble(
@@ -332,5 +335,15 @@ def first_trouble(
 
 def _level(report: Report) -> Level:
     """How much a report explains, so that whoever only lost its peer comes behind its peer."""
-    shown = explain_record(report.status, report.message)
+    from fsdpkit.failures.patterns import Level
+
+    shown = _explained(report.status, report.message)
     return shown.level if shown else Level.OWN
+
+
+def _explained(status: int, message: str) -> Shown | None:
+    """What an end on record shows. Imported when something failed: whoever explains compiles 130
+    regular expressions first."""
+    from fsdpkit.failures.ends import explain_record
+
+    return explain_record(status, message)

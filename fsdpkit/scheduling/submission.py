@@ -434,7 +434,7 @@ def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str |
 
     Without submitit the job is the same; only its results are not to be had from submitit's Job.
     """
-    from fsdpkit.launching.node import LaunchNode
+    from fsdpkit.launching.task import LaunchNode
     from fsdpkit.scheduling.run_states import client_for
 
     profile = plan.site.profile

@@ -50,3 +50,24 @@ def test_all_is_heard_but_what_was_loaded_before(environ: dict[str, str], said: 
         timeout=300,
     )
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (3, said, "")
+
+
+def test_an_agent_leaves_with_its_status_and_all_that_it_said() -> None:
+    program = """
+import atexit, sys
+from fsdpkit.launching.destructors import leave
+
+class Never:
+    def __del__(self):
+        print("taken apart")
+
+never = Never()
+atexit.register(print, "atexit")
+sys.stdout.write("out ")
+sys.stderr.write("err")
+leave(75)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (75, "out atexit\n", "err")
