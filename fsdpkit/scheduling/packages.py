@@ -17,11 +17,15 @@ from fsdpkit.runs.provenance import Packages
 
 _LIMIT_S = 30.0
 _LISTING = """
-import importlib.metadata as m, json, platform
+import importlib.metadata as m, json, platform, re
 found = []
 for d in m.distributions():
     try:
-        about, url = d.metadata, {}  # read once: half of all time
+        url, text = {}, d.read_text("METADATA") or d.read_text("PKG-INFO") or ""
+        head = text.partition("\\n\\n")[0]  # to parse all of it as a mail takes half of all time
+        about = dict(re.findall("^(Name|Version): *(.*[^ ]) *$", head, re.MULTILINE))
+        if len(about) < 2:
+            about = d.metadata
         try:
             url = json.loads(d.read_text("direct_url.json") or "{}")
         except ValueError:
