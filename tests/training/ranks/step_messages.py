@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,7 +185,12 @@ def steps_of(case: str, ranks: Ranks, folder: Path) -> dict:
     settings = load_settings({}, [*SMALL, *CASES[case]])
     model, config = fsdp_t5.build(settings, VOCABULARY, ranks)
     initial = {name: weight.double() for name, weight in whole_weights(model)}
-    norms, weights = alone(case, config, settings, initial, ranks.world_size)
+    # What the first rank reports is compared.
+    norms, weights = (
+        alone(case, config, settings, initial, ranks.world_size)
+        if ranks.is_first
+        else ([], initial)
+    )
     paths = TaskPaths(folder)
     stop = StopRequest(paths, ranks)
     votes = Votes(ranks, stop, SaveClock(ranks, 0))
@@ -202,7 +208,10 @@ def steps_of(case: str, ranks: Ranks, folder: Path) -> dict:
         # Of the last step: what engines set up once is no message of a step.
         messages, waits, before = Messages(), Waits(), []
         watched = replace(parts, votes=noting(votes, messages, before))
-        with messages, waits:
+        with ExitStack() as watching:
+            if step == STEPS - 1:
+                watching.enter_context(messages)
+                watching.enter_context(waits)
             done = fsdp_t5.train_step(watched, batches, step)
         found["norms"].append(float(done.grad_norm))
         found["stopping"].append(stop.agreed())
