@@ -28,6 +28,8 @@ OWN_VENV := yes
 endif
 endif
 export PATH := $(dir $(PYTHON)):$(PATH)
+# Thousands of processes import this checkout, and five pytests rewrite all assertions: once is enough.
+unexport PYTHONDONTWRITEBYTECODE
 
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins \
     slurm-wlm-mysql-plugin munge mariadb-server iproute2 mmdebstrap
@@ -111,7 +113,9 @@ demo: demo-env
 	"$(PYTHON)" examples/plot_loss.py "demo/runs/$$(head -n 1 demo/log.txt)" --output demo/loss.png
 
 test: env packages
+	"$(PYTHON)" -m pytest --collect-only --quiet >/dev/null 2>&1 & # what workers read, compiled beside lint
 	$(MAKE) --no-print-directory lint
+	wait
 	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
 	"$(PYTHON)" -m pytest $(IN_LANES) -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
