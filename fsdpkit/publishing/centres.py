@@ -17,11 +17,12 @@ _NO_CENTRE = ("generic", "local")
 _HEAD = """\
 # Clusters that come with a profile
 
-Written by `python -m fsdpkit.publishing.centres` from the profiles in `site/profiles`; change those.
-A fact that stands here was read in the source that is named below it, on the date that is named;
-whatever is not known is not asked of Slurm. "Run there" says when fsdpkit last ran on that cluster,
-as far as somebody has reported it. To use one: `fsdpkit submit --cluster NAME`. To hold one against
-the cluster itself, on a login node: `fsdpkit site diff NAME`. More: [profiles.md](profiles.md).
+Written by `python -m fsdpkit.publishing.centres` from the profiles in `site/profiles`, which are
+what to change. A fact that stands here was read in the source named below it, on the date named
+there; what is not known is not asked of Slurm. "Run there" says when fsdpkit last ran on that
+cluster, as far as somebody has reported it. To use one: `fsdpkit submit --cluster NAME`. To hold
+one against the cluster itself, on a login node: `fsdpkit site diff NAME`. More in
+[profiles.md](profiles.md).
 
 | name | cluster | GPU nodes | request for 4 GPUs per node | facts as of | run there |
 |---|---|---|---|---|---|
