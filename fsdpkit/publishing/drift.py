@@ -63,6 +63,9 @@ class _Comparing:
         made = Making(live, everything=True)
         self._kinds = msgspec.convert(made.node_types, dict[str, NodeType])
         self._ways = msgspec.convert(made.partitions, dict[str, Partition])
+        self._of_partition: dict[str, list[Partition]] = {}
+        for name, way in self._ways.items():
+            self._of_partition.setdefault(way.directives(name)["partition"], []).append(way)
         self._living = {partition.name: partition for partition in live.partitions}
         self._slurm()
         self._gpu_types()
@@ -110,7 +113,7 @@ class _Comparing:
             self.differ.append(Difference(key, f"--partition={asks['partition']}", "none"))
             return
         seen.add(living.name)
-        ways = [w for n, w in self._ways.items() if w.directives(n)["partition"] == living.name]
+        ways = self._of_partition.get(living.name, [])
         if not ways:
             self.not_compared.append(f"{key}: partition {living.name} has no nodes")
             return
@@ -171,12 +174,17 @@ class _Comparing:
                 self.missing.append(Difference(f"partitions.{partition}", None, shown))
 
 
-def _likeness(ours: NodeType, theirs: NodeType) -> tuple[int, ...]:
-    """How much two kinds of nodes agree, the telling facts first."""
-    return tuple(
-        int(getattr(ours, field) == getattr(theirs, field))
-        for field in ("gpu_type", "gpus", "cpus", "memory_mb", "nodes", "arch")
-    )
+_TELLING = ("gpu_type", "gpus", "cpus", "memory_mb", "nodes", "arch", "features")
+
+
+def _likeness(ours: NodeType, theirs: NodeType) -> tuple[bool, ...]:
+    """How much two kinds of nodes agree: on having GPUs, then in what ours says, the telling facts
+    first, then in what neither says."""
+    gpus = ours.vendor != "none" and ours.gpus != 0
+    same = [getattr(ours, field) == getattr(theirs, field) for field in _TELLING]
+    said = [getattr(ours, field) not in (None, []) for field in _TELLING]
+    known = [both and one for both, one in zip(same, said, strict=True)]
+    return (bool(theirs.gpus) == gpus, *known, *same)
 
 
 def _same(key: str, ours: Any, theirs: Any) -> bool:

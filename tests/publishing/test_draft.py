@@ -282,7 +282,11 @@ HOSTILE = [
 
 @pytest.mark.parametrize("words", HOSTILE)
 def test_a_stranger_s_words_are_shown_harmlessly_and_change_no_fact(words: str) -> None:
-    nodes = node("n1").rstrip("\n") + f" Reason={words}\n" + node("n2", AvailableFeatures=words)
+    nodes = (
+        node("n1").rstrip("\n")
+        + f" Reason={words}\n"
+        + node("n2", AvailableFeatures=words.replace(" ", "_"))
+    )
     parts = GPU.rstrip("\n") + f" Comment={words}\n" + partition("closed", AllowAccounts=words)
     parts += partition("odd" + words.replace(" ", "_"))
     config = f"ClusterName = {words}\nSLURM_VERSION = 24.11.5 {words}\n"
@@ -290,7 +294,8 @@ def test_a_stranger_s_words_are_shown_harmlessly_and_change_no_fact(words: str) 
     assert all(c.isprintable() or c == "\n" for c in made.text)
     assert tomllib.loads(made.text) == made.tables
     profile = msgspec.convert(tomllib.loads(made.text), SiteProfile)
-    assert profile.node_types["a100x4"].gpus == 4
+    assert {kind.gpus for kind in profile.node_types.values()} == {4}
+    assert sum(kind.nodes or 0 for kind in profile.node_types.values()) == 2
     assert len(made.text) < 20_000
 
 

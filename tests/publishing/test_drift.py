@@ -207,3 +207,12 @@ def test_with_json_it_is_one_object(slurm_says: Says, ours: str) -> None:
 def test_the_local_cluster_has_no_slurm_to_be_compared_with(slurm_says: Says) -> None:
     slurm_says(answers(**CLUSTER))
     assert run("diff", "local")[0] == 2
+
+
+def test_nodes_without_gpus_in_the_same_partition_are_not_taken_for_those_with() -> None:
+    nodes = node("n1") + node("n2") + "".join(node(f"c{i}", Gres="(null)") for i in range(9))
+    assert differs(compared(PROFILE, nodes=nodes)) == {}
+    bare = compared(PROFILE.replace("gpus = 4\n", "").replace("nodes = 2\n", ""), nodes=nodes)
+    assert {one.key: one.cluster for one in bare.missing}["node_types.a100.gpus"] == 4
+    live = read(answers(CLUSTER["partitions"], nodes))
+    assert drift(draft(live, LOGIN, NOW_S).profile, live).differ == ()
