@@ -53,6 +53,7 @@ from fsdpkit.cli.scale_answers import (
     ScaleStatus,
     ScaleWritten,
 )
+from fsdpkit.cli.site_answers import SiteDiff, SiteDraft
 from fsdpkit.cli.sweep_answers import (
     Advanced,
     BestTrial,
@@ -101,6 +102,8 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "checkpoint export": (Exported,),
     "jobs": (Jobs, OneJob),
     "sites": (Sites, OneSite),
+    "site draft": (SiteDraft,),
+    "site diff": (SiteDiff,),
     "templates": (Templates, OneTemplate),
     "track": (Tracked,),
     "prune": (Pruned,),

@@ -40,6 +40,7 @@ COMMANDS = {
     "generate": "Let a trained T5 write, for texts or the rows of a file.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
+    "site": "Draft a cluster's profile, or hold one against the live cluster.",
     "templates": "List templates, or show one.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",

@@ -6,9 +6,17 @@ import click
 
 from fsdpkit.cli.groups import Verbs
 
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "draft": "Draft a profile of the cluster that this login node belongs to.",
+    "diff": "Hold a profile against the live cluster.",
+}
 
 
 @click.group("site", cls=Verbs, module="site", verbs=VERBS)
 def command() -> None:
-    """Draft a cluster's profile, hold it to the live cluster, and publish its pages."""
+    """Draft a cluster's profile, hold it to the live cluster, and publish its pages.
+
+    \b
+      fsdpkit site draft --output ours.toml
+      fsdpkit site diff osc-ascend
+    """

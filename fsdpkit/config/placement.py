@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from fsdpkit.config import assets
+from fsdpkit.config import assets, limits
 from fsdpkit.config.assets import nearest
 from fsdpkit.config.job import Resources
-from fsdpkit.config.profile import NodeType, Partition, SiteProfile
+from fsdpkit.config.limits import problems
+from fsdpkit.config.partition import NodeType, Partition, release
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.units import format_time, parse_memory_mb
 from fsdpkit.errors import UsageError
+
+OLDEST_TESTED = (22, 5)
 
 
 @dataclass(frozen=True)
@@ -39,22 +44,59 @@ def place(resources: Resources, site: LoadedSite) -> Placement:
     """The first partition of the profile that fits. Raises UsageError with every reason."""
     profile = site.profile
     check_account(resources.account, site)
+    _refuse_what_slurm_lacks(resources, profile)
     name, partition = _choose_partition(resources, profile)
     node_type = _node_type(profile, partition)
     cpus, reason = _cpus_per_task(resources, node_type)
-    warnings = []
-    if partition.preempt == "cancel":
-        warnings.append(
-            f"partition {name}: a preempted job is cancelled there, perhaps without a warning, and "
-            "will not restart: save often (training.checkpoint.every_steps)"
-        )
-    select = dict(partition.select)
-    if resources.partition and not profile.partitions:
-        select["partition"] = resources.partition
+    told = [
+        *limits.warnings(resources, str(name), partition, node_type),
+        *_about_slurm(profile),
+        *_about_architecture(profile, node_type),
+    ]
+    if profile.partitions:
+        select = partition.directives(str(name))
+    else:
+        select = {"partition": name} if name else {}
     memory_mb, memory_reason = _memory(resources, node_type)
-    return Placement(
-        name, select, node_type, cpus, reason, memory_mb, memory_reason, tuple(warnings)
-    )
+    return Placement(name, select, node_type, cpus, reason, memory_mb, memory_reason, tuple(told))
+
+
+def _refuse_what_slurm_lacks(resources: Resources, profile: SiteProfile) -> None:
+    """Raises UsageError for what only Slurm's own daemon is known to do."""
+    if resources.spare and profile.slurm.flavour == "psslurm":
+        raise UsageError(
+            f"{profile.title} runs psslurm in place of slurmd, and whether a job outlives a lost "
+            "node there is not known: leave out --spare"
+        )
+
+
+def _about_slurm(profile: SiteProfile) -> Iterator[str]:
+    facts = profile.slurm
+    if facts.launcher not in (None, "srun"):
+        yield (
+            f"{profile.title} asks for {facts.launcher} to start tasks; the script uses srun, to "
+            "start one shell per node, and nobody has reported a run there: try a short job first"
+        )
+    if facts.flavour == "psslurm":
+        yield (
+            f"{profile.title} runs psslurm in place of slurmd, with which nobody has reported a "
+            "run: try a short job first"
+        )
+    if facts.version is not None and release(facts.version) < OLDEST_TESTED:
+        tested = "{:02}.{:02}".format(*OLDEST_TESTED)
+        yield (
+            f"{profile.title} may run Slurm {facts.version}, older than the {tested} that fsdpkit "
+            "is tested with: try a short job first"
+        )
+
+
+def _about_architecture(profile: SiteProfile, node: NodeType) -> Iterator[str]:
+    login = profile.login.arch
+    if login and node.arch and login != node.arch:
+        yield (
+            f"login nodes of {profile.title} are {login}, these nodes {node.arch}: an environment "
+            "that was made on a login node does not run there; make it in a job"
+        )
 
 
 def check_account(account: str | None, site: LoadedSite) -> None:
@@ -76,6 +118,10 @@ def check_account(account: str | None, site: LoadedSite) -> None:
 
 def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str | None, Partition]:
     if not profile.partitions:
+        if wrong := problems(resources, Partition(), _node_type(profile, Partition())):
+            raise UsageError(
+                f"{_shape(resources)} does not fit {profile.title}: {'; '.join(wrong)}"
+            )
         return resources.partition, Partition()
     if resources.partition is not None:
         wanted = profile.partitions.get(resources.partition)
@@ -92,16 +138,21 @@ def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str |
         candidates = {n: p for n, p in profile.partitions.items() if p.automatic}
     refusals: list[str] = []
     for name, partition in candidates.items():
-        problems = _problems(resources, partition, _node_type(profile, partition))
-        if not problems:
+        wrong = problems(resources, partition, _node_type(profile, partition))
+        if not wrong:
             return name, partition
-        refusals.append(f"  {name} ({_describe(partition, profile)}): {'; '.join(problems)}")
-    spare = f" and {resources.spare} spare" if resources.spare else ""
-    shape = f"{resources.nodes} nodes{spare} x {resources.gpus} GPUs for {resources.time}"
-    lines = [f"{shape} does not fit {profile.title}:", *refusals]
+        refusals.append(f"  {name} ({_describe(partition, profile)}): {'; '.join(wrong)}")
+    lines = [f"{_shape(resources)} does not fit {profile.title}:", *refusals]
     if fits := _shapes_that_fit(resources, candidates, profile):
         lines.append(f"What would fit: {'; '.join(fits)}.")
+    elif fits := _largest_that_fit(resources, candidates, profile):
+        lines.append(f"Most that would fit: {'; '.join(fits)}.")
     raise UsageError("\n".join(lines))
+
+
+def _shape(resources: Resources) -> str:
+    spare = f" and {resources.spare} spare" if resources.spare else ""
+    return f"{resources.nodes} nodes{spare} x {resources.gpus} GPUs for {resources.time}"
 
 
 def _node_type(profile: SiteProfile, partition: Partition) -> NodeType:
@@ -110,29 +161,6 @@ def _node_type(profile: SiteProfile, partition: Partition) -> NodeType:
     # A profile without partitions still says what its nodes are when it has but one kind.
     kinds = list(profile.node_types.values())
     return kinds[0] if len(kinds) == 1 else NodeType()
-
-
-def _problems(resources: Resources, partition: Partition, node: NodeType) -> list[str]:
-    found = []
-    if node.gpus is not None and resources.gpus > node.gpus:
-        found.append(f"{resources.gpus} GPUs per node asked, a node has {node.gpus}")
-    if resources.gpus < partition.min_gpus:
-        found.append(f"at least {partition.min_gpus} GPUs per node must be asked for")
-    asked = resources.nodes_asked
-    if partition.max_nodes is not None and asked > partition.max_nodes:
-        spare = f", {resources.spare} of them spare" if resources.spare else ""
-        found.append(f"{asked} nodes asked{spare}, at most {partition.max_nodes} allowed")
-    limit_s = partition.max_time_s(asked)
-    if limit_s is not None and resources.time_s > limit_s:
-        found.append(f"{format_time(resources.time_s)} asked, the limit is {format_time(limit_s)}")
-    cpus = (resources.cpus_per_gpu or 0) * resources.gpus
-    if node.cpus is not None and cpus > node.cpus:
-        found.append(f"{cpus} cores per node asked, a node has {node.cpus}")
-    if resources.memory is not None and node.memory_mb is not None:
-        memory_mb = parse_memory_mb(resources.memory)
-        if memory_mb > node.memory_mb:
-            found.append(f"{memory_mb} MB per node asked, a node has {node.memory_mb}")
-    return found
 
 
 def _describe(partition: Partition, profile: SiteProfile) -> str:
@@ -157,14 +185,50 @@ def _shapes_that_fit(
             continue
         per_node = max((g for g in range(1, most + 1) if total % g == 0), default=1)
         nodes = math.ceil(total / per_node)
-        limit_s = partition.max_time_s(nodes + resources.spare)
-        shorter = limit_s is not None and resources.time_s > limit_s
-        time = format_time(limit_s) if limit_s is not None and shorter else resources.time
-        trial = msgspec.structs.replace(resources, nodes=nodes, gpus=per_node, time=time)
-        if not _problems(trial, partition, _node_type(profile, partition)):
-            flag = f" --time {time}" if shorter else ""
-            shapes.append(f"--nodes {nodes} --gpus {per_node}{flag} on {name}")
+        if shape := _trial(resources, name, partition, profile, nodes, per_node):
+            shapes.append(shape)
     return shapes
+
+
+def _largest_that_fit(
+    resources: Resources, candidates: dict[str, Partition], profile: SiteProfile
+) -> list[str]:
+    """For each partition most of the nodes asked for that its limits allow, with fewer ranks."""
+    shapes = []
+    for name, partition in candidates.items():
+        node = _node_type(profile, partition)
+        if not node.gpus:
+            continue
+        per_node = min(resources.gpus, node.gpus)
+        if partition.whole_nodes is not None:
+            per_node = node.gpus
+        limit = [resources.nodes, partition.max_nodes, node.nodes]
+        if partition.max_gpus_per_job is not None:
+            limit.append(partition.max_gpus_per_job // per_node)
+        most = min(one for one in limit if one is not None) - resources.spare
+        fewer = (_trial(resources, name, partition, profile, n, per_node) for n in {most, 1})
+        shapes += [shape for shape in fewer if shape][:1]
+    return shapes
+
+
+def _trial(
+    resources: Resources,
+    name: str,
+    partition: Partition,
+    profile: SiteProfile,
+    nodes: int,
+    gpus: int,
+) -> str | None:
+    """Options for a job of this shape, its time cut to the limit; None if it does not fit."""
+    if nodes < 1 or gpus < 1:
+        return None
+    limit_s = partition.max_time_s(nodes + resources.spare)
+    shorter = limit_s is not None and resources.time_s > limit_s
+    time = format_time(limit_s) if limit_s and shorter else resources.time
+    trial = msgspec.structs.replace(resources, nodes=nodes, gpus=gpus, time=time)
+    if problems(trial, partition, _node_type(profile, partition)):
+        return None
+    return f"--nodes {nodes} --gpus {gpus}{f' --time {time}' if shorter else ''} on {name}"
 
 
 def _memory(resources: Resources, node: NodeType) -> tuple[int | None, str]:

@@ -11,19 +11,22 @@ from msgspec import Meta
 from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.loading import parsed
-from fsdpkit.config.units import parse_time_s
+from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
 
-DirectiveName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
+__all__ = [
+    "Account",
+    "GpuRequest",
+    "Identify",
+    "Login",
+    "MaxTime",
+    "NodeType",
+    "Partition",
+    "SiteProfile",
+    "SlurmFacts",
+    "Source",
+]
+
 Port = Annotated[int, Meta(ge=1024, le=65535)]
-
-# What the job, [gpu_request] or the script itself decides, so a partition must not.
-_OWNED_OPTIONS = frozenset(
-    """account array chdir clusters comment cpus-per-gpu cpus-per-task dependency error export
-    export-file gpus gpus-per-node gpus-per-socket gpus-per-task hold input job-name
-    kill-on-invalid-dep mem mem-per-cpu mem-per-gpu no-requeue nodefile nodes ntasks
-    ntasks-per-gpu ntasks-per-node open-mode output parsable requeue signal test-only time
-    tres-per-task wait wrap""".split()  # noqa: SIM905 (a list of forty strings is unreadable)
-)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,8 +34,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     what: Annotated[str, Meta(description="Document, or the file in a public repository.")]
     checked: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$", description="Date of the check.")]
+    dated: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None,
+        Meta(description="Date of the document's own last change."),
+    ] = None
     level: Annotated[
-        Literal["centre-config", "centre-docs", "vendor-docs", "user-notes", "measured"],
+        Literal[
+            "measured", "centre-config", "centre-docs", "vendor-docs", "third-party", "user-notes"
+        ],
         Meta(description="How far the source can be trusted."),
     ]
 
@@ -44,9 +53,75 @@ class Identify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dict[VariableName, str], Meta(description="Variables with these exact values.")
     ] = {}
     hostname: Annotated[str | None, Meta(description="Regular expression, whole host name.")] = None
+    examples: Annotated[
+        list[Text], Meta(description="Host names of login nodes, which `hostname` must match.")
+    ] = []
 
     def __post_init__(self) -> None:
         parsed("hostname", re.compile, self.hostname)
+        for example in self.examples:
+            if self.hostname is None or not re.fullmatch(self.hostname, example):
+                raise ValueError(f"examples: {example!r} is not matched by hostname")
+
+
+class SlurmFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which Slurm the cluster runs."""
+
+    flavour: Annotated[
+        Literal["slurmd", "psslurm"] | None,
+        Meta(
+            description="What starts tasks on the nodes: Slurm's own daemon, or ParaStation's "
+            "plugin in its place, with which spare nodes and expedited requeueing are not used."
+        ),
+    ] = None
+    version: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{2}\.\d{2}$")] | None,
+        Meta(description="Oldest release of Slurm that the cluster may run, such as 24.11."),
+    ] = None
+    default_partition: Annotated[
+        Text | None, Meta(description="Partition that Slurm takes where a job names none.")
+    ] = None
+    ntasks: Annotated[
+        bool, Meta(description="Jobs must say --ntasks besides --nodes; here one task a node.")
+    ] = False
+    launcher: Annotated[
+        Literal["srun", "ibrun"] | None,
+        Meta(
+            description="Command by which the centre wants tasks started. The template torchrun "
+            "always uses srun; where another is asked for, submit says so."
+        ),
+    ] = None
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From where jobs are submitted."""
+
+    arch: Annotated[
+        Literal["x86_64", "aarch64", "ppc64le"] | None,
+        Meta(description="Processor architecture of the login nodes."),
+    ] = None
+    hosts: Annotated[
+        str | None,
+        Meta(
+            description="Regular expression of the host names from which GPU jobs may be submitted."
+        ),
+    ] = None
+    submit_from: Annotated[
+        list[Text],
+        Meta(
+            description="Directories below which one must submit; they may begin with a variable, "
+            "as in $SCRATCH, and hold the wildcards * and ?."
+        ),
+    ] = []
+
+    def __post_init__(self) -> None:
+        parsed("hosts", re.compile, self.hosts)
+        for directory in self.submit_from:
+            if not re.match(r"/|\$[A-Za-z_][A-Za-z0-9_]*(/|$)", directory):
+                raise ValueError(
+                    f"submit_from: {directory!r} must begin with / or with a variable, as in "
+                    "$SCRATCH/projects"
+                )
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,80 +129,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     required: Annotated[bool, Meta(description="Jobs without one are refused.")] = False
     pattern: Annotated[str | None, Meta(description="Regular expression, whole account.")] = None
-    example: Annotated[str | None, Meta(description="One that exists, for messages.")] = None
+    example: Annotated[str | None, Meta(description="One of the right form, for messages.")] = None
     find: Annotated[str | None, Meta(description="Command that lists a person's accounts.")] = None
 
     def __post_init__(self) -> None:
         parsed("pattern", re.compile, self.pattern)
-
-
-class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of node."""
-
-    gpus: Annotated[
-        Annotated[int, Meta(ge=0, le=64)] | None, Meta(description="GPUs a job can get of one.")
-    ] = None
-    gpu: Annotated[str | None, Meta(description="GPU model, for people.")] = None
-    gpu_memory_gb: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Memory of one GPU.")
-    ] = None
-    compute_capability: Annotated[
-        Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] | None,
-        Meta(description="NVIDIA's number of what a GPU can do, such as 8.0 of an A100."),
-    ] = None
-    vendor: Annotated[
-        Literal["nvidia", "amd", "none"] | None,
-        Meta(description="Whose GPUs; `none`: ranks run on CPU cores."),
-    ] = None
-    cpus: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Cores a job can use of one.")
-    ] = None
-    memory_mb: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="Memory a job can use of one; a job that leaves GPUs to others asks for "
-            "its GPUs' share."
-        ),
-    ] = None
-
-
-class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to ask for a node type, with its limits. Order in the file is order of choice."""
-
-    node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
-    select: Annotated[
-        dict[DirectiveName, Text],
-        Meta(description="Directives that ask for it; empty: Slurm's default partition."),
-    ] = {}
-    automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
-        True
-    )
-    max_nodes: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most nodes in one job.")
-    ] = None
-    max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
-    max_time_multinode: Annotated[
-        str | None, Meta(description="Longest time of a job with more than one node.")
-    ] = None
-    min_gpus: Annotated[int, Meta(ge=0, description="Fewest GPUs per node.")] = 0
-    preempt: Annotated[
-        Literal["none", "cancel", "requeue"] | None,
-        Meta(description="What happens to a job that must make way."),
-    ] = None
-
-    def __post_init__(self) -> None:
-        parsed("max_time", parse_time_s, self.max_time)
-        parsed("max_time_multinode", parse_time_s, self.max_time_multinode)
-        for option in self.select:
-            if option in _OWNED_OPTIONS:
-                raise ValueError(f"select: {option} is not a partition's to decide")
-        if "gpu" in (gres.partition(":")[0] for gres in self.select.get("gres", "").split(",")):
-            raise ValueError("select: GPUs are asked for by [gpu_request], in one form only")
-
-    def max_time_s(self, nodes: int) -> int | None:
-        """The longest time for a job of `nodes` nodes, where known."""
-        limits = [self.max_time, self.max_time_multinode if nodes > 1 else None]
-        return min((parse_time_s(t) for t in limits if t is not None), default=None)
 
 
 class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -258,6 +264,8 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sources: Annotated[list[Source], Meta(description="Where its facts come from.")] = []
     unknown: Annotated[list[str], Meta(description="What nobody could verify, in words.")] = []
     identify: Annotated[Identify, Meta(description="How it is recognised.")] = Identify()
+    slurm: Annotated[SlurmFacts, Meta(description="Its Slurm.")] = SlurmFacts()
+    login: Annotated[Login, Meta(description="Its login nodes.")] = Login()
     slurm_clusters: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")] | None,
         Meta(description="Cluster name for sbatch -M."),
@@ -294,3 +302,9 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                     f"partitions: {name} has node_type {partition.node_type!r}."
                     f"{nearest(partition.node_type, self.node_types)} Known: {known}."
                 )
+        version = self.slurm.version
+        if version and release(version) < (19, 5) and self.gpu_request.form == "gpus-per-node":
+            raise ValueError(
+                f"gpu_request: Slurm {version} does not know --gpus-per-node, which came with "
+                '19.05; write form = "gres"'
+            )

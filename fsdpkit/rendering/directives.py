@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
-from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.profile import NodeType, SiteProfile
 from fsdpkit.config.units import format_time
 
 
@@ -22,12 +22,13 @@ class Directive:
     value: str | None
 
 
-def gpu_directive(profile: SiteProfile, gpus: int) -> Directive | None:
+def gpu_directive(profile: SiteProfile, node: NodeType, gpus: int) -> Directive | None:
     """The one form in which this site asks for GPUs, per node."""
     request = profile.gpu_request
     if request.form == "none":
         return None
-    count = f"{request.type}:{gpus}" if request.type else str(gpus)
+    kind = node.gpu_type or request.type
+    count = f"{kind}:{gpus}" if kind else str(gpus)
     if request.form == "gres":
         return Directive("gres", f"gpu:{count}")
     return Directive("gpus-per-node", count)
@@ -42,6 +43,7 @@ def resource_directives(
         *placement.select.items(),
         ("qos", resources.qos),
         ("nodes", str(resources.nodes_asked)),
+        ("ntasks", str(resources.nodes_asked) if profile.slurm.ntasks else None),
         ("ntasks-per-node", "1"),
         ("cpus-per-task", str(placement.cpus_per_task)),
         # In megabytes, because not every Slurm reads every spelling that a person may use.
@@ -56,7 +58,7 @@ def resource_directives(
     chosen = {name: value for name, value in pairs if value is not None}
     if (own := resources.constraint) and (selected := placement.select.get("constraint")):
         chosen["constraint"] = f"{selected}&{own}"
-    if gpu := gpu_directive(profile, resources.gpus):
+    if gpu := gpu_directive(profile, placement.node_type, resources.gpus):
         # sbatch keeps only the last --gres, so a partition's own joins the GPUs'.
         others = [chosen[gpu.name]] if gpu.name in chosen else []
         chosen[gpu.name] = ",".join([str(gpu.value), *others])

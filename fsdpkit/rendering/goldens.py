@@ -28,6 +28,11 @@ _HOOK = ["curl", "-sS", "--data", "@-", "https://chat.example.org/hook"]
 _TRIALS = {"0": ["--set", "training.seed=1"], "2": ["--set", "training.seed=2", "it's; x"]}
 
 
+def _shape(nodes: int, gpus: int, account: str | None = None) -> dict[str, Any]:
+    options: dict[str, Any] = {"resources.nodes": nodes, "resources.gpus": gpus}
+    return options if account is None else {**options, "resources.account": account}
+
+
 @dataclass(frozen=True)
 class Golden:
     """One golden script: the site, what the command line says, and what is special."""
@@ -45,6 +50,32 @@ GOLDENS: Mapping[str, Golden] = {
     "osc-ascend": Golden("osc-ascend", _OSC),
     "osc-cardinal": Golden("osc-cardinal", _OSC),
     "osc-pitzer": Golden("osc-pitzer", {**_OSC, "resources.nodes": 4, "resources.gpus": 2}),
+    "bristol-isambard-ai": Golden("bristol-isambard-ai"),
+    "csc-lumi": Golden("csc-lumi", _shape(2, 8, "project_465000000")),
+    "csc-mahti": Golden("csc-mahti", _shape(2, 4, "project")),
+    "csc-roihu": Golden("csc-roihu", _shape(1, 4, "project")),
+    "cscs-clariden": Golden("cscs-clariden"),
+    "cscs-daint": Golden("cscs-daint"),
+    "drac-fir": Golden("drac-fir", _shape(2, 4, "def-someuser")),
+    "drac-narval": Golden("drac-narval", _shape(2, 4, "def-someuser")),
+    "drac-nibi": Golden("drac-nibi", _shape(2, 4, "def-someuser")),
+    "drac-rorqual": Golden("drac-rorqual", _shape(2, 4, "def-someuser")),
+    "drac-tamia": Golden("drac-tamia", _shape(2, 8, "aip-someuser")),
+    "drac-trillium": Golden("drac-trillium", _shape(2, 4, "def-someuser")),
+    "idris-jean-zay": Golden("idris-jean-zay"),
+    "jhu-dsai": Golden("jhu-dsai"),
+    "jsc-jupiter": Golden("jsc-jupiter"),
+    "mila": Golden("mila", _shape(1, 4)),
+    "ncsu-hazel": Golden("ncsu-hazel"),
+    "nris-betzy": Golden("nris-betzy", _shape(2, 4, "nn0000k")),
+    "nris-saga": Golden("nris-saga", _shape(2, 4, "nn0000k")),
+    "olcf-frontier": Golden("olcf-frontier", _shape(2, 8)),
+    "stanford-sherlock": Golden("stanford-sherlock"),
+    "tacc-lonestar6": Golden("tacc-lonestar6", _shape(2, 3)),
+    "tacc-stampede3": Golden("tacc-stampede3"),
+    "tacc-vista": Golden("tacc-vista", _shape(2, 1)),
+    "ulhpc-iris": Golden("ulhpc-iris"),
+    "yale-bouchet": Golden("yale-bouchet"),
     "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
     "array-args": Golden("osc-ascend", {**_OSC, "array_args": _TRIALS}, "0-2%2"),
     "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),

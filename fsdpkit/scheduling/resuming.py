@@ -28,6 +28,7 @@ from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
+from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run import Run
@@ -233,6 +234,7 @@ def _first_attempt(run: Run, site: LoadedSite, ahead: Sequence[str]) -> int:
 def submit_resume(run: Run, plan: Plan) -> Run:
     """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
     SchedulerError; then the run is what it was."""
+    refuse_from_here(plan)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
     script = render(plan, run.dir)
     states = run.job_states()

@@ -56,7 +56,7 @@ def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
     """
     if profile.kind == "local" or profile.policy.requeue is False or not job.may_requeue:
         return False
-    if job.spec.retry.on_node_failure == "stop":
+    if job.spec.retry.on_node_failure == "stop" or profile.slurm.flavour == "psslurm":
         return False
     config = read_config(SlurmClient(profile.slurm_clusters))
     return config.expedites and (profile.policy.requeue or config.requeues is True)

@@ -34,6 +34,7 @@ from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.elsewhere import not_from_here, refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.room import check_needed, refuse_without_room, room_for
@@ -136,6 +137,7 @@ def fit(
     room = room_for(job, runs, training_of(job, work_dir))
     warnings = [
         *(*placement.warnings, *types, *what_to_know_of(runs)),
+        *not_from_here(job, site, placement.node_type, work_dir),
         *([room.note] if room.note else []),
         *check_needed(job, work_dir, elsewhere=profile.kind != "local"),
     ]
@@ -369,6 +371,7 @@ def submit_plan(
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
+    refuse_from_here(plan)
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -183,7 +184,7 @@ def test_sites_templates_and_jobs_are_listed_with_where_they_were_found(
     mine = isolated_user / "config" / "jobs"
     mine.mkdir(parents=True)
     (mine / "t5.toml").write_text("[resources]\ntime = '02:00:00'\n")
-    assert "osc-cardinal  packaged" in fsdpkit("sites").stdout
+    assert re.search(r"^osc-cardinal +packaged ", fsdpkit("sites").stdout, re.MULTILINE)
     assert "contact" in fsdpkit("sites", "osc-ascend").stdout
     assert "torchrun" in fsdpkit("templates").stdout
     assert "wait_s" in fsdpkit("templates", "torchrun").stdout

@@ -37,15 +37,9 @@ def slurm_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return become
 
 
-@pytest.mark.parametrize("name", ["local", "generic", "osc-ascend", "osc-cardinal", "osc-pitzer"])
-def test_shipped_profiles_load_and_say_where_their_facts_come_from(name: str) -> None:
-    profile = load_site(name).profile
-    if name.startswith("osc-"):
-        assert profile.sources
-        assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", s.checked) for s in profile.sources)
-        assert profile.account.required
-        assert profile.unknown, "nobody has verified everything about a cluster"
-    assert profile.verified is None, "no profile claims a run that has not happened"
+@pytest.mark.parametrize("name", ["osc-ascend", "osc-cardinal", "osc-pitzer"])
+def test_osc_s_profiles_ask_for_an_account(name: str) -> None:
+    assert load_site(name).profile.account.required
 
 
 def test_an_unknown_site_is_refused_with_the_nearest_name() -> None:
@@ -180,3 +174,42 @@ def test_a_profile_with_a_secret_is_refused_and_the_secret_not_shown(
     assert told.startswith(f"site mine: {key} (")
     assert "environment.pass" in told
     assert not any(secret in told for secret in ("a1b2c3", "me:secret"))
+
+
+def test_no_profile_recognises_a_login_node_or_variable_of_another() -> None:
+    profiles = {name: load_site(name).profile.identify for name in assets.available("site")}
+    examples = [(name, host) for name, one in profiles.items() for host in one.examples]
+    assert examples
+    for owner, host in examples:
+        for name in (host, host.partition(".")[0]):
+            claimed = [
+                n for n, p in profiles.items() if p.hostname and re.fullmatch(p.hostname, name)
+            ]
+            assert claimed in ([owner], []), name
+    assert all(one.examples for one in profiles.values() if one.hostname)
+    variables = [pair for one in profiles.values() for pair in one.env.items()]
+    assert len(variables) == len(set(variables))
+
+
+def test_an_example_that_its_own_pattern_does_not_match_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    path.write_text(f'{TOP}[identify]\nhostname = "login\\\\d"\nexamples = ["login12"]\n')
+    with pytest.raises(ConfigError, match=r"identify.examples .*'login12' is not matched"):
+        load_site(str(path))
+
+
+CENTRES = [name for name in assets.available("site") if name not in ("generic", "local")]
+
+
+@pytest.mark.parametrize("name", CENTRES)
+def test_a_centre_s_profile_names_its_sources_and_what_is_not_known(name: str) -> None:
+    profile = load_site(name).profile
+    assert profile.sources
+    assert profile.unknown
+    assert profile.verified is None, "no profile claims a run that has not happened"
+
+
+def test_a_plain_cluster_s_profile_is_fifteen_lines() -> None:
+    text = (assets.packaged_dir() / "docs" / "profiles.md").read_text(encoding="utf-8")
+    (profile,) = re.findall(r"```toml\n(schema = .*?)```", text, re.DOTALL)
+    assert len(profile.splitlines()) <= 15

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("runs", "rendering", "config"),
         "training.export",
     },
-    "publishing": {"rendering", "config", "runs"},
+    "publishing": {"scheduling", "rendering", "config", "runs"},
     "interactive": {"scheduling", "reporting.printable", "runs"},
     "remote": {"config.assets", "runs.layout", "worktree"},
     "worktree": set(),

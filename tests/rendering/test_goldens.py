@@ -8,6 +8,8 @@ from shutil import which
 
 import pytest
 
+from fsdpkit.config import assets
+from fsdpkit.config.site import load_site
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.goldens import GOLDENS, golden_dir, golden_script
 from fsdpkit.rendering.lint import lint
@@ -29,6 +31,11 @@ def test_the_golden_script_in_the_repository_is_current(name: str) -> None:
 
 def test_there_are_no_others() -> None:
     assert {path.stem for path in golden_dir().iterdir()} == set(GOLDENS)
+
+
+def test_every_profile_has_a_golden_script_of_its_own_name() -> None:
+    sites = [name for name, places in assets.available("site").items() if places]
+    assert [name for name in sites if name not in GOLDENS or GOLDENS[name].site != name] == []
 
 
 def test_a_golden_holds_no_path_of_this_machine(golden: str) -> None:
@@ -60,8 +67,9 @@ def test_a38_a39_gpus_are_asked_for_once_per_node_with_one_task(golden: str) -> 
     options = dict(read_directives(golden))
     assert len(options) == len(read_directives(golden)), "no option twice"
     forms = [name for name in options if name.startswith("gpus") or name == "gres"]
-    local = "the local cluster" in golden.splitlines()[1]
-    assert forms == ([] if local else ["gpus-per-node"])
+    (site,) = re.findall(r"\), site (\S+) \(", golden.splitlines()[2])
+    form = load_site(site).profile.gpu_request.form
+    assert forms == ([] if form == "none" else [form])
     assert options["ntasks-per-node"] == "1"
     assert int(options["cpus-per-task"] or 0) >= 1
     assert "gpus-per-task" not in golden

@@ -103,6 +103,19 @@ def test_t5_trains_on_two_nodes_of_two_ranks(submit: Submit) -> None:
     assert [result["node"] for result in run.results()] == ["node1", "node2"]
 
 
+def test_a_drafted_profile_agrees_with_its_cluster_and_makes_scripts_that_slurm_takes(
+    on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    drafted = fsdpkit("site", "draft", "--output", "ours.toml")
+    assert drafted.returncode == 0, drafted.stderr
+    assert f'version = "{RELEASE}"' in (tmp_path / "ours.toml").read_text()
+    compared = fsdpkit("site", "diff", "./ours.toml")
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    words = ("--account", "pas1234", "--nodes", "2", "--gpus", "4")
+    taken = fsdpkit("submit", "--cluster", "./ours.toml", *words, "--check")
+    assert taken.returncode == 0, taken.stderr
+
+
 def test_each_task_of_an_array_is_told_apart(submit: Submit, write_script: Script) -> None:
     script = write_script("some.py", "import sys; sys.exit(3 * int(sys.argv[1] == '1'))")
     words = ["--nodes", "1", "--gpus", "1", "--array", "0-1"]

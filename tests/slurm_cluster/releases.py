@@ -183,7 +183,7 @@ def make(release: Release) -> None:
         return
     if reason := reason_against_making(release):
         raise ClusterError(reason)
-    with _lock(roots() / f".{release.name}.lock"):
+    with locked(roots() / f".{release.name}.lock"):
         if release.root.is_dir():
             return
         for remains in roots().glob(f".{release.name}.new-*"):
@@ -283,7 +283,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

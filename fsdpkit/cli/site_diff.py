@@ -1,0 +1,68 @@
+"""`fsdpkit site diff`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete, json_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fsdpkit.cli.site_answers import SiteFact
+    from fsdpkit.publishing.drift import Difference
+
+
+@click.command("diff")
+@click.argument("name", shell_complete=complete("site"))
+@json_option
+def command(name: str, as_json: bool) -> int:
+    """Hold a profile against the live cluster, a line for each fact that differs.
+
+    \b
+      fsdpkit site diff osc-ascend
+      fsdpkit site diff ./ours.toml --json
+
+    Exits with 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the profile
+    does not say is listed apart and is no difference.
+    """
+    from fsdpkit.config.site import load_site
+    from fsdpkit.errors import UsageError
+    from fsdpkit.publishing.drift import drift, lines
+    from fsdpkit.scheduling import live_cluster
+
+    site = load_site(name)
+    if site.profile.kind == "local":
+        raise UsageError(f"{site.id} is this machine, not a cluster of Slurm's")
+    live = live_cluster.ask(site.profile.slurm_clusters)
+    found = drift(site.profile, live)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.site_answers import SiteDiff
+
+        print_answer(
+            SiteDiff(
+                name=site.id,
+                same=not found.differ,
+                differ=_facts(found.differ),
+                missing=_facts(found.missing),
+                not_compared=list(found.not_compared),
+                unread=list(live.unread),
+            )
+        )
+        return 1 if found.differ else 0
+    for why in live.unread:
+        click.echo(f"fsdpkit: not read: {why}", err=True)
+    for line in lines(found):
+        click.echo(line)
+    if not found.differ:
+        click.echo(f"{site.id} agrees with the cluster in all that both say.")
+    return 1 if found.differ else 0
+
+
+def _facts(found: Iterable[Difference]) -> list[SiteFact]:
+    from fsdpkit.cli.site_answers import SiteFact
+
+    return [SiteFact(key=one.key, profile=one.profile, cluster=one.cluster) for one in found]

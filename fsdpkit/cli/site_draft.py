@@ -1,0 +1,85 @@
+"""`fsdpkit site draft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fsdpkit.cli.options import json_option
+
+
+@click.command("draft")
+@click.option("--output", type=click.Path(dir_okay=False), help="Write to this file.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option(
+    "--slurm-cluster", metavar="NAME", help="Another cluster than this login node's (scontrol -M)."
+)
+@json_option
+def command(output: str | None, force: bool, slurm_cluster: str | None, as_json: bool) -> int:
+    """Draft a profile of the cluster that this login node belongs to.
+
+    \b
+      fsdpkit site draft
+      fsdpkit site draft --output ours.toml
+      fsdpkit submit --cluster ./ours.toml --dry-run
+
+    Exits with 69, and writes nothing, if Slurm does not answer.
+    """
+    import re
+    import time
+
+    from fsdpkit.errors import UsageError
+    from fsdpkit.publishing.draft import draft
+    from fsdpkit.scheduling import live_cluster, login_node
+
+    if slurm_cluster is not None and not re.fullmatch(r"\w[\w.-]*", slurm_cluster, re.ASCII):
+        raise UsageError(f"--slurm-cluster {slurm_cluster[:60]!r} is no name of a cluster")
+    path = Path(output) if output is not None else None
+    if path is not None:
+        _refuse(path, force)
+    live = live_cluster.ask(slurm_cluster)
+    made = draft(live, login_node.see(), time.time(), slurm_cluster)
+    if path is not None:
+        _write(path, made.text, force)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.site_answers import SiteDraft
+
+        file = str(path.absolute()) if path is not None else None
+        unknown = list(made.tables.get("unknown", []))
+        name = made.profile.title
+        print_answer(SiteDraft(cluster=name, file=file, text=made.text, unknown=unknown))
+    elif path is None:
+        click.echo(made.text, nl=False)
+    else:
+        click.echo(f"{path}: {len(made.tables['unknown'])} things remain unknown; they are listed")
+    return 0
+
+
+def _refuse(path: Path, force: bool) -> None:
+    """Before anybody is asked. Raises UsageError."""
+    from fsdpkit.errors import UsageError
+
+    if path.suffix != ".toml":
+        raise UsageError(f"--output {path}: give it a name that ends in .toml, as profiles have")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output {path}: there is no directory {path.parent}")
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already; --force replaces it")
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    """Raises StorageError, or UsageError if somebody made the file meanwhile."""
+    from fsdpkit.errors import StorageError, UsageError
+    from fsdpkit.runs.layout import write_atomically, write_new
+
+    try:
+        if force:
+            write_atomically(path, text)
+        else:
+            write_new(path, text)
+    except FileExistsError:
+        raise UsageError(f"{path} is there already; --force replaces it") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,193 @@
+"""Kinds of nodes and the ways to ask for them, with the limits that a centre sets: the part of a
+site profile (`fsdpkit.config.profile`) that decides where a job fits. Which limit refuses a job
+says `fsdpkit.config.limits`.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.fields import Text
+from fsdpkit.config.loading import parsed
+from fsdpkit.config.units import parse_time_s
+
+DirectiveName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
+GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
+Count = Annotated[int, Meta(ge=1)]
+
+# What the job, [gpu_request] or the script itself decides, so a partition must not.
+_OWNED_OPTIONS = frozenset(
+    """account array chdir clusters comment cpus-per-gpu cpus-per-task dependency error export
+    export-file gpus gpus-per-node gpus-per-socket gpus-per-task hold input job-name
+    kill-on-invalid-dep mem mem-per-cpu mem-per-gpu no-requeue nodefile nodes ntasks
+    ntasks-per-gpu ntasks-per-node open-mode output parsable requeue signal test-only time
+    tres-per-task wait wrap""".split()  # noqa: SIM905 (a list of forty strings is unreadable)
+)
+
+
+def release(version: str) -> tuple[int, int]:
+    """`24.11` as numbers that compare."""
+    year, _, month = version.partition(".")
+    return int(year), int(month)
+
+
+class NodeType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of node."""
+
+    gpus: Annotated[
+        Annotated[int, Meta(ge=0, le=64)] | None, Meta(description="GPUs a job can get of one.")
+    ] = None
+    gpu: Annotated[str | None, Meta(description="GPU model, for people.")] = None
+    gpu_type: Annotated[
+        GpuType | None,
+        Meta(
+            description="Slurm's name of the GPU, such as a100, where a request must say it; "
+            "it wins over [gpu_request] type."
+        ),
+    ] = None
+    gpu_memory_gb: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Memory of one GPU.")
+    ] = None
+    compute_capability: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] | None,
+        Meta(description="NVIDIA's number of what a GPU can do, such as 8.0 of an A100."),
+    ] = None
+    vendor: Annotated[
+        Literal["nvidia", "amd", "none"] | None,
+        Meta(description="Whose GPUs; `none`: ranks run on CPU cores."),
+    ] = None
+    arch: Annotated[
+        Literal["x86_64", "aarch64", "ppc64le"] | None,
+        Meta(description="Processor architecture."),
+    ] = None
+    nodes: Annotated[
+        Count | None, Meta(description="How many of them the cluster has; no job gets more.")
+    ] = None
+    cpus: Annotated[Count | None, Meta(description="Cores a job can use of one.")] = None
+    memory_mb: Annotated[
+        Count | None,
+        Meta(
+            description="Memory a job can use of one; a job that leaves GPUs to others asks for "
+            "its GPUs' share."
+        ),
+    ] = None
+    features: Annotated[
+        list[Text], Meta(description="All features by which a job's constraint can choose them.")
+    ] = []
+
+
+class MaxTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The longest time of jobs up to a number of nodes."""
+
+    nodes: Annotated[Count, Meta(description="Most nodes for which it holds.")]
+    time: Annotated[str, Meta(description="Longest time, in Slurm's forms.")]
+
+    def __post_init__(self) -> None:
+        parsed("time", parse_time_s, self.time)
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to ask for a node type, with its limits. Order in the file is order of choice."""
+
+    node_type: Annotated[str | None, Meta(description="One of [node_types].")] = None
+    select: Annotated[
+        dict[DirectiveName, Text] | None,
+        Meta(
+            description="Directives that ask for it. Not set: --partition with this table's name; "
+            "empty, {}: none, so Slurm's default partition."
+        ),
+    ] = None
+    qos: Annotated[
+        Text | None, Meta(description="QOS of jobs that name none; of their own, theirs.")
+    ] = None
+    constraint: Annotated[
+        Text | None, Meta(description="Features that every job asks for there, as in sbatch.")
+    ] = None
+    automatic: Annotated[bool, Meta(description="May be chosen when no --partition is given.")] = (
+        True
+    )
+    min_nodes: Annotated[Count | None, Meta(description="Fewest nodes in one job.")] = None
+    max_nodes: Annotated[Count | None, Meta(description="Most nodes in one job.")] = None
+    max_time: Annotated[str | None, Meta(description="Longest time, in Slurm's forms.")] = None
+    max_time_multinode: Annotated[
+        str | None, Meta(description="Longest time of a job with more than one node.")
+    ] = None
+    max_time_by_nodes: Annotated[
+        list[MaxTime], Meta(description="Longest time by number of nodes, the fewest nodes first.")
+    ] = []
+    max_node_hours: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Most node-hours of one job: its nodes times its hours."),
+    ] = None
+    default_time: Annotated[
+        str | None,
+        Meta(description="Time of jobs that ask for none, for people: a script always asks."),
+    ] = None
+    min_gpus: Annotated[int, Meta(ge=0, description="Fewest GPUs per node.")] = 0
+    min_gpus_per_job: Annotated[
+        Count | None, Meta(description="Fewest GPUs of one job, on all its nodes together.")
+    ] = None
+    max_gpus_per_job: Annotated[
+        Count | None, Meta(description="Most GPUs of one job, on all its nodes together.")
+    ] = None
+    max_gpus_per_user: Annotated[
+        Count | None, Meta(description="Most GPUs of one person's jobs that run at the same time.")
+    ] = None
+    max_gpus_per_account: Annotated[
+        Count | None,
+        Meta(description="Most GPUs of one project's (or group's) jobs that run at the same time."),
+    ] = None
+    max_nodes_per_user: Annotated[
+        Count | None, Meta(description="Most nodes of one person's jobs that run at the same time.")
+    ] = None
+    max_jobs_per_user: Annotated[
+        Count | None, Meta(description="Most jobs that one person may have there, for people.")
+    ] = None
+    whole_nodes: Annotated[
+        Literal["required", "required-multinode", "given"] | None,
+        Meta(
+            description="`required`: a job that does not use all GPUs of its nodes is refused; "
+            "`required-multinode`: if it has several nodes; `given`: jobs get, and are charged "
+            "for, whole nodes whatever they use."
+        ),
+    ] = None
+    preempt: Annotated[
+        Literal["none", "cancel", "requeue"] | None,
+        Meta(description="What happens to a job that must make way."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        for key in ("max_time", "max_time_multinode", "default_time"):
+            parsed(key, parse_time_s, getattr(self, key))
+        nodes = [bin.nodes for bin in self.max_time_by_nodes]
+        if nodes != sorted(set(nodes)):
+            raise ValueError("max_time_by_nodes: list each number of nodes once, the fewest first")
+        for lower, upper in (("min_nodes", "max_nodes"), ("min_gpus_per_job", "max_gpus_per_job")):
+            least, most = getattr(self, lower), getattr(self, upper)
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"{lower}: is {least}, more than {upper}, which is {most}")
+        select = self.select or {}
+        for option in select:
+            if option in _OWNED_OPTIONS:
+                raise ValueError(f"select: {option} is not a partition's to decide")
+        for option in ("qos", "constraint"):
+            if option in select and getattr(self, option) is not None:
+                raise ValueError(f"{option}: is also in select; keep one of the two")
+        if "gpu" in (gres.partition(":")[0] for gres in select.get("gres", "").split(",")):
+            raise ValueError("select: GPUs are asked for by [gpu_request], in one form only")
+
+    def directives(self, name: str) -> dict[str, str]:
+        """What asks for it, in a profile that calls it `name`."""
+        chosen = {"partition": name} if self.select is None else dict(self.select)
+        own = {"qos": self.qos, "constraint": self.constraint}
+        return chosen | {option: value for option, value in own.items() if value is not None}
+
+    def max_time_s(self, nodes: int) -> int | None:
+        """The longest time for a job of `nodes` nodes, where known."""
+        limits = [self.max_time, self.max_time_multinode if nodes > 1 else None]
+        limits += [bin.time for bin in self.max_time_by_nodes if nodes <= bin.nodes][:1]
+        found = [parse_time_s(text) for text in limits if text is not None]
+        if self.max_node_hours is not None:
+            found.append(int(self.max_node_hours * 3600 / nodes))
+        return min(found, default=None)

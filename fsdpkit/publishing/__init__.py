@@ -1,0 +1,1 @@
+"""What a centre publishes, and what it holds against its own cluster."""

@@ -1,0 +1,284 @@
+"""A first profile of a cluster, from what a live Slurm and a login node say: `fsdpkit site draft`.
+
+Pure: the answers go in; tables, and for each of their keys where it was seen, come out. The same
+answers always make the same text, whatever order Slurm gave them in. A fact that Slurm does not
+state stays unknown and is listed as such.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.units import format_time
+from fsdpkit.publishing.node_kinds import Kind, gpu_kinds
+from fsdpkit.publishing.profile_text import cut, profile_text
+from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition, LiveQos
+from fsdpkit.scheduling.login_node import LoginNode
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The tables of a profile, and a note for some of their dotted keys."""
+
+    tables: dict[str, Any]
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> SiteProfile:
+        return msgspec.convert(self.tables, SiteProfile)
+
+    @property
+    def text(self) -> str:
+        return profile_text(self.tables, self.notes)
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
+"""Names of partitions, QOS and features that a script may hold."""
+
+
+def draft(
+    live: LiveCluster, login: LoginNode, now_s: float, slurm_cluster: str | None = None
+) -> Draft:
+    """slurm_cluster: the name by which other clusters' commands reach it (sbatch -M)."""
+    made = Making(live)
+    date = time.strftime("%Y-%m-%d", time.gmtime(now_s))
+    asked = f"Slurm {cut(live.config['SLURM_VERSION'], 20)} of cluster {cut(live.name, 60)}"
+    host = cut(login.host, 80)
+    commands = "scontrol show config, partition and node"
+    commands += "" if live.qos is None else ", sacctmgr show qos"
+    sources = [
+        {
+            "what": f"{asked}: {commands}; asked on {host}",
+            "checked": date,
+            "level": "centre-config",
+        },
+        {
+            "what": f"{host}: /sys, environment variables and PATH of a login node",
+            "checked": date,
+            "level": "measured",
+        },
+    ]
+    tables: dict[str, Any] = {
+        "schema": "fsdpkit.site/1",
+        "title": cut(live.name, 60) or "a Slurm cluster",
+        "unknown": list(_unknown(live, login, made)),
+        "sources": sources,
+        "identify": _identify(login),
+    }
+    if slurm_cluster:
+        tables["slurm_clusters"] = slurm_cluster
+    if live.qos is not None:
+        find = "sacctmgr -nP show assoc user=$USER format=cluster,account,partition,qos"
+        tables["account"] = {"find": find}
+    tables["slurm"] = slurm_facts(live)
+    if login.arch in ("x86_64", "aarch64", "ppc64le"):
+        tables["login"] = {"arch": login.arch}
+    tables["node_types"] = made.node_types
+    tables["partitions"] = made.partitions
+    tables["gpu_request"] = {"form": "gpus-per-node" if made.with_gpus else "none"}
+    if login.fabric:
+        tables["network"] = {"fabric": login.fabric}
+    if login.container:
+        tables["container"] = {"engine": login.container}
+    return Draft({k: v for k, v in tables.items() if v}, made.notes | _login_notes(login))
+
+
+def slurm_facts(live: LiveCluster) -> dict[str, Any]:
+    default = next((p.name for p in live.partitions if p.default and _NAME.fullmatch(p.name)), None)
+    facts = {"flavour": "slurmd", "version": live.version, "default_partition": default}
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _identify(login: LoginNode) -> dict[str, Any]:
+    """This host, and those whose names differ from it in a number at the end of the first word."""
+    if not re.fullmatch(r"[A-Za-z0-9.-]{1,200}", login.host) or login.host.startswith("localhost"):
+        return {}
+    word, dot, domain = login.host.partition(".")
+    stem = re.sub(r"\d+$", "", word)
+    number = r"\d+" if stem != word and stem else ""
+    pattern = re.escape(stem if number else word).replace("\\-", "-") + number
+    return {"hostname": pattern + re.escape(dot + domain), "examples": [login.host]}
+
+
+def _login_notes(login: LoginNode) -> dict[str, str]:
+    adapters = ", ".join(f"{name} ({layer})" for name, layer in login.adapters)
+    seen = "seen on this login node; compute nodes may differ"
+    notes = {
+        "identify": "the login node that this was asked on, and those numbered like it",
+        "login.arch": "of the login node that this was asked on",
+        "network": f"{seen}: {adapters or ', '.join(login.interfaces)}",
+        "container": f"{seen}: on PATH",
+    }
+    return {key: cut(note, 300) for key, note in notes.items()}
+
+
+def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]:
+    yield "whether a job without an account is refused, and the form of an account"
+    if made.with_gpus:
+        yield "model, memory and maker of the GPUs: Slurm's name says no more than its words"
+    shown = ", ".join(login.interfaces)
+    yield cut(f"interfaces of compute nodes; this login node has {shown or 'none'}", 300)
+    if login.modules:
+        paths, loaded = ":".join(login.module_paths), ", ".join(login.loaded_modules)
+        yield cut(
+            f"which modules jobs need ({login.modules}; module path {paths or 'empty'}; loaded "
+            f"here: {loaded or 'none'})",
+            600,
+        )
+    else:
+        yield "whether there are modules: no variable of Lmod or environment-modules was set"
+    if login.container is None:
+        yield "the container engine: neither apptainer nor singularity was on PATH"
+    yield "what the centre's own submit plug-in (job_submit, cli_filter) adds or refuses"
+    for why in live.unread:
+        yield cut(f"limits of QOS: {why}", 300)
+    yield from made.left_out
+
+
+class Making:
+    """Node types and partitions of a profile, which name one another."""
+
+    def __init__(self, live: LiveCluster, *, everything: bool = False) -> None:
+        """everything: what a profile would not need to say too, to compare one with."""
+        self.live = live
+        self.everything = everything
+        kinds = gpu_kinds(live)
+        self.with_gpus = any(kind.gpus for kind in kinds)
+        self._kinds = [k for k in kinds if k.gpus or everything or not self.with_gpus]
+        self.node_types: dict[str, dict[str, Any]] = {}
+        self.partitions: dict[str, dict[str, Any]] = {}
+        self.notes: dict[str, str] = {}
+        self.left_out: list[str] = []
+        order = sorted(live.partitions, key=lambda p: (not p.default, p.name))
+        ways = [(p, way) for p in order if _NAME.fullmatch(p.name) for way in self._ways(p)]
+        for kind in {kind.name: kind for _, (kind, _) in ways}.values():
+            self._node_type(kind)
+        for partition, (kind, count) in ways:
+            self._partition(partition, kind, count)
+        self._leave_out([p.name for p in order], {p.name for p, _ in ways})
+
+    def _leave_out(self, names: list[str], kept: set[str]) -> None:
+        if odd := [name for name in names if not _NAME.fullmatch(name)]:
+            listed = ", ".join(map(repr, odd))
+            self.left_out.append(cut(f"partitions with names for no script: {listed}", 300))
+        if without := [name for name in names if _NAME.fullmatch(name) and name not in kept]:
+            what = "GPUs" if self.with_gpus else "nodes"
+            self.left_out.append(cut(f"partitions without {what}: {', '.join(without)}", 2000))
+
+    def _ways(self, partition: LivePartition) -> Iterator[tuple[Kind, int]]:
+        """The kinds of nodes that a partition has and how many of each, the most frequent first."""
+        counts = [
+            (sum(partition.name in node.partitions for node in kind.nodes), kind)
+            for kind in self._kinds
+        ]
+        for count, kind in sorted(counts, key=lambda pair: (-pair[0], pair[1].name)):
+            if count:
+                yield _capped(kind, partition), count
+
+    def _node_type(self, kind: Kind) -> None:
+        facts = {
+            "gpus": min(kind.gpus, 64) if self.with_gpus else None,
+            "gpu_type": kind.slurm_type if kind.must_say_type or self.everything else None,
+            "vendor": None if self.with_gpus else "none",
+            "arch": kind.arch if kind.arch in ("x86_64", "aarch64", "ppc64le") else None,
+            "nodes": len(kind.nodes),
+            "cpus": kind.cpus,
+            "memory_mb": kind.memory_mb,
+            "features": [f for f in kind.features if _NAME.fullmatch(f)],
+        }
+        self.node_types[kind.name] = {k: v for k, v in facts.items() if v not in (None, [])}
+        self.notes[f"node_types.{kind.name}"] = cut("; ".join(kind.remarks), 400)
+
+    def _partition(self, live: LivePartition, kind: Kind, count: int) -> None:
+        key = live.name if live.name not in self.partitions else f"{live.name}-{kind.name}"
+        while key in self.partitions or (key != live.name and self._is_partition(key)):
+            key += "-2"
+        qos = (self.live.qos or {}).get(live.qos or "", LiveQos(""))
+        facts: dict[str, Any] = {"node_type": kind.name}
+        if key != live.name:
+            facts["select"] = {"partition": live.name}
+        remarks = [*live.restricted]
+        if not live.up:
+            remarks.append("not UP when asked")
+        if kind.slices:
+            remarks.append("slices of GPUs, which NCCL does not join to one job")
+        if remarks:
+            facts["automatic"] = False
+        remarks += live.denied
+        facts |= self._limits(live, qos, kind, count)
+        if live.qos:
+            known = self.live.qos is not None and live.qos in self.live.qos
+            remarks.append(f"QOS {live.qos}{'' if known else ', whose limits are not known'}")
+        if live.max_time_s is None and qos.max_time_s is None:
+            remarks.append("no limit of time")
+        if live.billing:
+            remarks.append(f"billed by {live.billing}")
+        self.partitions[key] = {k: v for k, v in facts.items() if v is not None}
+        self.notes[f"partitions.{key}"] = cut("; ".join(remarks), 400)
+
+    def _is_partition(self, name: str) -> bool:
+        return any(p.name == name for p in self.live.partitions)
+
+    def _limits(self, live: LivePartition, qos: LiveQos, kind: Kind, count: int) -> dict[str, Any]:
+        """The partition's own limits, and those of its QOS, whichever are stricter."""
+        times = [t for t in (live.max_time_s, qos.max_time_s) if t is not None]
+        nodes = [n for n in (live.max_nodes, qos.per_job.get("node")) if n is not None]
+        if count < len(kind.nodes):
+            nodes.append(count)
+        least = max(live.min_nodes or 1, qos.least.get("node", 1))
+        gpus = "gres/gpu"
+        most_gpus, least_gpus = qos.per_job.get(gpus), qos.least.get(gpus)
+        possible = not nodes or least <= min(nodes)
+        return {
+            "min_nodes": least if least > 1 and possible else None,
+            "max_nodes": min(nodes, default=None),
+            "max_time": format_time(min(times)) if times else None,
+            "default_time": format_time(live.default_time_s) if live.default_time_s else None,
+            "min_gpus_per_job": None if (least_gpus or 0) > (most_gpus or 10**9) else least_gpus,
+            "max_gpus_per_job": most_gpus,
+            "max_gpus_per_user": qos.per_user.get(gpus),
+            "max_gpus_per_account": qos.per_account.get(gpus),
+            "max_nodes_per_user": qos.per_user.get("node"),
+            "whole_nodes": "given" if live.whole_nodes else None,
+            "preempt": preempted(live, self.live),
+        }
+
+
+def _capped(kind: Kind, partition: LivePartition) -> Kind:
+    """The kind as a partition gives it, which may keep a part of each node for others."""
+    cpus = min(filter(None, (kind.cpus, partition.max_cpus_per_node)), default=None)
+    memory_mb = min(filter(None, (kind.memory_mb, partition.max_memory_mb)), default=None)
+    if (cpus, memory_mb) == (kind.cpus, kind.memory_mb):
+        return kind
+    remarks = (*kind.remarks, f"as partition {partition.name} gives them")
+    name = f"{kind.name}-in-{partition.name}"
+    return replace(kind, name=name, cpus=cpus, memory_mb=memory_mb, remarks=remarks)
+
+
+def preempted(partition: LivePartition, live: LiveCluster) -> str | None:
+    """What happens to its jobs that must make way, where partitions decide it: those of a lower
+    tier make way on nodes that they share."""
+    kind = live.config.get("PreemptType", "")
+    if kind == "preempt/none" or not kind:
+        return "none" if kind else None
+    if kind != "preempt/partition_prio" or partition.priority_tier is None:
+        return None
+    above = {
+        p.name
+        for p in live.partitions
+        if p.priority_tier is not None and p.priority_tier > partition.priority_tier
+    }
+    shared = any(
+        partition.name in node.partitions and above & set(node.partitions) for node in live.nodes
+    )
+    mode = partition.preempt_mode.partition(",")[0]
+    if not shared or mode == "OFF":
+        return "none"
+    return {"CANCEL": "cancel", "REQUEUE": "requeue"}.get(mode)

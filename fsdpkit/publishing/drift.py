@@ -1,0 +1,213 @@
+"""A profile held against the live cluster: `fsdpkit site diff`.
+
+Pure. What a profile does not say is no difference, but may be filled in; what Slurm does not say is
+none either. Compared is what both know, and where Slurm's silence means "no limit", that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.units import parse_time_s
+from fsdpkit.publishing.draft import Making, slurm_facts
+from fsdpkit.scheduling.live_cluster import LiveCluster, LivePartition
+
+NO_LIMIT = "no limit"
+_TIMES = ("max_time", "default_time")
+_OF_PARTITION = (
+    *("min_nodes", "max_nodes", "max_time", "default_time"),
+    *("min_gpus_per_job", "max_gpus_per_job", "max_gpus_per_user", "max_gpus_per_account"),
+    *("max_nodes_per_user", "whole_nodes", "preempt"),
+)
+_OF_NODES = ("gpus", "gpu_type", "arch", "nodes", "cpus", "memory_mb", "features")
+_SAYS_NO_LIMIT = ("max_nodes", "max_time")
+"""Of these a partition without a value has no limit, unless a QOS has one that was not read."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact. profile: None where the profile does not have it."""
+
+    key: str
+    profile: Any
+    cluster: Any
+
+
+@dataclass(frozen=True)
+class Drift:
+    """differ: the profile says otherwise; missing: the profile says nothing."""
+
+    differ: tuple[Difference, ...]
+    missing: tuple[Difference, ...]
+    not_compared: tuple[str, ...]
+
+
+def drift(profile: SiteProfile, live: LiveCluster) -> Drift:
+    """What the cluster says otherwise than its profile."""
+    found = _Comparing(profile, live)
+    return Drift(tuple(found.differ), tuple(found.missing), tuple(found.not_compared))
+
+
+class _Comparing:
+    def __init__(self, profile: SiteProfile, live: LiveCluster) -> None:
+        self.profile, self.live = profile, live
+        self.differ: list[Difference] = []
+        self.missing: list[Difference] = []
+        self.not_compared: list[str] = []
+        made = Making(live, everything=True)
+        self._kinds = msgspec.convert(made.node_types, dict[str, NodeType])
+        self._ways = msgspec.convert(made.partitions, dict[str, Partition])
+        self._of_partition: dict[str, list[Partition]] = {}
+        for name, way in self._ways.items():
+            self._of_partition.setdefault(way.directives(name)["partition"], []).append(way)
+        self._living = {partition.name: partition for partition in live.partitions}
+        self._slurm()
+        self._gpu_types()
+        seen: set[str] = set()
+        kinds: dict[str, list[NodeType]] = {}
+        for name, partition in profile.partitions.items():
+            self._partition(name, partition, seen, kinds)
+        if not profile.partitions and len(profile.node_types) == 1:
+            kinds[next(iter(profile.node_types))] = list(self._kinds.values())
+        for name, found in kinds.items():
+            self._node_type(name, found)
+        self._unlisted(seen)
+
+    def _told(self, key: str, ours: Any, theirs: Any) -> None:
+        """One fact that the cluster states."""
+        if ours in (None, []):
+            if theirs not in (None, [], NO_LIMIT):
+                self.missing.append(Difference(key, None, theirs))
+        elif theirs is not None and not _same(key, ours, theirs):
+            self.differ.append(Difference(key, ours, theirs))
+
+    def _slurm(self) -> None:
+        facts = slurm_facts(self.live)
+        for key in ("version", "default_partition"):
+            self._told(f"slurm.{key}", getattr(self.profile.slurm, key), facts.get(key))
+
+    def _gpu_types(self) -> None:
+        asked, known = self.profile.gpu_request.type, self._types()
+        if asked is not None and known and asked not in known:
+            self.differ.append(Difference("gpu_request.type", asked, ", ".join(known)))
+
+    def _types(self) -> list[str]:
+        return sorted({kind.gpu_type for kind in self._kinds.values() if kind.gpu_type})
+
+    def _partition(
+        self, name: str, ours: Partition, seen: set[str], kinds: dict[str, list[NodeType]]
+    ) -> None:
+        key = f"partitions.{name}"
+        asks = ours.directives(name)
+        if "partition" not in asks:
+            self.not_compared.append(f"{key}: names no partition of Slurm's")
+            return
+        living = self._living.get(asks["partition"])
+        if living is None:
+            self.differ.append(Difference(key, f"--partition={asks['partition']}", "none"))
+            return
+        seen.add(living.name)
+        ways = self._of_partition.get(living.name, [])
+        if not ways:
+            self.not_compared.append(f"{key}: partition {living.name} has no nodes")
+            return
+        if ours.automatic and living.restricted:
+            restricted = ", ".join(living.restricted)
+            self.differ.append(Difference(f"{key}.automatic", True, restricted))
+        of_ours = self.profile.node_types.get(ours.node_type or "", NodeType())
+        theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))
+        if ours.node_type is not None:
+            kinds.setdefault(ours.node_type, []).append(self._kind(theirs))
+        if "qos" in asks:
+            self._qos(f"{key}.qos", asks["qos"])
+            self.not_compared.append(f"{key}: its limits are those of QOS {asks['qos']}")
+            return
+        for field in _OF_PARTITION:
+            self._limit(f"{key}.{field}", field, ours, theirs, living)
+
+    def _kind(self, way: Partition) -> NodeType:
+        return self._kinds[str(way.node_type)]
+
+    def _qos(self, key: str, name: str) -> None:
+        if self.live.qos is not None and name not in self.live.qos:
+            self.differ.append(Difference(key, name, "none"))
+
+    def _limit(
+        self, key: str, field: str, ours: Partition, theirs: Partition, living: LivePartition
+    ) -> None:
+        mine, found = getattr(ours, field), getattr(theirs, field)
+        if field == "whole_nodes" and (mine or "given") != "given":
+            return  # whether the rest of a node may stay unused is no setting of Slurm's
+        if field == "max_time" and mine is None and ours.max_time_by_nodes:
+            return
+        unread = living.qos is not None and (
+            self.live.qos is None or living.qos not in self.live.qos
+        )
+        if found is None and field in _SAYS_NO_LIMIT and not unread:
+            found = NO_LIMIT
+        self._told(key, mine, found)
+
+    def _node_type(self, name: str, found: list[NodeType]) -> None:
+        """Against the kind that is most like it, in whichever partition."""
+        ours = self.profile.node_types[name]
+        if not found:
+            return
+        theirs = max(found, key=lambda kind: _likeness(ours, kind))
+        for field in _OF_NODES:
+            mine, told = getattr(ours, field), getattr(theirs, field)
+            if field == "gpu_type" and mine is None:
+                continue
+            self._told(f"node_types.{name}.{field}", mine, told)
+
+    def _unlisted(self, seen: set[str]) -> None:
+        for name, way in self._ways.items():
+            partition = way.directives(name)["partition"]
+            if partition not in seen and self.profile.partitions and self._kind(way).gpus:
+                seen.add(partition)
+                shown = f"{self._kind(way).gpus} GPUs per node"
+                self.missing.append(Difference(f"partitions.{partition}", None, shown))
+
+
+_TELLING = ("gpu_type", "gpus", "cpus", "memory_mb", "nodes", "arch", "features")
+
+
+def _likeness(ours: NodeType, theirs: NodeType) -> tuple[bool, ...]:
+    """How much two kinds of nodes agree: on having GPUs, then in what ours says, the telling facts
+    first, then in what neither says."""
+    gpus = ours.vendor != "none" and ours.gpus != 0
+    same = [getattr(ours, field) == getattr(theirs, field) for field in _TELLING]
+    said = [getattr(ours, field) not in (None, []) for field in _TELLING]
+    known = [both and one for both, one in zip(same, said, strict=True)]
+    return (bool(theirs.gpus) == gpus, *known, *same)
+
+
+def _same(key: str, ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list):
+        return set(ours) == set(theirs)
+    if key.rpartition(".")[2] in _TIMES and theirs != NO_LIMIT:
+        return parse_time_s(ours) == parse_time_s(theirs)
+    return bool(ours == theirs)
+
+
+def lines(found: Drift) -> Iterator[str]:
+    """For a person: what differs, then what could be filled in, then what was not compared."""
+    for one in found.differ:
+        yield f"{one.key}: the profile has {_shown(one.profile)}, the cluster {_shown(one.cluster)}"
+    if found.missing:
+        yield "Could be filled in:"
+    for one in found.missing:
+        yield f"  {one.key}: the cluster has {_shown(one.cluster)}"
+    if found.not_compared:
+        yield "Not compared:"
+    for words in found.not_compared:
+        yield f"  {words}"
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
