@@ -41,6 +41,8 @@ COMMANDS = {
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",
+    "publish": "Publish templates, profiles and jobs, signed.",
+    "audit": "Count what shared runs used, and why some failed.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",
 }

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.launch import Launch
-from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
+from fsdpkit.config.loading import Layered, build, overrides, parsed, read_place, read_toml
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
@@ -347,11 +347,13 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
             raise NotFoundError(f"there is no job file {job}")
+        assets.refuse_behind_the_index(path)
         layered.overlay(read_toml(path), str(path))
         return [*(file for _, file in defaults), path.resolve()]
     found = assets.find("job", job)
     for layer, file in found:
-        layered.overlay(read_toml(file), f"{layer.name} jobs/{file.name}")
+        version = f" version {layer.release.version}" if layer.release else ""
+        layered.overlay(read_place(layer, file), f"{layer.name} jobs/{file.name}{version}")
     return [file for _, file in [*defaults, *found]]
 
 

@@ -1,0 +1,1 @@
+"""What an administrator does: versions of templates, profiles and jobs, signed, for all users."""
