@@ -145,6 +145,13 @@ def _template_dirs(layer: Layer) -> list[tuple[str, Path]]:
 _FINDERS = {"job": _job_files, "site": _site_files, "template": _template_dirs}
 
 
+def closed_folders(kind: str, layer: Layer) -> list[Path]:
+    """Those that this kind is looked for in, and that this user may not list."""
+    top = layer.dir / {"job": "jobs", "site": "site/profiles", "template": "templates"}[kind]
+    inside = [path for path in top.glob("*") if path.is_dir()] if kind != "job" else []
+    return [p for p in (top, *inside) if p.is_dir() and not os.access(p, os.R_OK | os.X_OK)]
+
+
 def _plain(kind: str, layer: Layer) -> dict[str, Places]:
     """What lies in a folder that does not publish."""
     found: dict[str, Places] = {}
@@ -164,6 +171,11 @@ _WORDS = {"job": "job", "site": "profile", "template": "template"}
 def _in(kind: str, layer: Layer) -> dict[str, Places]:
     """Everything of this kind in one place."""
     centre = _centre(layer)
+    if centre is None and layer.name == "centre" and (shut := closed_folders(kind, layer)):
+        raise ConfigError(
+            f"the centre's {shut[0]} cannot be looked into, so what it says is not known; "
+            "ask the centre's administrators to let you read it"
+        )
     if centre is None:
         return _plain(kind, layer)
     unsigned = "is in no signed index, so it is not used; {}: fsdpkit publish {} --to {}"

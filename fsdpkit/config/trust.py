@@ -91,7 +91,7 @@ def strangers(items: Iterable[Item]) -> list[Item]:
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
     """The first item that a centre does not allow, with its words. Raises ConfigError if the
     centre's file is wrong."""
-    rules = [rule for layer in assets.centre_layers() if (rule := _rule(layer))]
+    rules = rules_of_centres()
     for item in items if rules else ():
         if not item.limited or _is_provided(item):
             continue
@@ -100,6 +100,11 @@ def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
             if allowed is not None and item.digest not in allowed:
                 return item, rule.message
     return None
+
+
+def rules_of_centres() -> list[AllowedKinds]:
+    """What their `trust.toml` say. Raises ConfigError."""
+    return [rule for layer in assets.centre_layers() if (rule := _rule(layer))]
 
 
 def refuse_forbidden(items: Iterable[Item]) -> None:

@@ -34,6 +34,7 @@ from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.submission import (
@@ -277,6 +278,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
             digests=plan.digests,
         )
         save(run.paths, record)
+    tell_centre(plan, run.paths)
     return Run(run.dir, record)
 
 

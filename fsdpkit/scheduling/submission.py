@@ -381,6 +381,7 @@ def submit_plan(
 
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.sharing import tell_centre
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
@@ -409,6 +410,7 @@ def submit_plan(
         raise
     record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
     save(paths, record)
+    tell_centre(plan, paths)
     return Run(directory, record)
 
 
