@@ -221,7 +221,8 @@ def _published(
         why = f"{kind} {name} of {layer.dir} has no stable version; there is {in_words(entry)}"
         return replace(layer, refusal=why), somewhere
     reached = channel if pin is None else pin if pin in ("stable", "testing") else "pinned"
-    place = replace(layer, release=centre.release(entry, version, reached))
+    release = centre.release(entry, version, reached)
+    place = replace(layer, release=release, refusal=None)
     return place, version_dir(layer.dir, kind, name, version) / main_file(kind, name)
 
 
@@ -293,7 +294,7 @@ def refuse_behind_the_index(path: Path) -> None:
     """Raise ConfigError for a path into a centre's folder that publishes: by its path nothing of it
     can be verified."""
     for layer in centre_layers():
-        inside = path.resolve().is_relative_to(layer.dir.resolve())
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(layer.dir))
         if inside and _centre(layer) is not None:
             raise ConfigError(
                 f"{path} lies in {layer.dir}, which publishes what is signed: use its name, such "

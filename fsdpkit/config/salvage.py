@@ -6,6 +6,7 @@ read by itself, table by table and then line by line, whatever is wrong elsewher
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -48,7 +49,7 @@ def _text(path: Path) -> str | None:
     from fsdpkit.config.published.centre import read_file
 
     try:
-        return read_file(path.resolve(), _MOST_BYTES).decode()
+        return read_file(Path(os.path.realpath(path)), _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError):
         return None
 

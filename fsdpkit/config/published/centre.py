@@ -88,6 +88,10 @@ class Centre:
         )
 
 
+_RECENT_S = 60.0
+_verified: dict[str, float] = {}
+"""When this process has verified an index, by the SHA-256 of it and of its signers: a command looks
+at it several times."""
 _view: ContextVar[dict[Path, Centre | None] | None] = ContextVar("view", default=None)
 
 
@@ -156,12 +160,14 @@ def believed(directory: Path, text: bytes, signers: bytes) -> Centre:
         index = decode(body, Index)
     except ValueError as error:
         raise ConfigError(f"the centre's {path} was changed or cut: {error}; {ASK}") from error
-    seen, verified = memory.recall(directory), ""
-    if not has_dates(signers):
-        verified = sha256(sha256(signers).encode() + text)
-    if seen is None or not verified or seen.verified != verified:
+    seen, key = memory.recall(directory), sha256(sha256(signers).encode() + text)
+    known = _verified.get(key, -_RECENT_S) + _RECENT_S > time.monotonic()
+    # What holds until a date is not remembered from one command to the next.
+    verified = "" if has_dates(signers) else key
+    if not known and (seen is None or not verified or seen.verified != verified):
         try:
             verify(body, signature, signers, index.by)
+            _verified[key] = time.monotonic()
         except SignatureError as error:
             raise ConfigError(
                 f"the centre's {path}, signed as {index.by}, is not to be believed: {error}. "
