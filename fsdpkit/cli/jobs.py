@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
@@ -16,19 +17,23 @@ if TYPE_CHECKING:
 @click.command("jobs")
 @click.argument("name", required=False, shell_complete=complete("job"))
 @click.option("--all", "everything", is_flag=True, help="All keys, as TOML to save and submit.")
+@check_option("job")
 @json_option
-def command(name: str | None, everything: bool, as_json: bool) -> int:
+def command(name: str | None, everything: bool, check: bool, as_json: bool) -> int:
     """List the jobs and where each was found, or show one with every value and its origin.
 
     \b
       fsdpkit jobs
       fsdpkit jobs t5
       fsdpkit jobs t5 --all > mine.toml
+      fsdpkit jobs --check
     """
     from fsdpkit.config import assets
     from fsdpkit.config.job import load_job
 
     say_what_is_not_read()
+    if check:
+        return report_check("job", as_json)
     if everything and as_json:
         raise click.UsageError("--all prints TOML: leave out --json, or --all.")
     if everything:
@@ -43,10 +48,15 @@ def command(name: str | None, everything: bool, as_json: bool) -> int:
         return 0
     from fsdpkit.cli.json_answers import Jobs, ListedJob
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.config.checking import load_all
 
     jobs = []
+    good, broken = load_all("job", load_job)
+    say_what_is_skipped(broken)
     for known, places in assets.available("job").items():
-        spec = load_job(known).spec
+        if known not in good:
+            continue
+        spec = good[known].spec
         jobs.append(
             ListedJob(
                 name=known,

@@ -46,6 +46,12 @@ from fsdpkit.cli.json_reports import (
     Statuses,
     Usage,
 )
+from fsdpkit.cli.publish_answers import (
+    Audited,
+    FilesChecked,
+    PublishChange,
+    PublishedVersions,
+)
 from fsdpkit.cli.scale_answers import (
     ScaleAdvanced,
     ScaleCancelled,
@@ -100,13 +106,20 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "checkpoint save": (Saved,),
     "checkpoint verify": (Verification,),
     "checkpoint export": (Exported,),
-    "jobs": (Jobs, OneJob),
-    "sites": (Sites, OneSite),
+    "jobs": (Jobs, OneJob, FilesChecked),
+    "sites": (Sites, OneSite, FilesChecked),
     "site draft": (SiteDraft,),
     "site diff": (SiteDiff,),
-    "templates": (Templates, OneTemplate),
+    "templates": (Templates, OneTemplate, FilesChecked),
     "track": (Tracked,),
     "prune": (Pruned,),
+    "publish": (PublishChange,),
+    "publish promote": (PublishChange,),
+    "publish rollback": (PublishChange,),
+    "publish withdraw": (PublishChange,),
+    "publish sign": (PublishChange,),
+    "publish list": (PublishedVersions,),
+    "audit": (Audited,),
 }
 """What each command prints, by its name."""
 

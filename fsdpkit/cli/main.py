@@ -42,6 +42,8 @@ COMMANDS = {
     "sites": "List cluster profiles, or show one.",
     "site": "Draft a cluster's profile, or hold one against the live cluster.",
     "templates": "List templates, or show one.",
+    "publish": "Publish templates, profiles and jobs, signed.",
+    "audit": "Count what shared runs used, and why some failed.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",
 }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
@@ -14,18 +15,22 @@ if TYPE_CHECKING:
 
 @click.command("sites")
 @click.argument("name", required=False, shell_complete=complete("site"))
+@check_option("profile")
 @json_option
-def command(name: str | None, as_json: bool) -> int:
+def command(name: str | None, check: bool, as_json: bool) -> int:
     """List the cluster profiles and where each was found, or show one.
 
     \b
       fsdpkit sites
       fsdpkit sites osc-ascend
+      fsdpkit sites --check
     """
     from fsdpkit.cli.json_answers import Sites
     from fsdpkit.cli.json_output import print_answer
 
     say_what_is_not_read()
+    if check:
+        return report_check("site", as_json)
     if name is not None:
         _show(name, as_json)
     elif as_json:
@@ -38,11 +43,16 @@ def command(name: str | None, as_json: bool) -> int:
 def _listed() -> list[ListedSite]:
     from fsdpkit.cli.json_answers import ListedSite
     from fsdpkit.config import assets
+    from fsdpkit.config.checking import load_all
     from fsdpkit.config.site import load_site
 
     sites = []
+    good, broken = load_all("site", load_site)
+    say_what_is_skipped(broken)
     for known, places in assets.available("site").items():
-        profile = load_site(known).profile
+        if known not in good:
+            continue
+        profile = good[known].profile
         sites.append(
             ListedSite(
                 name=known,
@@ -75,7 +85,8 @@ def _show(name: str, as_json: bool) -> None:
         files = [str(path) for _, path in places]
         print_answer(OneSite(name=name, files=files, profile=profile))
         return
+    site = load_site(name)
     for layer, path in places:
-        click.echo(f"# {layer.name}: {path}")
-        click.echo(path.read_text(encoding="utf-8"))
-    load_site(name)
+        version = f" {layer.release.version}" if layer.release else ""
+        click.echo(f"# {layer.name}{version}: {path}")
+        click.echo(site.read[path].decode())

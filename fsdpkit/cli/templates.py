@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import click
 
+from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 
 @click.command("templates")
 @click.argument("name", required=False, shell_complete=complete("template"))
+@check_option("template")
 @json_option
-def command(name: str | None, as_json: bool) -> int:
+def command(name: str | None, check: bool, as_json: bool) -> int:
     """List the templates and where each was found, or show one and its parameters.
 
     \b
       fsdpkit templates
       fsdpkit templates torchrun
+      fsdpkit templates --check
     """
     from fsdpkit.cli.json_answers import ListedTemplate, Templates
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.config import assets
+    from fsdpkit.config.checking import load_all
     from fsdpkit.config.template import load_template
 
     say_what_is_not_read()
+    if check:
+        return report_check("template", as_json)
     if name is not None:
         _show(name, as_json)
         return 0
     listed = []
+    good, broken = load_all("template", load_template)
+    say_what_is_skipped(broken)
     for known, places in assets.available("template").items():
-        manifest = load_template(known).manifest
+        if known not in good:
+            continue
+        manifest = good[known].manifest
         listed.append(
             ListedTemplate(
                 name=known,
@@ -68,7 +78,10 @@ def _show(name: str, as_json: bool) -> None:
         )
         return
     click.echo(f"{manifest.name} {manifest.version}: {manifest.description}")
-    click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}\n")
+    click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
+    if one := template.release:
+        click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
+    click.echo()
     rows = [
         [key, p.type, "unset" if p.default is None else str(p.default), p.help]
         for key, p in manifest.parameters.items()

@@ -3,16 +3,26 @@
 Look-up order, nearest to the person first: a path on the command line, the user's directory, the
 centre's directories (`FSDPKIT_SITE_PATH`), what travels with the package. In a checkout the last
 are the top-level folders; in a wheel they lie in `fsdpkit/_shared`.
+
+A centre that publishes (config/published) counts with what its signed index names, and nothing
+else. What is found there and is not to be used is found all the same, with the reason: to leave it
+out silently would be to use something else of its name.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from fsdpkit.config.published.centre import Centre, Release
+    from fsdpkit.config.published.index import Kind
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -23,6 +33,18 @@ class Layer:
 
     name: str
     dir: Path
+    release: Release | None = None
+    """Of something found in a centre that publishes: which version, to be read by `content_of`."""
+    refusal: str | None = None
+    """Of something found: why it must not be read."""
+
+    def refuse(self) -> None:
+        """Raises ConfigError for what must not be read."""
+        if self.refusal is not None:
+            raise ConfigError(self.refusal)
+
+
+Places = list[tuple[Layer, Path]]
 
 
 def package_dir() -> Path:
@@ -100,56 +122,217 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _job_files(layer: Layer) -> dict[str, Path]:
-    return {p.stem: p for p in sorted((layer.dir / "jobs").glob("*.toml"))}
+def _job_files(layer: Layer) -> list[tuple[str, Path]]:
+    return [(p.stem, p) for p in sorted((layer.dir / "jobs").glob("*.toml"))]
 
 
-def _site_files(layer: Layer) -> dict[str, Path]:
-    """Profiles by id: `osc/ascend.toml` is `osc-ascend`, `local.toml` is `local`."""
+def site_name(path: Path, top: Path) -> str:
+    """A profile's id: `osc/ascend.toml` is `osc-ascend`, `local.toml` is `local`."""
+    return "-".join(path.relative_to(top).with_suffix("").parts)
+
+
+def _site_files(layer: Layer) -> list[tuple[str, Path]]:
     top = layer.dir / "site" / "profiles"
     files = sorted(top.glob("*.toml")) + sorted(top.glob("*/*.toml"))
-    found: dict[str, Path] = {}
-    for path in files:
-        name = "-".join(path.relative_to(top).with_suffix("").parts)
-        if name in found:
-            raise ConfigError(f"{found[name]} and {path} are both the profile {name!r}; keep one")
-        found[name] = path
-    return found
+    return [(site_name(path, top), path) for path in files]
 
 
-def _template_dirs(layer: Layer) -> dict[str, Path]:
+def _template_dirs(layer: Layer) -> list[tuple[str, Path]]:
     found = sorted((layer.dir / "templates").glob("*/template.toml"))
-    return {p.parent.name: p.parent for p in found}
+    return [(p.parent.name, p.parent) for p in found]
 
 
 _FINDERS = {"job": _job_files, "site": _site_files, "template": _template_dirs}
 
 
-def available(kind: str) -> dict[str, list[tuple[Layer, Path]]]:
+def closed_folders(kind: str, layer: Layer) -> list[Path]:
+    """Those that this kind is looked for in, and that this user may not list."""
+    top = layer.dir / {"job": "jobs", "site": "site/profiles", "template": "templates"}[kind]
+    inside = [path for path in top.glob("*") if path.is_dir()] if kind != "job" else []
+    return [p for p in (top, *inside) if p.is_dir() and not os.access(p, os.R_OK | os.X_OK)]
+
+
+def _plain(kind: str, layer: Layer) -> dict[str, Places]:
+    """What lies in a folder that does not publish."""
+    found: dict[str, Places] = {}
+    for name, path in _FINDERS[kind](layer):
+        found.setdefault(name, []).append((layer, path))
+    for name, places in found.items():
+        if len(places) > 1:
+            both = " and ".join(str(path) for _, path in places)
+            why = f"{both} are both the {_WORDS[kind]} {name!r}; keep one"
+            found[name] = [(replace(layer, refusal=why), path) for _, path in places]
+    return found
+
+
+_WORDS = {"job": "job", "site": "profile", "template": "template"}
+
+
+def _in(kind: str, layer: Layer) -> dict[str, Places]:
+    """Everything of this kind in one place."""
+    centre = _centre(layer)
+    if centre is None and layer.name == "centre" and (shut := closed_folders(kind, layer)):
+        raise ConfigError(
+            f"the centre's {shut[0]} cannot be looked into, so what it says is not known; "
+            "ask the centre's administrators to let you read it"
+        )
+    if centre is None:
+        return _plain(kind, layer)
+    unsigned = "is in no signed index, so it is not used; {}: fsdpkit publish {} --to {}"
+    found = {
+        name: [(replace(layer, refusal=f"{path} {unsigned.format(_ASK, path, layer.dir)}"), path)]
+        for name, places in _plain(kind, layer).items()
+        for _, path in places[:1]
+    }
+    entries = [entry for entry in centre.index.entries if entry.kind == kind]
+    return found | {e.name: [_published(centre, layer, e.kind, e.name, None)] for e in entries}
+
+
+_ASK = "whoever may sign publishes it"
+
+
+def _centre(layer: Layer) -> Centre | None:
+    """The centre that publishes here. Raises ConfigError for one not to be believed."""
+    if layer.name != "centre":
+        return None
+    from fsdpkit.config.published.centre import open_centre
+
+    return open_centre(layer.dir)
+
+
+def _published(
+    centre: Centre, layer: Layer, kind: Kind, name: str, pin: str | None
+) -> tuple[Layer, Path]:
+    """The place of the version that the pin, or the user's channel, stands for; with a refusal
+    where there is none. Raises NotFoundError where a pin matches no version."""
+    from fsdpkit.config.published.choosing import channel_of_user, chosen, in_words
+    from fsdpkit.config.published.index import main_file, published_dir, version_dir
+
+    entry, channel = centre.index.entry(kind, name), channel_of_user()
+    assert entry is not None
+    somewhere = published_dir(layer.dir) / kind / name
+    try:
+        version = chosen(entry, pin, channel)
+    except ConfigError as error:
+        return replace(layer, refusal=str(error)), somewhere
+    if version is None and pin is not None:
+        raise NotFoundError(f"{layer.dir} has {in_words(entry)}")
+    if version is None:
+        why = f"{kind} {name} of {layer.dir} has no stable version; there is {in_words(entry)}"
+        return replace(layer, refusal=why), somewhere
+    reached = channel if pin is None else pin if pin in ("stable", "testing") else "pinned"
+    release = centre.release(entry, version, reached)
+    place = replace(layer, release=release, refusal=None)
+    return place, version_dir(layer.dir, kind, name, version) / main_file(kind, name)
+
+
+def available(kind: str) -> dict[str, Places]:
     """Every known `job`, `site` or `template` by name, with its places, weakest first."""
-    found: dict[str, list[tuple[Layer, Path]]] = {}
+    found: dict[str, Places] = {}
     for layer in layers():
-        for name, path in _FINDERS[kind](layer).items():
-            found.setdefault(name, []).append((layer, path))
+        for name, places in _in(kind, layer).items():
+            found.setdefault(name, []).extend(places)
     return dict(sorted(found.items()))
 
 
-def find(kind: str, name: str) -> list[tuple[Layer, Path]]:
-    """The places of one `job`, `site` or `template`, weakest first.
+def packaged(kind: str) -> dict[str, Places]:
+    """What comes with fsdpkit."""
+    return _plain(kind, Layer("packaged", packaged_dir()))
+
+
+def find(kind: str, name: str) -> Places:
+    """The places of one `job`, `site` or `template`, weakest first; `name` may be `NAME@PIN`.
 
     Raises NotFoundError with what exists and the nearest spelling.
     """
+    bare, at, pin = name.partition("@")
     known = available(kind)
-    if name in known:
-        return known[name]
+    if bare in known:
+        return known[bare] if not at else _pinned(kind, bare, pin, known[bare])
     places = ", ".join(str(layer.dir) for layer in reversed(layers()))
     raise NotFoundError(
-        f"there is no {kind} named {name!r}.{nearest(name, known)} "
+        f"there is no {kind} named {bare!r}.{nearest(bare, known)} "
         f"Known: {', '.join(known) or 'none'}. Looked in: {places}."
     )
 
 
-def defaults_files() -> list[tuple[Layer, Path]]:
-    """`defaults.toml` of the centre and the user: values that lie beneath every job's own."""
-    files = ((layer, layer.dir / "defaults.toml") for layer in layers()[1:])
-    return [(layer, path) for layer, path in files if path.is_file()]
+def _pinned(kind: str, name: str, pin: str, places: Places) -> Places:
+    """Up to the nearest place that has such a version. Raises NotFoundError, UsageError."""
+    from fsdpkit.config.published.choosing import check_pin, matches
+
+    check_pin(name, pin)
+    there_is = []
+    for n, (layer, path) in reversed(list(enumerate(places))):
+        if (centre := _centre(layer)) is not None:
+            entry = centre.index.entry(kind, name)
+            if entry is None:
+                return [*places[:n], (layer, path)]  # with its refusal
+            try:
+                return [*places[:n], _published(centre, layer, entry.kind, name, pin)]
+            except NotFoundError as error:
+                there_is.append(str(error))
+        elif (version := _version(kind, path)) is None:
+            there_is.append(f"{path} has no version")
+        elif pin[0].isdigit() and matches(version, pin):
+            return places[: n + 1]
+        else:
+            there_is.append(f"{layer.dir} has {version}")
+    raise NotFoundError(f"there is no {kind} {name}@{pin}: {'; '.join(there_is)}")
+
+
+def _version(kind: str, path: Path) -> str | None:
+    """Of a plain template its manifest's; jobs and profiles have none. Raises ConfigError."""
+    if kind != "template":
+        return None
+    from fsdpkit.config.loading import read_toml
+
+    version = str(read_toml(path / "template.toml").get("version"))
+    return version if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", version) else None
+
+
+def refuse_behind_the_index(path: Path) -> None:
+    """Raise ConfigError for a path into a centre's folder that publishes: by its path nothing of it
+    can be verified."""
+    for layer in centre_layers():
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(layer.dir))
+        if inside and _centre(layer) is not None:
+            raise ConfigError(
+                f"{path} lies in {layer.dir}, which publishes what is signed: use its name, such "
+                "as torchrun or torchrun@2.1.0, or a copy in a directory of your own"
+            )
+
+
+def check_published(path: Path) -> None:
+    """Raise ConfigError if the file belongs to a version that a centre published and that is not,
+    or no longer, what was signed."""
+    for layer in centre_layers():
+        if path.is_relative_to(layer.dir) and (centre := _centre(layer)) is not None:
+            from fsdpkit.config.published.centre import check_path
+
+            check_path(centre, path)
+
+
+def signed_layers() -> list[Layer]:
+    """The centre's directories that publish. Raises ConfigError, UsageError."""
+    return [layer for layer in centre_layers() if _centre(layer) is not None]
+
+
+def refuse_exposed(layer: Layer, path: Path) -> None:
+    """Raise ConfigError for a file at the top of a centre that publishes, which no index covers,
+    unless root and the centre's owner alone can change it."""
+    if _centre(layer) is not None:
+        from fsdpkit.config.published.centre import refuse_exposed
+
+        refuse_exposed(layer.dir, path)
+
+
+def defaults_files() -> Places:
+    """`defaults.toml` of the centre and the user: values that lie beneath every job's own.
+
+    Raises ConfigError for a centre's that publishes and leaves this one open to others.
+    """
+    files = [(layer, layer.dir / "defaults.toml") for layer in layers()[1:]]
+    found = [(layer, path) for layer, path in files if path.is_file()]
+    for layer, path in found:
+        refuse_exposed(layer, path)
+    return found

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.launch import Launch
-from fsdpkit.config.loading import Layered, build, overrides, parsed, read_toml
+from fsdpkit.config.loading import Layered, build, overrides, parsed, read_place, read_toml
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
@@ -146,6 +146,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 500
 
 
+class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run tells the centre that publishes its template or profile."""
+
+    share: Annotated[
+        bool,
+        Meta(
+            description="Let the centre count the run: what it was made of, and how it ended; no "
+            "name, path or text. Unset: if files.group opens it."
+        ),
+    ]
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to run, with which arguments and resources."""
 
@@ -185,6 +197,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: Annotated[
         Source | UnsetType, Meta(description="What the run keeps of the work tree; unset: nothing.")
     ] = UNSET
+    audit: Annotated[
+        Audit | UnsetType, Meta(description="Whether the centre may count the run.")
+    ] = UNSET
     training: Annotated[
         TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
     ] = UNSET
@@ -220,6 +235,12 @@ class LoadedJob:
     @property
     def opens_to_group(self) -> bool:
         return self.on_disk.group
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the centre is told of the run; see runs/shared_record.py."""
+        audit = self.spec.audit
+        return audit.share if isinstance(audit, Audit) else self.opens_to_group
 
     @property
     def source(self) -> Source:
@@ -347,11 +368,13 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
             raise NotFoundError(f"there is no job file {job}")
+        assets.refuse_behind_the_index(path)
         layered.overlay(read_toml(path), str(path))
         return [*(file for _, file in defaults), path.resolve()]
     found = assets.find("job", job)
     for layer, file in found:
-        layered.overlay(read_toml(file), f"{layer.name} jobs/{file.name}")
+        version = f" version {layer.release.version}" if layer.release else ""
+        layered.overlay(read_place(layer, file), f"{layer.name} jobs/{file.name}{version}")
     return [file for _, file in [*defaults, *found]]
 
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -26,6 +26,10 @@ from fsdpkit.config.explain import (
     why,
 )
 from fsdpkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fsdpkit.config.assets import Layer
+    from fsdpkit.config.published.centre import Release
 
 try:
     import tomllib
@@ -46,10 +50,17 @@ cannot be written."""
 class FileTables(dict[str, Any]):
     """The tables of one TOML file, with its path and the bytes that were read."""
 
-    def __init__(self, tables: Mapping[str, Any], path: Path, content: bytes) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Any],
+        path: Path,
+        content: bytes,
+        release: Release | None = None,
+    ) -> None:
         super().__init__(tables)
         self.path = path
         self.content = content
+        self.release = release
 
 
 @dataclass
@@ -60,11 +71,15 @@ class Layered:
     origins: dict[str, str] = field(default_factory=dict)
     files: dict[Path, bytes] = field(default_factory=dict)
     """What was read of each file, so that trust in it is trust in just that."""
+    releases: dict[Path, Release] = field(default_factory=dict)
+    """Of those files, which were published and verified."""
 
     def overlay(self, values: Mapping[str, Any], origin: str) -> None:
         """Lay `values` over what is there: tables merge key by key, all else is replaced."""
         if isinstance(values, FileTables):
             self.files[values.path] = values.content
+            if values.release is not None:
+                self.releases[values.path] = values.release
         _merge(self.values, values, origin, "", self.origins)
 
     def origin(self, key: str) -> str:
@@ -114,9 +129,27 @@ def read_toml(path: Path) -> FileTables:
             content = file.read(_MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; this is no such file")
-        return FileTables(tomllib.loads(content.decode()), path, content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return tables_of(content, path)
+
+
+def read_place(layer: Layer, path: Path) -> FileTables:
+    """The tables of a job's or a profile's file that was found; of a published one as it was
+    signed. Raises ConfigError."""
+    layer.refuse()
+    if layer.release is None:
+        return read_toml(path)
+    from fsdpkit.config.published.centre import content_of
+
+    content = content_of(layer.release)
+    return tables_of(content[path.name], path, layer.release)
+
+
+def tables_of(content: bytes, path: Path, release: Release | None = None) -> FileTables:
+    """The tables that a file's bytes hold. Raises ConfigError."""
+    try:
+        return FileTables(tomllib.loads(content.decode()), path, content, release)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start})") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

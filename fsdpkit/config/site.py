@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fsdpkit.config import assets
-from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
+from fsdpkit.config.published.centre import Release
+from fsdpkit.config.salvage import read_identify
 from fsdpkit.config.secrets import refuse_secrets
-from fsdpkit.errors import UsageError
+from fsdpkit.errors import ConfigError, UsageError
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class LoadedSite:
     files: tuple[Path, ...]
     read: Mapping[Path, bytes] = field(default_factory=dict)
     """What was read of each."""
+    releases: Mapping[Path, Release] = field(default_factory=dict)
+    """Of those, which were published and verified."""
+    skipped: tuple[str, ...] = ()
+    """Why profiles of other machines cannot be used, where this one was recognised among them."""
 
 
 def load_site(name: str) -> LoadedSite:
@@ -37,16 +43,23 @@ def load_site(name: str) -> LoadedSite:
     layered = Layered()
     if name.endswith(".toml"):
         path = Path(name)
+        assets.refuse_behind_the_index(path)
         layered.overlay(read_toml(path), name)
         name, files = path.stem, [path.resolve()]
     else:
         found = assets.find("site", name)
         for layer, path in found:
-            layered.overlay(read_toml(path), f"{layer.name} {path.name}")
+            version = f" version {layer.release.version}" if layer.release else ""
+            layered.overlay(read_place(layer, path), f"{layer.name} {path.name}{version}")
+        name = name.partition("@")[0]
         files = [path for _, path in found]
     refuse_secrets(layered, f"site {name}")
     return LoadedSite(
-        name, build(SiteProfile, layered, f"site {name}"), tuple(files), layered.files
+        name,
+        build(SiteProfile, layered, f"site {name}"),
+        tuple(files),
+        layered.files,
+        layered.releases,
     )
 
 
@@ -63,15 +76,71 @@ def choose_site(name: str | None) -> tuple[LoadedSite, str]:
 
     if shutil.which("sbatch") is None:
         return load_site("local"), "no sbatch on this machine"
-    profiles = [load_site(n) for n in assets.available("site")]
+    profiles, broken = load_sites()
+    _refuse_if_this_machines(broken)
     if by_env := [s for s in profiles if _env_matches(s.profile.identify)]:
-        return _only(by_env, "variables"), "recognised by its environment variables"
+        found = _only(by_env, "variables")
+        return _with(broken, found), "recognised by its environment variables"
     # The full name may need an answer from the name service, so the short one is tried first.
     for host_name in (socket.gethostname, socket.getfqdn):
         host = host_name()
         if by_host := [s for s in profiles if _host_matches(s.profile.identify, host)]:
-            return _only(by_host, f"host name {host}"), "recognised by its host name"
-    return load_site("generic"), "no profile matches this machine"
+            return _with(broken, _only(by_host, f"host name {host}")), "recognised by its host name"
+    _refuse_if_nobodys(broken)
+    return _with(broken, load_site("generic")), "no profile matches this machine"
+
+
+@dataclass(frozen=True)
+class BrokenSite:
+    """A profile that cannot be used, with the reason, which names the file."""
+
+    id: str
+    why: str
+    identify: Identify
+    """How its machine is recognised, as far as its files say it."""
+    whole: bool
+    """Whether that may be all."""
+
+
+def load_sites() -> tuple[list[LoadedSite], list[BrokenSite]]:
+    """All profiles that can be used, and those that cannot."""
+    profiles, broken = [], []
+    for name, places in assets.available("site").items():
+        try:
+            profiles.append(load_site(name))
+        except ConfigError as error:
+            broken.append(BrokenSite(name, str(error), *read_identify(places)))
+    return profiles, broken
+
+
+def _with(broken: list[BrokenSite], site: LoadedSite) -> LoadedSite:
+    return replace(site, skipped=tuple(b.why.partition("\n")[0] for b in broken))
+
+
+def _refuse_if_this_machines(broken: list[BrokenSite]) -> None:
+    """Raise ConfigError where the profile of this very machine is broken: another one, or none,
+    would send jobs off with limits and addresses of somewhere else."""
+    import socket
+
+    mine = [b for b in broken if _env_matches(b.identify)]
+    named = [b for b in broken if b.identify.hostname]
+    for host_name in (socket.gethostname, socket.getfqdn) if named else ():
+        mine += [b for b in named if _host_matches(b.identify, host_name())]
+    if mine:
+        raise ConfigError(
+            f"{mine[0].why}\nThat is this machine's profile, so nothing else is used in its place: "
+            "have it corrected, or choose another with --cluster"
+        )
+
+
+def _refuse_if_nobodys(broken: list[BrokenSite]) -> None:
+    """Raise ConfigError where no profile is this machine's and one that is broken may be."""
+    unknown = [b for b in broken if not b.whole]
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0].why}\nNo other profile is this machine's, and this one may be: have it "
+            "corrected, or choose one with --cluster (generic: a cluster that nobody described)"
+        )
 
 
 def _env_matches(identify: Identify) -> bool:

@@ -14,7 +14,8 @@ from msgspec import Meta
 from fsdpkit.config import assets
 from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar, Text
-from fsdpkit.config.loading import Layered, build, parsed, read_toml
+from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
+from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.errors import ConfigError
 
 MAX_TEMPLATE_BYTES = 128_000  # all files together
@@ -77,6 +78,8 @@ class Template:
     parts: Mapping[str, bytes]
     """Its `.j2` files, by their path in the folder."""
     manifest_file: bytes = b""
+    release: Release | None = None
+    """Of one that was published and verified."""
 
     @property
     def sha256(self) -> str:
@@ -89,18 +92,30 @@ class Template:
 
 
 def load_template(name: str) -> Template:
-    """The nearest template of this name, or the one in a directory (a name with a slash).
+    """The nearest template of this name, which may be `NAME@PIN`, or the one in a directory (a name
+    with a slash).
 
     Raises NotFoundError or ConfigError.
     """
     if "/" in name:
-        layer_name, directory = "path", Path(os.path.abspath(name))
-    else:
-        layer, directory = assets.find("template", name)[-1]
-        layer_name = layer.name
-    layered = Layered()
+        directory = Path(os.path.abspath(name))
+        assets.refuse_behind_the_index(directory)
+        return template_in(directory, assets.Layer("path", directory))
+    layer, directory = assets.find("template", name)[-1]
+    return template_in(directory, layer)
+
+
+def template_in(directory: Path, layer: assets.Layer) -> Template:
+    """The template in a folder that was found in `layer`. Raises ConfigError."""
+    layer.refuse()
+    layered, name = Layered(), directory.name
     path = directory / "template.toml"
-    tables = read_toml(path)
+    if layer.release is None:
+        tables, parts = read_toml(path), _read_parts(directory)
+    else:
+        content = _below(name, content_of(layer.release))
+        tables = tables_of(content.pop("template.toml", b""), path)
+        parts = {file: part for file, part in content.items() if file.endswith(PART_SUFFIX)}
     layered.overlay(tables, str(path))
     manifest = build(TemplateManifest, layered, f"template {name}")
     if manifest.name != directory.name:
@@ -110,7 +125,16 @@ def load_template(name: str) -> Template:
     for key, parameter in manifest.parameters.items():
         if parameter.default is not None:
             _check(key, parameter.default, parameter, f"{path}: default")
-    return Template(manifest, directory, layer_name, _read_parts(directory), tables.content)
+    if layer.release is not None and manifest.version != layer.release.version:
+        raise ConfigError(
+            f"{path}: version is {manifest.version}, published as {layer.release.version}"
+        )
+    return Template(manifest, directory, layer.name, parts, tables.content, layer.release)
+
+
+def _below(folder: str, content: Mapping[str, bytes]) -> dict[str, bytes]:
+    start = f"{folder}/"
+    return {n.removeprefix(start): part for n, part in content.items() if n.startswith(start)}
 
 
 def parameter_values(

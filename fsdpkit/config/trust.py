@@ -8,10 +8,8 @@ remembers it. A centre may say in `trust.toml` which checksums are allowed at al
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +22,12 @@ from fsdpkit.config import assets
 from fsdpkit.config.fields import Text
 from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.loading import Layered, build, read_toml
+from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.errors import ConfigError
 
 Kind = Literal["job", "site", "template"]
-_MAX_LINKS = 40
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -45,6 +43,8 @@ class Item:
     """What was read, by name."""
     limited: bool = True
     """Whether a centre's list applies; to a person's own defaults it does not."""
+    signed: bool = False
+    """Whether a centre published it, and what was read is what was signed."""
 
     def __str__(self) -> str:
         return printable(f"{self.kind} {self.name} ({self.path})")
@@ -65,11 +65,15 @@ def items_of(job: LoadedJob, site: LoadedSite, template: Template) -> Iterator[I
     defaults = {path for _, path in assets.defaults_files()}
     for path, content in job.layered.files.items():
         limited = path not in defaults
-        yield Item("job", path.stem, path, _sha256(content), {path.name: content}, limited)
+        signed = path in job.layered.releases
+        yield Item("job", path.stem, path, _sha256(content), {path.name: content}, limited, signed)
     for path, content in site.read.items():
-        yield Item("site", site.id, path, _sha256(content), {path.name: content})
+        signed = path in site.releases
+        yield Item("site", site.id, path, _sha256(content), {path.name: content}, signed=signed)
     files = {"template.toml": template.manifest_file, **template.parts}
-    yield Item("template", template.manifest.name, template.dir, template.sha256, files)
+    signed = template.release is not None
+    name = template.manifest.name
+    yield Item("template", name, template.dir, template.sha256, files, signed=signed)
 
 
 def _sha256(content: bytes) -> str:
@@ -79,7 +83,7 @@ def _sha256(content: bytes) -> str:
 def strangers(items: Iterable[Item]) -> list[Item]:
     """Those that are neither the package's nor the centre's, nor the user's own, nor trusted
     before."""
-    unknown = [item for item in items if not _is_provided(item.path) and not _is_own(item)]
+    unknown = [item for item in items if not _is_provided(item) and not _is_own(item)]
     known = remembered() if unknown else set()
     return [item for item in unknown if item.digest not in known]
 
@@ -87,15 +91,20 @@ def strangers(items: Iterable[Item]) -> list[Item]:
 def forbidden(items: Iterable[Item]) -> tuple[Item, str] | None:
     """The first item that a centre does not allow, with its words. Raises ConfigError if the
     centre's file is wrong."""
-    rules = [rule for layer in assets.centre_layers() if (rule := _rule(layer.dir))]
+    rules = rules_of_centres()
     for item in items if rules else ():
-        if not item.limited or _is_provided(item.path):
+        if not item.limited or _is_provided(item):
             continue
         for rule in rules:
             allowed: list[str] | None = getattr(rule, item.kind)
             if allowed is not None and item.digest not in allowed:
                 return item, rule.message
     return None
+
+
+def rules_of_centres() -> list[AllowedKinds]:
+    """What their `trust.toml` say. Raises ConfigError."""
+    return [rule for layer in assets.centre_layers() if (rule := _rule(layer))]
 
 
 def refuse_forbidden(items: Iterable[Item]) -> None:
@@ -127,10 +136,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def _rule(directory: Path) -> AllowedKinds | None:
-    path = directory / "trust.toml"
+def _rule(layer: assets.Layer) -> AllowedKinds | None:
+    path = layer.dir / "trust.toml"
     if not os.path.lexists(path):
         return None
+    assets.refuse_exposed(layer, path)
     layered = Layered()
     layered.overlay(read_toml(path), str(path))
     return build(AllowedKinds, layered, f"the centre's {path}")
@@ -139,69 +149,28 @@ def _rule(directory: Path) -> AllowedKinds | None:
 # ---- Whose is it?
 
 
-def _is_provided(path: Path) -> bool:
-    """Whether it lies in what comes with the package, or in a centre's directory."""
+def _is_provided(item: Item) -> bool:
+    """Whether it lies in what comes with the package, or is a centre's: in its directory or, where
+    it publishes, in its signed index."""
+    if item.signed:
+        return True
     packaged = assets.packaged_dir()
     tops = [packaged / name for name in ("templates", "jobs", "site")]
-    tops += [layer.dir for layer in assets.centre_layers()]
-    if ".." in path.parts:
+    signed = [layer.dir for layer in assets.signed_layers()]
+    tops += [layer.dir for layer in assets.centre_layers() if layer.dir not in signed]
+    tops += [
+        directory / "defaults.toml" for directory in signed
+    ]  # which was looked at as it was read
+    if ".." in item.path.parts:
         return False  # behind a link it leads elsewhere
-    return any(Path(os.path.abspath(path)).is_relative_to(os.path.abspath(top)) for top in tops)
+    where = Path(os.path.abspath(item.path))
+    return any(where.is_relative_to(os.path.abspath(top)) for top in tops)
 
 
 def _is_own(item: Item) -> bool:
     if item.kind != "template":
-        return _only_owner_writes(item.path)
-    return all(_only_owner_writes(item.path / name) for name in item.files)
-
-
-def _only_owner_writes(path: Path) -> bool:
-    """Whether nobody but the user and root can change the file, or put another in its place."""
-    try:
-        return all(_is_safe(place) for place in _places_on_the_way(Path.cwd() / path))
-    except OSError:  # it is gone, or its links go round in circles
-        return False
-
-
-def _places_on_the_way(path: Path) -> Iterator[Path]:
-    """Every directory, link and file that the kernel passes on the way to `path`, itself last."""
-    left, links = list(reversed(path.parts)), 0
-    at = Path(left[-1])
-    while left:
-        part = left.pop()
-        at = at.parent if part == ".." else at / part
-        yield at
-        if at.is_symlink():
-            links += 1
-            if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(at))
-            left += reversed(Path(os.readlink(at)).parts)
-            at = at.parent
-
-
-def _is_safe(path: Path) -> bool:
-    found = path.lstat()
-    if found.st_uid not in (0, os.geteuid()):
-        return False
-    if stat.S_ISLNK(found.st_mode):
-        return True  # its directory says who can change it
-    others = stat.S_IWOTH | (0 if _is_private(found.st_gid) else stat.S_IWGRP)
-    # In a directory like /tmp only a file's owner can rename or remove it.
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    return bool(sticky) or not found.st_mode & others
-
-
-def _is_private(group: int) -> bool:
-    """Whether the group is the user's alone, as many systems give everybody one."""
-    import grp
-    import pwd
-
-    try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    alone = set(found.gr_mem) <= {user.pw_name}
-    return alone and found.gr_name == user.pw_name and user.pw_gid == group
+        return only_owner_writes(item.path)
+    return all(only_owner_writes(item.path / name) for name in item.files)
 
 
 # ---- What was trusted before
@@ -215,7 +184,7 @@ def remembered() -> set[str]:
     """The checksums that the user has trusted; none if somebody else could have written them."""
     path = _memory()
     try:
-        if not path.is_file() or not _only_owner_writes(path):
+        if not path.is_file() or not only_owner_writes(path):
             return set()
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

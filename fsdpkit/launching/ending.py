@@ -46,6 +46,7 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import load
+from fsdpkit.runs.shared_record import End, add_end
 
 _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
@@ -84,6 +85,7 @@ def _answer(status: int) -> int:
         why = f"{ending.why}; and {attempt.dir} cannot be written: {error.strerror}"
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
+    _tell_centre(ending, attempt, run)
     if ending.action == "requeue":
         without = f" without {', '.join(ending.left_out)}" if ending.left_out else ""
         say(f"{ending.why}; queued again{without}", sys.stderr)
@@ -302,6 +304,13 @@ def _record(ending: Ending, attempt: AttemptPaths, run: RunPaths, retry: Retry) 
             avoided_nodes.avoid(
                 run.dir.parent, node, why=ending.why, run_id=run.dir.name, until_s=until_s
             )
+
+
+def _tell_centre(ending: Ending, attempt: AttemptPaths, run: RunPaths) -> None:
+    """How the attempt ended, of a run that its owner shares."""
+    _, _, task = attempt.dir.parent.name.partition("task-")
+    number = int(task) if task.isdecimal() and attempt.dir.parent != run.dir else None
+    add_end(run, number, End(action=ending.action, cause=ending.cause, at_s=time.time()))
 
 
 def _retry(run: RunPaths) -> Retry:

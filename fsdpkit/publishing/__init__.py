@@ -1,1 +1,1 @@
-"""What a centre publishes, and what it holds against its own cluster."""
+"""What an administrator does: profiles, templates and versions of them, signed, for all users."""

@@ -19,6 +19,7 @@ import fsdpkit
 from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
+from fsdpkit.config.published.centre import Release
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import format_time
@@ -87,6 +88,12 @@ class Plan:
             "site": _digest(self.site.profile),
             "job": _digest(self.job.spec),
         }
+
+    @property
+    def releases(self) -> list[Release]:
+        """What a centre published of it: the job's layers, the site's, the template."""
+        found = [*self.job.layered.releases.values(), *self.site.releases.values()]
+        return [*found, *([self.template.release] if self.template.release else [])]
 
 
 def _digest(value: msgspec.Struct) -> str:
@@ -265,6 +272,10 @@ def _origins(plan: Plan) -> list[str]:
     if placement.select and not plan.job.spec.resources.partition:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")
+    lines += [
+        f"published: {one}, sha256 {one.sha256}, {one.channel}, signed by {one.signer}"
+        for one in plan.releases
+    ]
     return lines
 
 

@@ -9,6 +9,8 @@
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
         provenance.json             what was submitted: script, commit, packages, settings with
                                     their origin (runs/provenance.py)
+        audit.json                  what the run tells its centre, if it is shared
+                                    (runs/shared_record.py)
         source.diff                 how the sources differed from that commit; its owner's alone
         snapshot/                   the work tree as it was, where the job runs, if asked for
         run.json.lock               while somebody changes the record
@@ -204,6 +206,10 @@ class RunPaths:
     @property
     def provenance(self) -> Path:
         return self.dir / "provenance.json"
+
+    @property
+    def shared_record(self) -> Path:
+        return self.dir / "audit.json"
 
     @property
     def source_diff(self) -> Path:

@@ -71,6 +71,21 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A file, `command line`, `--set`, or `default`."""
 
 
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A template, site profile or job file of a centre that publishes, as it was verified."""
+
+    kind: str
+    name: str
+    version: str
+    sha256: str
+    """Of its manifest."""
+    channel: str
+    """`stable`, `testing`, or `pinned`."""
+    signer: str
+    centre: str
+    """The folder."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The copy of the work tree that the job runs in."""
 
@@ -98,6 +113,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     diff: SourceDiff | None = None
     packages: Packages | None = None
     settings: list[Setting] = []
+    published: list[Published] = []
     snapshot: Snapshot | None = None
     problems: list[str] = []
     """What could not be learned, a sentence each."""

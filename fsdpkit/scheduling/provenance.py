@@ -22,6 +22,7 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.provenance import (
     Provenance,
+    Published,
     Repository,
     Script,
     Setting,
@@ -71,6 +72,7 @@ def write_provenance(
         diff=SourceDiff(bytes=len(diff), cut=cut) if diff else None,
         packages=packages,
         settings=list(_settings(plan)),
+        published=_published(plan),
         snapshot=snapshot,
         problems=problems,
     )
@@ -99,6 +101,7 @@ def renew_provenance(plan: Plan, paths: RunPaths) -> None:
         command=[_written(word) for word in sys.argv],
         packages=packages_of(plan, plan.work_dir, problems),
         settings=list(_settings(plan)),
+        published=_published(plan),
         problems=problems,
     )
     save_provenance(paths, made)
@@ -118,6 +121,21 @@ def _settings(plan: Plan) -> Iterator[Setting]:
     """Every key of the job that was decided, with its origin."""
     for key, value in _flat(json.loads(plan.job.resolved), ""):
         yield Setting(key=key, value=value, origin=plan.job.origin(key))
+
+
+def _published(plan: Plan) -> list[Published]:
+    return [
+        Published(
+            kind=one.kind,
+            name=one.name,
+            version=one.version,
+            sha256=one.sha256,
+            channel=one.channel,
+            signer=one.signer,
+            centre=_written(str(one.centre)),
+        )
+        for one in plan.releases
+    ]
 
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,9 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
+from fsdpkit.config import assets
 from fsdpkit.config.job import LoadedJob, parse_array, reload_job
+from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
@@ -33,6 +35,7 @@ from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
+from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.submission import (
@@ -65,6 +68,11 @@ class Changes(Wanted):
 
 def plan_resume(run: Run, changes: Changes) -> Plan:
     """The plan of the run's next job. Raises FsdpkitError; writes nothing."""
+    with one_view():
+        return _plan_resume(run, changes)
+
+
+def _plan_resume(run: Run, changes: Changes) -> Plan:
     record = run.record
     if record.job_id is None:
         raise UsageError(
@@ -73,6 +81,7 @@ def plan_resume(run: Run, changes: Changes) -> Plan:
         )
     _refuse_while_in_flight(record)
     before, job, site = _reload(run, Changes()), _reload(run, changes), _site_of(record)
+    assets.check_published(job.entry)
     states = _settled_states(run)
     ahead = _jobs_ahead(run, states)
     otherwise = _trains_otherwise(before, job)
@@ -271,6 +280,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
             digests=plan.digests,
         )
         save(run.paths, record)
+    tell_centre(plan, run.paths)
     return Run(run.dir, record)
 
 

@@ -23,6 +23,7 @@ from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_p
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import NodeType
+from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import TrainingSettings, problems
@@ -67,6 +68,11 @@ class Request(Wanted):
 def plan(request: Request) -> tuple[Plan, str]:
     """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, and asks nobody
     but Slurm for what it can do."""
+    with one_view():
+        return _plan(request)
+
+
+def _plan(request: Request) -> tuple[Plan, str]:
     site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
@@ -104,6 +110,8 @@ def plan(request: Request) -> tuple[Plan, str]:
 
     check_array(job, request.array)
     template = load_template(job.spec.template)
+    if site.skipped:
+        placement = replace(placement, warnings=(*placement.warnings, *map(_skipped, site.skipped)))
     decided = Plan(
         job,
         site,
@@ -115,7 +123,14 @@ def plan(request: Request) -> tuple[Plan, str]:
         avoided=avoided,
         expedite=wants_expediting(job, site.profile),
     )
+    if notes := [one.note for one in decided.releases if one.note]:
+        told = replace(placement, warnings=(*placement.warnings, *notes))
+        decided = replace(decided, placement=told)
     return decided, why
+
+
+def _skipped(why: str) -> str:
+    return f"skipped a profile that is broken: {why}"
 
 
 def fit(
@@ -368,6 +383,7 @@ def submit_plan(
 
     from fsdpkit.scheduling.provenance import write_provenance
     from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.sharing import tell_centre
     from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
     from fsdpkit.scheduling.snapshot import copy_tree
 
@@ -397,6 +413,7 @@ def submit_plan(
         raise
     record = msgspec.structs.replace(record, state="submitted", job_id=job_id, cluster=cluster)
     save(paths, record)
+    tell_centre(plan, paths)
     return Run(directory, record)
 
 

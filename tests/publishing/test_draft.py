@@ -22,7 +22,7 @@ from fsdpkit.publishing.node_kinds import compressed
 from fsdpkit.scheduling import live_cluster
 from fsdpkit.scheduling.login_node import see
 from tests.json_answers import checked
-from tests.publishing.conftest import (
+from tests.publishing.live_answers import (
     LOGIN,
     NOW_S,
     RELEASES,

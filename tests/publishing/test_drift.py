@@ -12,7 +12,7 @@ from fsdpkit.config.profile import SiteProfile
 from fsdpkit.publishing.draft import draft
 from fsdpkit.publishing.drift import Drift, drift, lines
 from tests.json_answers import checked
-from tests.publishing.conftest import (
+from tests.publishing.live_answers import (
     LOGIN,
     NOW_S,
     RELEASES,

@@ -1,0 +1,66 @@
+"""`fsdpkit audit`."""
+
+from __future__ import annotations
+
+import click
+
+from fsdpkit.cli.options import json_option, table
+
+
+@click.command("audit")
+@click.argument("centre", type=click.Path())
+@click.option(
+    "--weeks", type=click.IntRange(1, 520), default=4, help="How many, this one included (4)."
+)
+@json_option
+def command(centre: str, weeks: int, as_json: bool) -> int:
+    """Count what shared runs used in the last weeks, and why some failed.
+
+    \b
+      fsdpkit audit /apps/fsdpkit
+      fsdpkit audit /apps/fsdpkit --weeks 12 --json
+
+    CENTRE is a centre's folder. Only runs count whose owners share them: by `[audit] share = true`
+    in the job, or `files.group = true`, which opens the run to its group.
+    """
+    from pathlib import Path
+
+    from fsdpkit.publishing.audit import audit
+
+    where = Path(centre).absolute()
+    found = audit(where, weeks)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.publish_answers import Audited, AuditLine
+
+        lines = [
+            AuditLine(
+                week=one.week,
+                kind="template" if one.kind == "template" else "site",
+                name=one.name,
+                version=one.version,
+                standing=one.standing,
+                runs=one.runs,
+                users=len(one.users),
+                done=one.done,
+                failed=one.failed,
+                unknown=one.unknown,
+                causes=dict(one.causes.most_common()),
+            )
+            for one in found.lines
+        ]
+        print_answer(Audited(centre=str(where), weeks=weeks, lines=lines, left_out=found.left_out))
+        return 0
+    heads = ["WEEK", "KIND", "NAME", "VERSION", "", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
+    rows = [
+        [
+            *(one.week, one.kind, one.name, one.version or "-", one.standing),
+            *map(str, (one.runs, len(one.users), one.done, one.failed, one.unknown)),
+            ", ".join(f"{cause} {count}" for cause, count in one.causes.most_common()),
+        ]
+        for one in found.lines
+    ]
+    table([*heads, "CAUSES"], rows)
+    for why, count in found.left_out.items():
+        click.echo(f"fsdpkit: left out {count} records: {why}", err=True)
+    return 0

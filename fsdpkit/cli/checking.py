@@ -1,0 +1,48 @@
+"""`--check` of `sites`, `templates` and `jobs`, and what lists say of files they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fsdpkit.config.checking import Broken
+    from fsdpkit.config.published.index import Kind
+
+
+def check_option(what: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--check", is_flag=True, help=f"Name every {what} that cannot be used; exit status 65."
+    )
+
+
+def say_what_is_skipped(broken: Sequence[Broken]) -> None:
+    """What a list leaves out, once each, on standard error."""
+    for why in dict.fromkeys(one.why for one in broken):
+        click.echo(f"fsdpkit: skipped: {why}", err=True)
+
+
+def report_check(kind: Kind, as_json: bool) -> int:
+    """Print what is wrong with the files of one kind; 65 if anything is."""
+    from fsdpkit.config.checking import check_all
+
+    checked, broken = check_all(kind)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.publish_answers import FilesChecked, Problem
+
+        problems = [
+            Problem(name=one.name, layer=one.layer, path=str(one.path), why=one.why)
+            for one in broken
+        ]
+        print_answer(FilesChecked(kind=kind, checked=checked, problems=problems))
+    else:
+        for one in broken:
+            click.echo(f"{one.layer} {kind} {one.name}: {one.why}")
+        found = f"{len(broken)} cannot be used" if broken else "all can be used"
+        click.echo(f"{checked} looked at, {found}")
+    return ConfigError.exit_code if broken else 0

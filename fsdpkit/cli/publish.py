@@ -1,0 +1,290 @@
+"""`fsdpkit publish`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fsdpkit.cli.options import json_option, table
+from fsdpkit.cli.sweep import FirstWordOrCommand
+
+if TYPE_CHECKING:
+    from fsdpkit.config.published.index import Channel, Entry, Index
+    from fsdpkit.publishing.changes import Change, Step
+    from fsdpkit.publishing.drafts import Draft
+    from fsdpkit.publishing.signing import Signer
+
+_CHANNEL = click.Choice(["stable", "testing"])
+
+
+def _options(*which: str) -> Callable[[Any], Any]:
+    known = {
+        "to": click.option(
+            "--to", metavar="CENTRE", help="Folder of the centre (default: FSDPKIT_SITE_PATH's)."
+        ),
+        "channel": click.option(
+            "--channel", type=_CHANNEL, default="stable", help="Who gets it (default: stable)."
+        ),
+        "key": click.option(
+            "--key",
+            metavar="FILE",
+            help="SSH key to sign with, or the public one that an agent has the key of "
+            "(default: FSDPKIT_SIGNING_KEY, then ~/.ssh/id_*).",
+        ),
+        "as": click.option(
+            "--as", "name", metavar="NAME", help="Who signs, as allowed_signers names you."
+        ),
+        "dry": click.option("--dry-run", is_flag=True, help="Say what would change; sign nothing."),
+    }
+
+    def add(function: Any) -> Any:
+        for name in reversed(which):
+            function = known[name](function)
+        return json_option(function)
+
+    return add
+
+
+@click.group("publish", cls=FirstWordOrCommand, first="DIR")
+def command() -> None:
+    """Publish templates, profiles and jobs to a centre's users: signed, each version for good.
+
+    \b
+      fsdpkit publish templates/torchrun --to /apps/fsdpkit
+      fsdpkit publish templates/torchrun --to /apps/fsdpkit --channel testing
+      fsdpkit publish rollback torchrun --to /apps/fsdpkit
+      fsdpkit publish withdraw torchrun@2.1.0 --reason "asks for no GPUs" --to /apps/fsdpkit
+      fsdpkit publish list --to /apps/fsdpkit
+
+    DIR is a template's folder, a job's or a profile's file, or a folder with templates, jobs and
+    site/profiles. Its options: fsdpkit publish DIR --help.
+    """
+
+
+@command.command("start")
+@click.argument("source", metavar="DIR", type=click.Path())
+@_options("to", "channel", "key", "as", "dry")
+def start(
+    source: str,
+    to: str | None,
+    channel: Channel,
+    key: str | None,
+    name: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Publish what lies at DIR."""
+    from fsdpkit.publishing.changes import publish
+    from fsdpkit.publishing.drafts import drafts_of
+
+    drafts = drafts_of(Path(source))
+
+    def make(index: Index, by: str, at_s: float) -> tuple[Index, list[Step]]:
+        steps = []
+        for draft in drafts:
+            index, step = publish(draft, channel, index, by, at_s)
+            steps.append(step)
+        return index, steps
+
+    return _change(to, key, name, make, drafts, dry_run=dry_run, as_json=as_json)
+
+
+@command.command("promote")
+@click.argument("version", metavar="NAME@VERSION")
+@_options("to", "channel", "key", "as", "dry")
+def promote_command(version: str, channel: Channel, **about: Any) -> int:
+    """Point a channel to NAME@VERSION, which is published already."""
+    from fsdpkit.publishing.changes import promote
+
+    return _one_change(lambda index, by, at_s: promote(version, channel, index), **about)
+
+
+@command.command("rollback")
+@click.argument("what", metavar="NAME")
+@_options("to", "channel", "key", "as", "dry")
+def rollback_command(what: str, channel: Channel, **about: Any) -> int:
+    """Point a channel to the version of NAME that it pointed to before."""
+    from fsdpkit.publishing.changes import rollback
+
+    return _one_change(lambda index, by, at_s: rollback(what, channel, index), **about)
+
+
+@command.command("withdraw")
+@click.argument("version", metavar="NAME@VERSION")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; users are shown it.")
+@click.option("--instead", metavar="TEXT", help="What to use in its place (default: stable).")
+@_options("to", "key", "as", "dry")
+def withdraw_command(version: str, reason: str, instead: str | None, **about: Any) -> int:
+    """Refuse NAME@VERSION to everybody from now on, with the reason."""
+    from fsdpkit.publishing.changes import withdraw
+
+    said = [_words("--reason", reason), _words("--instead", instead)]
+    return _one_change(
+        lambda index, by, at_s: withdraw(version, said[0] or "", said[1], index, by, at_s), **about
+    )
+
+
+def _words(option: str, text: str | None) -> str | None:
+    from fsdpkit.config.loading import CONTROL_CHARACTER
+
+    if text is None:
+        return None
+    if not text.strip() or len(text) > 500 or CONTROL_CHARACTER.search(text):
+        raise click.UsageError(f"{option}: one line of text, of 500 characters at most.")
+    return text.strip()
+
+
+@command.command("sign")
+@_options("to", "key", "as")
+def sign_command(to: str | None, key: str | None, name: str | None, as_json: bool) -> int:
+    """Sign the present index anew, after its signer's key has expired or was removed.
+
+    You vouch for all that it names: look at it first (fsdpkit publish list).
+    """
+    return _change(to, key, name, lambda index, by, at_s: (index, []), as_json=as_json, renew=True)
+
+
+@command.command("list")
+@_options("to")
+def list_command(to: str | None, as_json: bool) -> int:
+    """List every version that is published, and what the channels point to."""
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.publish_answers import PublishedVersions
+    from fsdpkit.publishing.writing import load
+
+    centre = _centre(to)
+    index = load(centre)
+    versions = [one for entry in index.entries for one in _versions(entry)]
+    if as_json:
+        print_answer(
+            PublishedVersions(
+                centre=str(centre),
+                serial=index.serial,
+                signer=index.by,
+                signed_s=index.at_s,
+                versions=versions,
+            )
+        )
+        return 0
+    click.echo(f"signed by {index.by} on {_day(index.at_s)}, serial {index.serial}")
+    rows = [
+        [
+            *(one.kind, one.name, one.version, ", ".join(one.channels) or "-"),
+            *(_day(one.published_s), one.by, one.sha256[:12]),
+            f"withdrawn: {one.withdrawn}" if one.withdrawn else "",
+        ]
+        for one in versions
+    ]
+    table(["KIND", "NAME", "VERSION", "CHANNELS", "PUBLISHED", "BY", "SHA256", ""], rows)
+    return 0
+
+
+def _versions(entry: Entry) -> list[Any]:
+    from fsdpkit.cli.publish_answers import ListedVersion
+    from fsdpkit.config.published.choosing import current, numbers
+
+    now = {"stable": current(entry, "stable"), "testing": current(entry, "testing")}
+    return [
+        ListedVersion(
+            kind=entry.kind,
+            name=entry.name,
+            version=version,
+            sha256=entry.versions[version].sha256,
+            channels=[channel for channel, at in now.items() if at == version],
+            published_s=entry.versions[version].at_s,
+            by=entry.versions[version].by,
+            withdrawn=gone.reason if (gone := entry.versions[version].withdrawn) else None,
+        )
+        for version in sorted(entry.versions, key=numbers, reverse=True)
+    ]
+
+
+def _day(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at_s))
+
+
+def _one_change(make: Callable[[Index, str, float], tuple[Index, Step]], **about: Any) -> int:
+    def change(index: Index, by: str, at_s: float) -> tuple[Index, list[Step]]:
+        made, step = make(index, by, at_s)
+        return made, [step]
+
+    return _change(about.pop("to"), about.pop("key"), about.pop("name"), change, **about)
+
+
+def _change(
+    to: str | None,
+    key: str | None,
+    name: str | None,
+    make: Change,
+    drafts: list[Draft] | None = None,
+    *,
+    dry_run: bool = False,
+    as_json: bool,
+    renew: bool = False,
+) -> int:
+    from fsdpkit.publishing import writing
+
+    centre = _centre(to)
+    if dry_run:
+        index, steps = make(writing.load(centre), "you", time.time())
+    else:
+        index, steps = writing.change(centre, _signer(key, name), make, drafts or [], renew=renew)
+    if as_json:
+        _print_json(centre, index, steps, written=not dry_run)
+        return 0
+    for step in steps:
+        click.echo(("would be: " if dry_run else "") + _told(step))
+    if not dry_run:
+        click.echo(f"{centre}: signed by {index.by}, serial {index.serial}")
+    return 0
+
+
+def _told(step: Step) -> str:
+    what = f"{step.kind} {step.name} {step.version}"
+    if step.what == "withdrawn":
+        return f"{what} withdrawn; stable is {step.now or 'nothing: users are refused'}"
+    where = f"{step.channel} is {step.now or 'nothing'}"
+    was = f", was {step.before or 'nothing'}" if step.before != step.now else ""
+    return f"{what} {step.what}, sha256 {step.sha256[:12]}; {where}{was}"
+
+
+def _print_json(centre: Path, index: Index, steps: list[Step], *, written: bool) -> None:
+    import dataclasses
+
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.publish_answers import PublishChange, PublishStep
+
+    told: list[dict[str, Any]] = [dataclasses.asdict(step) for step in steps]
+    print_answer(
+        PublishChange(
+            centre=str(centre),
+            serial=index.serial,
+            signer=index.by,
+            written=written,
+            steps=[PublishStep(**step) for step in told],
+        )
+    )
+
+
+def _signer(key: str | None, name: str | None) -> Signer:
+    import re
+
+    from fsdpkit.publishing.signing import Signer, key_file
+
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._%+@-]{0,254}", name):
+        raise click.UsageError(f"--as {name!r}: a name such as alex@centre.example.")
+    return Signer(key_file(key), name)
+
+
+def _centre(to: str | None) -> Path:
+    if to:
+        return Path(os.path.expanduser(to)).absolute()
+    named = [d for d in os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep) if d]
+    if len(named) != 1:
+        raise click.UsageError("Say with --to which centre's folder; FSDPKIT_SITE_PATH names none.")
+    return Path(os.path.expanduser(named[0])).absolute()

@@ -1,0 +1,112 @@
+"""What `publish`, `audit` and `--check` print with `--json`.
+
+What holds for all answers says json_answers.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class PublishStep(Struct, frozen=True, kw_only=True):
+    """What happened to one template, profile or job."""
+
+    kind: Literal["template", "site", "job"]
+    name: str
+    version: str
+    """That was published or withdrawn, or that the channel points to now."""
+    sha256: str
+    """Of the version's manifest."""
+    what: Literal["published", "as before", "promoted", "rolled back", "withdrawn"]
+    channel: Literal["stable", "testing"] | None
+    now: str | None
+    """What the channel points to (of `withdrawn`: stable)."""
+    before: str | None
+
+
+class PublishChange(Struct, frozen=True, kw_only=True):
+    """A change to what a centre publishes."""
+
+    schema: Literal["fsdpkit.publish/1"] = "fsdpkit.publish/1"
+    centre: str
+    serial: int
+    signer: str
+    written: bool
+    """False with --dry-run."""
+    steps: list[PublishStep]
+
+
+class ListedVersion(Struct, frozen=True, kw_only=True):
+    """A version that is, or was, published."""
+
+    kind: Literal["template", "site", "job"]
+    name: str
+    version: str
+    sha256: str
+    channels: list[str]
+    """Those that point to it now."""
+    published_s: float
+    by: str
+    withdrawn: str | None
+    """Why, if it was."""
+
+
+class PublishedVersions(Struct, frozen=True, kw_only=True):
+    """All versions that a centre has published, as its signed index has them."""
+
+    schema: Literal["fsdpkit.publish-list/1"] = "fsdpkit.publish-list/1"
+    centre: str
+    serial: int
+    signer: str
+    signed_s: float
+    versions: list[ListedVersion]
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    name: str
+    layer: str
+    """`packaged`, `centre` or `user`."""
+    path: str
+    why: str
+
+
+class FilesChecked(Struct, frozen=True, kw_only=True):
+    """Whether every template, profile or job that can be found can be used."""
+
+    schema: Literal["fsdpkit.files-check/1"] = "fsdpkit.files-check/1"
+    kind: Literal["template", "site", "job"]
+    checked: int
+    problems: list[Problem]
+
+
+class AuditLine(Struct, frozen=True, kw_only=True):
+    """One version of a template or profile, in one week."""
+
+    week: str
+    """By ISO 8601, such as 2026-W48."""
+    kind: Literal["template", "site"]
+    name: str
+    version: str | None
+    standing: Literal["published", "withdrawn", "not as published", "not of this centre"]
+    """How what the run says of it compares with the centre's index as it is now."""
+    runs: int
+    users: int
+    done: int
+    failed: int
+    unknown: int
+    """Without an end on record."""
+    causes: dict[str, int]
+    """Of attempts that were not done."""
+
+
+class Audited(Struct, frozen=True, kw_only=True):
+    """What shared runs used, and why some failed, by week."""
+
+    schema: Literal["fsdpkit.audit/1"] = "fsdpkit.audit/1"
+    centre: str
+    weeks: int
+    lines: list[AuditLine]
+    left_out: dict[str, int]
+    """Records that do not count, by the reason."""

@@ -1,0 +1,90 @@
+"""What this user has seen of each centre: a signature alone cannot tell an old index from a new.
+
+A small file a centre, in the user's state directory. Nothing in it can make a centre believed that
+is not, but for the note that a signature was verified; so a file that others can write to counts
+for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config.ownership import only_owner_writes
+from fsdpkit.config.published.index import Index, decode, sha256
+
+_MOST_BYTES = 1 << 16
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest index that was believed."""
+
+    path: str
+    """The centre's folder as it was named."""
+    centre: str
+    serial: int
+    index: str
+    """SHA-256 of the index's file."""
+    verified: str = ""
+    """SHA-256 of index and signers whose signature was verified, if that holds for ever."""
+
+
+def state_dir() -> Path:
+    """`$FSDPKIT_STATE_DIR`, else `fsdpkit` in the user's XDG state directory."""
+    if explicit := os.environ.get("FSDPKIT_STATE_DIR"):
+        return Path(explicit)
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "fsdpkit"
+
+
+def memory_file(centre: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(centre)).hexdigest()[:32]
+    return state_dir() / "centres" / f"{name}.json"
+
+
+def _named(centre: Path) -> str:
+    return os.fsencode(centre).decode("utf-8", "replace")
+
+
+def recall(centre: Path) -> Seen | None:
+    """None for a centre that was never seen, and where somebody else could have written it."""
+    path = memory_file(centre)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            content = file.read(_MOST_BYTES)
+        seen = decode(content, Seen)
+    except (OSError, ValueError):
+        return None
+    return seen if seen.path == _named(centre) and only_owner_writes(path) else None
+
+
+def remember(centre: Path, index: Index, text: bytes, verified: str, before: Seen | None) -> None:
+    """Raises OSError."""
+    seen = Seen(
+        path=_named(centre),
+        centre=index.centre,
+        serial=index.serial,
+        index=sha256(text),
+        verified=verified,
+    )
+    if seen == before:
+        return
+    import tempfile
+
+    path = memory_file(centre)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".seen.", dir=path.parent)  # 0600
+    try:
+        with open(handle, "wb") as file:
+            file.write(msgspec.json.encode(seen))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,69 @@
+"""Whether a text carries the SSH signature of somebody who may sign: OpenSSH decides, offline.
+
+`ssh-keygen -Y verify` knows every key type, certificates, namespaces and the dates between which a
+key counts (`valid-after`, `valid-before` in allowed_signers). It gets copies of the bytes that were
+checked here, so nothing changes between the check and its reading.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+NAMESPACE = "fsdpkit"
+"""What is signed for another purpose, such as a commit, does not count here."""
+_TIMEOUT_S = 30
+_DATED = re.compile(rb"valid-(?:before|after)", re.IGNORECASE)
+
+
+class SignatureError(Exception):
+    """The signature is not to be believed, with ssh-keygen's reason."""
+
+
+def has_dates(signers: bytes) -> bool:
+    """Whether a key of these may be valid today and not tomorrow."""
+    return bool(_DATED.search(signers))
+
+
+def verify(body: bytes, signature: bytes, signers: bytes, principal: str) -> None:
+    """Raises SignatureError unless `principal`, by `signers`, has signed `body`, with a key that is
+    valid now."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="fsdpkit-verify-") as place:  # 0700
+        files = {"signers": signers, "signature": signature}
+        for name, content in files.items():
+            Path(place, name).write_bytes(content)
+        words = ["-f", f"{place}/signers", "-s", f"{place}/signature", "-I", principal]
+        _ask(["-Y", "verify", "-n", NAMESPACE, *words], body, place)
+
+
+def _ask(words: list[str], body: bytes, place: str) -> None:
+    import subprocess
+
+    env = {**os.environ, "LC_ALL": "C"}
+    command = ["ssh-keygen", *words]
+    try:
+        done = subprocess.run(
+            command, input=body, env=env, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        raise SignatureError(
+            "this machine has no ssh-keygen to verify it with (package openssh-client)"
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SignatureError(f"ssh-keygen cannot verify it: {error}") from error
+    if done.returncode != 0:
+        said = (done.stderr + b"\n" + done.stdout).decode(errors="replace")
+        raise SignatureError(_reason(said.replace(f"{place}/signers:", "allowed_signers, line ")))
+
+
+def _reason(said: str) -> str:
+    """What ssh-keygen wrote, in a line. It says no more than `Could not verify` of a key that
+    stands in no line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    plain = "".join(c if c.isprintable() else "?" for c in "; ".join(lines))[:300]
+    if plain.rstrip(".") == "Could not verify signature":
+        return "its key is not, or no longer, in allowed_signers for whom it names"
+    return plain or "ssh-keygen refused it and gave no reason"

@@ -1,0 +1,142 @@
+"""What shared runs used, and how they ended, by week: from the records that their owners' jobs left
+in a centre's folder. Nothing is known, or said, of any other run.
+
+A record is its owner's word. So what it says of versions is held against the signed index, and it
+counts once, for the line that it names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fsdpkit.config.published.centre import open_centre
+from fsdpkit.config.published.index import Index
+from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
+
+WEEK_S = 7 * 86400
+_AHEAD_S = 86400
+Standing = Literal["published", "withdrawn", "not as published", "not of this centre"]
+
+
+@dataclass
+class Line:
+    """One version of one thing, in one week."""
+
+    week: str
+    """ISO 8601, such as 2026-W48."""
+    kind: str
+    name: str
+    version: str | None
+    standing: Standing
+    runs: int = 0
+    """Array tasks that started count each."""
+    users: set[int] = field(default_factory=set)
+    done: int = 0
+    failed: int = 0
+    unknown: int = 0
+    """No end is on record: they wait or run, or were ended from outside."""
+    causes: Counter[str] = field(default_factory=Counter)
+    """Of all attempts that were not done, those that were queued again, too."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    lines: list[Line]
+    left_out: dict[str, int]
+    """Records that do not count, by the reason."""
+
+
+def audit(centre: Path, weeks: int, now_s: float | None = None) -> Audit:
+    """Of the last weeks, this one included. Raises NotFoundError where the centre has no folder for
+    records, StorageError, ConfigError."""
+    now_s = time.time() if now_s is None else now_s
+    folder = centre / FOLDER
+    if not folder.is_dir():
+        raise NotFoundError(
+            f"{folder} is not there, so no run can tell of itself: mkdir -m 1733 {folder}"
+        )
+    published = open_centre(centre)
+    records, left_out = _records(folder)
+    lines: dict[tuple[str, ...], Line] = {}
+    oldest = _week_begins(now_s) - (weeks - 1) * WEEK_S
+    for owner, record in records:
+        if record.submitted_s > now_s + _AHEAD_S:
+            left_out["submitted in the future"] += 1
+        elif record.submitted_s >= oldest:
+            for used in record.used:
+                _count(lines, owner, record, used, published.index if published else None)
+    ordered = sorted(lines.items(), key=lambda item: item[0])
+    return Audit([line for _, line in ordered], dict(left_out))
+
+
+def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]]:
+    found: dict[tuple[int, str], list[SharedRecord]] = {}
+    left_out: Counter[str] = Counter()
+    try:
+        for owner, record in read_all(folder):
+            if isinstance(record, str):
+                left_out[record] += 1
+            else:
+                found.setdefault((owner, record.run), []).append(record)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be read: {error.strerror}") from error
+    records = []
+    for (owner, _), ones in found.items():
+        tasks = [record for record in ones if record.task is not None]
+        # The record of an array is there before any of its tasks has started.
+        records += [(owner, record) for record in tasks or ones]
+    return records, left_out
+
+
+def _count(
+    lines: dict[tuple[str, ...], Line],
+    owner: int,
+    record: SharedRecord,
+    used: Used,
+    index: Index | None,
+) -> None:
+    week, standing = _week(record.submitted_s), _standing(used, index)
+    key = (week, used.kind, used.name, used.version or "", standing)
+    line = lines.setdefault(key, Line(week, used.kind, used.name, used.version, standing))
+    line.runs += 1
+    line.users.add(owner)
+    last = record.ends[-1] if record.ends else None
+    if last is None or last.action == "requeue":
+        line.unknown += 1
+    elif last.cause in ("done", "stopped"):
+        line.done += 1
+    else:
+        line.failed += 1
+    line.causes.update(end.cause for end in record.ends if end.cause not in ("done", "stopped"))
+
+
+def _standing(used: Used, index: Index | None) -> Standing:
+    entry = index.entry(used.kind, used.name) if index else None
+    version = entry.versions.get(used.version or "") if entry else None
+    if used.sha256 is None or version is None:
+        return "not of this centre" if version is None else "not as published"
+    if version.sha256 != used.sha256:
+        return "not as published"
+    return "published" if version.withdrawn is None else "withdrawn"
+
+
+def _week(at_s: float) -> str:
+    year, week, _ = _date(at_s)
+    return f"{year}-W{week:02}"
+
+
+def _date(at_s: float) -> tuple[int, int, int]:
+    import datetime
+
+    return datetime.datetime.fromtimestamp(at_s).isocalendar()[:3]
+
+
+def _week_begins(now_s: float) -> float:
+    """Monday's midnight."""
+    now = time.localtime(now_s)
+    return time.mktime((now.tm_year, now.tm_mon, now.tm_mday - now.tm_wday, 0, 0, 0, 0, 0, -1))
