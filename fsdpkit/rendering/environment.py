@@ -12,7 +12,7 @@ from typing import Any
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.language import parse
-from fsdpkit.rendering.statements import text_of
+from fsdpkit.rendering.statements import Traced, trace_of
 
 ENTRY = "job.sbatch.j2"
 
@@ -22,8 +22,13 @@ def render_template(template: Template, context: dict[str, Any]) -> str:
 
     context: plain data only (numbers, text, lists, dictionaries).
     """
+    return trace_template(template, context).script
+
+
+def trace_template(template: Template, context: dict[str, Any]) -> Traced:
+    """The same, with the template's line of each line of the script."""
     try:
-        return text_of(parse(template.parts, ENTRY), context)
+        return trace_of(parse(template.parts, ENTRY), context)
     except RenderError as error:
         where = f"template {template.manifest.name} ({template.dir})"
         raise RenderError(f"{where}: {error}") from error
