@@ -61,6 +61,14 @@ from fsdpkit.cli.sweep_answers import (
     SweepStatus,
     Swept,
 )
+from fsdpkit.cli.template_answers import (
+    Compared,
+    ExportedTemplate,
+    Linted,
+    NewTemplate,
+    TemplateContext,
+    Tried,
+)
 from fsdpkit.config import assets
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -102,6 +110,12 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "jobs": (Jobs, OneJob),
     "sites": (Sites, OneSite),
     "templates": (Templates, OneTemplate),
+    "template new": (NewTemplate,),
+    "template context": (TemplateContext,),
+    "template lint": (Linted,),
+    "template test": (Tried,),
+    "template diff": (Compared,),
+    "template export": (ExportedTemplate,),
     "track": (Tracked,),
     "prune": (Pruned,),
 }

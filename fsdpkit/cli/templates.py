@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+
+if TYPE_CHECKING:
+    from fsdpkit.config.template import Template
 
 
 @click.command("templates")
@@ -68,9 +73,21 @@ def _show(name: str, as_json: bool) -> None:
         )
         return
     click.echo(f"{manifest.name} {manifest.version}: {manifest.description}")
-    click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}\n")
+    click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
+    click.echo("\n".join([*_canaries(template), ""]))
     rows = [
         [key, p.type, "unset" if p.default is None else str(p.default), p.help]
         for key, p in manifest.parameters.items()
     ]
     table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)
+
+
+def _canaries(template: Template) -> list[str]:
+    """How its canaries went (`fsdpkit template test --canary`), or why that cannot be read."""
+    from fsdpkit.errors import ConfigError
+    from fsdpkit.publishing.template_tested import lines
+
+    try:
+        return lines(template) or ["canary: none on record"]
+    except ConfigError as error:
+        return [f"canary: {error}"]

@@ -7,12 +7,14 @@ is the template author's word, which is why templates carry a version and a chec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.language import parse
-from fsdpkit.rendering.statements import Traced, trace_of
+from fsdpkit.rendering.statements import Statement, Traced, trace_of
 
 ENTRY = "job.sbatch.j2"
 
@@ -28,7 +30,13 @@ def render_template(template: Template, context: dict[str, Any]) -> str:
 def trace_template(template: Template, context: dict[str, Any]) -> Traced:
     """The same, with the template's line of each line of the script."""
     try:
-        return trace_of(parse(template.parts, ENTRY), context)
+        return trace_of(_parsed(tuple(sorted(template.parts.items()))), context)
     except RenderError as error:
         where = f"template {template.manifest.name} ({template.dir})"
         raise RenderError(f"{where}: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _parsed(parts: tuple[tuple[str, bytes], ...]) -> Sequence[Statement]:
+    """Reading a template takes most of the time, and a sweep or a test renders it many times."""
+    return parse(dict(parts), ENTRY)

@@ -106,22 +106,22 @@ def _digest(value: msgspec.Struct) -> str:
 
 def render(plan: Plan, run_dir: Path) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
-    return render_traced(plan, run_dir).script
-
-
-def render_traced(plan: Plan, run_dir: Path) -> Traced:
-    """The same, with the template's line of each line of the script."""
-    _check_run_dir(run_dir)
-    _check_array_args(plan)
-    traced = trace_template(plan.template, context_of(plan, run_dir))
-    problems = [f for f in lint(traced.script, plan.placement.select) if f.severity == "error"]
+    script = trace(plan, run_dir).script
+    problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
         raise RenderError(
             f"template {plan.template.manifest.name} ({plan.template.dir}) makes a script that "
             f"must not be submitted:\n{listed}"
         )
-    return traced
+    return script
+
+
+def trace(plan: Plan, run_dir: Path) -> Traced:
+    """The same before the lint, with the template's line of each line of the script."""
+    _check_run_dir(run_dir)
+    _check_array_args(plan)
+    return trace_template(plan.template, context_of(plan, run_dir))
 
 
 def _check_array_args(plan: Plan) -> None:

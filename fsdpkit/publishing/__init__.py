@@ -1,0 +1,1 @@
+"""What an administrator does with templates before users see them: check, compare, export."""
