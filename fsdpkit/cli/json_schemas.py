@@ -63,7 +63,6 @@ from fsdpkit.cli.sweep_answers import (
 )
 from fsdpkit.cli.template_answers import (
     Compared,
-    ExportedTemplate,
     Linted,
     NewTemplate,
     TemplateContext,
@@ -115,7 +114,6 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "template lint": (Linted,),
     "template test": (Tried,),
     "template diff": (Compared,),
-    "template export": (ExportedTemplate,),
     "track": (Tracked,),
     "prune": (Pruned,),
 }

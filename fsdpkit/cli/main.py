@@ -41,7 +41,7 @@ COMMANDS = {
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
     "templates": "List templates, or show one.",
-    "template": "Write a template, check it, and compare or export it.",
+    "template": "Write a template, check it, and compare two.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",
 }

@@ -68,16 +68,3 @@ class TemplateContext(Struct, frozen=True, kw_only=True):
     example_of: str
     """The job that the examples are of."""
     names: list[ContextName]
-
-
-class ExportedTemplate(Struct, frozen=True, kw_only=True):
-    """A template as an app of a portal."""
-
-    schema: Literal["fsdpkit.template-export/1"] = "fsdpkit.template-export/1"
-    name: str
-    to: str
-    release: str
-    dir: str
-    files: list[str]
-    fixed: dict[str, str]
-    """What the form cannot ask for, and why."""

@@ -33,7 +33,9 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            for below, found in command.commands.items():
+            for below in {*command.commands, *command.list_commands(context)}:
+                found = command.get_command(context, below)
+                assert found is not None
                 unnamed = isinstance(command, FirstWordOrCommand) and below == "start"
                 yield (name if unnamed else f"{name} {below}"), found
         else:
