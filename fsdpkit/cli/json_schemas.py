@@ -68,6 +68,13 @@ from fsdpkit.cli.sweep_answers import (
     SweepStatus,
     Swept,
 )
+from fsdpkit.cli.template_answers import (
+    Compared,
+    Linted,
+    NewTemplate,
+    TemplateContext,
+    Tried,
+)
 from fsdpkit.config import assets
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -111,6 +118,11 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "site draft": (SiteDraft,),
     "site diff": (SiteDiff,),
     "templates": (Templates, OneTemplate, FilesChecked),
+    "template new": (NewTemplate,),
+    "template context": (TemplateContext,),
+    "template lint": (Linted,),
+    "template test": (Tried,),
+    "template diff": (Compared,),
     "track": (Tracked,),
     "prune": (Pruned,),
     "publish": (PublishChange,),

@@ -44,6 +44,7 @@ COMMANDS = {
     "templates": "List templates, or show one.",
     "publish": "Publish templates, profiles and jobs, signed.",
     "audit": "Count what shared runs used, and why some failed.",
+    "template": "Write a template, check it, and compare two.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",
 }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+
+if TYPE_CHECKING:
+    from fsdpkit.config.template import Template
 
 
 @click.command("templates")
@@ -81,9 +86,20 @@ def _show(name: str, as_json: bool) -> None:
     click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
     if one := template.release:
         click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
-    click.echo()
+    click.echo("\n".join([*_canaries(template), ""]))
     rows = [
         [key, p.type, "unset" if p.default is None else str(p.default), p.help]
         for key, p in manifest.parameters.items()
     ]
     table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)
+
+
+def _canaries(template: Template) -> list[str]:
+    """How its canaries went (`fsdpkit template test --canary`), or why that cannot be read."""
+    from fsdpkit.errors import ConfigError
+    from fsdpkit.publishing.template_tested import lines
+
+    try:
+        return lines(template) or ["canary: none on record"]
+    except ConfigError as error:
+        return [f"canary: {error}"]

@@ -7,12 +7,14 @@ is the template author's word, which is why templates carry a version and a chec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.language import parse
-from fsdpkit.rendering.statements import text_of
+from fsdpkit.rendering.statements import Statement, Traced, trace_of
 
 ENTRY = "job.sbatch.j2"
 
@@ -22,8 +24,19 @@ def render_template(template: Template, context: dict[str, Any]) -> str:
 
     context: plain data only (numbers, text, lists, dictionaries).
     """
+    return trace_template(template, context).script
+
+
+def trace_template(template: Template, context: dict[str, Any]) -> Traced:
+    """The same, with the template's line of each line of the script."""
     try:
-        return text_of(parse(template.parts, ENTRY), context)
+        return trace_of(_parsed(tuple(sorted(template.parts.items()))), context)
     except RenderError as error:
         where = f"template {template.manifest.name} ({template.dir})"
         raise RenderError(f"{where}: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _parsed(parts: tuple[tuple[str, bytes], ...]) -> Sequence[Statement]:
+    """Reading a template takes most of the time, and a sweep or a test renders it many times."""
+    return parse(dict(parts), ENTRY)

@@ -58,7 +58,7 @@ class _Reader:
         self._parts = parts
         self._environment = _jinja()
         self._file = ""
-        self._line: list[str | tuple[Where, nodes.Node]] = []
+        self._line: list[tuple[Where, str | nodes.Node]] = []
         self._first = True
         self._in_body = False
         self._includes = self._bytes = 0
@@ -116,10 +116,10 @@ class _Reader:
     def _tag_begins(self, node: nodes.Node) -> list[Statement]:
         """What of a line stands before a tag: with it the body begins, unless it has a value."""
         before, self._line = self._line, []
-        if not all(isinstance(piece, str) for piece in before):
+        if not all(isinstance(piece, str) for _, piece in before):
             raise TemplateError(self._where(node), "a line with a value holds no {% … %} tag")
         self._in_body = self._in_body or bool(before)
-        return [Text(piece) for piece in before if isinstance(piece, str)]
+        return [Text(piece, where) for where, piece in before if isinstance(piece, str)]
 
     def _tag(self, node: nodes.Node) -> list[Statement]:
         where = self._where(node)
@@ -200,20 +200,21 @@ class _Reader:
         made: list[Statement] = []
         number = where.line
         while text and not self._in_body:
+            at = Where(where.file, number)
             line, newline, text = text.partition("\n")
             if line:
-                self._line.append(line)
+                self._line.append((at, line))
             if newline:
-                made += [*self.end_line(Where(where.file, number)), Text("\n")]
+                made += [*self.end_line(at), Text("\n", at)]
                 number += 1
         if text:
-            made.append(Text(text))
+            made.append(Text(text, Where(where.file, number)))
         return made
 
     def end_line(self, where: Where) -> list[Statement]:
         """The line that was read, its values at their places."""
         pieces, self._line = self._line, []
-        shape = "".join(piece if isinstance(piece, str) else HOLE for piece in pieces)
+        shape = "".join(piece if isinstance(piece, str) else HOLE for _, piece in pieces)
         first, self._first = self._first, False
         try:
             places = places_in(shape, first=first)
@@ -222,8 +223,10 @@ class _Reader:
         self._in_body = places is None
         left = iter(places or ())
         return [
-            Text(piece) if isinstance(piece, str) else self._value(*piece, next(left, "body"))
-            for piece in pieces
+            Text(piece, at)
+            if isinstance(piece, str)
+            else self._value(at, piece, next(left, "body"))
+            for at, piece in pieces
         ]
 
     def _value(self, where: Where, expression: nodes.Node, place: Place) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,20 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import ConfigError, RenderError, UsageError
+from fsdpkit.rendering.context import (
+    Context,
+    DigestNames,
+    DirectiveNames,
+    EnvironmentNames,
+    JobNames,
+    PythonNames,
+    RunNames,
+    TemplateNames,
+)
 from fsdpkit.rendering.directives import Directive, resource_directives
-from fsdpkit.rendering.environment import render_template
+from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
+from fsdpkit.rendering.statements import Traced
 
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
 _START_S = 120  # modules, imports, rendezvous
@@ -102,9 +113,7 @@ def _digest(value: msgspec.Struct) -> str:
 
 def render(plan: Plan, run_dir: Path) -> str:
     """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
-    _check_run_dir(run_dir)
-    _check_array_args(plan)
-    script = render_template(plan.template, _context(plan, run_dir))
+    script = trace(plan, run_dir).script
     problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
@@ -113,6 +122,13 @@ def render(plan: Plan, run_dir: Path) -> str:
             f"must not be submitted:\n{listed}"
         )
     return script
+
+
+def trace(plan: Plan, run_dir: Path) -> Traced:
+    """The same before the lint, with the template's line of each line of the script."""
+    _check_run_dir(run_dir)
+    _check_array_args(plan)
+    return trace_template(plan.template, context_of(plan, run_dir))
 
 
 def _check_array_args(plan: Plan) -> None:
@@ -134,8 +150,8 @@ def _check_run_dir(run_dir: Path) -> None:
         )
 
 
-def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
-    """Plain data for the template: see templates/torchrun/README.md for the names."""
+def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
+    """Plain data for the template; `rendering.context` says what each name means."""
     spec, profile = plan.job.spec, plan.site.profile
     resources = spec.resources
     parameters = parameter_values(
@@ -150,41 +166,46 @@ def _context(plan: Plan, run_dir: Path) -> dict[str, Any]:
             f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
             f"while; ask for more than {format_time(shortest_s)}"
         )
-    return {
-        "version": fsdpkit.__version__,
-        "run": {
-            "id": run_dir.name,
-            "dir": str(run_dir),
-            "first_attempt": plan.first_attempt,
-        },
-        "template": {
-            "name": plan.template.manifest.name,
-            "version": plan.template.manifest.version,
-        },
-        "digests": {name: digest[:12] for name, digest in plan.digests.items()},
-        "job": {
-            "name": spec.name,
-            "entry": str(plan.job.entry),
-            "args": _entry_args(plan, run_dir),
-            "array_args": _array_args(plan),
-        },
-        "site": msgspec.to_builtins(profile) | {"id": plan.site.id},
-        "nodes": resources.nodes,
-        "spare": resources.spare,
-        "gpus": resources.gpus,
-        "retry": msgspec.to_builtins(spec.retry),
-        "notify": msgspec.to_builtins(spec.notify),
-        "array": plan.array is not None,
-        "expedite": plan.expedite,
-        "origins": _origins(plan),
-        "directives": [{"name": d.name, "value": d.value} for d in _directives(plan, run_dir)],
-        "environment": _environment(plan),
-        "container": _container(plan, run_dir),
-        "device": _device(plan),
-        "job_sha256": plan.job.resolved_sha256,
-        "umask": 27 if plan.job.opens_to_group else 77,
-        "parameters": parameters,
-    }
+    manifest, python = plan.template.manifest, _python(plan)
+    site, job = profile.environment, spec.environment
+    context = Context(
+        version=fsdpkit.__version__,
+        run=RunNames(id=run_dir.name, dir=str(run_dir), first_attempt=plan.first_attempt),
+        template=TemplateNames(name=manifest.name, version=manifest.version),
+        digests=DigestNames(**{name: digest[:12] for name, digest in plan.digests.items()}),
+        job=JobNames(
+            name=spec.name,
+            entry=str(plan.job.entry),
+            args=_entry_args(plan, run_dir),
+            array_args=_array_args(plan),
+        ),
+        site=msgspec.to_builtins(profile) | {"id": plan.site.id},
+        nodes=resources.nodes,
+        spare=resources.spare,
+        gpus=resources.gpus,
+        retry=spec.retry,
+        notify=spec.notify,
+        array=plan.array is not None,
+        expedite=plan.expedite,
+        origins=_origins(plan),
+        directives=[DirectiveNames(name=d.name, value=d.value) for d in _directives(plan, run_dir)],
+        environment=EnvironmentNames(
+            purge=site.purge_modules,
+            use=site.use_modules,
+            modules=site.modules if job.modules is None else job.modules,
+            python=PythonNames(kind=python.kind, path=python.path, conda=python.conda),
+            variables={**site.variables, **profile.network.env, **job.variables},
+            unset=site.unset,
+            passed=job.passed,
+        ),
+        container=_container(plan, run_dir),
+        device=_device(plan),
+        job_sha256=plan.job.resolved_sha256,
+        umask=27 if plan.job.opens_to_group else 77,
+        parameters=parameters,
+    )
+    plain: dict[str, Any] = msgspec.to_builtins(context)
+    return plain
 
 
 def _device(plan: Plan) -> str:
@@ -279,26 +300,14 @@ def _origins(plan: Plan) -> list[str]:
     return lines
 
 
-def _environment(plan: Plan) -> dict[str, Any]:
-    """Modules, Python and variables, the job's answers over the site's."""
-    site, job = plan.site.profile.environment, plan.job.spec.environment
+def _python(plan: Plan) -> PythonEnvironment:
+    """The Python that the job activates: as it says, else the submitter's own."""
+    job = plan.job.spec.environment
     if job.conda:
-        python = PythonEnvironment("conda", job.conda)
-    elif job.venv:
-        python = PythonEnvironment("venv", str(plan.work_dir / os.path.expanduser(job.venv)))
-    elif job.container:
-        python = PythonEnvironment("container")
-    else:
-        python = plan.python
-    return {
-        "purge": site.purge_modules,
-        "use": site.use_modules,
-        "modules": site.modules if job.modules is None else job.modules,
-        "python": asdict(python),
-        "variables": {**site.variables, **plan.site.profile.network.env, **job.variables},
-        "unset": site.unset,
-        "passed": job.passed,
-    }
+        return PythonEnvironment("conda", job.conda)
+    if job.venv:
+        return PythonEnvironment("venv", str(plan.work_dir / os.path.expanduser(job.venv)))
+    return PythonEnvironment("container") if job.container else plan.python
 
 
 def _container(plan: Plan, run_dir: Path) -> list[str]:

@@ -14,7 +14,7 @@ from jinja2 import nodes
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.evaluation import Evaluation
 from fsdpkit.rendering.lint import MAX_SCRIPT_BYTES
-from fsdpkit.rendering.places import Place, printed
+from fsdpkit.rendering.places import HOLE, Place, printed
 from fsdpkit.rendering.quoting import QUOTERS
 
 _QUOTERS = ", ".join(QUOTERS)
@@ -34,6 +34,8 @@ class Where:
 @dataclass(frozen=True)
 class Text:
     text: str
+    where: Where
+    """Of its first line."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,47 @@ class TemplateError(RenderError):
         super().__init__(f"{where}: {message}")
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A script and where in the template each piece of it comes from."""
+
+    pieces: Sequence[tuple[str, Where, bool]]
+    """Text, the template's line, and whether it is a value."""
+
+    @property
+    def script(self) -> str:
+        return "".join(text for text, _, _ in self.pieces)
+
+    @property
+    def skeleton(self) -> str:
+        """The script without its values: two scripts with the same one are the same shell code,
+        because a value is a number or a quoted word."""
+        return "".join(HOLE if is_value else text for text, _, is_value in self.pieces)
+
+    def line_of(self, line: int) -> Where | None:
+        """Where the template makes this line of the script, counted from 1."""
+        number = 1
+        for text, where, is_value in self.pieces:
+            end = number + text.count("\n")
+            if line < end or (line == end and text and not text.endswith("\n")):
+                return where if is_value else Where(where.file, where.line + line - number)
+            number = end
+        return None
+
+
 def text_of(statements: Sequence[Statement], context: dict[str, Any]) -> str:
     """The script. Raises RenderError, with the template's line."""
+    return trace_of(statements, context).script
+
+
+def trace_of(statements: Sequence[Statement], context: dict[str, Any]) -> Traced:
+    """The script, with the origin of its lines. Raises RenderError, with the template's line."""
     writer = _Writer(Evaluation(context))
     try:
         writer.run(statements)
     except (RenderError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
         raise TemplateError(writer.where, str(error)) from error
-    return "".join(writer.pieces)
+    return Traced(writer.pieces)
 
 
 class _Writer:
@@ -95,18 +130,18 @@ class _Writer:
         self._run = evaluation
         self._left = MAX_SCRIPT_BYTES
         self.where = Where("", 0)
-        self.pieces: list[str] = []
+        self.pieces: list[tuple[str, Where, bool]] = []
 
     def run(self, statements: Sequence[Statement]) -> None:
         for each in statements:
             self._run.pay(1)
             if isinstance(each, Text):
-                self._write(each.text)
+                self._write(each.text, each.where, False)
                 continue
             self.where = each.where
             if isinstance(each, Value):
                 value = self._run.present(each.expression)
-                self._write(printed(value, each.place, _QUOTERS))
+                self._write(printed(value, each.place, _QUOTERS), each.where, True)
             elif isinstance(each, Set):
                 self._run.set(each.name, self._run.present(each.expression))
             elif isinstance(each, If):
@@ -114,11 +149,11 @@ class _Writer:
             else:
                 self._loop(each)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, where: Where, is_value: bool) -> None:
         self._left -= len(text.encode())
         if self._left < 0:
             raise RenderError(f"the script is larger than {MAX_SCRIPT_BYTES} bytes")
-        self.pieces.append(text)
+        self.pieces.append((text, where, is_value))
 
     def _loop(self, loop: For) -> None:
         items = self._run.items(self._run.present(loop.items), "for")

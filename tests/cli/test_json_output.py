@@ -33,7 +33,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            for below in command.commands or command.list_commands(context):
+            for below in {*command.commands, *command.list_commands(context)}:
                 found = command.get_command(context, below)
                 assert found is not None
                 unnamed = isinstance(command, FirstWordOrCommand) and below == "start"

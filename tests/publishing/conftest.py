@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.publishing.called import call, small
 from tests.publishing.centres import Centre, make_key
 from tests.publishing.live_answers import slurm_says
 
-__all__ = ["slurm_says"]
+__all__ = ["call", "slurm_says", "small"]
 
 
 @pytest.fixture(scope="session")

@@ -172,10 +172,8 @@ def test_a_template_that_makes_a_bad_script_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     template = write_template("#!/bin/bash\nsrun x\necho done\n")
-    real = script_module.render_template
-    monkeypatch.setattr(
-        script_module, "render_template", lambda _, context: real(template, context)
-    )
+    real = script_module.trace_template
+    monkeypatch.setattr(script_module, "trace_template", lambda _, context: real(template, context))
     with pytest.raises(RenderError, match=r"(?s)must not be submitted:.*line 3: this command"):
         render_script()
 

@@ -1,0 +1,52 @@
+"""`fsdpkit template lint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete, hanging, json_option
+
+if TYPE_CHECKING:
+    from fsdpkit.publishing.template_checklist import Finding
+
+PROBLEM = 65
+
+
+@click.command("lint")
+@click.argument("template", metavar="TEMPLATE", shell_complete=complete("template"))
+@json_option
+def command(template: str, as_json: bool) -> int:
+    """Go through the checklist of TEMPLATE: a folder, or a template's name.
+
+    \b
+      fsdpkit template lint ours/
+
+    Each point is ok, a problem with its place and remedy, or was not looked at and why. Nothing of
+    the template is run. Exit status 0, or 65 if there is a problem.
+    """
+    from fsdpkit.publishing.template_checklist import checklist, passed
+
+    findings = []
+    for finding in checklist(template):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    ok = passed(findings)
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.template_answers import Linted
+
+        print_answer(Linted(ok=ok, findings=findings))
+    return 0 if ok else PROBLEM
+
+
+def _print(finding: Finding) -> None:
+    first = f"{finding.outcome:<13} {finding.check:<22} "
+    indent = " " * len(first)
+    where = f"{finding.where}: " if finding.where else ""
+    lines = hanging(f"{where}{finding.told}", first, indent)
+    if finding.remedy:
+        lines += hanging(finding.remedy, f"{indent}→ ", f"{indent}  ")
+    click.echo("\n".join(lines))

@@ -1,0 +1,187 @@
+"""A new template's folder, made from another one: manifest, script, README and golden scripts.
+
+The folder appears whole or not at all, and nothing that is there is ever replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fsdpkit.config.fields import Scalar
+from fsdpkit.config.template import Parameter, Template, TemplateManifest
+from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.publishing import template_goldens as goldens
+
+_VERSION = "1.0.0"
+
+
+def new_template(name: str, source: Template, parent: Path) -> Path:
+    """Make the folder `name` in `parent`. Raises UsageError for a name that no template can have,
+    StorageError if it is there or cannot be written."""
+    try:
+        manifest = msgspec.convert(
+            msgspec.to_builtins(source.manifest) | {"name": name, "version": _VERSION},
+            TemplateManifest,
+        )
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"{name[:60]!r} is no template's name: small letters, digits and dashes, a letter in "
+            "front, at most 41 characters"
+        ) from error
+    target = parent.absolute() / name
+    try:
+        target.mkdir()  # claims the name; an empty folder is replaced below, nothing else
+    except FileExistsError as error:
+        raise StorageError(f"{target} is there already, and nothing was changed") from error
+    except OSError as error:
+        raise StorageError(f"{target} cannot be made: {error.strerror}") from error
+    made = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
+    try:
+        _fill(made, manifest, source)
+        os.chmod(made, target.stat().st_mode & 0o777)
+        os.rename(made, target)
+    except BaseException as error:
+        shutil.rmtree(made, ignore_errors=True)
+        with_nothing = target.is_dir() and not any(target.iterdir())
+        if with_nothing:
+            target.rmdir()
+        if isinstance(error, OSError):
+            raise StorageError(f"{target} cannot be made: {error.strerror}") from error
+        raise
+    return target
+
+
+def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
+    (folder / "template.toml").write_text(manifest_text(manifest), encoding="utf-8")
+    for name, content in source.parts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (folder / "README.md").write_text(_readme(manifest, source.manifest), encoding="utf-8")
+    (folder / "golden").mkdir()
+    template = replace(source, manifest=manifest, dir=folder, layer="path")
+    for name in goldens.FIRST:
+        text = goldens.golden_text(name, template)
+        (folder / "golden" / f"{name}.sbatch").write_text(text, encoding="utf-8")
+
+
+# ---- template.toml
+
+
+_ABOUT = """\
+# What jobs and sites may set of this template, and which version of it this is.
+# Raise `version` with each change: a fix is 1.0.1, a new parameter 1.1.0, and what may break a job
+# that worked is 2.0.0. Then: fsdpkit template lint . && fsdpkit template test .
+"""
+_ABOUT_PARAMETERS = """
+# Each parameter has a type (bool, int, float, str), one sentence of help with the unit, and bounds:
+# minimum and maximum for numbers, choices, or a pattern for text. A value outside is refused before
+# anything is queued. Without a default it is unset, which the template tests with `is none`.
+"""
+
+
+def manifest_text(manifest: TemplateManifest) -> str:
+    """`template.toml` of the manifest, with comments for whoever edits it."""
+    lines = [
+        f"{key} = {toml_value(getattr(manifest, key))}" for key in ("schema", "name", "version")
+    ]
+    text = _ABOUT + "\n".join([*lines, f"description = {toml_value(manifest.description)}", ""])
+    if manifest.parameters:
+        text += _ABOUT_PARAMETERS
+    for name, parameter in manifest.parameters.items():
+        text += f"\n[parameters.{name}]\n" + "".join(_parameter_lines(parameter))
+    return text
+
+
+def _parameter_lines(parameter: Parameter) -> Iterator[str]:
+    for field in ("type", "default", "choices", "minimum", "maximum", "pattern", "help"):
+        value = getattr(parameter, field)
+        if value is not None and value != []:
+            if parameter.type == "int" and field in ("minimum", "maximum") and value == int(value):
+                value = int(value)
+            yield f"{field} = {toml_value(value)}\n"
+
+
+def toml_value(value: Scalar | list[Any]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        plain = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
+        return f'"{plain}"'
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---- README.md
+
+
+def _readme(manifest: TemplateManifest, source: TemplateManifest) -> str:
+    rows = "".join(_row(name, parameter) for name, parameter in manifest.parameters.items())
+    parameters = _TABLE + rows if rows else "It has none.\n"
+    return _README.format(
+        name=manifest.name,
+        description=manifest.description,
+        source=f"{source.name} {source.version}",
+        parameters=parameters,
+    )
+
+
+_TABLE = """\
+A job sets them in `[parameters]` or with `--set parameters.NAME=VALUE`, a site in its
+profile's `[parameters]`.
+
+| name | type | default | meaning |
+|---|---|---|---|
+"""
+
+
+def _row(name: str, parameter: Parameter) -> str:
+    default = "unset" if parameter.default is None else f"`{toml_value(parameter.default)}`"
+    meaning = parameter.help.replace("|", r"\|")
+    return f"| `{name}` | {_kind(parameter)} | {default} | {meaning} |\n"
+
+
+def _kind(parameter: Parameter) -> str:
+    if parameter.choices:
+        return " or ".join(f"`{toml_value(c)}`" for c in parameter.choices)
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("from", parameter.minimum), ("to", parameter.maximum))
+        if bound is not None
+    ]
+    return " ".join([parameter.type, *bounds])
+
+
+_README = """\
+# The template `{name}`
+
+{description}
+
+Made from {source}. Say here, for the people who submit with it: what it does differently, on which
+clusters it was tried, and whom to ask.
+
+## Parameters
+
+{parameters}
+## For whoever changes it
+
+| file | what it is |
+|---|---|
+| `template.toml` | name, version and parameters |
+| `job.sbatch.j2` | the script; `fsdpkit template context {name}` lists the names it can use |
+| `golden/` | the script for some sites and jobs, made by `fsdpkit template test . --update` |
+
+1. Edit, and raise `version`.
+2. `fsdpkit template lint .` prints the checklist.
+3. `fsdpkit template test .` renders it for every profile and every edge of its parameters, and runs
+   it on this machine; on a cluster, `--canary` runs a job of two nodes.
+4. `fsdpkit template diff OLD .` shows what changes in the scripts.
+"""

@@ -1,0 +1,278 @@
+"""A regular expression read the other way round: texts that it allows, and bash's form of it.
+
+`template test` needs the longest and the nastiest text that a parameter's pattern lets through; an
+exported script checks a form's field in bash, whose expressions are POSIX's. What is not understood
+is said to be so (None), never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+# Python's own parser, whose module has no public name; before 3.11 it had another.
+_NEW = sys.version_info >= (3, 11)
+_c: Any = import_module("re._constants" if _NEW else "sre_constants")
+_parser: Any = import_module("re._parser" if _NEW else "sre_parse")
+
+LONG = 2000
+"""Characters of the longest text where a pattern sets no limit."""
+NASTY = "'\"`$\\;&|<>(){}[]*?!#~%=:,@^ -+./é日_0aZ"
+"""What means something to a shell, to sbatch or to Slurm's file names, the worst first."""
+_ANY = (*NASTY, *map(chr, range(33, 127)))
+
+Tree = Any  # of Python's own parser, which has no public types
+
+
+def tree_of(pattern: str) -> Tree:
+    """The parsed pattern. Raises re.error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _parser.parse(pattern)
+
+
+def may_take_for_ever(pattern: str) -> bool:
+    """Whether a repetition without end stands inside another, as in `(a+)+`: a text that does not
+    match then can take a time that doubles with each of its characters."""
+    return _nested(tree_of(pattern), False)
+
+
+def _nested(tree: Tree, inside: bool) -> bool:
+    for operation, argument in tree:
+        if operation in _REPEATS:
+            _, most, body = argument
+            endless = most == _c.MAXREPEAT
+            if (inside and endless) or _nested(body, inside or endless):
+                return True
+        elif any(_nested(body, inside) for body in _bodies(operation, argument)):
+            return True
+    return False
+
+
+_REPEATS = {
+    getattr(_c, name)
+    for name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
+    if hasattr(_c, name)
+}
+
+
+def _bodies(operation: Any, argument: Any) -> Sequence[Tree]:
+    if operation is _c.SUBPATTERN:
+        return [argument[3]]
+    if operation is _c.BRANCH:
+        return list(argument[1])
+    if operation in (_c.ASSERT, _c.ASSERT_NOT):
+        return [argument[1]]
+    return []
+
+
+# ---- Texts
+
+
+def allowed_texts(pattern: str | None) -> list[str]:
+    """Texts that the pattern allows: the shortest, long ones, nasty ones. None found: empty.
+
+    Without a pattern everything but control characters is allowed.
+    """
+    if pattern is None:
+        return ["", "-x", "--wrap=id", NASTY, "{array_task} %j $(id)", "x" * LONG]
+    if may_take_for_ever(pattern):
+        return []
+    found = dict.fromkeys(_candidates(pattern))
+    return [text for text in found if re.fullmatch(pattern, text) and _printable(text)]
+
+
+def _printable(text: str) -> bool:
+    return all(char.isprintable() for char in text)
+
+
+def _candidates(pattern: str) -> Iterator[str]:
+    tree = tree_of(pattern)
+    for length in ("short", "long"):
+        for turn in range(6):  # another character of each class, another branch
+            yield _text(tree, turn, length, LONG)
+    yield from (text for text in (NASTY, "-x", "it's $(id)", "a") if re.fullmatch(pattern, text))
+
+
+def _text(tree: Tree, turn: int, length: str, left: int) -> str:
+    made = ""
+    for operation, argument in tree:
+        if operation in _REPEATS:
+            least, most, body = argument
+            count = least if length == "short" else min(int(most), max(left - len(made), least))
+            for n in range(min(count, LONG)):
+                piece = _text(body, turn + n if turn else 0, length, 1)
+                made += piece
+                if not piece or len(made) > LONG:
+                    break
+        elif operation is _c.LITERAL:
+            made += chr(argument)
+        elif operation is _c.SUBPATTERN:
+            made += _text(argument[3], turn, length, left)
+        elif operation is _c.BRANCH:
+            branches = argument[1]
+            made += _text(branches[turn % len(branches)], turn, length, left)
+        elif operation in (_c.IN, _c.ANY, _c.NOT_LITERAL, _c.CATEGORY):
+            allowed = _class(operation, argument)
+            made += allowed[turn % len(allowed)] if allowed else ""
+    return made
+
+
+def _class(operation: Any, argument: Any) -> list[str]:
+    """Characters of a class, the nastiest first."""
+    return _allowed(_source(operation, argument))
+
+
+@lru_cache(maxsize=500)
+def _allowed(source: str) -> list[str]:
+    # Asking re itself about each character knows of ranges, categories and negation.
+    one = re.compile(source, re.DOTALL)
+    return [char for char in _ANY if one.fullmatch(char)]
+
+
+def _source(operation: Any, argument: Any) -> str:
+    """One character's class, as a pattern again."""
+    if operation is _c.ANY:
+        return "."
+    if operation is _c.NOT_LITERAL:
+        return f"[^{re.escape(chr(argument))}]"
+    if operation is _c.CATEGORY:
+        return _CATEGORIES[argument]
+    negated = argument[0][0] is _c.NEGATE
+    pieces = [_member(*member) for member in argument[1 if negated else 0 :]]
+    return f"[{'^' if negated else ''}{''.join(pieces)}]"
+
+
+def _member(operation: Any, argument: Any) -> str:
+    if operation is _c.RANGE:
+        return f"{re.escape(chr(argument[0]))}-{re.escape(chr(argument[1]))}"
+    if operation is _c.CATEGORY:
+        return _CATEGORIES[argument]
+    return re.escape(chr(argument))
+
+
+_CATEGORIES = {
+    _c.CATEGORY_DIGIT: r"\d",
+    _c.CATEGORY_NOT_DIGIT: r"\D",
+    _c.CATEGORY_WORD: r"\w",
+    _c.CATEGORY_NOT_WORD: r"\W",
+    _c.CATEGORY_SPACE: r"\s",
+    _c.CATEGORY_NOT_SPACE: r"\S",
+}
+
+
+# ---- bash
+
+
+def for_bash(pattern: str) -> str | None:
+    """The pattern in POSIX's extended form, for ASCII text; None where that cannot say it."""
+    try:
+        return _posix(_without_anchors(tree_of(pattern)))
+    except (_Unknown, re.error):
+        return None
+
+
+def _without_anchors(tree: Tree) -> list[Any]:
+    """A pattern is for the whole text, so `^` in front and `$` behind add nothing."""
+    pieces = list(tree)
+    if pieces and pieces[0] == (_c.AT, _c.AT_BEGINNING):
+        pieces = pieces[1:]
+    if pieces and pieces[-1] == (_c.AT, _c.AT_END):
+        pieces = pieces[:-1]
+    return pieces
+
+
+class _Unknown(Exception):
+    pass
+
+
+def _posix(tree: Tree) -> str:
+    made = ""
+    for operation, argument in tree:
+        made += _POSIX.get(operation, _unknown)(operation, argument)
+    return made
+
+
+def _unknown(operation: Any, argument: Any) -> str:
+    raise _Unknown
+
+
+def _posix_literal(operation: Any, argument: int) -> str:
+    char = chr(argument)
+    if not char.isascii() or not char.isprintable():
+        raise _Unknown
+    return f"[{char}]" if char in ".*+?(){}|$" else rf"\{char}" if char in "[]^\\" else char
+
+
+def _posix_class(operation: Any, argument: Any) -> str:
+    """By the ASCII characters that are in it, which needs no knowledge of POSIX's own classes."""
+    one = re.compile(_source(operation, argument), re.ASCII)
+    chars = [chr(n) for n in range(32, 127) if one.fullmatch(chr(n))]
+    if not chars:
+        raise _Unknown
+    if chars == ["^"]:
+        return r"\^"
+    # In a bracket expression `]` comes first, `^` not first, `-` last; nothing is escaped.
+    first = "]" if "]" in chars else ""
+    last = "".join(c for c in ("^", "-") if c in chars)
+    middle = _ranges([c for c in chars if c not in "]^-"])
+    if not first and not middle and last.startswith("^"):
+        last = last[::-1]
+    return f"[{first}{middle}{last}]"
+
+
+def _ranges(chars: list[str]) -> str:
+    made, at = "", 0
+    while at < len(chars):
+        end = at
+        while end + 1 < len(chars) and ord(chars[end + 1]) == ord(chars[end]) + 1:
+            end += 1
+        is_range = end - at > 2 and chars[at].isalnum() and chars[end].isalnum()
+        made += f"{chars[at]}-{chars[end]}" if is_range else "".join(chars[at : end + 1])
+        at = end + 1
+    return made.replace("[", "") + ("[" if "[" in made else "")
+
+
+def _posix_repeat(operation: Any, argument: Any) -> str:
+    least, most, body = argument
+    # No more than POSIX allows (RE_DUP_MAX); an alternative is kept together.
+    if least > 255 or (most != _c.MAXREPEAT and most > 255):
+        raise _Unknown
+    inner = f"({_posix(body)})"
+    if (least, most) == (0, _c.MAXREPEAT):
+        return f"{inner}*"
+    if (least, most) == (1, _c.MAXREPEAT):
+        return f"{inner}+"
+    if (least, most) == (0, 1):
+        return f"{inner}?"
+    return f"{inner}{{{least},{'' if most == _c.MAXREPEAT else most}}}"
+
+
+def _posix_group(operation: Any, argument: Any) -> str:
+    _, added, removed, body = argument
+    if added or removed:  # (?i: …)
+        raise _Unknown
+    return f"({_posix(body)})"
+
+
+def _posix_branch(operation: Any, argument: Any) -> str:
+    pieces = [_posix(branch) for branch in argument[1]]
+    if not all(pieces):  # an empty alternative is undefined there
+        raise _Unknown
+    return f"({'|'.join(pieces)})"
+
+
+_POSIX: dict[Any, Callable[[Any, Any], str]] = {
+    _c.LITERAL: _posix_literal,
+    _c.IN: _posix_class,
+    _c.NOT_LITERAL: _posix_class,
+    _c.ANY: _posix_class,
+    _c.SUBPATTERN: _posix_group,
+    _c.BRANCH: _posix_branch,
+    **dict.fromkeys(_REPEATS, _posix_repeat),
+}

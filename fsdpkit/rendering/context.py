@@ -1,0 +1,209 @@
+"""The names that a template can use, each with its type and what it means.
+
+`rendering.script` fills these structs and hands their plain data to the template, so a name that is
+not described here does not exist; `fsdpkit template context` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.notify import Notify
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.retry import Retry
+from fsdpkit.config.template import TemplateManifest
+
+
+class RunNames(msgspec.Struct, frozen=True, kw_only=True):
+    id: Annotated[str, Meta(description="Name of the run, the last part of its directory.")]
+    dir: Annotated[str, Meta(description="The run directory, a whole path.")]
+    first_attempt: Annotated[
+        int, Meta(description="Number of the first attempt; above 0 in a run that was resumed.")
+    ]
+
+
+class TemplateNames(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(description="Name of this template.")]
+    version: Annotated[str, Meta(description="Version of this template.")]
+
+
+class DigestNames(msgspec.Struct, frozen=True, kw_only=True):
+    template: Annotated[str, Meta(description="First 12 digits of the template's SHA-256.")]
+    site: Annotated[str, Meta(description="First 12 digits of the site profile's SHA-256.")]
+    job: Annotated[str, Meta(description="First 12 digits of the job's SHA-256.")]
+
+
+class JobNames(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(description="Name of the job, as squeue shows it.")]
+    entry: Annotated[str, Meta(description="The training script, a whole path.")]
+    args: Annotated[
+        list[str], Meta(description="Arguments of the script; quote with sh_arg for {array_task}.")
+    ]
+    array_args: Annotated[
+        list[list[str]],
+        Meta(
+            description="For each array task with arguments of its own: the task's number, how "
+            "many words, the words."
+        ),
+    ]
+
+
+class DirectiveNames(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(description="Long option of sbatch, without dashes.")]
+    value: Annotated[str | None, Meta(description="Its value; nothing for a bare flag.")]
+
+
+class PythonNames(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Annotated[
+        Literal["conda", "venv", "prefix", "container"],
+        Meta(description="How Python is activated; `prefix`: a directory put on PATH."),
+    ]
+    path: Annotated[
+        str, Meta(description="Name or path of the environment; empty for a container.")
+    ]
+    conda: Annotated[str, Meta(description="The conda executable, where it is known.")]
+
+
+class EnvironmentNames(msgspec.Struct, frozen=True, kw_only=True):
+    purge: Annotated[bool, Meta(description="Run `module purge` first.")]
+    use: Annotated[list[str], Meta(description="Directories for `module use`.")]
+    modules: Annotated[list[str], Meta(description="Modules to load, in this order.")]
+    python: Annotated[PythonNames, Meta(description="The Python that the job activates.")]
+    variables: Annotated[
+        dict[str, str], Meta(description="Variables to export: the site's, then the job's.")
+    ]
+    unset: Annotated[list[str], Meta(description="Variables to remove.")]
+    passed: Annotated[
+        list[str], Meta(description="Variables that sbatch must have handed on, by name.")
+    ]
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template is rendered with."""
+
+    version: Annotated[str, Meta(description="Version of fsdpkit.")]
+    run: Annotated[RunNames, Meta(description="The run directory.")]
+    template: Annotated[TemplateNames, Meta(description="This template.")]
+    digests: Annotated[DigestNames, Meta(description="Checksums, for the script's header.")]
+    job: Annotated[JobNames, Meta(description="What to run.")]
+    site: Annotated[dict[str, Any], Meta(description="The whole site profile, and its id.")]
+    nodes: Annotated[int, Meta(description="Nodes that train.")]
+    spare: Annotated[int, Meta(description="Standby nodes, besides those that train.")]
+    gpus: Annotated[int, Meta(description="GPUs, and so ranks, per node.")]
+    retry: Annotated[Retry, Meta(description="The job's [retry].")]
+    notify: Annotated[Notify, Meta(description="The job's [notify].")]
+    array: Annotated[bool, Meta(description="Whether the job is an array.")]
+    expedite: Annotated[bool, Meta(description="Whether it is queued with --requeue=expedite.")]
+    origins: Annotated[
+        list[str], Meta(description="One line a resource for the header: its value and origin.")
+    ]
+    directives: Annotated[
+        list[DirectiveNames], Meta(description="The #SBATCH options, in order, each once.")
+    ]
+    environment: Annotated[EnvironmentNames, Meta(description="Modules, Python and variables.")]
+    container: Annotated[
+        list[str], Meta(description="Words before the command that run it in a container; or none.")
+    ]
+    device: Annotated[
+        str, Meta(description="What ranks train on: cpu, nvidia, amd, or gpu where it is unknown.")
+    ]
+    job_sha256: Annotated[str, Meta(description="SHA-256 of the run's job.json.")]
+    umask: Annotated[int, Meta(description="Digits of the umask: 77, or 27 for group access.")]
+    parameters: Annotated[
+        dict[str, Any], Meta(description="The template's parameters, by name; unset ones are none.")
+    ]
+
+
+@dataclass(frozen=True)
+class Name:
+    """One name of the context: `site.rendezvous.port_base`."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+_IN_LOOP = "[]"
+"""Behind the name of a list of tables, whose entries a loop gives one by one."""
+
+
+def names(manifest: TemplateManifest) -> list[Name]:
+    """Every name that a template with this manifest can use, in the order of the context."""
+    found: list[Name] = []
+    for each in _fields(Context, ""):
+        found.append(each)
+        if each.name == "site":
+            found.append(Name("site.id", "text", "Id of the profile, as --cluster names it."))
+            found += _fields(SiteProfile, "site.")
+        elif each.name == "parameters":
+            kinds = {"bool": "yes or no", "int": "whole number", "float": "number", "str": "text"}
+            for key, parameter in manifest.parameters.items():
+                unset = " or nothing" if parameter.default is None else ""
+                kind = kinds[parameter.type] + unset
+                found.append(Name(f"parameters.{key}", kind, parameter.help))
+    return found
+
+
+def _fields(struct: type[msgspec.Struct], above: str) -> Iterator[Name]:
+    for field in msgspec.structs.fields(struct):
+        bare, meaning = _without_meta(field.type)
+        name = above + field.encode_name
+        yield Name(name, _called(bare), meaning)
+        inner, is_list = bare, False
+        if get_origin(bare) is list:
+            (inner, _), is_list = _without_meta(get_args(bare)[0]), True
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            yield from _fields(inner, f"{name}{_IN_LOOP if is_list else ''}.")
+
+
+def _without_meta(kind: Any) -> tuple[Any, str]:
+    """A type without its annotations, and the first description among those."""
+    meaning = ""
+    while get_origin(kind) is Annotated:
+        kind, *metas = get_args(kind)
+        texts = (meta.description for meta in metas if isinstance(meta, Meta) and meta.description)
+        meaning = meaning or next(texts, "")
+    return kind, meaning
+
+
+def _called(kind: Any) -> str:
+    """A type in words."""
+    kind, _ = _without_meta(kind)
+    plain = {
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "yes or no",
+        type(None): "nothing",
+        Any: "anything",
+    }
+    if kind in plain:
+        return plain[kind]
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(f'"{each}"' for each in arguments)
+    if origin is list:
+        return f"list of {_called(arguments[0])}"
+    if origin is dict:
+        value = _called(arguments[1])
+        return "table" if value == "anything" else f"table of {value}"
+    if origin is Union or type(kind).__name__ == "UnionType":
+        return " or ".join(_called(each) for each in arguments)
+    return "table"
+
+
+def value_at(context: dict[str, Any], name: str) -> Any:
+    """The value under a name of `names`; of a list of tables the first one's. None if there is no
+    such entry."""
+    value: Any = context
+    for part in name.split("."):
+        key = part.removesuffix(_IN_LOOP)
+        value = value.get(key) if isinstance(value, dict) else None
+        if part.endswith(_IN_LOOP):
+            value = value[0] if value else None
+    return value

@@ -1,0 +1,97 @@
+"""The command line in this process, and templates to try it on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fsdpkit.cli.main import fsdpkit
+from fsdpkit.errors import FsdpkitError
+from tests.json_answers import checked
+
+Call = Callable[..., Result]
+
+TEMPLATE = """\
+{{ site.shebang | note }}
+{% for d in directives %}
+{% if d.value is none %}
+#SBATCH --{{ d.name | sb }}
+{% else %}
+#SBATCH --{{ d.name | sb }}={{ d.value | sb }}
+{% endif %}
+{% endfor %}
+RUN={{ run.dir | sh }}
+PROGRAM=({{ job.entry | sh }})
+{% if job.args %}
+PROGRAM+=({{ job.args | sh_arg }})
+{% endif %}
+{% for words in job.array_args %}
+PROGRAM+=({{ words | sh }})
+{% endfor %}
+set -euo pipefail
+export RUN SLURM_EXPORT_ENV=ALL
+trap 'touch "$RUN/stop-requested"' USR1
+status=0
+srun --nodes={{ nodes }} --ntasks-per-node=1 python3 "${PROGRAM[@]}" || status=$?
+exit "$status"
+"""
+MANIFEST = """\
+schema = "fsdpkit.template/1"
+name = "small"
+version = "1.0.0"
+description = "One process a node."
+"""
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`fsdpkit WORDS…` in the test's directory; an error of ours becomes its exit status."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Result:
+        result = CliRunner().invoke(fsdpkit, words, standalone_mode=False)
+        if isinstance(result.exception, FsdpkitError):
+            result.exit_code = result.exception.exit_code
+        elif result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        else:
+            result.exit_code = result.return_value or 0
+        return result
+
+    return run
+
+
+def answer(result: Result) -> dict[str, Any]:
+    """The JSON that was printed, which fits its schema."""
+    found: dict[str, Any] = checked(result.stdout.splitlines()[-1])
+    assert json.loads(result.stdout) == found
+    return found
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the folder `small`: a sound template of a few lines, changed as a test wants."""
+
+    def write(
+        *,
+        script: str | bytes = TEMPLATE,
+        manifest: str = MANIFEST,
+        name: str = "small",
+        **files: str,
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "template.toml").write_text(manifest.replace('"small"', f'"{name}"'))
+        raw = script if isinstance(script, bytes) else script.encode()
+        (folder / "job.sbatch.j2").write_bytes(raw)
+        (folder / "README.md").write_text(files.pop("readme", "# small\n"))
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        return folder
+
+    return write

@@ -1,0 +1,90 @@
+"""`fsdpkit template new`: a folder that passes as it is, and never in place of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdpkit.config.loading import read_toml
+from fsdpkit.config.template import load_template
+from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.publishing.template_named import open_template
+from fsdpkit.publishing.template_new import manifest_text, new_template
+from tests.publishing.called import Call, answer
+
+
+def test_what_it_writes_passes_lint_and_the_comments_are_for_an_admin(
+    call: Call, tmp_path: Path
+) -> None:
+    assert call("template", "new", "ours").exit_code == 0
+    linted = answer(call("template", "lint", "ours", "--json"))
+    assert linted["ok"], [f for f in linted["findings"] if f["outcome"] == "problem"]
+    script = (tmp_path / "ours" / "job.sbatch.j2").read_text()
+    assert script.count("<#") > 8
+    golden = (tmp_path / "ours" / "golden" / "generic.sbatch").read_text()
+    assert "<#" not in golden
+    assert "# template ours 1.0.0 (000000000000)" in golden
+
+
+def test_what_is_there_is_never_overwritten(call: Call, tmp_path: Path) -> None:
+    for made in (tmp_path / "a", tmp_path / "b"):
+        made.mkdir()
+    (tmp_path / "b" / "mine").write_text("mine")
+    (tmp_path / "c").write_text("mine")
+    (tmp_path / "d").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    for name in "abcd":
+        assert call("template", "new", name).exit_code == StorageError.exit_code
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["Ours", "../x", "a b", "-x", "", "é", "x" * 50, "a\nb", "$(id)"])
+def test_a_name_that_no_template_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no template's name"):
+        new_template(name, load_template("torchrun"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nobody_may_write_nothing_is_left_half_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be made"):
+        new_template("ours", load_template("torchrun"), tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_halfway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fsdpkit.publishing.template_goldens.golden_text", stop)
+    with pytest.raises(KeyboardInterrupt):
+        new_template("ours", load_template("torchrun"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_another_folder_it_takes_what_that_folder_has(
+    call: Call, small, tmp_path: Path
+) -> None:
+    manifest = (
+        'schema = "fsdpkit.template/1"\nname = "small"\nversion = "7.1.0"\n'
+        'description = "It says \\"hello\\" \\\\ — é."\n[parameters.word]\ntype = "str"\n'
+        'pattern = \'[a-z"\\\\]+\'\nhelp = "A | word with a bar."\n'
+        '[parameters.mode]\ntype = "str"\nchoices = ["a", "b"]\n'
+        'default = "a"\nhelp = "One of two."\n'
+    )
+    folder = small(manifest=manifest)
+    assert call("template", "new", "mine", "--from", str(folder)).exit_code == 0
+    made, source = open_template(str(tmp_path / "mine")), open_template(str(folder))
+    assert made.manifest.parameters == source.manifest.parameters
+    assert made.manifest.description == source.manifest.description
+    assert made.manifest.version == "1.0.0"
+    assert made.parts == source.parts
+    assert "`word`" in (tmp_path / "mine" / "README.md").read_text()
+
+
+def test_the_manifest_of_the_packaged_template_reads_back_as_it_was(tmp_path: Path) -> None:
+    manifest = load_template("torchrun").manifest
+    path = tmp_path / "template.toml"
+    path.write_text(manifest_text(manifest))
+    assert msgspec.convert(dict(read_toml(path)), type(manifest)) == manifest
