@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdpkit.config import surroundings
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -32,8 +33,7 @@ def package_dir() -> Path:
 
 def packaged_dir() -> Path:
     """The directory that holds `templates/`, `jobs/`, `site/`, `skills/` and `examples/`."""
-    shared = _PACKAGE / "_shared"
-    return shared if shared.is_dir() else _PACKAGE.parent
+    return surroundings.packaged_dir()
 
 
 _NO_HOME = Path("/nonexistent")
