@@ -40,6 +40,7 @@ COMMANDS = {
     "generate": "Let a trained T5 write, for texts or the rows of a file.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
+    "site": "Build pages of a centre's clusters, templates and jobs.",
     "templates": "List templates, or show one.",
     "skill": "Print how an assistant works with fsdpkit safely.",
     "completion": "Print the completion script of your shell.",

@@ -6,7 +6,9 @@ import click
 
 from fsdpkit.cli.groups import Verbs
 
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "build": "Build pages of clusters, templates and jobs, with a form that writes scripts.",
+}
 
 
 @click.group("site", cls=Verbs, module="site", verbs=VERBS)

@@ -1,0 +1,1 @@
+"""What a centre publishes: templates, profiles, and the pages that show them."""
