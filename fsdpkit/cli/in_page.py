@@ -111,6 +111,57 @@ def answer(message: str, files: Files) -> str:
     return msgspec.json.encode(answered).decode()
 
 
+def memory(message: str, files: Files) -> str:
+    """What is known of the memory of a request that `answer` had a script for; nothing, where
+    nothing is known. Never raises."""
+    from fsdpkit.errors import FsdpkitError
+
+    try:
+        asked = msgspec.json.decode(message, type=Asked)
+        _check(asked)
+        files.lay(asked)
+        with stand_in(asked.surroundings):
+            return _least_memory(asked.words)
+    except (msgspec.MsgspecError, OSError, ValueError, FsdpkitError):
+        return ""
+
+
+def _least_memory(words: list[str]) -> str:
+    """Raises FsdpkitError."""
+    from fsdpkit.cli.submit import command
+    from fsdpkit.config.training.footprint import least_gpu_bytes, parameter_count
+    from fsdpkit.scheduling import submission
+
+    with command.make_context("submit", list(words)) as read:
+        said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
+        plan, _ = submission.plan(submission.Request(args=read.obj, **said))
+    training = submission.training_of(plan.job, plan.work_dir)
+    if training is None or training.model.pretrained or training.model.config:
+        return ""
+    resources, node = plan.job.spec.resources, plan.placement.node_type
+    parameters = parameter_count(training.model.dimensions())
+    least = least_gpu_bytes(training, parameters, resources.ranks, resources.gpus)
+    of = f" of each GPU's {node.gpu_memory_gb:g} GB" if node.gpu_memory_gb else " of each GPU"
+    return (
+        f"{parameters / 1e6:,.0f} million parameters: weights, gradients and optimizer state take "
+        f"{least / 1e9:.1f} GB{of}, activations come on top."
+    )
+
+
+_OF_REQUEST = {
+    "job",
+    "cluster",
+    "array",
+    "sets",
+    "nodes",
+    "gpus",
+    "time",
+    "partition",
+    "account",
+    "spare",
+}
+
+
 def _check(asked: Asked) -> None:
     """Raises ValueError for what the form must not say."""
     said = asked.surroundings

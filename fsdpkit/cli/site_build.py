@@ -48,14 +48,15 @@ def command(
     from fsdpkit.errors import ConfigError
     from fsdpkit.publishing.catalogue.build import catalogue_files
     from fsdpkit.publishing.catalogue.reading import read_catalogue
-    from fsdpkit.publishing.catalogue.runtime import runtime_files
+    from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
     from fsdpkit.publishing.catalogue.writing import write
 
     folders = [centre.absolute() for centre in centres]
     folders = folders or [layer.dir for layer in reversed(assets.centre_layers())]
     catalogue = read_catalogue(folders, installed)
     shown = name or (folders[0].name if folders else "fsdpkit")
-    write(catalogue_files(catalogue, shown, runtime_files(runtime)), output)
+    engine = runtime_files(fetch(cache_dir()) if runtime is None else runtime)
+    write(catalogue_files(catalogue, shown, engine), output)
     click.echo(
         f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
         f"{len(catalogue.jobs)} jobs"

@@ -32,10 +32,11 @@ _MOST_BYTES = 4_000_000
 
 
 def modules_zip() -> bytes:
-    files = {f"{name}.py": content for name, content in _own_modules().items()}
+    files = {f"{name}.py": content for name, content in own_modules().items()}
     for library in _LIBRARIES:
         spec = importlib.util.find_spec(library)
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         top = Path(spec.origin).parent
         for path in top.rglob("*.py"):
             files[f"{library}/{path.relative_to(top).as_posix()}"] = path.read_bytes()
@@ -52,8 +53,8 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     return written.getvalue()
 
 
-def _own_modules() -> dict[str, bytes]:
-    """By path without its ending, `fsdpkit/config/job`."""
+def own_modules() -> dict[str, bytes]:
+    """Sources of fsdpkit's modules, by path without its ending: `fsdpkit/config/job`."""
     found: dict[str, bytes] = {}
     left = list(_ENTRY)
     while left:

@@ -50,8 +50,16 @@ def named(key: str) -> str:
 
 
 _WRITTEN = {
-    **{"gpus": "GPUs", "gpu": "GPU", "cpus": "CPUs", "gb": "GB", "mb": "MB", "qos": "QOS"},
-    **{"s": "(s)", "h": "(h)", "ip": "IP", "env": "variables"},
+    "gpus": "GPUs",
+    "gpu": "GPU",
+    "cpus": "CPUs",
+    "gb": "GB",
+    "mb": "MB",
+    "qos": "QOS",
+    "s": "(s)",
+    "h": "(h)",
+    "ip": "IP",
+    "env": "variables",
 }
 
 
@@ -108,7 +116,7 @@ def sections(record: msgspec.Struct, leave_out: Sequence[str] = ()) -> list[Sect
             tables.append(Section(title, meaning, [], table_of(value)))
         elif name in by_name and by_name[name].given:
             plain.append(by_name[name])
-    return [Section("", "", plain), *tables] if plain else tables
+    return [Section("in general", "", plain), *tables] if plain else tables
 
 
 def table_of(records: Mapping[str, msgspec.Struct]) -> Table:

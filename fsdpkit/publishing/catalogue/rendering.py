@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,15 @@ class Writing:
         return _environment().get_template(f"{page}.html.j2").render(shared | values)
 
     def _index(self) -> str:
-        slurm = [site for site in self.catalogue.sites if site.profile.kind == "slurm"]
-        return self._render("index", slurm=slurm)
+        read = self.catalogue
+        slurm = [site for site in read.sites if site.profile.kind == "slurm"]
+        # The centre's own first; those that are no cluster of anybody's last.
+        order = {"generic": 2, "local": 3}
+        shown = sorted(
+            read.sites,
+            key=lambda s: order.get(s.id, int("centre" not in read.layers[("site", s.id)])),
+        )
+        return self._render("index", slurm=slurm, sites=shown)
 
     def _cluster(self, site: LoadedSite) -> str:
         told = sections(site.profile, leave_out=_SHOWN_ELSEWHERE)
@@ -90,8 +97,10 @@ class Writing:
         )
 
     def _job(self, name: str, job: LoadedJob) -> str:
-        told = sections(job.spec, leave_out=("schema", "description"))
-        return self._render("job", up="../", id=name, job=job, sections=told)
+        told = sections(job.spec, leave_out=("schema", "description", "training"))
+        told = [section for section in told if section.facts]
+        settings = [*_settings(job)]
+        return self._render("job", up="../", id=name, job=job, sections=told, settings=settings)
 
     def _generator(self) -> str:
         read = self.catalogue
@@ -129,6 +138,19 @@ def _environment() -> jinja2.Environment:
         "forceescape": markupsafe.escape,
     }
     return environment
+
+
+def _settings(job: LoadedJob) -> Iterator[tuple[str, str, str]]:
+    """Each key that has a value, the value, and where it was set."""
+
+    def walk(value: object, key: str) -> Iterator[tuple[str, str, str]]:
+        if isinstance(value, Mapping) and value:
+            for name, below in value.items():
+                yield from walk(below, f"{key}.{name}" if key else str(name))
+        elif value not in (None, [], {}):
+            yield key, in_words(value), job.origin(key)
+
+    return walk(msgspec.to_builtins(job.spec), "")
 
 
 def _limits(profile: SiteProfile) -> Mapping[str, Any]:

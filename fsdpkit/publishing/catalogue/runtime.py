@@ -65,13 +65,10 @@ CPython, under the PSF License; msgspec.zip is msgspec 0.22.0, under the BSD 3-C
 """
 
 
-def runtime_files(directory: Path | None) -> dict[str, bytes]:
-    """The files to serve, by name. directory: where the archives lie; None: the cache, filled first
-    if need be. Raises NotFoundError or ConfigError."""
-    top = _cache() if directory is None else directory
-    if directory is None:
-        _fill(top)
-    pyodide, msgspec = (_read(top / archive.file, archive) for archive in ARCHIVES)
+def runtime_files(directory: Path) -> dict[str, bytes]:
+    """The files to serve, by name, of the archives in `directory`. Raises NotFoundError or
+    ConfigError."""
+    pyodide, msgspec = (_read(directory / archive.file, archive) for archive in ARCHIVES)
     files = {"msgspec.zip": msgspec, "LICENCES.txt": _LICENCE.encode()}
     with tarfile.open(fileobj=io.BytesIO(pyodide)) as archive:
         for name, served in _OF_PYODIDE.items():
@@ -86,7 +83,8 @@ def runtime_files(directory: Path | None) -> dict[str, bytes]:
     }
 
 
-def _cache() -> Path:
+def cache_dir() -> Path:
+    """Where the archives are kept that were downloaded."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fsdpkit" / "browser"
 
@@ -104,8 +102,9 @@ def _read(path: Path, archive: Archive) -> bytes:
     return content
 
 
-def _fill(cache: Path) -> None:
-    """Download what is not there. Raises NotFoundError with the commands to type elsewhere."""
+def fetch(cache: Path) -> Path:
+    """`cache` with the archives in it, downloaded where they are not there. Raises NotFoundError
+    with the commands to type elsewhere, or ConfigError."""
     for archive in ARCHIVES:
         if (cache / archive.file).is_file():
             continue
@@ -117,6 +116,7 @@ def _fill(cache: Path) -> None:
                 os.replace(Path(fresh) / archive.file, cache / archive.file)
         except OSError as error:
             raise NotFoundError(f"{cache}: cannot be written: {error.strerror}") from error
+    return cache
 
 
 def _download(archive: Archive, into: Path) -> None:

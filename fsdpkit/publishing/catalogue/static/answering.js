@@ -20,16 +20,25 @@ export class Answering {
   }
 
   async ask(asked) {
+    return JSON.parse(await this.#send("answer", asked));
+  }
+
+  // A sentence about the memory of what was asked, or nothing.
+  async memory(asked) {
+    return this.#send("memory", asked);
+  }
+
+  async #send(wanted, asked) {
     await this.ready;
     return new Promise((resolve) => {
       const id = this.#next++;
       this.#waiting.set(id, resolve);
-      this.#worker.postMessage({ id, asked: JSON.stringify(asked) });
+      this.#worker.postMessage({ id, wanted, asked: JSON.stringify(asked) });
     });
   }
 
   #answered({ id, answered }) {
-    this.#waiting.get(id)?.(JSON.parse(answered));
+    this.#waiting.get(id)?.(answered);
     this.#waiting.delete(id);
   }
 }

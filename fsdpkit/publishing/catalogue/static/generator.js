@@ -8,6 +8,8 @@ const form = at("form");
 const controls = [...form.elements].filter((control) => control.name);
 const centreFields = controls.map((c) => c.name).filter((name) => /^centre\d+$/.test(name));
 const PAUSE_MS = 100;
+const NO_DIRECTORY =
+  "The directory that you submit from is not named, so the script says /home/you/project.";
 
 // ---- What the form says
 
@@ -65,6 +67,7 @@ function show({ status, out, err }, words, seconds) {
   const fits = status === 0;
   const told = err.split("\n").filter((line) => line && !line.startsWith("fsdpkit: RUN-ID stands"));
   const warnings = fits ? told.map((line) => line.replace(/^fsdpkit: /, "")) : [];
+  if (fits && !at("work-dir").value.trim()) warnings.unshift(NO_DIRECTORY);
   at("state").textContent = fits
     ? `The script is ready: ${out.split("\n").length - 1} lines${where(out)}.`
     : `fsdpkit submit would refuse this (exit status ${status}).`;
@@ -75,6 +78,7 @@ function show({ status, out, err }, words, seconds) {
   at("would").replaceChildren(...(fits ? [] : offers(err)));
   at("warned").hidden = warnings.length === 0;
   at("warnings").replaceChildren(...warnings.map((text) => item(text)));
+  if (!fits) at("footprint").textContent = "";
   at("script").textContent = out;
   at("script").dataset.answers = commandOf(words);
   for (const id of ["copy-script", "download"]) at(id).disabled = !fits;
@@ -140,8 +144,12 @@ async function ask() {
       const words = wordsOf(said, fields());
       await answering.ready;
       const before = performance.now();
-      const answered = await answering.ask(askedOf(said, words, centreFields));
-      if (!again) show(answered, words, (performance.now() - before) / 1000);
+      const asked = askedOf(said, words, centreFields);
+      const answered = await answering.ask(asked);
+      if (again) continue;
+      show(answered, words, (performance.now() - before) / 1000);
+      const known = answered.status === 0 ? await answering.memory(asked) : "";
+      if (!again) at("footprint").textContent = known;
     } while (again);
   } catch (error) {
     failed(error);

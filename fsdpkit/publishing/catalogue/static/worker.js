@@ -1,6 +1,6 @@
 // fsdpkit's own command line in a Python of its own, away from the page so that typing never waits.
-// In: {id, asked}, asked as JSON of fsdpkit.cli.in_page.Asked. Out: {id, answered} with its answer;
-// {ready} once, or {failed} with the reason.
+// In: {id, wanted, asked}, asked as JSON of fsdpkit.cli.in_page.Asked. Out: {id, answered} with its
+// answer or, where "memory" is wanted, a sentence; {ready} once, or {failed} with the reason.
 import { loadPyodide } from "../engine/pyodide.js";
 
 const ENGINE = new URL("../engine/", import.meta.url);
@@ -11,9 +11,9 @@ import sys
 sys.path.insert(0, "${LIBRARY}")
 from pathlib import Path
 import fsdpkit.cli.main, fsdpkit.cli.submit, fsdpkit.scheduling.submission
-from fsdpkit.cli.in_page import Files, answer, read_folders
-files = Files(read_folders(Path("${FOLDERS}")))
-lambda asked: answer(asked, files)
+from fsdpkit.cli import in_page
+files = in_page.Files(in_page.read_folders(Path("${FOLDERS}")))
+lambda wanted, asked: (in_page.memory if wanted == "memory" else in_page.answer)(asked, files)
 `;
 
 async function zipFile(name) {
@@ -40,5 +40,5 @@ started.then(
 );
 onmessage = async ({ data }) => {
   const answer = await started;
-  postMessage({ id: data.id, answered: answer(data.asked) });
+  postMessage({ id: data.id, answered: answer(data.wanted, data.asked) });
 };
