@@ -72,7 +72,7 @@ def test_standing_in_ends_where_it_began_though_the_command_fails(tmp_path: Path
         python=PythonEnvironment("conda", "/opt/env", "/opt/conda"),
         packaged=of_this_process().packaged,
     )
-    with pytest.raises(RuntimeError), stand_in(elsewhere):
+    with pytest.raises(RuntimeError), stand_in(elsewhere):  # noqa: PT012
         assert of_this_process() == elsewhere
         raise RuntimeError
     assert os.getcwd() == before
