@@ -40,7 +40,7 @@ COMMANDS = {
     "generate": "Let a trained T5 write, for texts or the rows of a file.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
-    "site": "Draft a cluster's profile, or hold one against the live cluster.",
+    "site": "Draft a cluster's profile, hold one to the live cluster, build pages.",
     "templates": "List templates, or show one.",
     "publish": "Publish templates, profiles and jobs, signed.",
     "audit": "Count what shared runs used, and why some failed.",

@@ -9,6 +9,7 @@ from fsdpkit.cli.groups import Verbs
 VERBS: dict[str, str] = {
     "draft": "Draft a profile of the cluster that this login node belongs to.",
     "diff": "Hold a profile against the live cluster.",
+    "build": "Build pages of clusters, templates and jobs, with a form that writes scripts.",
 }
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdpkit.config import surroundings
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def package_dir() -> Path:
 
 def packaged_dir() -> Path:
     """The directory that holds `templates/`, `jobs/`, `site/`, `skills/` and `examples/`."""
-    shared = _PACKAGE / "_shared"
-    return shared if shared.is_dir() else _PACKAGE.parent
+    return surroundings.packaged_dir()
 
 
 _NO_HOME = Path("/nonexistent")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -21,6 +20,8 @@ from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.published.centre import Release
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
+from fsdpkit.config.surroundings import own_python
 from fsdpkit.config.template import Template, parameter_values
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import ConfigError, RenderError, UsageError
@@ -42,29 +43,6 @@ from fsdpkit.rendering.statements import Traced
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
 _START_S = 120  # modules, imports, rendezvous
 RUN_ID_PLACEHOLDER = "RUN-ID"
-
-
-@dataclass(frozen=True)
-class PythonEnvironment:
-    """The Python that the job activates; for `conda`, `conda` is its executable where known."""
-
-    kind: Literal["conda", "venv", "prefix", "container"]
-    path: str = ""
-    conda: str = ""
-
-
-def own_python() -> PythonEnvironment:
-    """The environment this command runs in: conda, a virtual one, or a plain interpreter."""
-    prefix = Path(sys.prefix)
-    if (prefix / "conda-meta").is_dir():
-        import shutil
-
-        # Without a conda to activate it (micromamba, pixi) this is a directory like any other.
-        if conda := os.environ.get("CONDA_EXE") or shutil.which("conda"):
-            return PythonEnvironment("conda", str(prefix), conda)
-    if (prefix / "bin" / "activate").is_file():
-        return PythonEnvironment("venv", str(prefix))
-    return PythonEnvironment("prefix", str(Path(sys.executable).parent))
 
 
 @dataclass(frozen=True)

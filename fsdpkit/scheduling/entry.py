@@ -25,6 +25,7 @@ import msgspec
 from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import ConfigError
 
 _ANSWER_S = 20.0
@@ -87,7 +88,7 @@ def check_entry(job: LoadedJob, site: LoadedSite) -> None:
 def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
     """The interpreter that the script is going to have, if that is known and is on this machine."""
     wanted = job.spec.environment
-    if wanted.container is not None:
+    if wanted.container is not None or stood_in() is not None:
         return None
     if wanted.venv is not None or wanted.conda is not None:
         prefix = Path(os.path.expanduser(wanted.venv or wanted.conda or ""))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.surroundings import stood_in
 from fsdpkit.scheduling.slurm import Round, SlurmClient
 
 _LIMIT_S = 5.0
@@ -58,5 +59,7 @@ def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
         return False
     if job.spec.retry.on_node_failure == "stop" or profile.slurm.flavour == "psslurm":
         return False
+    if (surroundings := stood_in()) is not None:
+        return surroundings.expedites
     config = read_config(SlurmClient(profile.slurm_clusters))
     return config.expedites and (profile.policy.requeue or config.requeues is True)

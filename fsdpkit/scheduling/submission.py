@@ -25,6 +25,7 @@ from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
+from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import GIB, memory_problem
@@ -93,7 +94,8 @@ def _plan(request: Request) -> tuple[Plan, str]:
         parse_array(request.array)
     after = None
     if request.after is None:
-        _check_start(job, work_dir)
+        if stood_in() is None:
+            _check_start(job, work_dir)
     else:
         from fsdpkit.scheduling.run import Run
 
@@ -143,33 +145,46 @@ def fit(
     resources, profile = job.spec.resources, site.profile
     _check_training(job, work_dir)
     check_path(runs)
-    _check_passed(job)
-    _check_torch(job)
-    if job.spec.launch.warm == "on":
-        _check_forking(job)
+    here = stood_in() is None
+    if here:
+        _check_environment(job)
     placement = place(resources, site)
-    types = _check_on(job, placement.node_type, work_dir)
-    room = room_for(job, runs, training_of(job, work_dir))
-    warnings = [
-        *(*placement.warnings, *types, *what_to_know_of(runs)),
-        *not_from_here(job, site, placement.node_type, work_dir),
-        *([room.note] if room.note else []),
-        *check_needed(job, work_dir, elsewhere=profile.kind != "local"),
-    ]
+    warnings = [*placement.warnings, *_check_on(job, placement.node_type, work_dir)]
     avoided: tuple[tuple[str, str], ...] = ()
-    if profile.kind == "local":
-        from fsdpkit.scheduling.local.client import check_fits
+    if here:
+        warnings += not_from_here(job, site, placement.node_type, work_dir)
+        warnings += _look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
+        if profile.kind == "local":
+            from fsdpkit.scheduling.local.client import check_fits
 
-        check_fits(resources)
-    else:
-        avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
-        warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
+            check_fits(resources)
+        else:
+            avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
+            warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:
         warnings.append(
             f"{profile.title} does not queue a job again, so what [retry] would requeue ends "
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
+
+
+def _check_environment(job: LoadedJob) -> None:
+    """What the shell and its Python must have. Raises ConfigError."""
+    _check_passed(job)
+    _check_torch(job)
+    if job.spec.launch.warm == "on":
+        _check_forking(job)
+
+
+def _look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:
+    """What to know of the files that the job reads and writes. Raises ConfigError."""
+    room = room_for(job, runs, training_of(job, work_dir))
+    return [
+        *what_to_know_of(runs),
+        *([room.note] if room.note else []),
+        *check_needed(job, work_dir, elsewhere=elsewhere),
+    ]
 
 
 def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
@@ -187,7 +202,7 @@ def _check_training(job: LoadedJob, work_dir: Path) -> None:
     if training is msgspec.UNSET:
         return
     wrong = problems(training, resources.ranks, resources.gpus)
-    if not wrong and training.names_files:
+    if not wrong and training.names_files and stood_in() is None:
         from fsdpkit.data.inputs import input_problems
 
         wrong = input_problems(training, resources.ranks, work_dir)
@@ -281,6 +296,8 @@ def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     training, resources = training_of(job, work_dir), job.spec.resources
     if training is None or node.gpu_memory_gb is None:
         return
+    if (training.model.pretrained or training.model.config) and stood_in() is not None:
+        return  # how large it is says a file
     capability = node.compute_capability and parse_capability(node.compute_capability)
     param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
     precision = msgspec.structs.replace(training.precision, param=param)
@@ -299,7 +316,7 @@ def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
     """What to know of the plan that `fsdpkit plan` made of this very job on such GPUs; None if it
     fits, or none was made. Raises ConfigError for a job that by its plan does not fit."""
     training, resources = training_of(job, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None:
+    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
         return None
     from fsdpkit.planning.cards import card_of
     from fsdpkit.planning.remembered import NARROW, name_of, recall
@@ -347,6 +364,10 @@ def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, Files | None]:
     job runs in such a copy. Raises UsageError."""
     if not plan.job.source.snapshot:
         return plan, None
+    if stood_in() is not None:
+        raise UsageError(
+            "source.snapshot: the paths of a copied work tree are known only where the work tree is"
+        )
     from fsdpkit.scheduling.relocation import in_copy
     from fsdpkit.scheduling.snapshot import check_arguments, read_tree
 

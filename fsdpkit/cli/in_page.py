@@ -1,0 +1,202 @@
+"""The command line as a page of the catalogue runs it, in a browser's Python.
+
+A page sends the words of one `fsdpkit submit … --dry-run` and what its form says of the shell; what
+comes back is what the command would have written there, byte by byte. The command is the real one:
+its files are laid where they would lie, `config.surroundings` stands in for the shell, and `main`
+runs. Nothing here decides or words anything of a script.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from fsdpkit.config.surroundings import Surroundings, stand_in
+
+_MOST_WORDS, _LONGEST_WORD = 1000, 100_000
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a page sends."""
+
+    words: list[str]
+    """Behind `fsdpkit submit`."""
+    surroundings: Surroundings
+    centres: list[str]
+    """Where the centre's folders lie, as many as the catalogue was built from."""
+    files: dict[str, str] = {}
+    """Files of the person's own, by their whole path."""
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What the command wrote, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Files:
+    """The files of a catalogue, which can be laid out where a form says that they are."""
+
+    def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
+        """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""
+        self._folders = folders
+        self._laid: dict[Path, bytes] = {}
+        self._made: list[Path] = []
+
+    def lay(self, asked: Asked) -> None:
+        """Raises OSError where something cannot lie where it is said to."""
+        places = {"packaged": asked.surroundings.packaged, "root": "/"}
+        places |= {f"centre{number}": place for number, place in enumerate(asked.centres)}
+        wanted = {
+            Path(place, name): content
+            for folder, place in places.items()
+            for name, content in self._folders.get(folder, {}).items()
+        }
+        wanted |= {Path(path): text.encode() for path, text in asked.files.items()}
+        if wanted != self._laid:
+            self._clear()
+            for path, content in wanted.items():
+                self._directory(path.parent)
+                path.write_bytes(content)
+                self._laid[path] = content
+        self._directory(Path(asked.surroundings.work_dir))
+        for place in asked.centres:
+            self._directory(Path(place))
+
+    def _directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self._directory(path.parent)
+        path.mkdir()
+        self._made.append(path)
+
+    def _clear(self) -> None:
+        for path in self._laid:
+            path.unlink()
+        for path in reversed(self._made):
+            path.rmdir()
+        self._laid, self._made = {}, []
+
+
+def read_folders(top: Path) -> dict[str, dict[str, bytes]]:
+    """What the page unpacked into `top`, a directory each."""
+    return {
+        folder.name: {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+        for folder in sorted(top.iterdir())
+    }
+
+
+def answer(message: str, files: Files) -> str:
+    """JSON of an `Asked` to JSON of an `Answered`; never raises."""
+    try:
+        asked = msgspec.json.decode(message, type=Asked)
+        _check(asked)
+        files.lay(asked)
+        with stand_in(asked.surroundings):
+            answered = dry_run(asked.words)
+    except (msgspec.MsgspecError, OSError, ValueError) as error:
+        answered = Answered(70, "", f"the page cannot ask for this: {error}\n")
+    return msgspec.json.encode(answered).decode()
+
+
+def memory(message: str, files: Files) -> str:
+    """What is known of the memory of a request that `answer` had a script for; nothing, where
+    nothing is known. Never raises."""
+    from fsdpkit.errors import FsdpkitError
+
+    try:
+        asked = msgspec.json.decode(message, type=Asked)
+        _check(asked)
+        files.lay(asked)
+        with stand_in(asked.surroundings):
+            return _least_memory(asked.words)
+    except (msgspec.MsgspecError, OSError, ValueError, FsdpkitError):
+        return ""
+
+
+def _least_memory(words: list[str]) -> str:
+    """Raises FsdpkitError."""
+    from fsdpkit.cli.submit import command
+    from fsdpkit.config.training.footprint import least_gpu_bytes, parameter_count
+    from fsdpkit.scheduling import submission
+
+    with command.make_context("submit", list(words)) as read:
+        said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
+        plan, _ = submission.plan(submission.Request(args=read.obj, **said))
+    training = submission.training_of(plan.job, plan.work_dir)
+    if training is None or training.model.pretrained or training.model.config:
+        return ""
+    resources, node = plan.job.spec.resources, plan.placement.node_type
+    parameters = parameter_count(training.model.dimensions())
+    least = least_gpu_bytes(training, parameters, resources.ranks, resources.gpus)
+    of = f" of each GPU's {node.gpu_memory_gb:g} GB" if node.gpu_memory_gb else " of each GPU"
+    return (
+        f"{parameters / 1e6:,.0f} million parameters: weights, gradients and optimizer state take "
+        f"{least / 1e9:.1f} GB{of}, activations come on top."
+    )
+
+
+_OF_REQUEST = {
+    "job",
+    "cluster",
+    "array",
+    "sets",
+    "nodes",
+    "gpus",
+    "time",
+    "partition",
+    "account",
+    "spare",
+}
+
+
+def _check(asked: Asked) -> None:
+    """Raises ValueError for what the form must not say."""
+    said = asked.surroundings
+    paths = [said.work_dir, said.packaged, *asked.centres, *asked.files]
+    for path in paths:
+        if not os.path.isabs(path) or os.path.normpath(path) != path or path.count("/") > 64:
+            raise ValueError(f"{path[:200]!r} is not the whole path of a place")
+    for word in (*paths, *said.variables.values(), *asked.words):
+        if "\0" in word or len(word) > _LONGEST_WORD:
+            raise ValueError("a text holds a NUL, or is too long")
+    if len(asked.words) > _MOST_WORDS:
+        raise ValueError(f"more than {_MOST_WORDS} words")
+
+
+def dry_run(words: list[str]) -> Answered:
+    """What `fsdpkit submit WORDS --dry-run` writes."""
+    from fsdpkit.cli.main import main
+
+    end = words.index("--") if "--" in words else len(words)
+    typed = ["fsdpkit", "submit", *words[:end], "--dry-run", *words[end:]]
+    with _streams(typed) as (out, err):
+        try:
+            main()
+        except SystemExit as ending:
+            status = ending.code if isinstance(ending.code, int) else 1
+    return Answered(status, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def _streams(typed: list[str]) -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    """Standard output and error of this process kept, its command line as typed."""
+    before = sys.argv, sys.stdout, sys.stderr
+    out, err = io.StringIO(), io.StringIO()
+    sys.argv, sys.stdout, sys.stderr = typed, out, err
+    try:
+        yield out, err
+    finally:
+        sys.argv, sys.stdout, sys.stderr = before

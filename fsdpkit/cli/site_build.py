@@ -1,0 +1,66 @@
+"""`fsdpkit site build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("build")
+@click.argument("centres", nargs=-1, type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the pages; it is replaced at once when all are there.",
+)
+@click.option("--name", help="The centre's name on the pages (default: that of its folder).")
+@click.option(
+    "--runtime",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory with the archives of the browser's Python (default: downloaded once).",
+)
+@click.option(
+    "--installed",
+    metavar="DIR",
+    help="Where fsdpkit's own templates, jobs and profiles lie on the cluster, if not as here.",
+)
+def command(
+    centres: tuple[Path, ...],
+    output: Path,
+    name: str | None,
+    runtime: Path | None,
+    installed: str | None,
+) -> int:
+    """Build the pages of a centre: its clusters, templates and jobs, and a form that writes the
+    very script of `fsdpkit submit`.
+
+    \b
+      fsdpkit site build /apps/fsdpkit/centre --output /srv/www/fsdpkit
+      fsdpkit site build --output public
+
+    CENTRES are folders as FSDPKIT_SITE_PATH lists them; without any, those that it does list. What
+    is broken in them is named, and the rest is built: the exit status is then 65. See
+    docs/catalogue.md.
+    """
+    from fsdpkit.config import assets
+    from fsdpkit.errors import ConfigError
+    from fsdpkit.publishing.catalogue.build import catalogue_files
+    from fsdpkit.publishing.catalogue.reading import read_catalogue
+    from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
+    from fsdpkit.publishing.catalogue.writing import write
+
+    folders = [centre.absolute() for centre in centres]
+    folders = folders or [layer.dir for layer in reversed(assets.centre_layers())]
+    catalogue = read_catalogue(folders, installed)
+    shown = name or (folders[0].name if folders else "fsdpkit")
+    engine = runtime_files(fetch(cache_dir()) if runtime is None else runtime)
+    write(catalogue_files(catalogue, shown, engine), output)
+    click.echo(
+        f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
+        f"{len(catalogue.jobs)} jobs"
+    )
+    for problem in catalogue.problems:
+        click.echo(f"fsdpkit: left out: {problem}", err=True)
+    return ConfigError.exit_code if catalogue.problems else 0

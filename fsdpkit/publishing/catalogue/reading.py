@@ -1,0 +1,120 @@
+"""Everything that a catalogue shows, read as a person's command line would read it.
+
+A file that is broken is a `Problem`, named on the page and on standard error; the rest goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fsdpkit.config import assets
+from fsdpkit.config.assets import Layer
+from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
+from fsdpkit.config.template import Template, load_template
+from fsdpkit.errors import FsdpkitError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is left out of the catalogue, and why."""
+
+    kind: str
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What is shown. Order: by name."""
+
+    surroundings: Surroundings
+    """What the form says of a shell until somebody says otherwise; `$HOME` is not set."""
+    centres: Sequence[Path]
+    sites: Sequence[LoadedSite]
+    templates: Sequence[Template]
+    jobs: Sequence[tuple[str, LoadedJob]]
+    layers: dict[tuple[str, str], str]
+    """By kind and name: `packaged`, `centre`, or both."""
+    problems: Sequence[Problem]
+
+
+def read_catalogue(centres: Sequence[Path], packaged: str | None = None) -> Catalogue:
+    """All of the packaged ones and of the folders of `centres`, the nearest first.
+
+    packaged: where fsdpkit's own lie on the cluster, if not where they do here. Nothing of the
+    person who calls is read. Raises UsageError if a folder is missing.
+    """
+    here = of_this_process()
+    variables = {"HOME": here.variables.get("HOME", "/"), "FSDPKIT_CONFIG_DIR": os.devnull}
+    if centres:
+        variables["FSDPKIT_SITE_PATH"] = os.pathsep.join(map(str, centres))
+    surroundings = Surroundings(
+        work_dir=here.work_dir, variables=variables, python=here.python, packaged=here.packaged
+    )
+    problems: list[Problem] = []
+    with stand_in(surroundings):
+        layers = assets.layers()  # one that is missing is no catalogue
+        known = {kind: _known(kind, layers, problems) for kind in ("site", "template", "job")}
+        sites = _read("site", known["site"], load_site, problems)
+        templates = _read("template", known["template"], load_template, problems)
+        jobs = _read("job", known["job"], load_job, problems)
+    return Catalogue(
+        surroundings=Surroundings(
+            work_dir="",
+            variables={k: v for k, v in variables.items() if k == "FSDPKIT_SITE_PATH"},
+            python=here.python,
+            packaged=packaged or here.packaged,
+        ),
+        centres=centres,
+        sites=[site for _, site in sites],
+        templates=[template for _, template in templates],
+        jobs=jobs,
+        layers={
+            (kind, name): " and ".join(dict.fromkeys(layer.name for layer in places))
+            for kind, names in known.items()
+            for name, places in names.items()
+        },
+        problems=problems,
+    )
+
+
+def _known(kind: str, layers: Sequence[Layer], problems: list[Problem]) -> dict[str, list[Layer]]:
+    """The layers of each name. What cannot be listed at all is a problem of its layer."""
+    try:
+        found = assets.available(kind)
+        return {name: [layer for layer, _ in places] for name, places in found.items()}
+    except (FsdpkitError, OSError) as error:
+        problems.append(Problem(kind, "(all)", _why(error)))
+        return {}
+
+
+def _read(
+    kind: str,
+    known: dict[str, list[Layer]],
+    load: Callable[[str], T],
+    problems: list[Problem],
+) -> list[tuple[str, T]]:
+    read = []
+    for name in known:
+        try:
+            read.append((name, load(name)))
+        except (FsdpkitError, OSError, RecursionError) as error:
+            problems.append(Problem(kind, name, _why(error)))
+    return read
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+    return str(error) or type(error).__name__

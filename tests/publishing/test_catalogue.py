@@ -1,0 +1,253 @@
+"""The catalogue as files: what is in it, what broken input does to it, and how it is replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from fsdpkit.cli.main import fsdpkit as command_line
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.publishing.catalogue import runtime, writing
+from fsdpkit.publishing.catalogue.build import catalogue_files
+from fsdpkit.publishing.catalogue.facts import sections
+from fsdpkit.publishing.catalogue.reading import read_catalogue
+from tests.publishing.made_centre import HOSTILE, make_centre
+
+
+def files_of(centre: Path) -> dict[str, bytes]:
+    return catalogue_files(read_catalogue([centre]), "Zoo", {})
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`fsdpkit site build`, without the megabytes of the browser's Python."""
+    monkeypatch.setattr(runtime, "runtime_files", lambda directory: {"pyodide.js": b""})
+
+    def run(*words: str | Path) -> Result:
+        typed = ["site", "build", "--runtime", "/", *map(str, words)]
+        return CliRunner().invoke(command_line, typed, standalone_mode=False)
+
+    return run
+
+
+def listed(top: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(top).as_posix(): path.read_bytes()
+        for path in top.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_each_cluster_template_and_job_has_a_page(tmp_path: Path) -> None:
+    files = files_of(make_centre(tmp_path))
+    pages = {name for name in files if name.endswith(".html")}
+    assert {
+        *("index.html", "generator.html", "clusters/zoo-heron.html", "clusters/osc-cardinal.html"),
+        *("templates/typed.html", "templates/torchrun.html", "jobs/own.html", "jobs/t5.html"),
+    } <= pages
+    heron = files["clusters/zoo-heron.html"].decode()
+    for known in ("2026-09-30", "NVIDIA V100 16 GB", "12:00:00", "[a-z]{2}\\d{3}"):
+        assert known in heron
+
+
+def test_every_link_of_a_page_leads_to_a_file_of_the_catalogue(tmp_path: Path) -> None:
+    files = files_of(make_centre(tmp_path)) | {"engine/pyodide.js": b""}
+    for name, content in files.items():
+        if not name.endswith(".html"):
+            continue
+        for target in re.findall(r'(?:href|src)="([^"]*)"', content.decode()):
+            if not target.startswith(("https://", "http://", "#")):
+                path = os.path.normpath(Path(name).parent / target.partition("#")[0])
+                assert path in files, f"{name} links {target}"
+
+
+def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+    centre = make_centre(tmp_path)
+    assert files_of(centre) == files_of(centre)
+
+
+def test_markup_in_a_profile_stays_text(tmp_path: Path) -> None:
+    files = files_of(make_centre(tmp_path))
+    pages = {name: text.decode() for name, text in files.items() if name.endswith(".html")}
+    for name, page in pages.items():
+        assert "<script>alert" not in page, name
+        assert "<img" not in page, name
+        assert 'href="javascript:' not in page, name
+        assert not re.search(r"<[^>]* on[a-z]+=", page), name
+        assert not re.search(r"<style|style=", page), name
+        assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", page)), name
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages["clusters/zoo-hostile.html"]
+    assert HOSTILE.partition("<img")[2] not in pages["index.html"]
+
+
+def test_each_page_forbids_all_but_its_own_files(tmp_path: Path) -> None:
+    for name, content in files_of(make_centre(tmp_path)).items():
+        if name.endswith(".html"):
+            (policy,) = re.findall(r'Security-Policy" content="([^"]*)"', content.decode())
+            assert "default-src &#39;none&#39;" in policy
+            assert "unsafe-inline" not in policy
+            assert "&#39;unsafe-eval" not in policy
+            assert "http" not in policy
+
+
+def test_a_field_that_the_schema_gains_is_shown_with_its_sentence() -> None:
+    class Newer(SiteProfile, frozen=True, kw_only=True):
+        moon: Annotated[str | None, msgspec.Meta(description="Phase of the moon.")] = None
+
+    profile = Newer(schema="fsdpkit.site/1", title="T", moon="full")
+    facts = [fact for section in sections(profile) for fact in section.facts]
+    assert ("moon", "Phase of the moon.", "full") in [(f.name, f.meaning, f.words) for f in facts]
+
+
+def test_two_hundred_parameters_and_five_thousand_nodes_fit_on_pages(tmp_path: Path) -> None:
+    files = files_of(make_centre(tmp_path))
+    assert len(re.findall(rb'data-set="parameters\.p\d+"', files["generator.html"])) == 200
+    assert b"<td>5000</td>" in files["clusters/zoo-vast.html"]
+
+
+BROKEN = {
+    "a profile that is half copied": ("site/profiles/zoo/heron.toml", b'schema = "fsdp'),
+    "a profile that is no UTF-8": ("site/profiles/zoo/vast.toml", b"\xff\xfe"),
+    "a template whose manifest is empty": ("templates/many/template.toml", b""),
+    "a job with a key that there is not": (
+        "jobs/wide.toml",
+        b'schema = "fsdpkit.job/1"\nname = "w"\nnoodles = 2\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_named_and_the_rest_is_built(
+    what: str, tmp_path: Path, build: Callable[..., Result]
+) -> None:
+    centre, (name, content) = make_centre(tmp_path), BROKEN[what]
+    whole = {n for n in files_of(centre) if n.endswith(".html")}
+    (centre / name).write_bytes(content)
+    result = build(centre, "--output", tmp_path / "pages")
+    assert result.return_value == ConfigError.exit_code
+    assert f"left out: {name.partition('/')[0].rstrip('s')} " in result.stderr
+    built = listed(tmp_path / "pages")
+    assert len(whole - {*built}) == 1
+    assert b"could not be read" in built["index.html"]
+
+
+def test_defaults_that_are_broken_leave_the_clusters(
+    tmp_path: Path, build: Callable[..., Result]
+) -> None:
+    centre = make_centre(tmp_path)
+    (centre / "defaults.toml").write_text("[resources")
+    result = build(centre, "--output", tmp_path / "pages")
+    assert result.return_value == ConfigError.exit_code
+    built = listed(tmp_path / "pages")
+    assert "clusters/zoo-heron.html" in built
+    assert not any(name.startswith("jobs/") for name in built)
+
+
+def test_a_centre_that_is_not_there_is_refused_and_nothing_is_written(
+    tmp_path: Path, build: Callable[..., Result]
+) -> None:
+    result = build(tmp_path / "nowhere", "--output", tmp_path / "pages")
+    assert isinstance(result.exception, UsageError)
+    assert not (tmp_path / "pages").exists()
+
+
+def test_nothing_of_the_person_who_builds_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own" / "site" / "profiles"
+    own.mkdir(parents=True)
+    (own / "secret.toml").write_text('schema = "fsdpkit.site/1"\ntitle = "Mine"\n')
+    monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(tmp_path / "own"))
+    files = files_of(make_centre(tmp_path))
+    assert not any("secret" in name or b"Mine" in content for name, content in files.items())
+
+
+def test_a_second_build_replaces_all_of_the_first(
+    tmp_path: Path, build: Callable[..., Result]
+) -> None:
+    centre, pages = make_centre(tmp_path), tmp_path / "pages"
+    build(centre, "--output", pages)
+    (centre / "site" / "profiles" / "zoo" / "vast.toml").unlink()
+    assert build(centre, "--output", pages).return_value == 0
+    assert not (pages / "clusters" / "zoo-vast.html").exists()
+    assert (pages / "clusters" / "zoo-heron.html").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["centre", "pages"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_build_that_fails_leaves_the_old_pages_whole(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = tmp_path / "pages"
+    writing.write({"index.html": b"old"}, pages)
+    before = listed(pages)
+    if not exchanges:
+        monkeypatch.setattr(writing, "_exchange", lambda one, other: False)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="No space left"):
+            writing.write({"index.html": b"new"}, pages)
+    assert listed(pages) == before
+    assert [*tmp_path.iterdir()] == [pages]
+    writing.write({"index.html": b"new"}, pages)
+    assert listed(pages)["index.html"] == b"new"
+    assert [*tmp_path.iterdir()] == [pages]
+
+
+def test_a_directory_with_other_things_in_it_is_not_replaced(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    writing.write({"index.html": b"old"}, pages)
+    (pages / ".git").mkdir()
+    (pages / ".git" / "HEAD").write_text("ref")
+    with pytest.raises(UsageError, match=r"holds '\.git/HEAD'"):
+        writing.write({"index.html": b"new"}, pages)
+    assert (pages / ".git" / "HEAD").exists()
+    link = tmp_path / "link"
+    link.symlink_to(pages)
+    with pytest.raises(UsageError, match="symbolic link"):
+        writing.write({"index.html": b"new"}, link)
+
+
+def test_pages_can_be_read_by_a_web_server_of_another_user(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        writing.write({"clusters/a.html": b""}, tmp_path / "pages")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "pages").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "pages" / "clusters" / "a.html").stat().st_mode & 0o777 == 0o644
+
+
+def test_archives_that_are_missing_or_changed_are_not_used(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"needs pyodide-[\d.]+tgz and msgspec"):
+        runtime.runtime_files(tmp_path)
+    (tmp_path / runtime.PYODIDE.file).write_bytes(b"not it")
+    with pytest.raises(ConfigError, match="remove the file"):
+        runtime.runtime_files(tmp_path)
+
+
+def test_a_download_that_fails_says_what_to_type_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "npm").write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
+    (programs / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    with pytest.raises(NotFoundError) as told:
+        runtime.fetch(tmp_path / "cache")
+    assert "no network" in str(told.value)
+    assert "npm pack --silent pyodide@" in str(told.value)
+    assert [*(tmp_path / "cache").iterdir()] == []
