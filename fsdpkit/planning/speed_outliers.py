@@ -2,8 +2,8 @@
 
 The samples that count are the largest set that agree with one another, within `SURPRISE` standard
 deviations of what the model and its rates are in doubt by. What several runs agree on is believed,
-however far from published figures it is; a sample by itself has to agree with those. Of two sets
-of one size the faster counts: broken nodes, busy networks and slow data only ever slow a run down.
+however far from published figures it is; a sample by itself must be near them. Of two sets of one
+size the faster counts: broken nodes, busy networks and slow data only ever slow a run down.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fsdpkit.planning.efficiency import Machine
 from fsdpkit.planning.speed_calibration import (
     MODEL_ERROR,
     Calibration,
@@ -26,6 +27,13 @@ from fsdpkit.planning.speed_calibration import (
 from fsdpkit.planning.speed_schedule import simulate
 
 SURPRISE = 3.0
+ALONE = 2.0
+"""Doubts by which all rates at once may be on their slow or fast side for one run to be believed
+that no other agrees with."""
+_LESS_IS_FASTER = (
+    *("matmul_ramp_flops", "kernel_s", "launch_s", "collective_s"),
+    *("in_node_latency_s", "network_latency_s", "contention"),
+)
 _ROUNDS = 3
 Matrix = NDArray[np.float64]
 
@@ -47,8 +55,9 @@ def fitted(
     """`before` with what those samples tell that agree, and the others."""
     agreed: list[int] = []
     after = before
+    believed = [_believed_alone(before.machine, sample) for sample in samples]
     for _ in range(_ROUNDS):  # a step is not linear in its rates: looked at from where it led
-        found = _agreeing(_around(before, after, samples)) if samples else []
+        found = _agreeing(_around(before, after, samples), believed) if samples else []
         if found == agreed:
             break
         agreed = found
@@ -93,10 +102,25 @@ def _around(before: Calibration, point: Calibration, samples: Sequence[Sample]) 
     return _Linear(measured - expected, slopes @ np.array(before.covariance) @ slopes.T)
 
 
-def _agreeing(linear: _Linear) -> list[int]:
+def _believed_alone(machine: Machine, sample: Sample) -> bool:
+    fast, slow = (
+        simulate(
+            sample.work,
+            machine.rates(
+                {
+                    name: value.factor ** (side if name in _LESS_IS_FASTER else -side)
+                    for name, value in machine.values.items()
+                }
+            ),
+        ).step_s
+        for side in (-ALONE, ALONE)
+    )
+    return fast <= sample.step_s <= slow
+
+
+def _agreeing(linear: _Linear, believed: Sequence[bool]) -> list[int]:
     """Places of the samples that count: from each sample on, whoever agrees best joins."""
     count = len(linear.off)
-    alone = np.abs(linear.surprises([]))
     best: list[int] = []
     for start in range(count):
         chosen = [start]
@@ -107,7 +131,7 @@ def _agreeing(linear: _Linear) -> list[int]:
             if surprise[nearest] > SURPRISE:
                 break
             chosen.append(nearest)
-        if len(chosen) == 1 and alone[start] > SURPRISE:
+        if len(chosen) == 1 and not believed[start]:
             continue
         if (len(chosen), -_mean(linear, chosen)) > (len(best), -_mean(linear, best)):
             best = sorted(chosen)
