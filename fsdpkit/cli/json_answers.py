@@ -298,14 +298,6 @@ class OneTemplate(Struct, frozen=True, kw_only=True):
     """By site/schema/template.schema.json."""
 
 
-class Written(Struct, frozen=True, kw_only=True):
-    """A run's report, as one HTML file."""
-
-    schema: Literal["fsdpkit.report/1"] = "fsdpkit.report/1"
-    run: str
-    path: str
-
-
 class Prepared(Struct, frozen=True, kw_only=True):
     """A directory that `data prepare` made."""
 

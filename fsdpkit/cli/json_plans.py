@@ -11,6 +11,7 @@ from fsdpkit.planning.speed import Speed
 from fsdpkit.planning.tune import Tuned
 
 if TYPE_CHECKING:
+    from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.verdict import Verdict
 
 
@@ -69,6 +70,10 @@ class Plans(Struct, frozen=True, kw_only=True):
     plans: list[OnePlan]
     speed: Speed | None = None
     """Of what was asked for; null where nothing is known of it."""
+    speed_rests_on: str | None = None
+    """Published figures, or which runs."""
+    speed_left_out: list[str] = []
+    """What was measured and does not count, with the reason."""
 
 
 class TunedPlan(Struct, frozen=True, kw_only=True):
@@ -78,10 +83,47 @@ class TunedPlan(Struct, frozen=True, kw_only=True):
     tuned: Tuned
 
 
+class MeasuredRun(Struct, frozen=True, kw_only=True):
+    """What one run, or one `fsdpkit check --nodes`, has measured. null: not measured."""
+
+    run: str
+    made_s: float
+    site: str
+    gpu: str
+    torch: str
+    nodes: int
+    gpus: int
+    step_s: float | None
+    in_node_gb_s: float | None
+    between_gb_s: float | None
+    tflop_s: float | None
+    used: bool
+    """Whether plans for the GPU that was asked about go by it."""
+
+
+class Calibrated(Struct, frozen=True, kw_only=True):
+    """What `--calibration` shows."""
+
+    schema: Literal["fsdpkit.plan-calibration/1"] = "fsdpkit.plan-calibration/1"
+    gpu: str
+    site: str | None
+    rests_on: str
+    left_out: list[str]
+    runs: list[MeasuredRun]
+
+
 def planned(
-    found: Sequence[tuple[tuple[str, ...], Verdict | str]], speed: Speed | None = None
+    found: Sequence[tuple[tuple[str, ...], Verdict | str]], expected: Forecast | None = None
 ) -> Plans:
-    return Plans(plans=[_one(list(sets), each) for sets, each in found], speed=speed)
+    plans = [_one(list(sets), each) for sets, each in found]
+    if expected is None:
+        return Plans(plans=plans)
+    return Plans(
+        plans=plans,
+        speed=expected.speed,
+        speed_rests_on=expected.rests_on or None,
+        speed_left_out=list(expected.left_out),
+    )
 
 
 def _one(sets: list[str], found: Verdict | str) -> OnePlan:

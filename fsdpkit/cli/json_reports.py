@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.stacks import Place
 from fsdpkit.reporting.status.overview import Status
 from fsdpkit.reporting.usage import NodeUsage
@@ -113,3 +114,14 @@ class Measured(Struct, frozen=True, kw_only=True):
     remarks: list[str]
     reachability: list[Reach]
     measured: NodeReport | None
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A run's report, as one HTML file."""
+
+    schema: Literal["fsdpkit.report/1"] = "fsdpkit.report/1"
+    run: str
+    path: str
+    predictions: dict[str, list[Prediction]] = {}
+    """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; by array
+    task, of a run that is none by "". Empty where nobody planned it."""

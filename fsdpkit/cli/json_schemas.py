@@ -33,9 +33,8 @@ from fsdpkit.cli.json_answers import (
     Templates,
     Tracked,
     Verification,
-    Written,
 )
-from fsdpkit.cli.json_plans import Plans, TunedPlan
+from fsdpkit.cli.json_plans import Calibrated, Plans, TunedPlan
 from fsdpkit.cli.json_reports import (
     Change,
     Checked,
@@ -45,6 +44,7 @@ from fsdpkit.cli.json_reports import (
     Stacks,
     Statuses,
     Usage,
+    Written,
 )
 from fsdpkit.cli.publish_answers import (
     Audited,
@@ -81,7 +81,7 @@ from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.overview import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
-    "plan": (Plans, TunedPlan),
+    "plan": (Plans, TunedPlan, Calibrated),
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
     "sweep": (Swept,),

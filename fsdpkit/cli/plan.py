@@ -13,7 +13,7 @@ from fsdpkit.cli.options import AFTERWARDS, WHAT, GroupedCommand, complete, grou
 if TYPE_CHECKING:
     from fsdpkit.config.training import TrainingSettings
     from fsdpkit.planning.asked import Asked
-    from fsdpkit.planning.speed import Speed
+    from fsdpkit.planning.forecast import By, Forecast
     from fsdpkit.planning.verdict import Verdict
 
 
@@ -77,11 +77,40 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
 @grouped(
     "Questions",
     "--speed",
-    "calibration",
+    "speed_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A calibration of the GPUs' speed, instead of published figures.",
+    help="A calibration of the GPUs' speed, instead of your own runs'.",
 )
+@grouped(
+    "Questions",
+    "--no-calibration",
+    "published",
+    is_flag=True,
+    help="Speed by published figures alone, whatever runs have measured.",
+)
+@grouped(
+    "Questions",
+    "--calibration",
+    is_flag=True,
+    help="Show which runs and checks of nodes plans of speed rest on; no plan.",
+)
+@grouped(
+    "Questions",
+    "--forget",
+    multiple=True,
+    metavar="RUN|all",
+    help="With --calibration: let a run no longer count.",
+)
+@grouped(
+    "Questions",
+    "--save",
+    "save_to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --calibration: write it for others, who use it by --speed.",
+)
+@wanted("runs", runs="Directory of runs to learn speed from (default: $FSDPKIT_RUNS, else ./runs).")
 @grouped(
     AFTERWARDS,
     "--picture",
@@ -100,7 +129,12 @@ def command(
     most: str | None,
     tune: bool,
     aim: Any,
-    calibration: Path | None,
+    speed_file: Path | None,
+    published: bool,
+    calibration: bool,
+    forget: tuple[str, ...],
+    save_to: Path | None,
+    runs: str | None,
     picture: Path | None,
     as_json: bool,
     **options: Any,
@@ -119,12 +153,19 @@ def command(
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.planning import plans, speed_words, words
-    from fsdpkit.planning.forecast import forecast
+    from fsdpkit.planning.forecast import By, forecast
+    from fsdpkit.runs.store import runs_dir
 
     if bool(tried) + bool(most) + tune > 1:
         raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
     if picture and (tried or most or tune):
         raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
+    if (forget or save_to) and not calibration:
+        raise UsageError("--forget and --save go with --calibration")
+    if calibration and (tried or most or tune or picture or speed_file or published):
+        raise UsageError("--calibration shows what speeds rest on: ask for a plan by itself")
+    if speed_file and published:
+        raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(nodes) > 1 and not tune:
         raise UsageError("--nodes: several numbers are for --tune")
     if tune and model:
@@ -134,9 +175,14 @@ def command(
     def ask(extra: Sequence[str] = ()) -> Asked:
         return asked(job, cluster, gpu, model, extra, options)
 
+    by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
+    if calibration:
+        from fsdpkit.cli.plan_calibration import show
+
+        return show(ask().card.name, by, forget, save_to, as_json)
     if tune:
         places, refused = _places(job, cluster, gpu, nodes, options)
-        return _tune(ask(), places, refused, aim, calibration, as_json)
+        return _tune(ask(), places, refused, aim, by, as_json)
 
     if tried:
         compared = list(plans.tried(ask, tried))
@@ -158,17 +204,18 @@ def command(
             _print(words.table(largest))
         return 0
     one = plans.plan(ask())
-    expected = forecast(one.asked, calibration)
+    expected = forecast(one.asked, by, one.tape)
     better = [] if one.fit == "fits" else list(plans.what_would_fit(ask, one.asked))
-    if model is None:
-        plans.keep(one, [sets for sets, _ in better])
+    own = model is not None
+    if not own or (args := args_alone(job, options)) is not None:
+        plans.keep(one, [sets for sets, _ in better], expected, args if own else None)
     if picture:
         from fsdpkit.planning.picture import draw
         from fsdpkit.runs.layout import write_atomically
 
         write_atomically(picture, draw(one))
     if as_json:
-        _answer([((), one), *better], expected.speed)
+        _answer([((), one), *better], expected)
     else:
         _print(words.table(one))
         click.echo()
@@ -225,6 +272,30 @@ def asked(
     return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model)
 
 
+def args_alone(job: str | None, options: dict[str, Any]) -> list[str] | None:
+    """What a script that does not read [training] is told; None for one that reads it, whose plan
+    goes by its settings, which those of `--model` need not be."""
+    import msgspec
+
+    from fsdpkit.config.job import load_job
+    from fsdpkit.scheduling.wanted import Wanted
+
+    said = Wanted(**options)
+    spec = load_job(job, options=said.options, sets=said.sets).spec
+    return list(spec.args) if spec.training is msgspec.UNSET else None
+
+
+def _site_id(cluster: str | None) -> str | None:
+    """The cluster whose runs count; None where this machine is several, or the named one none."""
+    from fsdpkit.config.site import choose_site
+    from fsdpkit.errors import FsdpkitError
+
+    try:
+        return choose_site(cluster)[0].id
+    except FsdpkitError:
+        return None
+
+
 def _start(asked: Asked, key: str) -> int:
     """The value of a whole-number key of [training] now. Raises UsageError for another key."""
     from fsdpkit.errors import UsageError
@@ -248,12 +319,12 @@ def _print(lines: Any) -> None:
 
 
 def _answer(
-    found: Sequence[tuple[tuple[str, ...], Verdict | str]], speed: Speed | None = None
+    found: Sequence[tuple[tuple[str, ...], Verdict | str]], expected: Forecast | None = None
 ) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_plans import planned
 
-    print_answer(planned(found, speed))
+    print_answer(planned(found, expected))
 
 
 def _places(
@@ -287,7 +358,7 @@ def _tune(
     nodes: Sequence[int],
     refused: dict[int, str],
     aim: Any,
-    calibration: Path | None,
+    by: By,
     as_json: bool,
 ) -> int:
     """The fastest settings on some of `nodes`; 1 if none fit."""
@@ -296,7 +367,7 @@ def _tune(
     import msgspec
 
     from fsdpkit.planning import plans, speed_words
-    from fsdpkit.planning.forecast import calibration_for, goal_of
+    from fsdpkit.planning.forecast import goal_of
     from fsdpkit.planning.outside import SAFE
     from fsdpkit.planning.tune import tune
 
@@ -304,12 +375,13 @@ def _tune(
         each = dataclasses.replace(base, settings=settings, nodes=nodes, gpus=gpus)
         return plans.plan(each).total
 
+    basis = by.basis(base.card.name)
     found = tune(
         base.settings,
         nodes=nodes or (base.nodes,),
         gpus=base.gpus,
         base_nodes=base.nodes,
-        calibration=calibration_for(base, calibration),
+        calibration=basis.calibration,
         memory_of=memory_of,
         room_bytes=int(base.card.memory * SAFE),
         aim=aim,
@@ -328,4 +400,6 @@ def _tune(
         print_answer(TunedPlan(tuned=found))
     else:
         _print(speed_words.tuned_lines(found))
+        click.echo(f"speed is computed from: a closed form, an estimate; {basis.words}")
+        _print(speed_words.left_out_lines(basis.left_out))
     return 0 if found.fits else 1

@@ -52,10 +52,12 @@ def command(
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if as_json:
-        from fsdpkit.cli.json_answers import Written
         from fsdpkit.cli.json_output import print_answer
+        from fsdpkit.cli.json_reports import Written
+        from fsdpkit.reporting.report.predicted import predictions
 
-        print_answer(Written(run=opened.id, path=str(path.absolute())))
+        found = predictions(opened, task)
+        print_answer(Written(run=opened.id, path=str(path.absolute()), predictions=found))
     else:
         click.echo(path)
     return 0

@@ -205,6 +205,8 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 
 def _described(status: Status) -> list[str]:
+    from fsdpkit.reporting.predictions import in_a_line
+
     lines = [status.run, *_labelled("state", status.state)]
     lines += _labelled("job", f"{status.job_id or 'not confirmed'} on {status.cluster}")
     lines += _labelled("submitted", _moment(status.submitted_s))
@@ -226,6 +228,7 @@ def _described(status: Status) -> list[str]:
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")
     lines += _progress_lines(status)
+    lines += _labelled("planned", in_a_line(status.predictions))
     for remark in status.remarks:
         lines += hanging(remark, "  note       ", " " * 13)
     if status.attempts:

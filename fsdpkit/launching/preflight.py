@@ -356,6 +356,15 @@ def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) ->
             _warn(f"GPU {gpu.index} waits for a reset to replace a damaged row of its memory")
 
 
+def check_gpu_model(environ: Mapping[str, str]) -> str | None:
+    """What the GPUs are called, so that what a run measures is known to be theirs; None where
+    ranks run on CPU cores, or NVML does not say."""
+    if environ.get("FSDPKIT_DEVICE") == "cpu":
+        return None
+    names = {name for name, _ in nvml.capabilities(environ) if name}
+    return ", ".join(sorted(names)) or None
+
+
 def _exclude(environ: Mapping[str, str]) -> str:
     node = environ.get("SLURMD_NODENAME", "…")
     return f"exclude this node with --set resources.exclude={node}"
@@ -371,6 +380,7 @@ CHECKS: dict[str, Check] = {
     "port": check_port,
     "gpus": check_gpus,
     "gpu_memory_used_mib": check_gpu_memory,
+    "gpu_model": check_gpu_model,
 }
 
 

@@ -119,15 +119,26 @@ def known_gpus() -> list[str]:
     return [name for name, *_ in _GPUS]
 
 
+def family_of(gpu: str) -> str | None:
+    """The GPU of the table that `gpu` names, in whatever spelling; None if there is none."""
+    row = _row(gpu)
+    return row[0] if row else None
+
+
+def _row(gpu: str) -> tuple[str, float, float, float, float] | None:
+    name = gpu.lower().replace("_", "-")
+    plain = name.replace("-", " ").replace("sxm4 40gb", "40").replace("a100 40", "a100-40")
+    plain = plain.replace("a100 pcie 40gb", "a100-40")
+    return next((row for row in _GPUS if row[0] in plain or row[0] in name), None)
+
+
 def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
     """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
 
     `network_gb_s`: 10^9 bytes a second out of one node, from a data sheet; None assumes 50 a GPU of
     four. Raises UsageError for a GPU that has no figures here.
     """
-    name = gpu.lower().replace("_", "-")
-    plain = name.replace("-", " ").replace("sxm4 40gb", "40").replace("a100 40", "a100-40")
-    found = next((row for row in _GPUS if row[0] in plain or row[0] in name), None)
+    found = _row(gpu)
     if found is None:
         raise UsageError(
             f"No published figures of a GPU called {gpu!r} are known: name one of "

@@ -9,10 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import Asked
 from fsdpkit.planning.verdict import Verdict, verdict
+from fsdpkit.runs.predicted import Predicted
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.forecast import Forecast
 
 Ask = Callable[[Sequence[str]], Asked]
 """What is to be planned with these `KEY=VALUE` on top. Raises FsdpkitError for what is refused."""
@@ -27,13 +32,20 @@ def plan(asked: Asked) -> Verdict:
     return verdict(asked, *tape_apart(asked))
 
 
-def keep(made: Verdict, better: Sequence[Sequence[str]]) -> None:
-    """Let `submit` know of this plan, and of the first of what would fit."""
+def keep(
+    made: Verdict,
+    better: Sequence[Sequence[str]],
+    expected: Forecast | None = None,
+    args: Sequence[str] | None = None,
+) -> None:
+    """Let `submit` know of this plan, of the first of what would fit, and of how fast it is. args:
+    as `name_of` takes them."""
     from fsdpkit.planning.remembered import Remembered, name_of, remember
 
     asked = made.asked
+    name = name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry, args)
     remember(
-        name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry),
+        name,
         Remembered(
             fit=made.fit,
             total=made.total,
@@ -41,7 +53,29 @@ def keep(made: Verdict, better: Sequence[Sequence[str]]) -> None:
             card=asked.card.name,
             would_fit=list(better[0]) if better else [],
             made_s=time.time(),
+            predicted=_predicted(name, made, expected),
         ),
+    )
+
+
+def _predicted(name: str, made: Verdict, expected: Forecast | None) -> Predicted:
+    from fsdpkit.planning.forecast import span_of
+
+    speed = expected.speed if expected else None
+    return Predicted(
+        name=name,
+        made_s=time.time(),
+        nodes=made.asked.nodes,
+        gpus=made.asked.gpus,
+        card=made.asked.card.name[:300],
+        allocated_bytes=made.replayed.allocated,
+        reserved_bytes=made.replayed.reserved,
+        tokens_per_s=span_of(speed.tokens_per_s) if speed else None,
+        samples_per_s=span_of(speed.samples_per_s) if speed else None,
+        step_s=span_of(speed.step_s) if speed else None,
+        mfu=span_of(speed.mfu) if speed else None,
+        source=speed.source if speed else None,
+        rests_on=expected.rests_on if expected else "",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,14 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.cards import Card
 from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.predicted import Predicted
+from fsdpkit.runs.reading import read_bytes
 
 NARROW = 0.9
 """From this share of what is usable on, a job that fits is said to hardly fit: plans are computed,
 and not measured on a GPU."""
 
+_MOST_BYTES = 1 << 20
 _OF_TRAINING = ("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision")
 _OF_DATA = ("source_length", "target_length", "multiple", "packing")
 _OF_OPTIMIZER = ("name", "implementation", "beta1", "rounding", "groups")
@@ -42,10 +46,20 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """`KEY=VALUE` of a change that would fit, if one was found."""
     made_s: float
     """Unix time."""
+    predicted: Predicted | None = None
+    """What a run of the job keeps, to be compared with what it measures."""
 
 
-def name_of(settings: TrainingSettings, nodes: int, gpus: int, card: Card, trainer: Path) -> str:
-    """Of what a plan depends on, the SHA-256 as hex. gpus: per node."""
+def name_of(
+    settings: TrainingSettings,
+    nodes: int,
+    gpus: int,
+    card: Card,
+    trainer: Path,
+    args: Sequence[str] | None = None,
+) -> str:
+    """Of what a plan depends on, the SHA-256 as hex. gpus: per node; args: of a script that does
+    not read [training], all that it is told; None for one that does."""
     tables: dict[str, Any] = {
         "training": {key: getattr(settings, key) for key in _OF_TRAINING},
         "model": [settings.model.dimensions(), settings.model.attention],
@@ -56,6 +70,8 @@ def name_of(settings: TrainingSettings, nodes: int, gpus: int, card: Card, train
         "trainer": _digest(trainer),
         "software": [installed_torch(), fsdpkit.__version__],
     }
+    if args is not None:
+        tables["args"] = list(args)
     return hashlib.sha256(msgspec.json.encode(tables, order="deterministic")).hexdigest()
 
 
@@ -83,16 +99,21 @@ def remember(name: str, plan: Remembered) -> None:
 def recall(name: str) -> Remembered | None:
     """The plan of this name; None if none was made."""
     try:
-        content = _file(name).read_bytes()
+        content = read_bytes(_file(name), _MOST_BYTES, own=True)
     except OSError:
         return None
     try:
         return msgspec.json.decode(content, type=Remembered)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _file(name: str) -> Path:
+def cache_directory() -> Path:
+    """Where this account's plans and measurements are kept."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return cache / "fsdpkit" / "plans" / f"{name}.json"
+    return cache / "fsdpkit"
+
+
+def _file(name: str) -> Path:
+    return cache_directory() / "plans" / f"{name}.json"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -56,7 +57,8 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan says of speed. Rates are of the whole job unless they say otherwise."""
 
     step_s: Range
-    tokens_per_s: Range
+    tokens_per_s: Range | None
+    """None: what a model is given holds no tokens, such as images."""
     samples_per_s: Range
     mfu: Range
     """Model FLOPs over the GPUs' dense bfloat16 peak, a share."""
@@ -68,15 +70,16 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     hours: Range | None = None
     gpu_hours: Range | None = None
     calibrated_by: tuple[str, ...] = ()
-    source: str
+    source: Literal["tape", "closed form"]
     """Where the step's work is from: the tape, or a closed form, which is an estimate."""
 
 
 class Scaled(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
-    tokens_per_s: Range
+    tokens_per_s: Range | None
+    samples_per_s: Range
     efficiency: float
-    """Tokens a second of one GPU, against those on the fewest nodes asked about."""
+    """Samples a second of one GPU, against those on the fewest nodes asked about."""
     bound: str
 
 
@@ -86,7 +89,7 @@ def predict(
     """Raises UsageError for work of which nothing takes time."""
     rates = calibration.machine.rates()
     step = simulate(work, rates)
-    if step.step_s <= 0 or work.tokens <= 0:
+    if step.step_s <= 0 or work.samples <= 0:
         raise UsageError(
             "The recorded step holds no work: there is nothing whose speed to predict."
         )
@@ -103,7 +106,7 @@ def predict(
     hours = seconds.times(steps / 3600) if steps is not None else None
     return Speed(
         step_s=seconds,
-        tokens_per_s=rate.times(work.tokens * work.ranks),
+        tokens_per_s=rate.times(work.tokens * work.ranks) if work.tokens else None,
         samples_per_s=rate.times(work.samples * work.ranks),
         mfu=rate.times(work.model_flops / rates.peak_flops),
         shares=shares,
@@ -125,12 +128,13 @@ def scaling(
     for count in sorted(nodes):
         work = work_on(count)
         speed = predict(work, calibration)
-        of_one = speed.tokens_per_s.middle / work.ranks
+        of_one = speed.samples_per_s.middle / work.ranks
         first = first or of_one
         found.append(
             Scaled(
                 nodes=count,
                 tokens_per_s=speed.tokens_per_s,
+                samples_per_s=speed.samples_per_s,
                 efficiency=of_one / first,
                 bound=speed.bound,
             )
@@ -155,7 +159,7 @@ def in_words(cause: Cause | str) -> str:
 def _steps(goal: Goal, work: Work) -> int | None:
     if goal.steps is not None:
         return goal.steps
-    if goal.tokens is not None:
+    if goal.tokens is not None and work.tokens:
         return math.ceil(goal.tokens / (work.tokens * work.ranks))
     return None
 

@@ -63,14 +63,14 @@ def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
         return before
     if any(not 0 < sample.step_s < math.inf for sample in samples):
         raise ValueError("a measured step takes more than 0 s, and ends")
-    start = _logarithms(before.machine)
+    start = logarithms(before.machine)
     doubt = np.array(before.covariance)
     measured = np.log([sample.step_s for sample in samples])
     noise = np.eye(len(samples)) * MODEL_ERROR**2
     found = start
     gain = slopes = np.zeros((0, 0))
     for _ in range(_ITERATIONS):
-        answers = [_time_and_slopes(sample.work, found) for sample in samples]
+        answers = [time_and_slopes(sample.work, found) for sample in samples]
         times, slopes = [time for time, _ in answers], np.array([slope for _, slope in answers])
         gain = doubt @ slopes.T @ np.linalg.inv(slopes @ doubt @ slopes.T + noise)
         off = measured - np.log(times) - slopes @ (start - found)
@@ -118,12 +118,12 @@ def with_value(before: Calibration, name: str, value: Value) -> Calibration:
 
 def doubt_of(work: Work, calibration: Calibration) -> float:
     """Standard deviation of the logarithm of the step's time, the model's own error included."""
-    _, slopes = _time_and_slopes(work, _logarithms(calibration.machine))
+    _, slopes = time_and_slopes(work, logarithms(calibration.machine))
     variance = float(slopes @ np.array(calibration.covariance) @ slopes)
     return math.sqrt(max(0.0, variance) + MODEL_ERROR**2)
 
 
-def _time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
+def time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
     """Seconds of a step, and by how much their logarithm changes with each rate's."""
     time = simulate(work, _rates(logarithms)).step_s
     slopes = np.zeros(len(NAMES))
@@ -134,7 +134,7 @@ def _time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
     return time, slopes
 
 
-def _logarithms(machine: Machine) -> Matrix:
+def logarithms(machine: Machine) -> Matrix:
     return np.log([machine.values[name].value for name in NAMES])
 
 

@@ -6,10 +6,11 @@ it was fitted to. A file of another layout is refused rather than guessed at.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,10 +19,11 @@ from fsdpkit.planning.efficiency import NAMES, Value
 from fsdpkit.planning.speed_calibration import Calibration, Sample, with_bandwidths, with_value
 from fsdpkit.planning.work import Work
 from fsdpkit.runs.layout import write_atomically
-from fsdpkit.runs.node_report import NodeReport
+from fsdpkit.runs.node_report import NodeReport, judge
 from fsdpkit.runs.reading import read_bytes
 
 _FEWEST_LINES = 3
+_MOST_BYTES = 8 << 20
 _LAYOUT = "fsdpkit.speed/1"
 
 
@@ -29,53 +31,79 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     rates: tuple[str, ...]
     calibration: Calibration
+    torch: str | None = None
+    """With which what it is fitted to was measured; None: not said."""
+
+
+Item = TypeVar("Item")
+
+
+def preflight_figures(report: NodeReport) -> tuple[float | None, float | None, float | None]:
+    """10^9 bytes a second inside a node and between nodes, TFLOP/s of a product: the slowest
+    node's, for a step waits for the slowest; but those of no node that `check` itself calls slow
+    or broken, which jobs are told to avoid. None: not measured."""
+    bad = {verdict.node for verdict in judge(report) if verdict.state != "ok"}
+    nodes = [node for node in report.nodes if node.name not in bad]
+    inside = [node.in_node_gb_s for node in nodes if node.in_node_gb_s]
+    pairs = [pair.gb_s for pair in report.pairs if not bad & {*pair.nodes}]
+    between = report.all_nodes_gb_s if len(report.nodes) > 1 and not bad else None
+    if between is None and pairs:
+        between = statistics.median(pairs)
+    products = [node.slowest_tflop_s for node in nodes if node.slowest_tflop_s]
+    return min(inside, default=None), between, min(products, default=None)
 
 
 def with_preflight(before: Calibration, report: NodeReport, source: str) -> Calibration:
-    """The slowest node's bandwidths and matrix products, as `fsdpkit check --nodes` measured them:
-    a step waits for the slowest. Of ranks on CPU cores nothing is taken."""
+    """What `fsdpkit check --nodes` measured; of ranks on CPU cores nothing is taken."""
     if report.device != "cuda":
         return before
-    inside = [node.in_node_gb_s for node in report.nodes if node.in_node_gb_s]
-    pairs = [pair.gb_s for pair in report.pairs]
-    between = report.all_nodes_gb_s if len(report.nodes) > 1 else None
-    if between is None and pairs:
-        between = statistics.median(pairs)
-    after = with_bandwidths(
-        before, source, in_node_gb_s=min(inside, default=None), between_gb_s=between
-    )
-    products = [node.slowest_tflop_s for node in report.nodes if node.slowest_tflop_s]
-    if not products:
+    return with_figures(before, preflight_figures(report), source)
+
+
+def with_figures(
+    before: Calibration, figures: tuple[float | None, float | None, float | None], source: str
+) -> Calibration:
+    """Those of `preflight_figures` in the place of what was thought."""
+    inside, between, tflop_s = figures
+    after = with_bandwidths(before, source, in_node_gb_s=inside, between_gb_s=between)
+    if not tflop_s:
         return after
-    share = min(products) * 1e12 / before.machine.values["peak_flops"].value
+    share = tflop_s * 1e12 / before.machine.values["peak_flops"].value
     # One large product: a step's own reach less.
     return with_value(after, "matmul_share", Value(min(1.0, share), 1.15, source))
 
 
+def settled(values: Sequence[Item]) -> Sequence[Item]:
+    """What was logged once a run was under way: without the first third, in which code is compiled
+    and memory is found. Nothing where too little is left to say anything."""
+    kept = values[len(values) // 3 :]
+    return kept if len(kept) >= _FEWEST_LINES else []
+
+
 def sample_of_run(work: Work, lines: Iterable[Mapping[str, Any]], run_id: str) -> Sample | None:
     """A finished run's own step, from the lines of its metrics.jsonl; None where they say too
-    little. The first third is left out, in which code is compiled and memory is found."""
+    little."""
     seconds = [
         value
         for line in lines
         if isinstance(value := line.get("step_time_s"), int | float) and 0 < value < 1e6
     ]
-    settled = seconds[len(seconds) // 3 :]
-    if len(settled) < _FEWEST_LINES:
+    if not (kept := settled(seconds)):
         return None
-    return Sample(work=work, step_s=statistics.median(settled), source=f"run {run_id}")
+    return Sample(work=work, step_s=statistics.median(kept), source=f"run {run_id}")
 
 
-def save(calibration: Calibration, path: Path) -> None:
+def save(calibration: Calibration, path: Path, torch: str | None = None) -> None:
     """Write it, complete or not at all. Raises OSError."""
-    whole = _File(schema=_LAYOUT, rates=NAMES, calibration=calibration)
+    whole = _File(schema=_LAYOUT, rates=NAMES, calibration=calibration, torch=torch)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(whole), indent=1).decode())
 
 
-def load(path: Path) -> Calibration:
-    """Raises NotFoundError where there is none, ConfigError for one that is not to be read."""
+def load(path: Path, *, own: bool = False) -> tuple[Calibration, str | None]:
+    """A calibration, and the torch it is of. Raises NotFoundError where there is none, ConfigError
+    for one that is not to be read; of another account, too, if it must be one's `own`."""
     try:
-        whole = msgspec.json.decode(read_bytes(path), type=_File)
+        whole = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=own), type=_File)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no calibration {path}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -83,7 +111,7 @@ def load(path: Path) -> Calibration:
     problem = _problem(whole)
     if problem:
         raise ConfigError(f"{path} is no calibration that can be used: {problem}; fit it anew")
-    return whole.calibration
+    return whole.calibration, whole.torch
 
 
 def _problem(whole: _File) -> str | None:
@@ -94,4 +122,6 @@ def _problem(whole: _File) -> str | None:
         return "a rate is not a positive number"
     if len(covariance) != len(NAMES) or any(len(row) != len(NAMES) for row in covariance):
         return "its doubts are incomplete"
+    if any(not math.isfinite(x) for row in covariance for x in row):
+        return "its doubts are no numbers"
     return None

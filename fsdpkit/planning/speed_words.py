@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fsdpkit.planning.forecast import Forecast
 from fsdpkit.planning.speed import Range, Speed, in_words
@@ -10,6 +10,7 @@ from fsdpkit.planning.tune import Tuned
 
 GIB = 2**30
 _SMALLEST_SHARE = 0.02
+_MOST_LEFT_OUT = 3
 
 
 def lines(found: Forecast) -> Iterator[str]:
@@ -18,7 +19,11 @@ def lines(found: Forecast) -> Iterator[str]:
         yield f"speed: not known: {found.why}"
         return
     yield f"{'speed, all ranks':26}{'computed':>12}   four times of five between"
-    yield _row("tokens/s", speed.tokens_per_s)
+    yield (
+        _row("tokens/s", speed.tokens_per_s)
+        if speed.tokens_per_s
+        else _row("samples/s", speed.samples_per_s)
+    )
     yield _row("model FLOPs of the peak", speed.mfu.times(100), " %")
     yield _row("one step", speed.step_s, " s")
     if speed.hours and speed.gpu_hours and speed.steps:
@@ -27,8 +32,17 @@ def lines(found: Forecast) -> Iterator[str]:
     yield f"bound by {in_words(speed.bound)}: {_shares(speed)}"
     scaled = ", ".join(f"{one.nodes}: {one.efficiency:.0%}" for one in found.scaled)
     yield f"efficiency by nodes, the batch of a GPU as it is: {scaled}"
-    by = ", ".join(speed.calibrated_by) or "published figures, nothing measured here"
-    yield f"speed is computed from: {speed.source}; {by}"
+    work = "the recorded step" if speed.source == "tape" else "a closed form, an estimate"
+    yield f"speed is computed from: {work}; {found.rests_on}"
+    yield from left_out_lines(found.left_out)
+
+
+def left_out_lines(sentences: Sequence[str]) -> Iterator[str]:
+    """What was measured and does not count, a few of many."""
+    for sentence in sentences[:_MOST_LEFT_OUT]:
+        yield f"  left out: {sentence}"
+    if len(sentences) > _MOST_LEFT_OUT:
+        yield f"  and {len(sentences) - _MOST_LEFT_OUT} more: fsdpkit plan --calibration"
 
 
 def tuned_lines(found: Tuned) -> Iterator[str]:
@@ -43,9 +57,10 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
         yield f"nothing fits {room} a GPU; the nearest miss: --nodes {found.nodes} {sets}"
         yield f"takes {needed} GiB"
     speed = found.speed
+    rate = speed.tokens_per_s or speed.samples_per_s
     yield (
-        f"tokens/s {_number(speed.tokens_per_s.middle)} "
-        f"({_number(speed.tokens_per_s.low)} to {_number(speed.tokens_per_s.high)}), "
+        f"{'tokens' if speed.tokens_per_s else 'samples'}/s {_number(rate.middle)} "
+        f"({_number(rate.low)} to {_number(rate.high)}), "
         f"bound by {in_words(speed.bound)}"
     )
     for one in found.choices:

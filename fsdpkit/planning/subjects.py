@@ -36,6 +36,10 @@ class Subject:
     optimizer: torch.optim.Optimizer
     step: Callable[[int], None]
     close: Callable[[], None] = lambda: None
+    counts: tuple[int, int] = (0, 0)
+    """Samples and tokens of one rank in a step; 0: not known."""
+    parameters: int = 0
+    """Of the whole model; 0: not known."""
 
 
 Build = Callable[[Ranks], Subject]
@@ -125,6 +129,7 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
     """
     given = _call(name)
     vocabulary = int(given.get("vocabulary") or _vocabulary(given["model"]))
+    parameters = sum(each.numel() for each in given["model"].parameters())
 
     def build(ranks: Ranks) -> Subject:
         model = shard(
@@ -158,7 +163,7 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
             update(optimizer, scaler, norm, settings.non_finite, ranks, number + 1)
             optimizer.zero_grad()
 
-        return Subject(model, optimizer, step)
+        return Subject(model, optimizer, step, counts=_counts(given), parameters=parameters)
 
     return build, vocabulary
 
@@ -183,6 +188,24 @@ def _rows(batch: Any) -> int:
     if not found or not found[0].ndim:
         raise UsageError('"batch" has no tensor with a dimension of samples')
     return len(found[0])
+
+
+def _counts(given: Mapping[str, Any]) -> tuple[int, int]:
+    """Samples and tokens of a batch. Tokens are whole numbers, two dimensions of them; those of
+    labels count beside them where a model writes one sequence for another, as the trainer's do."""
+    batch = given["batch"]
+    halves = getattr(getattr(given["model"], "config", None), "is_encoder_decoder", False)
+    named = batch if isinstance(batch, Mapping) else {}
+    ids = (
+        [named["input_ids"], *([named["labels"]] if halves and "labels" in named else [])]
+        if ("input_ids" in named)
+        else []
+    )
+    if not ids:
+        tree_map_only(Tensor, ids.append, batch)
+        ids = [each for each in ids if each.ndim == 2 and each.dtype in (torch.int64, torch.int32)]
+        ids = ids[:1]
+    return _rows(batch), sum(each.numel() for each in ids)
 
 
 def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:

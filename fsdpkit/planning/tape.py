@@ -109,4 +109,9 @@ class Tape:
     """Groups of ranks that sent anything, each with its size: a communicator each."""
     assumed: list[str] = field(default_factory=list)
     """Values that the host read from the device, which has none here, and where."""
+    samples: int = 0
+    """Of one rank in a step, as the next; 0: not known."""
+    tokens: int = 0
+    parameters: int = 0
+    """Of the whole model."""
     torch: str = ""

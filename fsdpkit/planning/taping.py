@@ -38,6 +38,8 @@ def tape_of(
             try:
                 subject = build(ranks)
                 recorder.model_is_built(subject.model)
+                recorder.tape.samples, recorder.tape.tokens = subject.counts
+                recorder.tape.parameters = subject.parameters
                 with closing(subject):
                     for number in range(steps):
                         subject.step(number)

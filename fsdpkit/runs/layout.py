@@ -7,6 +7,8 @@
         job.<job id>.sbatch .json   what an earlier job of a run that was resumed was given, as
                                     provenance.<job id>.json and source.<job id>.diff
         call.pkl                    the function that ranks call, of a run of fsdpkit.run
+        plan.json                   what had been predicted of the job when it was submitted
+                                    (runs/predicted.py); plan.<job id>.json of an earlier one
         provenance.json             what was submitted: script, commit, packages, settings with
                                     their origin (runs/provenance.py)
         audit.json                  what the run tells its centre, if it is shared
@@ -202,6 +204,10 @@ class RunPaths:
     @property
     def call(self) -> Path:
         return self.dir / "call.pkl"
+
+    @property
+    def plan(self) -> Path:
+        return self.dir / "plan.json"
 
     @property
     def provenance(self) -> Path:

@@ -28,9 +28,11 @@ from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageErr
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.elsewhere import refuse_from_here
+from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run import Run
@@ -260,6 +262,9 @@ def submit_resume(run: Run, plan: Plan) -> Run:
         try:
             write_job(run.paths, plan)
             renew_provenance(plan, run.paths)
+            before = predicted_of(run.paths)
+            found = prediction_of(plan, training_of(plan.job, plan.work_dir), before)
+            save_predicted(run.paths, found)
             if not plan.chained:
                 _take_back_requests(run)
             job_id, cluster = call_scheduler(plan, run.paths, script)
@@ -325,7 +330,7 @@ def _kept(path: Path, record: RunRecord) -> Path:
 
 
 def _files_of_a_job(paths: RunPaths) -> tuple[Path, ...]:
-    return paths.script, paths.job, paths.provenance, paths.source_diff
+    return paths.script, paths.job, paths.provenance, paths.source_diff, paths.plan
 
 
 def _keep(paths: RunPaths, record: RunRecord) -> None:
@@ -346,6 +351,7 @@ def _keep(paths: RunPaths, record: RunRecord) -> None:
 def _put_back(paths: RunPaths, record: RunRecord) -> None:
     """Sbatch took nothing: the run's files are the newest job's again."""
     with contextlib.suppress(OSError):
+        paths.plan.unlink(missing_ok=True)  # the newest job may have had none
         for path in _files_of_a_job(paths):
             with contextlib.suppress(FileNotFoundError):
                 kept = read_bytes(_kept(path, record))

@@ -33,12 +33,14 @@ from fsdpkit.config.trust import items_of, refuse_strangers
 from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.predicted import save_predicted
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.elsewhere import not_from_here, refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
+from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import check_needed, refuse_without_room, room_for
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
 from fsdpkit.scheduling.wanted import Wanted
@@ -420,6 +422,7 @@ def submit_plan(
         snapshot = copy_tree(tree, paths.snapshot) if tree else None
         write_provenance(plan, paths, asked.job.entry, asked.work_dir, snapshot)
         write_job(paths, plan)
+        save_predicted(paths, prediction_of(asked, training_of(asked.job, asked.work_dir)))
         if prepare is not None:
             prepare(paths)
         save(paths, record)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 
 from fsdpkit.config.job import load_job
+from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
-from fsdpkit.scheduling.submission import Request, check_settings, plan
+from fsdpkit.runs.predicted import Predicted, Span
+from fsdpkit.scheduling.prediction import prediction_of
+from fsdpkit.scheduling.submission import Request, check_settings, plan, training_of
 
 GIB = 2**30
 ASKED = {"cluster": "osc-ascend", "account": "PAS1234", "nodes": 1, "gpus": 4}
@@ -147,3 +151,71 @@ def test_a_place_that_cannot_be_written_costs_nothing_but_the_memory(tmp_path, m
 def test_the_cache_is_for_its_owner(cache):
     remember(name(), made("fits", 0.5))
     assert os.stat(cache).st_mode & 0o077 == 0
+
+
+# What a run keeps of it
+
+
+def kept(*sets: str, nodes: int = 1) -> Predicted | None:
+    """By a run of the job that is submitted now."""
+    decided, _ = plan(request(*sets, nodes=nodes))
+    return prediction_of(decided, training_of(decided.job, decided.work_dir))
+
+
+def predicted(*sets: str, nodes: int = 1) -> Predicted:
+    return Predicted(
+        name=name(*sets, nodes=nodes),
+        made_s=1_790_000_000.0,
+        nodes=nodes,
+        gpus=4,
+        card=CARD.name,
+        allocated_bytes=GIB,
+        reserved_bytes=2 * GIB,
+        step_s=Span(1.0, 2.0, 3.0),
+    )
+
+
+def remembered(*sets: str, nodes: int = 1) -> Predicted:
+    found = predicted(*sets, nodes=nodes)
+    remember(found.name, msgspec.structs.replace(made("fits", 0.5), predicted=found))
+    return found
+
+
+def test_a_run_keeps_what_was_predicted_of_its_very_job():
+    found = remembered()
+    assert kept() == found
+    assert kept("training.batch_size=5") is None
+    assert kept(nodes=2) is None
+
+
+def test_a_job_that_nobody_planned_gets_no_prediction():
+    assert kept() is None
+    remember(name(), made("fits", 0.5))  # by a release that predicted no speed
+    assert kept() is None
+
+
+def test_a_prediction_of_another_job_under_this_ones_name_is_none():
+    other = predicted("training.batch_size=5")
+    remember(name(), msgspec.structs.replace(made("fits", 0.5), predicted=other))
+    assert kept() is None
+
+
+def test_a_resumed_run_keeps_its_own_prediction_when_the_cache_is_gone_but_not_another_jobs():
+    own = predicted()
+    decided, _ = plan(request())
+    training = training_of(decided.job, decided.work_dir)
+    assert prediction_of(decided, training, own) == own
+    wider, _ = plan(request(nodes=2))
+    assert prediction_of(wider, training, own) is None
+    newer = remembered(nodes=2)
+    assert prediction_of(wider, training, own) == newer
+
+
+def test_a_script_of_ones_own_is_known_by_all_that_it_is_told():
+    training = TrainingSettings()
+    entry = load_job(None).entry
+    names = {
+        name_of(training, 1, 4, CARD, entry, args)
+        for args in (None, [], ["--batch=8"], ["--batch=16"], ["--batch", "8"])
+    }
+    assert len(names) == 5

@@ -88,7 +88,7 @@ def test_a_calibration_is_read_back_as_it_was_written(tmp_path):
     sample = sample_of_run(WORK, lines, "7")
     before = calibrated(A100, [sample])
     save(before, tmp_path / "speed.json")
-    assert load(tmp_path / "speed.json") == before
+    assert load(tmp_path / "speed.json") == (before, None)
     with pytest.raises(NotFoundError):
         load(tmp_path / "another.json")
 

@@ -47,7 +47,7 @@ def _fill(directory: Path, files: Mapping[str, bytes]) -> None:
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     manifest = msgspec.json.encode(Manifest("fsdpkit.catalogue/1", digests), order="deterministic")
     manifest = msgspec.json.format(manifest, indent=1) + b"\n"
-    for name, content in sorted((files | {MANIFEST: manifest}).items()):
+    for name, content in sorted({**files, MANIFEST: manifest}.items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb") as file:

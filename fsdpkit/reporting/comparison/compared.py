@@ -15,8 +15,10 @@ import msgspec
 import numpy as np
 
 from fsdpkit.errors import UsageError
+from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.efficiency import efficiency_of
+from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.series import Floats, Metrics, read_metrics
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import bounds_of
@@ -53,6 +55,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None
     memory_bytes: float | None
     """The largest that was logged."""
+    predictions: list[Prediction]
+    """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured."""
     granted_h: float | None
     """GPU-hours, or process-hours on a machine without."""
     trained_share: float | None
@@ -190,6 +194,7 @@ def _row(side: Side, states: States, now_s: float) -> Compared:
         step_time_s=_median(metrics, "step_time_s"),
         mfu=_median(metrics, "mfu"),
         memory_bytes=_largest(metrics, "memory_bytes"),
+        predictions=comparisons(run.paths, run.record, history, metrics),
         granted_h=spent.granted_h or None,
         trained_share=spent.trained_share,
         code=in_words(made_from) if made_from else None,

@@ -8,7 +8,7 @@ from fsdpkit.reporting.scales import number
 
 def rows(told: Comparison) -> list[list[str]]:
     """The head and a row for each run; columns that nobody has a value for are left out."""
-    head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "S/STEP", "MFU"]
+    head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "PLANNED", "S/STEP", "MFU"]
     head += ["GiB", "HOURS", "TRAINED"]
     cells = [_cells(one) for one in told.runs]
     used = [c for c in range(len(head)) if c < 2 or any(row[c] != ABSENT for row in cells)]
@@ -25,12 +25,19 @@ def _cells(one: Compared) -> list[str]:
         _shown(one.eval_loss, 4),
         _shown(one.best_eval_loss, 4),
         _shown(one.tokens_per_s),
+        _shown(_planned(one)),
         _shown(one.step_time_s),
         ABSENT if one.mfu is None else f"{one.mfu:.1%}",
         _shown(None if one.memory_bytes is None else one.memory_bytes / 2**30),
         _shown(one.granted_h),
         ABSENT if one.trained_share is None else f"{one.trained_share:.0%}",
     ]
+
+
+def _planned(one: Compared) -> float | None:
+    """Tokens/s as predicted of its newest job."""
+    newest = one.predictions[-1].figure("tokens_per_s") if one.predictions else None
+    return newest.predicted if newest else None
 
 
 def _shown(value: float | None, digits: int = 3) -> str:

@@ -20,10 +20,12 @@ from markupsafe import Markup
 
 from fsdpkit import __version__
 from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
 from fsdpkit.reporting.report.about import Training
 from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
 from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
+from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
 from fsdpkit.reporting.status.progress import steps_to_do
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _SPARK_POINTS = 60
 _MOST_EVENTS = 200
+_MOST_PREDICTED = 24
+"""Tables; an array may have thousands of tasks."""
 _MOST_BLOCKS = 400
 """In a lane of the timeline; of more every second is drawn, or every third, and so on."""
 
@@ -68,6 +72,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
         "facts": about.facts(run, detailed, job, states),
         "diagnosis": _diagnosis(run, array_task, trainings),
         "efficiency": _efficiency(run, trainings, states, bounds, now_s),
+        "predicted": _predicted(run, trainings),
         "settings": about.settings(job, made_from),
         "sources": about.sources(run, made_from),
         "command": about.command(run.record.command),
@@ -264,6 +269,53 @@ def _efficiency(
 def _time(hours: float, in_minutes: bool) -> str:
     value = hours * 60 if in_minutes else hours
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+# Predicted and measured
+
+
+@dataclass(frozen=True)
+class PredictedRows:
+    """One prediction of one training as a table; `title` where there are several."""
+
+    title: str
+    rows: tuple[tuple[str, str, str, str, str], ...]
+    told: str
+
+
+def _predicted(run: Run, trainings: Sequence[Training]) -> tuple[PredictedRows, ...] | None:
+    """None: nobody planned the run, which the page says; of the local cluster, which has no GPUs to
+    plan for, nothing is said."""
+    found = [
+        (one.history.array_task, each)
+        for one in trainings
+        for each in comparisons(run.paths, run.record, one.history, one.metrics)
+    ]
+    if not found:
+        return None if run.record.kind == "slurm" else ()
+    shown = found[:_MOST_PREDICTED]
+    return tuple(
+        PredictedRows(_title(task, each) if len(found) > 1 else "", _cells(each), _told(each))
+        for task, each in shown
+    )
+
+
+def _title(task: int | None, one: Prediction) -> str:
+    on = f"{one.nodes} nodes × {one.gpus} GPUs"
+    return on if task is None else f"Task {task}, {on}"
+
+
+def _cells(one: Prediction) -> tuple[tuple[str, str, str, str, str], ...]:
+    return tuple(cells(figure) for figure in one.figures)
+
+
+def _told(one: Prediction) -> str:
+    rests = f"; its speed rests on {one.rests_on}" if one.rests_on else ""
+    lines = f"the median of {one.lines} logged steps" if one.lines else "too few steps were logged"
+    return (
+        f"Predicted by fsdpkit plan on {moment(one.made_s)} for {one.nodes} nodes × {one.gpus} "
+        f"GPUs ({one.card}){rests}. Measured: {lines}."
+    )
 
 
 # Arrays

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from fsdpkit.errors import FsdpkitError, StorageError
+from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import Provenance, read_provenance
@@ -125,6 +126,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Read only for a single run."""
     tasks: list[Task] = []
     """Of an array, each that has started; read only for a single run."""
+    predictions: list[Prediction] = []
+    """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; of an array
+    `report` says it. Read only for a single run."""
     task_steps: list[int] | None = None
     """Of an array that runs, the fewest and the most steps that a running task has done, and how
     many there are to do (0: not known)."""
@@ -224,9 +228,21 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
         left_out=_left_out(paths, record, details),
         differences=differences(asked_for(paths), details),
         tasks=tasks if record.array is not None else [],
+        predictions=_predictions(paths, record),
         provenance=provenance,
         unread=[*status.unread, *unread, *_unreadable(paths, tasks)],
     )
+
+
+def _predictions(paths: RunPaths, record: RunRecord) -> list[Prediction]:
+    """Its metrics are read only where there is a plan to compare them with."""
+    if record.array is not None or not any(paths.dir.glob("plan*.json")):
+        return []
+    from fsdpkit.reporting.report.predicted import comparisons
+    from fsdpkit.reporting.series import read_metrics
+    from fsdpkit.runs.history import history_of
+
+    return comparisons(paths, record, history_of(paths, record), read_metrics(paths.task().metrics))
 
 
 def _with_task(status: Status, task: Task) -> Status:

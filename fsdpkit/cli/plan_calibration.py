@@ -1,0 +1,116 @@
+"""`fsdpkit plan --calibration`: what plans of speed rest on here, to be looked at and forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import table
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.forecast import By
+    from fsdpkit.planning.speed_learned import Basis
+    from fsdpkit.planning.speed_measured import Measured
+
+
+def show(gpu: str, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
+    """What was measured, and what of it counts for `gpu`. Raises FsdpkitError."""
+    from fsdpkit.planning.speed_learned import Machine, basis_of
+
+    records = by.records()
+    gone = _forgotten(records, forget)
+    records = [one for one in records if one.run not in gone]
+    machine = Machine.here(gpu, by.site)
+    basis = basis_of(records, machine)
+    if save_to is not None:
+        _save(basis, save_to, machine.torch)
+    if as_json:
+        _print_json(gpu, by, records, basis)
+        return 0
+    for run in gone:
+        click.echo(f"forgotten: {run}")
+    counted = [one for one in records if not one.forgotten]
+    if counted:
+        used = {*basis.used}
+        head = ["RUN", "OF", "SITE", "GPU", "TORCH", "SHAPE", "S/STEP", "USED"]
+        table(head, [_row(one, one.run in used) for one in counted])
+    click.echo(f"speed on {gpu}: {basis.words}")
+    for sentence in basis.left_out:
+        click.echo(f"left out: {sentence}")
+    if save_to is not None:
+        click.echo(f"written: {save_to}; others use it by --speed {save_to.name}")
+    return 0
+
+
+def _forgotten(records: Sequence[Measured], wanted: Sequence[str]) -> list[str]:
+    from fsdpkit.errors import NotFoundError
+    from fsdpkit.planning.speed_measured import forget
+
+    gone: list[str] = []
+    for name in wanted:
+        found = forget(records, name)
+        if not found and name != "all":
+            raise NotFoundError(f"--forget {name[:80]}: nothing of that run is on record")
+        gone += [one.run for one in found]
+    return gone
+
+
+def _row(one: Measured, used: bool) -> list[str]:
+    day = time.strftime("%Y-%m-%d", time.localtime(one.made_s))
+    return [
+        one.run,
+        day,
+        one.site,
+        one.gpu or "?",
+        one.torch.partition("+")[0] or "?",
+        f"{one.nodes} x {one.gpus}",
+        f"{one.step_s:.3g}" if one.step_s else "check" if one.training is None else "-",
+        "yes" if used else "no",
+    ]
+
+
+def _save(basis: Basis, path: Path, torch: str | None) -> None:
+    from fsdpkit.errors import StorageError
+    from fsdpkit.planning.speed_records import save
+
+    try:
+        save(basis.calibration, path, torch if basis.used else None)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _print_json(gpu: str, by: By, records: Sequence[Measured], basis: Basis) -> None:
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.json_plans import Calibrated, MeasuredRun
+
+    used = {*basis.used}
+    print_answer(
+        Calibrated(
+            gpu=gpu,
+            site=by.site,
+            rests_on=basis.words,
+            left_out=list(basis.left_out),
+            runs=[
+                MeasuredRun(
+                    run=one.run,
+                    made_s=one.made_s,
+                    site=one.site,
+                    gpu=one.gpu,
+                    torch=one.torch,
+                    nodes=one.nodes,
+                    gpus=one.gpus,
+                    step_s=one.step_s,
+                    in_node_gb_s=one.in_node_gb_s,
+                    between_gb_s=one.between_gb_s,
+                    tflop_s=one.tflop_s,
+                    used=one.run in used,
+                )
+                for one in records
+                if not one.forgotten
+            ],
+        )
+    )

@@ -1,0 +1,272 @@
+"""What finished runs and `fsdpkit check --nodes` have measured, one small file each, kept apart.
+
+`fsdpkit plan` looks at the newest runs of the directory of runs and keeps what each one says beside
+the remembered plans, so that it is still known when the run has been pruned. Only runs and files of
+this account are read, none is unpickled, and one that is not what it should be is as good as none.
+Which of them a plan goes by is decided in `speed_learned.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.planning.remembered import cache_directory
+from fsdpkit.planning.speed_records import preflight_figures, settled
+from fsdpkit.runs import node_report
+from fsdpkit.runs.history import Attempt, history_of
+from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.predicted import Line, Positive, predicted_of
+from fsdpkit.runs.reading import open_regular, parsed, read_bytes
+from fsdpkit.runs.record import Count, RunId, RunRecord, Time, load
+from fsdpkit.runs.store import all_runs
+
+MOST_RUNS = 60
+"""Of the newest runs that are looked at each time."""
+_MOST_KEPT = 400
+_MOST_BYTES = 1 << 20
+_TAIL_BYTES = 4 << 20
+"""Of metrics.jsonl: ten thousand lines and more."""
+_WELL = ("done", "stopped")
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run says of a machine's speed; of a preflight the last three figures."""
+
+    schema: Literal["fsdpkit.measured/1"] = "fsdpkit.measured/1"
+    run: RunId
+    made_s: Time
+    """When it was submitted, Unix time."""
+    site: Line
+    gpu: Line
+    """As the driver calls it, or the site's profile."""
+    torch: Line
+    nodes: Count
+    gpus: Count
+    """Per node."""
+    training: TrainingSettings | None = None
+    """What the T5 trainer read; None of a preflight."""
+    lines: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    """Logged steps that the next is the median of."""
+    step_s: Positive | None = None
+    tokens_per_step: Positive | None = None
+    """Of all ranks, as the run counted them."""
+    in_node_gb_s: Positive | None = None
+    between_gb_s: Positive | None = None
+    tflop_s: Positive | None = None
+    seen_s: Time = 0.0
+    """When its metrics had last been written to, Unix time: a run that went on is read again."""
+    problem: Line = ""
+    """Why nothing can be learned from it."""
+    forgotten: bool = False
+    """Whether somebody said that it shall not count."""
+
+
+def directory() -> Path:
+    return cache_directory() / "speed"
+
+
+def recorded() -> list[Measured]:
+    """All that is kept, the newest first."""
+    try:
+        names = sorted(os.listdir(directory()))
+    except OSError:
+        return []
+    found = [one for name in names if name.endswith(".json") and (one := _read(directory() / name))]
+    return sorted(found, key=lambda one: -one.made_s)[:_MOST_KEPT]
+
+
+def _read(path: Path) -> Measured | None:
+    try:
+        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=True), type=Measured)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if path.name == f"{found.run}.json" else None
+
+
+def keep(one: Measured) -> None:
+    """Write it down, if there is a place for it."""
+    path = directory() / f"{one.run}.json"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, msgspec.json.encode(one), private=True)
+    except OSError:
+        return  # a read-only home, a full disk: the next plan reads the run again
+
+
+def learn(runs: Path) -> list[Measured]:
+    """All that is known, with what the newest runs in the directory `runs` add to it."""
+    known = {one.run: one for one in recorded()}
+    try:
+        newest = all_runs(runs)[:MOST_RUNS]
+    except FsdpkitError:
+        newest = []
+    for path in newest:
+        before = known.get(path.name)
+        if before is not None and _written_s(path) <= before.seen_s:
+            continue
+        if (found := measured_by(path)) is not None:
+            if before is not None and before.forgotten:
+                found = msgspec.structs.replace(found, forgotten=True)
+            known[found.run] = found
+            keep(found)
+    return sorted(known.values(), key=lambda one: -one.made_s)
+
+
+def _written_s(run: Path) -> float:
+    try:
+        return os.lstat(RunPaths(run).task().metrics).st_mtime
+    except OSError:
+        return 0.0
+
+
+def forget(records: Sequence[Measured], wanted: str) -> list[Measured]:
+    """Let those named `wanted`, a run's ID or the end of it, or "all", no longer count."""
+    found = [
+        one
+        for one in records
+        if not one.forgotten and (wanted == "all" or one.run == wanted or one.run.endswith(wanted))
+    ]
+    for one in found:
+        keep(msgspec.structs.replace(one, forgotten=True))
+    return found
+
+
+def measured_by(run: Path) -> Measured | None:
+    """What the run says; None of one that is not this account's, has not ended, or failed: steps
+    on a node that was about to break are no measure. Never raises for what lies there."""
+    try:
+        found = os.lstat(run)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        record = load(run)
+        return _of(RunPaths(run), record)
+    except (OSError, FsdpkitError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _of(paths: RunPaths, record: RunRecord) -> Measured | None:
+    if record.array is not None or record.id != paths.dir.name:
+        return None  # tasks of an array share nothing that is known here but the shape
+    attempts = [
+        attempt
+        for attempt in history_of(paths, record).attempts
+        if attempt.number >= record.first_attempt
+    ]
+    if not attempts or not _ended_well(attempts[-1], record):
+        return None
+    newest = attempts[-1]
+    plain = Measured(
+        run=record.id,
+        made_s=record.created_s,
+        seen_s=_written_s(paths.dir),
+        site=record.site[:300],
+        gpu=_gpu(paths, newest)[:300],
+        torch=_torch(newest)[:300],
+        nodes=record.nodes,
+        gpus=record.ranks_per_node,
+    )
+    if (newest.dir / node_report.FILE).exists():
+        return _of_check(plain, node_report.load(newest.dir))
+    job = parsed(read_bytes(paths.job))
+    if not isinstance(table := job.get("training"), dict):
+        return None
+    training = _with_whole_paths(msgspec.convert(table, TrainingSettings), Path(record.work_dir))
+    began_s = min((a.began_s for a in attempts if a.began_s is not None), default=0.0)
+    lines = [line for line in _lines(paths.task().metrics) if line.get("time_s", 0) >= began_s]
+    known = msgspec.structs.replace(plain, training=training)
+    return _with_steps(known, lines)
+
+
+def _with_steps(plain: Measured, lines: Sequence[dict[str, Any]]) -> Measured:
+    pairs = [
+        (step_s, rate)
+        for line in lines
+        if (step_s := _number(line.get("step_time_s"))) is not None
+        and (rate := _number(line.get("tokens_per_s"))) is not None
+    ]
+    kept = settled(pairs)
+    if not kept:
+        return msgspec.structs.replace(
+            plain, problem=f"too short: {len(pairs)} steps were logged", lines=len(pairs)
+        )
+    return msgspec.structs.replace(
+        plain,
+        lines=len(kept),
+        step_s=statistics.median(step_s for step_s, _ in kept),
+        tokens_per_step=statistics.median(step_s * rate for step_s, rate in kept),
+    )
+
+
+def _of_check(plain: Measured, report: node_report.NodeReport) -> Measured:
+    names = {gpu.name for node in report.nodes for gpu in node.gpus if gpu.name}
+    gpu = names.pop()[:300] if len(names) == 1 else plain.gpu
+    inside, between, tflop_s = preflight_figures(report)
+    found = msgspec.structs.replace(
+        plain, gpu=gpu, in_node_gb_s=inside, between_gb_s=between, tflop_s=tflop_s
+    )
+    if report.device != "cuda":
+        return msgspec.structs.replace(found, problem="its ranks ran on CPU cores")
+    return found
+
+
+def _ended_well(attempt: Attempt, record: RunRecord) -> bool:
+    if attempt.ending is not None:
+        return attempt.ending.cause in _WELL
+    ended = record.ended or {}
+    return bool(ended) and all(state.get("state") == "COMPLETED" for state in ended.values())
+
+
+def _gpu(paths: RunPaths, attempt: Attempt) -> str:
+    """What all nodes call their GPUs; else what the job was planned for; else nothing."""
+    names = {node.findings.get("gpu_model") for node in attempt.nodes}
+    if len(names) == 1 and isinstance(name := names.pop(), str):
+        return name
+    planned = predicted_of(paths) if not names else None
+    return planned.card if planned else ""
+
+
+def _torch(attempt: Attempt) -> str:
+    for node in attempt.nodes:
+        software = node.findings.get("software")
+        if isinstance(software, dict) and isinstance(release := software.get("torch"), str):
+            return release
+    return ""
+
+
+def _with_whole_paths(training: TrainingSettings, work_dir: Path) -> TrainingSettings:
+    model = training.model
+    if model.pretrained:
+        model = msgspec.structs.replace(model, pretrained=str(work_dir / model.pretrained))
+    elif model.config:
+        model = msgspec.structs.replace(model, config=str(work_dir / model.config))
+    return msgspec.structs.replace(training, model=model)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Of the end of metrics.jsonl, those that are whole."""
+    with open_regular(path) as file:
+        older = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
+        file.seek(older)
+        content = file.read(_TAIL_BYTES)
+    for line in content.split(b"\n")[1 if older else 0 :]:
+        try:
+            found = parsed(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("time_s"), int | float):
+            yield found
+
+
+def _number(value: Any) -> float | None:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e18
+    return float(value) if fine else None

@@ -1,0 +1,141 @@
+"""A run's measured speed and memory, beside what was predicted when each of its jobs was submitted.
+
+A run that was resumed may have had several jobs on several numbers of nodes; each one's steps are
+compared with what was predicted of it (runs/predicted.py). Jobs of which the same was predicted, as
+chained ones, are one comparison.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fsdpkit.reporting.predictions import Figure, Prediction, What
+from fsdpkit.reporting.series import Flags, Floats, Metrics, read_metrics
+from fsdpkit.runs.history import History, history_of
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.predicted import Predicted, Span, predicted_of
+from fsdpkit.runs.record import RunRecord, jobs_of_attempts
+from fsdpkit.scheduling.run import Run
+
+FEWEST_LINES = 3
+
+
+def predictions(run: Run, array_task: int | None = None) -> dict[str, list[Prediction]]:
+    """Of the run, or of each task of an array, or of one; what has none is left out."""
+    tasks = run.record.array_tasks
+    wanted = [array_task] if array_task is not None else tasks if tasks is not None else [None]
+    found = {}
+    for task in wanted:
+        history = history_of(run.paths, run.record, task)
+        metrics = read_metrics(history.paths.metrics)
+        if each := comparisons(run.paths, run.record, history, metrics):
+            found["" if task is None else str(task)] = each
+    return found
+
+
+def comparisons(
+    paths: RunPaths, record: RunRecord, history: History, metrics: Metrics
+) -> list[Prediction]:
+    """Of one training, the oldest job's first."""
+    found: dict[str, tuple[Predicted, Flags]] = {}
+    newest = record.job_id
+    for job_id, mine in _lines_of_jobs(record, history, metrics):
+        predicted = predicted_of(paths, None if job_id == newest else job_id)
+        if predicted is None:
+            continue
+        known = found.get(predicted.name)
+        found[predicted.name] = (predicted, mine if known is None else known[1] | mine)
+    return [_compared(predicted, metrics, mine) for predicted, mine in found.values()]
+
+
+def _lines_of_jobs(
+    record: RunRecord, history: History, metrics: Metrics
+) -> list[tuple[str | None, Flags]]:
+    """Each job's id, and [steps] whether it logged the line: since its first attempt began, until
+    the next job's did."""
+    time_s = metrics.steps["time_s"]
+    if not record.earlier:
+        return [(record.job_id, np.ones(len(time_s), dtype=bool))]
+    numbers = [attempt.number for attempt in history.attempts]
+    jobs = jobs_of_attempts(record.jobs, numbers, history.array_task)
+    starts: list[tuple[float, str | None]] = []
+    for attempt in history.attempts:
+        job = jobs.get(attempt.number)
+        if job is not None and attempt.began_s is not None:
+            starts.append((attempt.began_s, job.job_id))
+    starts.sort(key=lambda start: start[0])
+    flags: dict[str | None, Flags] = {}
+    for place, (began_s, job_id) in enumerate(starts):
+        until_s = starts[place + 1][0] if place + 1 < len(starts) else np.inf
+        mine = (time_s >= began_s) & (time_s < until_s)
+        flags[job_id] = flags.get(job_id, np.zeros(len(time_s), dtype=bool)) | mine
+    for job in record.jobs:
+        if history.array_task is None or history.array_task in (job.array or []):
+            flags.setdefault(job.job_id, np.zeros(len(time_s), dtype=bool))
+    return list(flags.items())
+
+
+def _compared(predicted: Predicted, metrics: Metrics, mine: Flags) -> Prediction:
+    columns = metrics.steps
+    done = mine & ~metrics.superseded & np.isfinite(columns["step_time_s"])
+    done &= columns["step_time_s"] > 0
+    settled = np.flatnonzero(done)[int(done.sum()) // 3 :]
+
+    def median(name: str) -> float | None:
+        values = columns[name][settled]
+        values = values[np.isfinite(values) & (values > 0)]
+        return float(np.median(values)) if len(values) >= FEWEST_LINES else None
+
+    # Without what torch reserved on a GPU, `memory_bytes` is the process's, and nothing predicted.
+    on_gpu = mine & np.isfinite(columns["memory_reserved_bytes"])
+    figures = [
+        *_of_span("tokens_per_s", predicted.tokens_per_s, median("tokens_per_s")),
+        *_of_span("step_time_s", predicted.step_s, median("step_time_s")),
+        *_of_span("mfu", predicted.mfu, median("mfu")),
+        _figure("memory_bytes", predicted.allocated_bytes, _most(columns["memory_bytes"][on_gpu])),
+        _figure(
+            "memory_reserved_bytes",
+            predicted.reserved_bytes,
+            _most(columns["memory_reserved_bytes"][on_gpu]),
+        ),
+    ]
+    return Prediction(
+        nodes=predicted.nodes,
+        gpus=predicted.gpus,
+        card=predicted.card,
+        made_s=predicted.made_s,
+        source=predicted.source,
+        rests_on=predicted.rests_on,
+        lines=len(settled) if len(settled) >= FEWEST_LINES else 0,
+        figures=figures,
+    )
+
+
+def _of_span(what: What, span: Span | None, measured: float | None) -> list[Figure]:
+    return [] if span is None else [_figure(what, span.middle, measured, span.low, span.high)]
+
+
+def _figure(
+    what: What,
+    predicted: float,
+    measured: float | None,
+    low: float | None = None,
+    high: float | None = None,
+) -> Figure:
+    known = measured is not None and predicted > 0
+    return Figure(
+        what=what,
+        predicted=predicted,
+        low=low,
+        high=high,
+        measured=measured,
+        error=measured / predicted - 1 if known and measured is not None else None,
+        in_range=low <= measured <= high
+        if measured is not None and low is not None and high is not None
+        else None,
+    )
+
+
+def _most(values: Floats) -> float | None:
+    known = values[np.isfinite(values) & (values > 0)]
+    return float(known.max()) if len(known) else None

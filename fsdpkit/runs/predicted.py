@@ -1,0 +1,94 @@
+"""`plan.json`: what `fsdpkit plan` had predicted of a job when it was submitted.
+
+The submission copies it from what was remembered of the plan, so a report needs no planning, and
+shows what was known before the run, not what would be said today. A run whose job nobody planned
+has none. Whatever lies there was written by somebody: it is decoded with bounds, or is as good as
+none.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.layout import RunPaths, write_atomically
+from fsdpkit.runs.reading import read_bytes
+from fsdpkit.runs.record import Count, Time
+
+Positive = Annotated[float, Meta(gt=0, le=1e30)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
+Line = Annotated[str, Meta(max_length=300)]
+_MOST_BYTES = 1 << 16
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A prediction of speed: four times of five the truth lies within `low` and `high`."""
+
+    low: Positive
+    middle: Positive
+    high: Positive
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one job on so many GPUs. Bytes are of the fullest GPU; rates of the whole job."""
+
+    schema: Literal["fsdpkit.predicted/1"] = "fsdpkit.predicted/1"
+    name: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    """Of what the plan depends on: jobs of one name are one job to a plan."""
+    made_s: Time
+    """Unix time."""
+    nodes: Count
+    gpus: Count
+    """Per node."""
+    card: Line
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+    tokens_per_s: Span | None = None
+    """None where tokens are not known; then `samples_per_s` says how fast."""
+    samples_per_s: Span | None = None
+    step_s: Span | None = None
+    mfu: Span | None = None
+    """A share of the dense peak."""
+    source: Literal["tape", "closed form"] | None = None
+    """Where the speed's work is from."""
+    rests_on: Line = ""
+    """What the speed rests on: `published figures only`, or runs."""
+
+
+def save_predicted(paths: RunPaths, found: Predicted | None) -> None:
+    """Keep it beside the job; None: there is none, nor shall an older job's stay. Raises
+    StorageError."""
+    try:
+        if found is None:
+            paths.plan.unlink(missing_ok=True)
+        else:
+            write_atomically(
+                paths.plan, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+            )
+    except OSError as error:
+        raise StorageError(f"{paths.plan} cannot be written: {error.strerror}") from error
+
+
+def predicted_of(paths: RunPaths, job_id: str | None = None) -> Predicted | None:
+    """Of the run's newest job, or of an earlier one by its id; None if nothing usable is there."""
+    path = paths.plan
+    if job_id is not None:
+        if not re.fullmatch(r"\d{1,18}", job_id):
+            return None
+        path = path.with_name(f"{path.stem}.{job_id}{path.suffix}")
+    return read_predicted(path)
+
+
+def read_predicted(path: Path) -> Predicted | None:
+    try:
+        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES), type=Predicted)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    spans = (found.tokens_per_s, found.samples_per_s, found.step_s, found.mfu)
+    in_order = all(s is None or s.low <= s.middle <= s.high for s in spans)
+    return found if in_order else None

@@ -1,0 +1,403 @@
+"""Plans learn from what runs measured: of such GPUs, this torch and this cluster, if it agrees."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdpkit.config.training import TrainingSettings, load_settings
+from fsdpkit.errors import ConfigError
+from fsdpkit.planning.efficiency import Value, machine_for
+from fsdpkit.planning.forecast import By
+from fsdpkit.planning.speed import FOUR_OF_FIVE
+from fsdpkit.planning.speed_calibration import doubt_of, uncalibrated
+from fsdpkit.planning.speed_learned import PUBLISHED, Basis, Machine, basis_of
+from fsdpkit.planning.speed_measured import (
+    Measured,
+    directory,
+    forget,
+    learn,
+    measured_by,
+    recorded,
+)
+from fsdpkit.planning.speed_outliers import fitted
+from fsdpkit.planning.speed_records import save
+from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.speed_settings import work_of_settings
+from fsdpkit.planning.work import Work
+from fsdpkit.runs import node_report
+from fsdpkit.runs.node_report import GpuState, Node, NodeReport, RankSpeed
+from fsdpkit.scheduling.run import Run
+from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains, write_lines
+
+TORCH = "2.13.0+cu130"
+NVML = "NVIDIA H100 80GB HBM3"
+HERE = Machine("H100-80", "delta", TORCH)
+TRUE = (
+    uncalibrated(machine_for("h100"))
+    .machine.replace(
+        matmul_share=Value(0.45, 1, ""),
+        memory_bytes=Value(1.9e12, 1, ""),
+        node_bytes=Value(40e9, 1, ""),
+    )
+    .rates()
+)
+"""A machine that is not what figures say: what is learned has to find it."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def settings(preset: str = "small", batch: int = 8) -> TrainingSettings:
+    layers = ["model.num_layers=2", "model.num_decoder_layers=2"]
+    return load_settings({}, [f"model.preset=t5-v1.1-{preset}", f"batch_size={batch}", *layers])
+
+
+def work(training: TrainingSettings, nodes: int, gpus: int) -> Work:
+    return work_of_settings(training, nodes, gpus)
+
+
+def record(name: str, nodes: int = 2, gpus: int = 4, slower: float = 1.0, **how) -> Measured:
+    training = settings(**{k: how.pop(k) for k in ("preset", "batch") if k in how})
+    step = work(training, nodes, gpus)
+    plain = Measured(
+        run=name,
+        made_s=T0,
+        site="delta",
+        gpu=NVML,
+        torch=TORCH,
+        nodes=nodes,
+        gpus=gpus,
+        training=training,
+        lines=20,
+        step_s=slower * simulate(step, TRUE).step_s,
+        tokens_per_step=step.tokens * step.ranks,
+    )
+    return msgspec.structs.replace(plain, **how)
+
+
+SHAPES = {
+    "a": {"nodes": 2, "gpus": 4, "preset": "large"},
+    "b": {"nodes": 1, "gpus": 1, "preset": "base", "batch": 64},
+    "c": {"nodes": 8, "gpus": 8, "preset": "base", "batch": 16},
+    "d": {"nodes": 1, "gpus": 4, "preset": "large", "batch": 32},
+}
+UNSEEN = ({"preset": "large", "batch": 16}, 4, 4)
+
+
+def error(basis: Basis) -> float:
+    """Of the step of a job that nobody has run, how far off it is predicted."""
+    how, nodes, gpus = UNSEEN
+    step = work(settings(**how), nodes, gpus)
+    rates = basis.calibration.machine.rates()
+    return simulate(step, rates).step_s / simulate(step, TRUE).step_s - 1
+
+
+def spread(basis: Basis) -> float:
+    how, nodes, gpus = UNSEEN
+    return FOUR_OF_FIVE * doubt_of(work(settings(**how), nodes, gpus), basis.calibration)
+
+
+def four(**slower: float) -> list[Measured]:
+    return [record(name, slower=slower.get(name, 1.0), **SHAPES[name]) for name in SHAPES]
+
+
+def test_runs_of_other_shapes_teach_what_an_unseen_job_takes_and_the_range_narrows():
+    before, after = basis_of([], HERE), basis_of(four(), HERE)
+    assert before.words == PUBLISHED
+    assert after.words == "calibrated by 4 runs on delta"
+    assert set(after.used) == {"a", "b", "c", "d"}
+    assert abs(error(before)) > 0.2
+    assert abs(error(after)) < 0.05
+    assert spread(after) < spread(before) / 2
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_run_on_a_broken_node_is_left_out_and_named(name):
+    found = basis_of(four(**{name: 3.0}), HERE)
+    assert name not in found.used
+    assert len(found.used) == 3
+    assert any(f"{name}: " in sentence and "slower" in sentence for sentence in found.left_out)
+    assert abs(error(found)) < 0.1
+
+
+def test_what_several_runs_agree_on_is_believed_however_far_it_is():
+    """Three large models of one kind, all of them three times slower than the machine is."""
+    alike = [{"batch": 8}, {"batch": 16}, {"batch": 32}]
+    runs = [record(f"r{n}", slower=3.0, preset="large", **how) for n, how in enumerate(alike)]
+    alone = basis_of(runs[2:], HERE)
+    assert alone.words == PUBLISHED
+    found = basis_of(runs, HERE)
+    assert len(found.used) == 3
+    assert error(found) == pytest.approx(2.0, abs=0.3)
+
+
+def test_a_single_run_far_beyond_what_figures_allow_teaches_nothing():
+    found = basis_of([record("a", slower=8.0, **SHAPES["a"])], HERE)
+    assert found.words == PUBLISHED
+    assert "times slower" in found.left_out[0]
+    assert spread(found) == spread(basis_of([], HERE))
+
+
+def test_of_two_runs_that_disagree_the_faster_counts():
+    pair = [record("a", slower=4.0, **SHAPES["a"]), record("d", preset="large", batch=32)]
+    assert basis_of(pair, HERE).used == ("d",)
+
+
+def test_of_one_job_the_middle_counts_and_those_held_up_are_named():
+    runs = [record(f"r{n}", slower=s, **SHAPES["a"]) for n, s in enumerate((1, 1.02, 0.99, 2.5))]
+    found = basis_of(runs, HERE)
+    assert set(found.used) == {"r0", "r1", "r2"}
+    assert any("r3: 2.5 times slower than other runs of its job" in s for s in found.left_out)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"torch": "2.12.1"}, "1 record of torch 2.12.1: this is 2.13.0+cu130"),
+        ({"gpu": "NVIDIA A100-SXM4-80GB"}, "1 record of NVIDIA A100-SXM4-80GB: this is H100-80"),
+        ({"site": "other"}, "1 record of other: this is delta"),
+        ({"gpu": ""}, "which GPUs it ran on is not on record"),
+        ({"torch": ""}, "not on record"),
+        ({"problem": "too short: 3 steps were logged"}, "too short: 3 steps"),
+        ({"tokens_per_step": 10.0}, "of the tokens that its settings say"),
+        ({"step_s": 1e-9}, "faster than the GPU's peak"),
+        ({"step_s": None}, "not timed"),
+    ],
+    ids=["torch", "GPU", "cluster", "no GPU", "no torch", "short", "tokens", "impossible", "none"],
+)
+def test_what_is_of_something_else_is_left_out_and_that_is_said(change, said):
+    found = basis_of([record("a", **{**SHAPES["a"], **change})], HERE)
+    assert found.words == PUBLISHED
+    assert said in found.left_out[0]
+
+
+def test_on_no_cluster_that_is_known_nothing_of_another_counts():
+    assert basis_of(four(), Machine("H100-80", None, TORCH)).words == PUBLISHED
+    assert basis_of(four(), Machine("H100-80", "delta", None)).words == PUBLISHED
+
+
+def check(name: str, between: float, inside: float = 300.0, tflop_s: float = 600.0) -> Measured:
+    plain = record(name)
+    return msgspec.structs.replace(
+        plain,
+        training=None,
+        step_s=None,
+        tokens_per_step=None,
+        between_gb_s=between,
+        in_node_gb_s=inside,
+        tflop_s=tflop_s,
+    )
+
+
+def test_checks_of_nodes_count_by_their_middle_so_that_one_bad_day_does_not():
+    found = basis_of([check("k", 45.0), check("l", 4.0), check("m", 44.0)], HERE)
+    assert found.words == "calibrated by 3 checks of nodes on delta"
+    assert found.calibration.machine.values["node_bytes"].value == 44e9
+    both = basis_of([check("k", 45.0), *four()], HERE)
+    assert both.words == "calibrated by 4 runs and 1 check of nodes on delta"
+
+
+def test_the_largest_set_that_agrees_counts_even_with_two_of_six_slow():
+    samples = [*four(a=3.0, d=3.0), record("e", 4, 4, preset="base"), record("f", 2, 8)]
+    found = basis_of(samples, HERE)
+    assert set(found.used) == {"b", "c", "e", "f"}
+
+
+def test_nothing_measured_changes_nothing():
+    before = uncalibrated(machine_for("h100"))
+    assert fitted(before, []) == (before, ())
+
+
+# From runs
+
+
+def run_of(top: Path, name: str, *, steps: int = 30, cause: str = "done", **how) -> Run:
+    training = how.pop("training", settings("large"))
+    step = work(training, 2, 4)
+    seconds = how.pop("slower", 1.0) * simulate(step, TRUE).step_s
+    job = {"name": name, "training": json.loads(msgspec.json.encode(training))}
+    run = made_run(top / name, ranks_per_node=4, job=job, site="delta", **how)
+    task = run.paths.task()
+    starts(task, 0, T0)
+    for node in range(2):
+        (task.attempt(0).node_events(node)).unlink()
+        ready = {"event": "node-ready", "node": f"n{node}", "gpu_model": NVML}
+        ready |= {"time_s": T0 + 5, "software": {"torch": TORCH}}
+        write_lines(task.attempt(0).node_events(node), ready)
+    launches(task, 0, T0 + 10)
+    rate = step.tokens * step.ranks / seconds
+    at_s = trains(task, 1, steps, T0 + 10, step_s=seconds, tokens_per_s=rate) if steps else T0
+    ends(task, 0, at_s, cause=cause)
+    return run
+
+
+def test_a_finished_run_is_read_kept_and_known_when_it_has_been_pruned(tmp_path):
+    run = run_of(tmp_path / "runs", "t5-1")
+    (found,) = learn(tmp_path / "runs")
+    assert (found.gpu, found.torch, found.site) == (NVML, TORCH, "delta")
+    assert basis_of([found], HERE).words == "calibrated by 1 run on delta"
+    for path in sorted(run.dir.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    run.dir.rmdir()
+    assert learn(tmp_path / "runs") == [found]
+    assert os.stat(directory()).st_mode & 0o077 == 0
+
+
+def test_the_plan_of_the_same_machine_goes_by_it_unless_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    run_of(tmp_path / "runs", "t5-1")
+    by = By(runs=tmp_path / "runs", site="delta")
+    assert by.basis("H100-80").words == "calibrated by 1 run on delta"
+    assert msgspec.structs.asdict(by.basis("H100-80").calibration)["samples"] == ("t5-1",)
+    published = By(learned=False, runs=tmp_path / "runs", site="delta")
+    assert published.basis("H100-80").words == PUBLISHED
+
+
+@pytest.mark.parametrize("cause", ["crash", "hang", "node-failure", "out-of-memory"])
+def test_a_run_that_failed_is_no_measure(tmp_path, cause):
+    assert measured_by(run_of(tmp_path, "t5-1", cause=cause).dir) is None
+
+
+def test_three_steps_are_too_few_and_that_is_said(tmp_path):
+    run_of(tmp_path / "runs", "t5-1", steps=3)
+    found = basis_of(learn(tmp_path / "runs"), HERE)
+    assert found.words == PUBLISHED
+    assert "too short: 3 steps were logged" in found.left_out[0]
+
+
+def test_a_run_that_goes_on_is_read_again(tmp_path):
+    run = run_of(tmp_path / "runs", "t5-1", steps=3)
+    learn(tmp_path / "runs")
+    trains(run.paths.task(), 4, 30, T0 + 50, step_s=0.5, tokens_per_s=1000.0)
+    later = T0 + 10_000_000
+    os.utime(run.paths.task().metrics, (later, later))
+    (found,) = learn(tmp_path / "runs")
+    assert found.problem == ""
+    assert found.lines == 20
+
+
+def test_what_somebody_forgot_stays_forgotten_though_the_run_is_still_there(tmp_path):
+    run_of(tmp_path / "runs", "t5-1")
+    run_of(tmp_path / "runs", "t5-2", slower=1.01)
+    gone = forget(learn(tmp_path / "runs"), "t5-1")
+    assert [one.run for one in gone] == ["t5-1"]
+    assert basis_of(learn(tmp_path / "runs"), HERE).used == ("t5-2",)
+    forget(learn(tmp_path / "runs"), "all")
+    assert basis_of(learn(tmp_path / "runs"), HERE).words == PUBLISHED
+
+
+def report(**changed) -> NodeReport:
+    nodes = [
+        Node(
+            name=f"n{n}",
+            cpus=8,
+            memory_total_gb=100,
+            memory_available_gb=90,
+            clock_offset_s=0,
+            clock_error_s=0,
+            gpus=[GpuState(index=0, name=NVML)],
+            ranks=[RankSpeed(rank=n, matmul_tflop_s=600.0)],
+            in_node_gb_s=300.0,
+        )
+        for n in range(3)
+    ]
+    plain = NodeReport(created_s=0, device="cuda", message_mib=64, nodes=nodes, seconds=1)
+    return msgspec.structs.replace(plain, all_nodes_gb_s=40.0, **changed)
+
+
+def test_a_check_of_nodes_is_learned_without_the_node_that_it_calls_slow(tmp_path):
+    run = run_of(tmp_path / "runs", "check-1", steps=0)
+    slow = report().nodes[0]
+    slow = msgspec.structs.replace(slow, name="bad", ranks=[RankSpeed(rank=9, matmul_tflop_s=60)])
+    node_report.save(report(nodes=[*report().nodes, slow]), run.paths.task().attempt(0).dir)
+    (found,) = learn(tmp_path / "runs")
+    assert (found.tflop_s, found.in_node_gb_s) == (600.0, 300.0)
+    assert found.between_gb_s is None  # all nodes together had the slow one among them
+    assert "1 check of nodes" in basis_of([found], HERE).words
+
+
+def test_a_check_on_cpu_cores_says_nothing_of_gpus(tmp_path):
+    run = run_of(tmp_path / "runs", "check-1", steps=0)
+    node_report.save(report(device="cpu"), run.paths.task().attempt(0).dir)
+    assert basis_of(learn(tmp_path / "runs"), HERE).words == PUBLISHED
+
+
+# Whatever lies there
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\x80\x04\x95pickle", b"[" * 99_999, b'{"schema":"fsdpkit.measured/9"}', b"null"],
+)
+def test_files_that_are_no_records_are_as_good_as_none(tmp_path, content):
+    run_of(tmp_path / "runs", "t5-1")
+    learn(tmp_path / "runs")
+    (directory() / "t5-1.json").write_bytes(content)
+    assert recorded() == []
+    assert len(learn(tmp_path / "runs")) == 1
+
+
+def test_a_record_under_another_name_or_behind_a_link_is_none(tmp_path):
+    run_of(tmp_path / "runs", "t5-1")
+    learn(tmp_path / "runs")
+    (directory() / "t5-1.json").rename(directory() / "t5-9.json")
+    (directory() / "t5-1.json").symlink_to(directory() / "t5-9.json")
+    assert recorded() == []
+
+
+def test_runs_behind_links_or_of_others_are_not_read(tmp_path, monkeypatch):
+    run = run_of(tmp_path / "theirs", "t5-1")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "t5-1").symlink_to(run.dir)
+    assert learn(tmp_path / "runs") == []
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert measured_by(run.dir) is None
+
+
+@pytest.mark.parametrize("name", ["run.json", "job.json", "metrics.jsonl", "attempt-0"])
+def test_half_of_a_run_is_read_without_an_error(tmp_path, name):
+    run = run_of(tmp_path / "runs", "t5-1")
+    path = run.dir / name
+    if path.is_dir():
+        (path / "ending.json").write_bytes(b"\xff{")
+    else:
+        path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 3] + b"\xff\x00{")
+    for one in learn(tmp_path / "runs"):
+        basis_of([one], HERE)
+
+
+def test_a_read_only_home_costs_nothing_but_the_memory(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    run_of(tmp_path / "runs", "t5-1")
+    assert basis_of(learn(tmp_path / "runs"), HERE).used == ("t5-1",)
+    assert recorded() == []
+
+
+def test_no_directory_of_runs_is_no_error(tmp_path):
+    assert learn(tmp_path / "none") == []
+
+
+# A calibration that somebody wrote down
+
+
+def test_a_file_of_other_gpus_or_another_torch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+    found = basis_of(four(), HERE)
+    path = tmp_path / "delta.json"
+    save(found.calibration, path, TORCH)
+    by = By(file=path, site="delta")
+    assert by.basis("H100-80").calibration == found.calibration
+    assert by.basis("H100-80").words == "delta.json, fitted to 4 runs"
+    with pytest.raises(ConfigError, match="a calibration of H100-80, and this is A100-80"):
+        by.basis("A100-80")
+    save(found.calibration, path, "2.12.0")
+    with pytest.raises(ConfigError, match=r"of torch 2\.12\.0, and this is 2\.13"):
+        by.basis("H100-80")
