@@ -104,7 +104,7 @@ def answer(message: str, files: Files) -> str:
         asked = msgspec.json.decode(message, type=Asked)
         _check(asked)
         files.lay(asked)
-        with stand_in(asked.surroundings):
+        with stand_in(asked.surroundings, verified=True):
             answered = dry_run(asked.words)
     except (msgspec.MsgspecError, OSError, ValueError) as error:
         answered = Answered(70, "", f"the page cannot ask for this: {error}\n")
@@ -120,7 +120,7 @@ def memory(message: str, files: Files) -> str:
         asked = msgspec.json.decode(message, type=Asked)
         _check(asked)
         files.lay(asked)
-        with stand_in(asked.surroundings):
+        with stand_in(asked.surroundings, verified=True):
             return _least_memory(asked.words)
     except (msgspec.MsgspecError, OSError, ValueError, FsdpkitError):
         return ""

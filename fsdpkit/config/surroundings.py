@@ -18,6 +18,7 @@ from typing import Literal
 
 VARIABLES = (
     "CONDA_EXE",
+    "FSDPKIT_CHANNEL",
     "FSDPKIT_CLUSTER",
     "FSDPKIT_CONFIG_DIR",
     "FSDPKIT_RUNS",
@@ -93,6 +94,7 @@ def of_this_process(*, expedites: bool = False) -> Surroundings:
 
 
 _standing: Surroundings | None = None
+_verified = False
 
 
 def stood_in() -> Surroundings | None:
@@ -101,19 +103,28 @@ def stood_in() -> Surroundings | None:
     return _standing
 
 
+def verified_before() -> bool:
+    """Whether the signatures of all files here were verified when a page was built of them: a page
+    has no ssh-keygen, and no other user."""
+    return _verified
+
+
 @contextmanager
-def stand_in(surroundings: Surroundings) -> Iterator[None]:
+def stand_in(surroundings: Surroundings, *, verified: bool = False) -> Iterator[None]:
     """Let what follows find these surroundings, in a process that does nothing else meanwhile.
 
     The directory and the variables become the process's own, for the standard library reads them,
-    too. Raises OSError if there is no such directory.
+    too. verified: see `verified_before`. Raises OSError if there is no such directory.
     """
-    global _standing
+    global _verified
     before = _standing, os.getcwd(), {n: os.environ[n] for n in VARIABLES if n in os.environ}
+    was_verified = _verified
     _enter(surroundings, surroundings.work_dir, surroundings.variables)
+    _verified = verified
     try:
         yield
     finally:
+        _verified = was_verified
         _enter(*before)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fsdpkit.config import assets
+from fsdpkit.config.published.index import KINDS, published_dir
 
 _ENTRY = (
     *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.submit", "fsdpkit.config.trust"),
@@ -96,14 +97,15 @@ def _imports(tree: ast.AST, *, inside_functions: bool) -> Iterator[str]:
 
 def folder(top: Path) -> dict[str, bytes]:
     """The files of one folder that a dry run may read, by path: whatever it keeps as TOML, JSON or
-    parts of templates, but for what tests expect."""
+    parts of templates, but for what tests expect; of what it publishes every file, as signed."""
     wanted = [path for end in _READ for path in top.glob(f"*{end}")]
     for room in ("jobs", "site", "templates"):
         wanted += [path for end in _READ for path in (top / room).rglob(f"*{end}")]
-    names = {
-        path.relative_to(top).as_posix(): path for path in wanted if "golden" not in path.parts
-    }
-    return _contents(names)
+    wanted = [path for path in wanted if "golden" not in path.relative_to(top).parts]
+    published = published_dir(top)
+    wanted += [published / "index"]
+    wanted += [path for kind in KINDS for path in (published / kind).rglob("*")]
+    return _contents({path.relative_to(top).as_posix(): path for path in wanted})
 
 
 def scripts(entries: Iterable[Path]) -> dict[str, bytes]:
