@@ -1,4 +1,4 @@
-"""What a centre published and signed, on its pages: the same script, though a page verifies none."""
+"""What a centre signed, on its pages: the same script, though a page verifies nothing."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fsdpkit.publishing.catalogue.bundle import own_modules
 from fsdpkit.scheduling.submission import Request, plan, script_of
 
 NOT_OF_A_SCRIPT = {
-    "FSDPKIT_ALLOWED_SIGNERS": "whose signatures count: whether there is a script, not what it says",
+    "FSDPKIT_ALLOWED_SIGNERS": "whether there is a script, not what it says",
     "FSDPKIT_STATE_DIR": "what the person has seen of a centre before",
     "XDG_STATE_HOME": "the same",
     "FSDPKIT_TASK_DIR": "where a rank of a running job writes",
