@@ -2,6 +2,7 @@
 
     fsdpkit submit examples/own-model/train.py --nodes 2 --gpus 4
     torchrun --nproc-per-node 2 examples/own-model/train.py 20   # steps
+    fsdpkit plan --gpu h100-80 --model examples/own-model/train.py:planned
 
 Copy it; put your module in the place of `Decoder` and your data in that of `windows`.
 """
@@ -53,47 +54,74 @@ def fill(name: str, tensor: Tensor, generator: Generator) -> None:
         tensor.normal_(0.0, 0.02, generator=generator)
 
 
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-paths = training.TaskPaths.of_this_job("own-model-run")
-with training.process_group() as ranks:
-    text = torch.tensor(list("\n".join(topics.values()).encode()))
-    windows = text.unfold(0, CONTEXT + 1, CONTEXT)  # neighbours share a byte: a target, then input
-    share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
-    sampler = training.GlobalOrderSampler(windows, seed=SEED, **share)
-    groups = training.GlobalBatches(sampler, BATCH, drop_last=True)
-    loader = DataLoader(windows, batch_sampler=groups)
+def forward(model: nn.Module, tokens: Tensor) -> Tensor:  # int64 [B, T + 1] → the sum of losses
+    scores, targets = model(tokens[:, :-1]), tokens[:, 1:]
+    return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten(), reduction="sum")
 
-    with torch.device("meta"):  # without memory: each rank fills its own shard only
+
+def planned() -> dict[str, object]:
+    """What fsdpkit plan --model examples/own-model/train.py:planned asks for: does it fit?"""
+    with torch.device("meta"):
         model = Decoder()
-    sharding = training.ShardingSettings(strategy="full_shard")
-    precision = training.PrecisionSettings(param="auto")  # bfloat16 on GPUs
-    model = training.shard(model, sharding, precision, ranks, blocks=[Block], fill=fill, seed=SEED)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
+    return {
+        "model": model,
+        "batch": torch.zeros(BATCH, CONTEXT + 1, dtype=torch.int64),  # of one rank and step
+        "forward": forward,
+        "blocks": [Block],
+    }
 
-    saves = training.Checkpointer(paths, ranks, model, optimizer)
-    progress = saves.resume() or training.Progress()
-    metrics = training.Metrics(paths, ranks, progress.tokens, planned_steps=steps)
-    stop, stopping = training.StopRequest(paths, ranks), False
-    clock = training.SaveClock(ranks, every_minutes=0, paths=paths, every_steps=100)
-    votes = training.Votes(ranks, stop, clock)
-    batches = training.endless(loader, progress)
-    while progress.step < steps and not stopping:
-        tokens = next(batches).to(ranks.device)
-        scores, targets = model(tokens[:, :-1]), tokens[:, 1:]
-        loss = F.cross_entropy(scores.float().flatten(0, 1), targets.flatten(), reduction="sum")
-        (count,) = votes.sum(targets.numel())
-        (loss * (ranks.world_size / count).float()).backward()  # a token weighs the same everywhere
-        grad_norm = training.clip_gradients(model, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        progress.step += 1
-        metrics.step(loss, count, count)
-        stopping = stop.agreed()
-        if progress.step % 10 == 0:
-            line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)
-            ranks.say(f"step {progress.step}  loss {line['loss']:.3f}")
-        if clock.due(progress.step, last=progress.step == steps, stopping=stopping):
-            progress.tokens = metrics.settle()
-            saves.save(progress)
-    saves.close()
-sys.exit(training.STOPPED_EARLY if stopping else 0)
+
+def main() -> int:
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    paths = training.TaskPaths.of_this_job("own-model-run")
+    with training.process_group() as ranks:
+        text = torch.tensor(list("\n".join(topics.values()).encode()))
+        windows = text.unfold(
+            0, CONTEXT + 1, CONTEXT
+        )  # neighbours share a byte: a target, then input
+        share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
+        sampler = training.GlobalOrderSampler(windows, seed=SEED, **share)
+        groups = training.GlobalBatches(sampler, BATCH, drop_last=True)
+        loader = DataLoader(windows, batch_sampler=groups)
+
+        with torch.device("meta"):  # without memory: each rank fills its own shard only
+            model = Decoder()
+        sharding = training.ShardingSettings(strategy="full_shard")
+        precision = training.PrecisionSettings(param="auto")  # bfloat16 on GPUs
+        model = training.shard(
+            model, sharding, precision, ranks, blocks=[Block], fill=fill, seed=SEED
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
+
+        saves = training.Checkpointer(paths, ranks, model, optimizer)
+        progress = saves.resume() or training.Progress()
+        metrics = training.Metrics(paths, ranks, progress.tokens, planned_steps=steps)
+        stop, stopping = training.StopRequest(paths, ranks), False
+        clock = training.SaveClock(ranks, every_minutes=0, paths=paths, every_steps=100)
+        votes = training.Votes(ranks, stop, clock)
+        batches = training.endless(loader, progress)
+        while progress.step < steps and not stopping:
+            tokens = next(batches).to(ranks.device)
+            loss = forward(model, tokens)
+            (count,) = votes.sum(tokens[:, 1:].numel())
+            (
+                loss * (ranks.world_size / count).float()
+            ).backward()  # a token weighs the same everywhere
+            grad_norm = training.clip_gradients(model, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            progress.step += 1
+            metrics.step(loss, count, count)
+            stopping = stop.agreed()
+            if progress.step % 10 == 0:
+                line = metrics.log(progress.step, lr=LR, grad_norm=grad_norm)
+                ranks.say(f"step {progress.step}  loss {line['loss']:.3f}")
+            if clock.due(progress.step, last=progress.step == steps, stopping=stopping):
+                progress.tokens = metrics.settle()
+                saves.save(progress)
+        saves.close()
+    return training.STOPPED_EARLY if stopping else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -46,6 +46,13 @@ class Memory(Struct, frozen=True, kw_only=True):
     optimizer_bytes: int
     gathered_bytes: int
     """Gathered weights and messages, most at once."""
+    gathered_by_unit: dict[str, int]
+    kept_for_backward: dict[str, int]
+    """Activations and scores when backward begins, by layer."""
+    kept_in_checkpointed_layers: dict[str, int]
+    """Of it what layers keep inside that are computed again; empty if all is well."""
+    least_total_bytes: int | None
+    """With all that depends on values as small as it can be; null: nothing does."""
     host_bytes: int
     """Host memory that each rank's tensors take."""
 
@@ -55,7 +62,9 @@ class OnePlan(Struct, frozen=True, kw_only=True):
 
     sets: list[str]
     """KEY=VALUE on top of what was asked for."""
-    fit: Literal["fits", "tight", "does not fit", "refused"]
+    fit: Literal["fits", "tight", "does not fit", "not known", "refused"]
+    lower_bound: bool = False
+    """Whether something could not be followed, as the notes say: it takes at least as much."""
     memory: Memory | None = None
     refused: str | None = None
     notes: list[str] = []
@@ -151,11 +160,16 @@ def _one(sets: list[str], found: Verdict | str) -> OnePlan:
         weights_bytes=found.weights,
         optimizer_bytes=found.optimizer,
         gathered_bytes=found.gathered,
+        gathered_by_unit=found.units,
+        kept_for_backward=found.kept.by_layer,
+        kept_in_checkpointed_layers=found.kept.inside,
+        least_total_bytes=found.least,
         host_bytes=ran.host,
     )
     return OnePlan(
         sets=sets,
         fit=found.fit,
+        lower_bound=found.is_lower_bound,
         memory=memory,
         notes=list(found.notes),
         sources=dict(around.sources),

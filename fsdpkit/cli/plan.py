@@ -37,8 +37,8 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
 @grouped(
     WHAT,
     "--model",
-    metavar="FILE.py:FUNCTION",
-    help="A function that gives a model and a batch, in the place of the job's T5.",
+    metavar="FILE.py:FUNCTION|DIRECTORY",
+    help="In the place of the job's T5: what a function gives, or a transformers model.",
 )
 @grouped(
     "Resources",
@@ -149,7 +149,8 @@ def command(
       fsdpkit plan --gpu 48 --model train.py:planned
 
     One rank's training step runs here without values and without a GPU: seconds to a minute.
-    Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not.
+    Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not
+    or nobody knows.
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.planning import plans, speed_words, words
@@ -192,20 +193,23 @@ def command(
             _print(words.rows(compared))
         return 0
     if most:
-        found = plans.most(ask, most, _start(ask(), most))
+        now = ask()
+        start, values = _start(now, most), plans.candidates(now, most)
+        found = plans.most(ask, most, values, start)
         if found is None:
-            click.echo(f"{most}: not even 1 fits")
+            click.echo(f"{most}: not even {values[0]} fits")
             return 1
-        number, largest = found
         if as_json:
-            _answer([((f"{most}={number}",), largest)])
+            _answer([((f"{most}={found.number}",), found.plan)])
         else:
-            click.echo(f"{most} = {number} fits, the most that was found")
-            _print(words.table(largest))
+            beyond = "" if found.beyond is None else f", {found.beyond} does not"
+            click.echo(f"{most} = {found.number} fits{beyond}")
+            _print(words.table(found.plan))
         return 0
     one = plans.plan(ask())
     expected = forecast(one.asked, by, one.tape)
-    better = [] if one.fit == "fits" else list(plans.what_would_fit(ask, one.asked))
+    open_ended = one.fit in ("fits", "not known")
+    better = [] if open_ended else list(plans.what_would_fit(ask, one.asked))
     own = model is not None
     if not own or (args := args_alone(job, options)) is not None:
         plans.keep(one, [sets for sets, _ in better], expected, args if own else None)
@@ -224,9 +228,9 @@ def command(
             ((sets, fitting),) = better
             how = " ".join(f"--set {each}" for each in sets)
             click.echo(f"would fit: {how} ({words.headline(fitting)})")
-        elif one.fit != "fits":
+        elif not open_ended:
             click.echo("nothing tried here fits: use more GPUs, or training.sharding.cpu_offload")
-    return 0 if one.fit != "does not fit" else 1
+    return 1 if one.fit in ("does not fit", "not known") else 0
 
 
 def asked(

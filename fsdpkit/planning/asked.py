@@ -50,7 +50,7 @@ def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
     """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
     what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
     settings, notes = on_card(asked), []
-    if settings.compile:
+    if settings.compile and not asked.model:
         notes.append(
             "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
             "blocks, and compiled ones as a rule keep less"

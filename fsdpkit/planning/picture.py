@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from fsdpkit.planning.held import last_step
 from fsdpkit.planning.tape import KINDS, Kind
 from fsdpkit.planning.verdict import Verdict, course
 from fsdpkit.planning.words import NAMES, headline, size
@@ -63,7 +64,7 @@ def draw(found: Verdict) -> str:
 
 def sampled(found: Verdict) -> list[Sample]:
     """Bytes by kind at `_POINTS` moments of the last step, each the highest of its part."""
-    begin, end = _span(found)
+    begin, end = last_step(found.tape)
     best: list[Sample] = [{} for _ in range(_POINTS)]
     totals = [-1] * _POINTS
     last: Sample = {}
@@ -80,12 +81,6 @@ def sampled(found: Verdict) -> list[Sample]:
         if total < 0:
             best[at] = dict(best[at - 1]) if at else dict(last)
     return best
-
-
-def _span(found: Verdict) -> tuple[int, int]:
-    steps = found.tape.steps
-    begin = steps[-2] if len(steps) > 1 else found.tape.began
-    return begin, steps[-1] if steps else found.tape.events
 
 
 def _title(found: Verdict) -> str:
@@ -152,7 +147,7 @@ def _areas(samples: list[Sample], highest: float) -> Iterator[str]:
 
 def _phases(found: Verdict) -> Iterator[str]:
     """Where forward, backward and the optimizer begin."""
-    begin, end = _span(found)
+    begin, end = last_step(found.tape)
     first: dict[str, int] = {}
     for block in found.tape.blocks:
         if begin < block.born <= end and block.phase in ("forward", "backward", "optimizer"):

@@ -7,12 +7,14 @@ torch costs more, so many plans share a process.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import Asked, on_card
 from fsdpkit.planning.verdict import Verdict, verdict
 from fsdpkit.runs.predicted import Predicted
 
@@ -43,6 +45,8 @@ def keep(
     from fsdpkit.planning.remembered import Remembered, name_of, remember
 
     asked = made.asked
+    if made.fit == "not known":
+        return
     name = name_of(asked.settings, asked.nodes, asked.gpus, asked.card, asked.entry, args)
     remember(
         name,
@@ -120,23 +124,51 @@ def tried(ask: Ask, wanted: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Ve
             yield sets, str(error)
 
 
-def most(ask: Ask, key: str, start: int) -> tuple[int, Verdict] | None:
-    """The largest whole number for `key` with which it fits, from `start` on by doubling and then
-    halving the gap; None when not even 1 fits."""
-    best: tuple[int, Verdict] | None = None
-    low, high, number = 0, None, max(1, start)
-    while high is None or high - low > max(1, low // 32):
-        found = plan(ask([f"{key}={number}"]))
-        if found.fit == "fits":
-            low, best = number, (number, found)
-        else:
-            high = number
-        if number >= MOST_TRIED:
-            break
-        number = number * 2 if high is None else (low + high) // 2
-        if number == low:
-            break
-    return best
+@dataclass(frozen=True)
+class Most:
+    """The largest value that fits."""
+
+    number: int
+    plan: Verdict
+    beyond: int | None
+    """The next value, which does not fit; None: there is none to try."""
+
+
+def candidates(asked: Asked, key: str) -> Sequence[int]:
+    """The values that make a difference, and that the trainer takes: lengths are filled up to a
+    multiple, and a batch is cut into equal pieces. Raises UsageError."""
+    settings = on_card(asked)
+    unit: object = 1
+    if key in ("training.data.source_length", "training.data.target_length"):
+        unit = settings.data.multiple
+    elif key == "training.batch_size":
+        if settings.micro_batch is not None:
+            raise UsageError(
+                "--most training.batch_size: training.micro_batch cuts the batch into pieces, so "
+                "memory hardly depends on it: ask for --most training.micro_batch"
+            )
+    elif key == "training.micro_batch":
+        rows = settings.batch_size
+        return [n for n in range(1, rows + 1) if rows % n == 0]
+    step = unit if isinstance(unit, int) else 1
+    return range(step, MOST_TRIED + 1, step)
+
+
+def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
+    """The largest of `values`, which grow, with which it fits, from `start` on by doubling and
+    then halving the gap: the value after it was planned, too, and does not fit. None when not even
+    the first fits. Raises FsdpkitError.
+    """
+    low, high = -1, len(values)  # fits; does not
+    found: dict[int, Verdict] = {}
+    at = min(max(0, bisect_right(values, start) - 1), high - 1)
+    while high - low > 1:
+        found[at] = plan(ask([f"{key}={values[at]}"]))
+        low, high = (at, high) if found[at].fit == "fits" else (low, at)
+        at = min(2 * low + 1, high - 1) if high == len(values) else (low + high) // 2
+    if low < 0:
+        return None
+    return Most(values[low], found[low], values[high] if high < len(values) else None)
 
 
 def what_would_fit(ask: Ask, asked: Asked) -> Iterator[tuple[tuple[str, ...], Verdict]]:

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from fsdpkit.training import initialisation, sharding
+from fsdpkit.training import initialisation, rounding, sharding
 from fsdpkit.training.distributed import Ranks
 
 T = TypeVar("T")
@@ -280,6 +280,7 @@ def _replaced(memory: int, kernels: Kernels) -> Iterator[None]:
         (_flat_param, "_data_ptr_allocated", lambda t: t.untyped_storage().nbytes() > 0),
         (sharding, "_memory_bytes", lambda _: memory),
         (initialisation, "seeded_generator", lambda *_: torch.Generator()),
+        (rounding, "Generator", lambda *_: torch.Generator()),
     ]
     if kernels == "gpu":
         # What torch decides by asking a device. The memory-efficient attention stands for the flash

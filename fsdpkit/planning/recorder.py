@@ -11,13 +11,11 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -33,8 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
-import fsdpkit
-from fsdpkit.planning.tape import HOST, Block, Collective, Kind, Operation, Phase, Tape
+from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
+from fsdpkit.planning.tape import HOST, Block, Collective, Kind, Operation, Phase, Tape, layer_of
+from fsdpkit.planning.unknown import Side, Unknown
 from fsdpkit.training.units import plain_name
 
 _COLLECTIVES = {
@@ -46,9 +45,6 @@ _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
-NOT_THE_PROGRAM = (str(Path(torch.__file__).parent), str(Path(fsdpkit.__file__).parent))
-"""Where files are that a person did not write."""
-_READ = torch.ops.aten._local_scalar_dense.default
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -57,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device: whose memory is written down. Other devices' is the host's (stream `HOST`).
     stream: tells the number of the stream that work is given to at the moment.
     vocabulary: the last dimension of tensors that are scores; 0: none are.
-    What the host reads of a tensor without values is taken for 1, and noted.
+    side: how a value is answered that is read and not there (unknown.py).
     """
 
     def __init__(
@@ -66,9 +62,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stream: Callable[[], int] = lambda: 0,
         *,
         vocabulary: int = 0,
+        side: Side = "most",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tape = Tape(torch=torch.__version__)
+        self._unknown = Unknown(side)
+        self.tape = Tape(
+            torch=torch.__version__,
+            assumed=self._unknown.assumed,
+            lacking=self._unknown.lacking,
+        )
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
         self._alive: dict[int, tuple[Block, Any]] = {}
@@ -76,10 +78,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack: list[nn.Module] = []
         self._starts: list[int] = [0]  # sequence numbers of autograd at which modules change
         self._modules: list[str] = [""]
+        self._units: dict[int, str] = {}  # whose weights a storage holds while it is gathered
         self._recomputed: str | None = None
         self._backward_began: int | None = None
         self._recompute_began: int | None = None
         self._in_optimizer = self._muted = self._built = False
+        self._model: nn.Module | None = None
 
     # What the caller says
 
@@ -93,13 +97,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for block, _ in self._alive.values():
             if block.kind == "temporary":
                 block.kind = "other"
-        self._built = True
+        self._built, self._model = True, model
         self.tape.began, self.tape.work_began = self.tape.events, len(self.tape.work)
 
     def step_is_done(self) -> None:
         self._leave_backward()
         self.tape.steps.append(self.tape.events)
         self.tape.work_steps.append(len(self.tape.work))
+        if self._model is not None:
+            # From the second step on: before the first, engines have made nothing to gather into.
+            self._units = {
+                storage._cdata: plain_name(f"{path}.").removesuffix(".") or ROOT
+                for path, storage in gathered_into(self._model)
+            }
 
     # Where the program is
 
@@ -142,6 +152,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._recompute_began = None
         else:
             self._mark(self._paths.get(self._stack[-1], "") if self._stack else "")
+            self._hand_on(self._paths.get(module, ""), output)
+
+    def _hand_on(self, path: str, output: Any) -> None:
+        """What a layer returns belongs to whoever uses it next."""
+        if path and path == layer_of(path):
+            for tensor in tree_iter(output):
+                if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor):
+                    found = self._alive.get(tensor.untyped_storage()._cdata)
+                    if found:
+                        found[0].handed_on = True
 
     def _mark(self, path: str) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
@@ -149,6 +169,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _enter_backward(self) -> None:
         if self._backward_began is None:
+            if self._model is not None:
+                self._label(resharded(self._model), "gathered")
             began = self.tape.steps[-1] if self.tape.steps else self.tape.began
             self._survivors(began, "activations")
             self._backward_began = self.tape.events
@@ -236,6 +258,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module=self._module(phase),
             operation="resize_",
             kind="gathered",
+            unit=self._units.get(key, ""),
         )
         self._alive[key] = after, found[1]
         if size:
@@ -254,10 +277,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1:
             self._enter_backward()
-        if func is _READ and isinstance(args[0], FakeTensor):
-            return self._assume(args[0])
         namespace = func.namespace
-        result = func(*args, **kwargs)
+        result = self._unknown.call(func, args, kwargs)
         outputs = [t for t in tree_iter(result) if isinstance(t, Tensor)]
         name = func.overloadpacket.__name__
         made = 0
@@ -339,23 +360,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number not in block.also_used_on:
                 block.also_used_on = (*block.also_used_on, number)
 
-    def _assume(self, tensor: Tensor) -> Any:
-        note = f"a {str(tensor.dtype).removeprefix('torch.')} in {_caller()}"
-        if note not in self.tape.assumed:
-            self.tape.assumed.append(note)
-        if tensor.dtype is torch.bool:
-            return True
-        return 1.0 if tensor.dtype.is_floating_point else 1
-
     # Beginning and end
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
         """Everything inside is written down."""
-        resize, propagate = (
-            UntypedStorage.resize_,
-            ShardingPropagator._propagate_tensor_meta_non_cached,
-        )
+        resize, address = UntypedStorage.resize_, Tensor.data_ptr
+        propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def muted(*arguments: Any) -> Any:
             # DTensor finds out shapes by running whole tensors: nothing that a rank ever holds.
@@ -374,6 +385,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed: list[tuple[Any, str, Any]] = [
             (Tensor, "record_stream", lambda t, stream: self._also_used(t, stream)),
             (UntypedStorage, "resize_", lambda s, size: self._resize(s, size, resize)),
+            (Tensor, "data_ptr", lambda t: self._unknown.read_address(t, address)),
             (ShardingPropagator, "_propagate_tensor_meta_non_cached", muted),
         ]
         before = [(place, name, place.__dict__.get(name)) for place, name, _ in changed]
@@ -409,13 +421,3 @@ def _group_of(args: tuple[Any, ...]) -> tuple[str, int]:
     name = next((arg for arg in reversed(args) if isinstance(arg, str)), "")
     found = next((g for g in c10d._world.pg_map if g.group_name == name), None)
     return name, found.size() if found is not None else 0
-
-
-def _caller() -> str:
-    """The line of the program, outside torch and this package, that is running."""
-    import traceback
-
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(NOT_THE_PROGRAM):
-            return f"{frame.filename}:{frame.lineno}"
-    return "an unknown place"

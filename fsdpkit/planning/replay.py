@@ -56,6 +56,7 @@ def replay(
     held: dict[int, Piece] = {}
     allocated = reserved = peak = host = most_host = 0
     cause: Block | None = None
+    event, block = tape.began, None
     shortage = None
     try:
         if workspace:

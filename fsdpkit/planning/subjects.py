@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.planning.unknown import place_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.agreement import Votes
 from fsdpkit.training.distributed import Ranks
@@ -111,7 +112,31 @@ def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
         yield trainer.Batch(ids, ids > 0, labels, segments)
 
 
-KEYS = ("model", "batch", "loss", "blocks", "vocabulary", "last")
+def of_model(name: str, settings: TrainingSettings) -> tuple[Build, int]:
+    """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION. Raises UsageError."""
+    directory = Path(name)
+    if directory.is_dir():
+        return _of_given(_pretrained(directory, settings), settings)
+    return of_function(name, settings)
+
+
+def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
+    """The model that a directory's config.json describes, and a batch as long as the job's can be:
+    `data.source_length` tokens, of an encoder-decoder also `data.target_length` to be written."""
+    if not (directory / "config.json").is_file():
+        raise UsageError(f"--model {directory}: it holds no config.json of a transformers model")
+    from fsdpkit.training.hugging_face import model_of
+
+    model = model_of(directory)
+    rows, data = settings.batch_size, settings.data
+    batch = {"input_ids": torch.zeros(rows, data.source_length, dtype=torch.int64)}
+    halves = getattr(model.config, "is_encoder_decoder", False)
+    labels = data.target_length if halves else data.source_length
+    batch["labels"] = torch.zeros(rows, labels, dtype=torch.int64)
+    return {"model": model, "batch": batch}
+
+
+KEYS = ("model", "batch", "forward", "loss", "blocks", "vocabulary", "last")
 
 
 def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
@@ -120,6 +145,8 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
     - "model": on the meta device (`with torch.device("meta")`), or built with values;
     - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
       (`model(**batch)`);
+    - "forward": optional, a function of the model and the batch that gives the loss, as a loop of
+      one's own has it; else
     - "loss": optional, a function of the model's output and the batch; else the output itself, or
       its `loss`;
     - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
@@ -127,7 +154,10 @@ def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
 
     Raises UsageError.
     """
-    given = _call(name)
+    return _of_given(_call(name), settings)
+
+
+def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Build, int]:
     vocabulary = int(given.get("vocabulary") or _vocabulary(given["model"]))
     parameters = sum(each.numel() for each in given["model"].parameters())
 
@@ -209,7 +239,9 @@ def _counts(given: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
-    if isinstance(batch, Mapping):
+    if forward := given.get("forward"):
+        output = forward(model, batch)
+    elif isinstance(batch, Mapping):
         output = model(**batch)
     else:
         output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
@@ -220,7 +252,7 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
     if not isinstance(loss, Tensor) or loss.ndim:
         raise UsageError(
             'the model gives no loss, a scalar: return a "loss" beside the model, a function of '
-            "its output and the batch"
+            'its output and the batch, or a "forward", one of the model and the batch'
         )
     return loss
 
@@ -238,11 +270,17 @@ def _call(name: str) -> dict[str, Any]:
         raise UsageError(f"--model {name}: {path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickles look there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(name, "cannot be imported", error) from error
     made = getattr(module, function, None)
     if not callable(made):
         raise UsageError(f"--model {name}: {path.name} has no function {function}")
-    given = made()
+    try:
+        given = made()
+    except Exception as error:
+        raise _failed(name, "fails", error) from error
     if not isinstance(given, Mapping) or not {"model", "batch"} <= given.keys():
         raise UsageError(f'--model {name}: return a dict with "model" and "batch"')
     if unknown := given.keys() - set(KEYS):
@@ -252,6 +290,11 @@ def _call(name: str) -> dict[str, Any]:
     if not isinstance(given["model"], nn.Module):
         raise ConfigError(f'--model {name}: "model" is no torch.nn.Module')
     return dict(given)
+
+
+def _failed(name: str, how: str, error: Exception) -> UsageError:
+    what = (str(error).strip().splitlines() or [""])[0][:160].rstrip(".")
+    return UsageError(f"--model {name} {how}: {type(error).__name__}: {what}{place_of(error)}")
 
 
 def _vocabulary(model: nn.Module) -> int:

@@ -5,6 +5,7 @@ Sizes are bytes as the program asked for them; what an allocator makes of them i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,6 +61,11 @@ class Block:
     kind: Kind = "temporary"
     also_used_on: tuple[int, ...] = ()
     """Streams that must have finished with it before it is reused (`record_stream`)."""
+    unit: str = ""
+    """Of gathered weights: path of the unit they are of; empty for the buffer of a message, and in
+    the first step, when engines make what they gather into."""
+    handed_on: bool = False
+    """Whether a layer returned it: who uses it next keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +114,22 @@ class Tape:
     groups: dict[str, int] = field(default_factory=dict)
     """Groups of ranks that sent anything, each with its size: a communicator each."""
     assumed: list[str] = field(default_factory=list)
-    """Values that the host read from the device, which has none here, and where."""
+    """Values that the host read from the device, which has none here, and sizes that depend on
+    some: what they were taken for, and where."""
     samples: int = 0
     """Of one rank in a step, as the next; 0: not known."""
     tokens: int = 0
     parameters: int = 0
     """Of the whole model."""
+    lacking: list[str] = field(default_factory=list)
+    """What could not be followed, and where: the tape is then a lower bound."""
+    least: Tape | None = None
+    """The same with what was assumed as small as it can be, and not as large."""
     torch: str = ""
+
+
+def layer_of(path: str) -> str:
+    """The repeated layer that a module belongs to: `encoder.block.3` of what lies in it."""
+    if found := re.match(r"(?:.*?\.)?\d+(?=\.|$)", path):
+        return found[0]
+    return path or "outside of modules"

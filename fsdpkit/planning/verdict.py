@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.held import Kept, kept_for_backward, units_at_most
 from fsdpkit.planning.outside import SAFE, Outside, outside
 from fsdpkit.planning.replay import (
     Replayed,
@@ -15,10 +15,11 @@ from fsdpkit.planning.replay import (
     by_kind,
     replay,
 )
-from fsdpkit.planning.tape import Block, Kind, Tape
+from fsdpkit.planning.tape import Block, Kind, Tape, layer_of
 
-Fit = Literal["fits", "tight", "does not fit"]
-"""tight: only by giving cached memory back to the device, which costs time in each step."""
+Fit = Literal["fits", "tight", "does not fit", "not known"]
+"""tight: only by giving cached memory back to the device, which costs time in each step. not known:
+values decide it, or what was followed fits and the rest was not followed."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Verdict:
     """Most bytes of gathered weights and of buffers of messages at one time."""
     after_forward: int
     """Bytes of activations and scores when backward begins."""
+    units: dict[str, int]
+    """Gathered weights by unit when they are most."""
+    kept: Kept
+    least: int | None = None
+    """`total` with what depends on values as small as it can be; None: nothing does."""
     notes: tuple[str, ...] = ()
     tape: Tape = field(default_factory=Tape, repr=False)
 
@@ -53,24 +59,43 @@ class Verdict:
         return self.expandable if self.asked.expandable else self.segments
 
     @property
+    def is_lower_bound(self) -> bool:
+        """Whether something could not be followed."""
+        return bool(self.tape.lacking)
+
+    @property
     def total(self) -> int:
         return self.replayed.reserved + self.outside.bytes
 
 
 def verdict(asked: Asked, tape: Tape, notes: Iterable[str] = ()) -> Verdict:
-    """The answer for one tape."""
+    """The answer for one tape, and what was assumed in it the other way round."""
+    one = _verdict(asked, tape, notes)
+    if tape.least is None:
+        return one
+    turned = replace(tape.least, assumed=tape.assumed, lacking=tape.lacking, least=tape)
+    other = _verdict(asked, turned, notes)
+    low, high = sorted((one, other), key=lambda each: each.total)
+    fit = high.fit if high.fit in ("fits", low.fit) else "not known"
+    return replace(high, fit=fit, least=low.total)
+
+
+def _verdict(asked: Asked, tape: Tape, notes: Iterable[str]) -> Verdict:
     groups = sum(ranks > 1 for ranks in tape.groups.values())
     around = outside(asked.card, groups, tape.torch)
     room = int(asked.card.memory * SAFE) - around.bytes
     grown = replay(tape, expandable=True, workspace=around.workspace)
     pieces = replay(tape, expandable=False, workspace=around.workspace)
     wanted = grown if asked.expandable else pieces
-    fit: Fit = "fits"
+    fit: Fit = "not known" if tape.lacking else "fits"
     if wanted.reserved > room:
         squeezed = replay(
             tape, expandable=asked.expandable, capacity=max(0, room), workspace=around.workspace
         )
-        fit = "does not fit" if squeezed.shortage else "tight"
+        if squeezed.shortage:
+            fit = "does not fit"
+        elif not tape.lacking:
+            fit = "tight"
     there = alive_at(tape, wanted.peak)
     kinds = by_kind(there)
     if around.workspace:
@@ -91,16 +116,11 @@ def verdict(asked: Asked, tape: Tape, notes: Iterable[str] = ()) -> Verdict:
         optimizer=sum(b.size for b in tape.blocks if b.kind == "optimizer" and b.stream >= 0),
         gathered=_most(tape, ("gathered", "reduction")),
         after_forward=_most(tape, ("activations", "logits")),
-        notes=(*notes, *around.notes, *_assumptions(tape), *_recorded(tape)),
+        units=units_at_most(tape),
+        kept=kept_for_backward(tape),
+        notes=(*notes, *around.notes, *_lacking(tape), *_assumptions(tape), *_recorded(tape)),
         tape=tape,
     )
-
-
-def layer_of(path: str) -> str:
-    """The repeated layer that a module belongs to: `encoder.block.3` of what lies in it."""
-    if found := re.match(r"(?:.*?\.)?\d+(?=\.|$)", path):
-        return found[0]
-    return path or "outside of modules"
 
 
 def _sums(blocks: list[Block], kind: Kind, key: Callable[[Block], str]) -> dict[str, int]:
@@ -127,14 +147,26 @@ def course(tape: Tape) -> Iterator[tuple[int, dict[Kind, int]]]:
             yield event, sizes
 
 
+def _lacking(tape: Tape) -> Iterator[str]:
+    if tape.lacking:
+        yield f"a lower bound, for not all was followed: {_first(tape.lacking)}"
+
+
 def _assumptions(tape: Tape) -> Iterator[str]:
-    if tape.assumed:
-        places = ", ".join(tape.assumed[:3])
-        more = f" and {len(tape.assumed) - 3} more" if len(tape.assumed) > 3 else ""
-        yield (
-            f"the host reads values, which were taken for 1: {places}{more}; where they decide "
-            "what is computed, the plan holds for that case only"
-        )
+    if not tape.assumed:
+        return
+    both = "followed both ways: numbers as 1 and as 0, conditions true and false, sizes at their "
+    both += "largest and none"
+    one = "followed with numbers as 1, conditions true and sizes at their largest alone"
+    yield (
+        f"values decide what is computed: {_first(tape.assumed)}; {both if tape.least else one}. "
+        "Sizes lie between; numbers beyond 1 may do otherwise"
+    )
+
+
+def _first(places: list[str]) -> str:
+    more = f"; and {len(places) - 3} more" if len(places) > 3 else ""
+    return "; ".join(places[:3]) + more
 
 
 def _recorded(tape: Tape) -> Iterator[str]:

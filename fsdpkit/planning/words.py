@@ -8,7 +8,7 @@ from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.tape import Kind
 from fsdpkit.planning.verdict import Verdict
 
-GIB, MIB = 2**30, 2**20
+GIB, MIB, KIB = 2**30, 2**20, 2**10
 NAMES: dict[Kind, str] = {
     "weights": "weights (shards)",
     "gradients": "gradients",
@@ -23,8 +23,10 @@ NAMES: dict[Kind, str] = {
 
 
 def size(count: int) -> str:
-    """Bytes, in GiB or MiB."""
-    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
+    """Bytes, in GiB, MiB, or KiB where it is less than a tenth of one."""
+    if count >= GIB:
+        return f"{count / GIB:.2f} GiB"
+    return f"{count / MIB:.1f} MiB" if count >= MIB / 10 or not count else f"{count / KIB:.1f} KiB"
 
 
 def table(found: Verdict) -> Iterator[str]:
@@ -47,6 +49,7 @@ def table(found: Verdict) -> Iterator[str]:
         ("outside: CUDA context", found.outside.context),
         (f"outside: NCCL, {_communicators(found)}", found.outside.nccl),
         ("total", found.total),
+        *([("total at least", found.least)] if found.least is not None else []),
         (f"limit, {SAFE:.0%} of the card", int(asked.card.memory * SAFE)),
     ]
     for name, value in rows:
@@ -64,7 +67,11 @@ def table(found: Verdict) -> Iterator[str]:
                 yield f"    made by {_pairs(made)}"
             if held := found.holders.get(kind):
                 yield f"    held by {_pairs(held)}"
-    yield f"gathered weights and messages, most at once: {size(found.gathered)}"
+    yield (
+        f"gathered weights and messages, most at once: {size(found.gathered)}"
+        f" ({_pairs(_largest(found.units))})"
+    )
+    yield from _kept(found)
     if replayed.host > MIB:
         yield f"host memory of each rank's tensors: {size(replayed.host)}"
     for note in found.notes:
@@ -73,6 +80,10 @@ def table(found: Verdict) -> Iterator[str]:
 
 def headline(found: Verdict) -> str:
     """Fits or not, and by how much."""
+    if found.fit == "not known":
+        low, room = found.least or found.total, found.room + found.outside.bytes
+        upper = "" if found.is_lower_bound else f", at most {size(found.total)}"
+        return f"not known: at least {size(low)}{upper} of {size(room)}, see the notes"
     over = found.replayed.reserved - found.room
     if found.fit == "fits":
         return f"fits: {size(-over)} to spare"
@@ -95,7 +106,8 @@ def rows(variations: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Iterato
             continue
         ran = found.replayed
         sizes = [f"{size(n):>12}" for n in (ran.reserved, found.total, ran.host)]
-        yield f"{name}  {size(ran.allocated):>11}{''.join(sizes)}  {found.fit}"
+        fit = f"{found.fit}, at least this" if found.is_lower_bound else found.fit
+        yield f"{name}  {size(ran.allocated):>11}{''.join(sizes)}  {fit}"
 
 
 def _communicators(found: Verdict) -> str:
@@ -103,5 +115,26 @@ def _communicators(found: Verdict) -> str:
     return f"{count} group{'s' if count != 1 else ''}"
 
 
+def _kept(found: Verdict) -> Iterator[str]:
+    """Who holds activations, and whether checkpointed layers let go of theirs."""
+    kept = found.kept
+    if kept.by_layer:
+        yield f"kept for backward: {size(kept.bytes)}, most by {_pairs(_largest(kept.by_layer))}"
+    if not kept.checkpointed:
+        return
+    layers = f"{len(kept.checkpointed)} checkpointed layers"
+    if not kept.inside:
+        yield f"{layers} keep nothing but their results, and make up to {size(kept.again)} again"
+        return
+    selective = found.asked.settings.sharding.activation_checkpointing == "selective"
+    why = "kept by the selective policy" if selective else "not released by checkpointing"
+    yield f"{why}: {size(sum(kept.inside.values()))}, most in {_pairs(_largest(kept.inside))}"
+
+
+def _largest(sums: dict[str, int]) -> dict[str, int]:
+    return dict([*sums.items()][:3])
+
+
 def _pairs(sums: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size(count)}" for name, count in sums.items() if count >= MIB / 10)
+    least = sum(sums.values()) / 200
+    return ", ".join(f"{name} {size(count)}" for name, count in sums.items() if count >= least)

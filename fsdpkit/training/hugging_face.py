@@ -85,16 +85,11 @@ def pretrained(
     """
     directory = Path(directory)
     table = _read_config(directory)
-    model_class = model_class or _class_of(directory, table)
     if config is None:
         config = _config(directory)
     else:
         config, table = deepcopy(config), json.loads(config.to_json_string())  # as one saves it
-    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
-    model = _built(directory, model_class, config)
-    model.float()
-    if tie := getattr(model, "tie_weights", None):
-        tie()
+    model = _model(directory, model_class or _class_of(directory, table), config)
     stored = {
         name: tensor
         for name, tensor in safetensors_in(directory)
@@ -108,6 +103,21 @@ def pretrained(
         layout=_layout(tensors_needed(model), parts),
     )
     return Pretrained(model, FileFill(sources, directory, otherwise, _REMEDY), export)
+
+
+def model_of(directory: Path) -> nn.Module:
+    """The model that config.json in `directory` describes, without memory for its weights, which
+    need not be there. Raises NotFoundError, ConfigError."""
+    return _model(directory, _class_of(directory, _read_config(directory)), _config(directory))
+
+
+def _model(directory: Path, model_class: type[nn.Module], config: Any) -> nn.Module:
+    config.use_cache = False  # of no use in training, and a recomputed block would fill it twice
+    model = _built(directory, model_class, config)
+    model.float()
+    if tie := getattr(model, "tie_weights", None):
+        tie()
+    return model
 
 
 def _built(directory: Path, model_class: type[nn.Module], config: Any) -> nn.Module:

@@ -1,44 +1,155 @@
-"""`fsdpkit plan --model`: what a function gives, and what cannot be followed."""
+"""`fsdpkit plan --model`: what a function gives; what cannot be followed is named, with a bound."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from fsdpkit.cli.plan import command
+from fsdpkit.errors import FsdpkitError, UsageError
+from tests.training.launch import REPOSITORY
 
 pytestmark = pytest.mark.torch
 
 MODELS = Path(__file__).parent / "ranks" / "models.py"
+INNER = 4 * 48 * 4 * 64 * 2
+"""Bytes of a layer's wide activation: rows × tokens × width, bfloat16."""
 
 
-def plan(function: str) -> tuple[int, dict[str, Any], str]:
-    """Exit status, answer, and what standard error says."""
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-W", "ignore", "-m", "fsdpkit", "plan", "--gpu", "h100-80"),
-            *("--json", "--model", f"{MODELS}:{function}"),
-        ],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    return ran.returncode, json.loads(ran.stdout), ran.stderr
+@cache
+def plan(model: str, *words: str, gpu: str = "h100-80") -> tuple[int, dict[str, Any]]:
+    """Exit status and the one plan."""
+    asked = ["--gpu", gpu, "--nodes", "1", "--gpus", "2", "--json", "--model", model, *words]
+    result = CliRunner().invoke(command, asked, standalone_mode=False, catch_exceptions=False)
+    return result.return_value, json.loads(result.stdout)["plans"][0]
 
 
-def test_a_model_that_branches_on_a_value_is_planned_with_the_line_named():
-    status, answer, _ = plan("branching")
-    assert status == 0
-    assert "models.py:" in " ".join(answer["plans"][0]["notes"])
-    assert answer["plans"][0]["memory"]["measured_bytes"] is None
+def of(function: str, *words: str, gpu: str = "h100-80") -> tuple[int, dict[str, Any]]:
+    return plan(f"{MODELS}:{function}", *words, gpu=gpu)
 
 
-def test_what_leaves_torch_is_an_error_that_names_the_line():
-    status, answer, said = plan("through_numpy")
-    line = 1 + MODELS.read_text().splitlines().index(
-        "        return x + torch.from_numpy(x.detach().cpu().numpy())"
+def line_of(text: str) -> str:
+    (number,) = [k for k, line in enumerate(MODELS.read_text().splitlines(), 1) if text in line]
+    return f"models.py:{number}"
+
+
+def kept(answer: dict[str, Any]) -> int:
+    return sum(
+        size for layer, size in answer["memory"]["kept_for_backward"].items() if "." in layer
     )
-    assert status == 70
-    assert f"models.py:{line}" in answer["message"]
-    assert "could not be followed" in said
+
+
+def test_the_example_of_ones_own_model_is_planned_as_it_is():
+    status, answer = plan(f"{REPOSITORY}/examples/own-model/train.py:planned")
+    assert (status, answer["fit"], answer["lower_bound"]) == (0, "fits", False)
+    assert not answer["notes"]
+    assert len([unit for unit in answer["memory"]["kept_for_backward"] if "blocks." in unit]) == 4
+
+
+def test_a_directory_of_transformers_is_planned_without_its_weights(tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 264,
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("--set", "training.batch_size=4", "--set", "training.data.source_length=32")
+    _, answer = plan(str(tmp_path), *words)
+    assert answer["fit"] == "fits"
+    assert {"model.layers.0", "model.layers.1"} <= answer["memory"]["kept_for_backward"].keys()
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UsageError, match=r"no config\.json"):
+        plan(str(tmp_path), "--set", "training.seed=2")
+
+
+def test_a_branch_on_a_value_is_followed_both_ways_and_its_line_is_named():
+    status, answer = of("branching")
+    assert (status, answer["fit"], answer["lower_bound"]) == (0, "fits", False)
+    (note,) = answer["notes"]
+    assert line_of("if x.sum().item() > 0 else x") in note
+    assert "followed both ways" in note
+    # The other way no layer computes anything, and the larger of both is what is planned for.
+    assert kept(answer) > 3 * 2 * INNER
+    assert answer["memory"]["least_total_bytes"] <= answer["memory"]["total_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [("routed", "(flat.sum(-1) > 0).nonzero()"), ("masked", "out[mask] = out[mask] +")],
+)
+def test_a_size_that_values_decide_lies_between_none_and_all(function, line):
+    status, answer = of(function)
+    assert (status, answer["fit"]) == (0, "fits")
+    (note,) = answer["notes"]
+    assert line_of(line) in note
+    assert "from 0 to 192 elements" in note
+    # With all tokens chosen, at least what the same layer takes that computes for all of them.
+    assert kept(answer) >= kept(of("reader")[1])
+    assert answer["memory"]["least_total_bytes"] < answer["memory"]["total_bytes"] + 1
+
+
+def test_where_only_values_decide_whether_it_fits_that_is_the_answer(tmp_path):
+    (tmp_path / "wide.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(MODELS.parent)!r})\n"
+        "import torch\nfrom models import routed as small\n"
+        "def routed():\n"
+        "    return {**small(), 'batch': torch.zeros(4, 48 * 800, dtype=torch.int64)}\n"
+    )
+    status, answer = plan(f"{tmp_path / 'wide.py'}:routed", gpu="3")
+    memory = answer["memory"]
+    assert (status, answer["fit"], answer["lower_bound"]) == (1, "not known", False)
+    assert memory["least_total_bytes"] < memory["limit_bytes"] < memory["total_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "reason"),
+    [
+        ("through_numpy", "torch.from_numpy(x.detach()", "numpy"),
+        ("address", "x.data_ptr() % 2", "address of a tensor"),
+        ("endless", "while x.abs().max() > 1", "a loop that only a value would end"),
+        ("own_kernel", "return twice(super()", "fsdpkit_tests::twice"),
+    ],
+)
+def test_what_cannot_be_followed_is_named_and_the_plan_a_lower_bound(function, line, reason):
+    status, answer = of(function)
+    assert (status, answer["fit"], answer["lower_bound"]) == (1, "not known", True)
+    (note,) = [note for note in answer["notes"] if "lower bound" in note]
+    assert line_of(line) in note
+    assert reason in note
+    # Weights, gradients and the optimizer's state are there whatever forward does.
+    memory = answer["memory"]
+    weights = of("reader")[1]["memory"]["weights_bytes"]
+    assert memory["weights_bytes"] == weights
+    assert memory["optimizer_bytes"] == pytest.approx(2 * weights, rel=0.01)
+    assert memory["allocated_bytes"] >= 4 * weights
+
+
+def test_a_kernel_without_a_fake_version_is_followed_to_the_end():
+    """Its result taken to be like its first tensor, the rest of the step is there."""
+    assert kept(of("own_kernel")[1]) >= kept(of("reader")[1])
+
+
+def test_a_lower_bound_that_does_not_fit_does_not_fit():
+    status, answer = of("own_kernel", gpu="1")
+    assert (status, answer["fit"]) == (1, "does not fit")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (f"{MODELS}:none", "has no function none"),
+        (f"{MODELS}:misspelt", "los: not among model"),
+        (f"{MODELS}:no_loss", 'return a "loss"'),
+        (f"{MODELS}:broken", r"fails: ValueError: no such file at .*models\.py:\d+"),
+        ("nowhere.py:f", "is no file"),
+        ("nowhere", "expected FILE.py:FUNCTION"),
+    ],
+)
+def test_what_gives_no_model_is_refused(model, reason):
+    with pytest.raises(FsdpkitError, match=reason):
+        plan(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.torch
 
 SCRIPT = REPOSITORY / "tests" / "planning" / "ranks" / "peaks.py"
 MODELS = SCRIPT.with_name("models.py")
+OWN = REPOSITORY / "examples" / "own-model" / "train.py"
 SMALL = [
     "model.preset=tiny-byt5", "model.dropout_rate=0.0", "model.attention=math",
     "precision.param=bfloat16", "batch_size=4", "data.multiple=1",
@@ -50,7 +52,11 @@ CASES = {
         *sharding(strategy="hybrid_shard_zero2"),
         *("micro_batch=1", "optimizer.name=adamw-scaled"),
     ],
-    "a model of one's own": [f"model={MODELS}:reader", "precision.param=bfloat16"],
+    "lower masters, rounded": [
+        *sharding(activation_checkpointing="full", checkpoint_every="2"),
+        *("precision.master=bfloat16", "optimizer.rounding=stochastic"),
+    ],
+    "the example of one's own model": [f"model={OWN}:planned", "precision.param=bfloat16"],
     "a model of transformers": [f"model={MODELS}:llama", "precision.param=bfloat16"],
 }
 
@@ -63,8 +69,16 @@ def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
     return found
 
 
-def test_what_real_ranks_hold():
-    found = compared(CASES)
+def test_what_real_ranks_hold(tmp_path: Path):
+    config = {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 264,
+        "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
+        "is_encoder_decoder": True, "decoder_start_token_id": 0, "pad_token_id": 0,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    directory = [f"model={tmp_path}", "batch_size=4", "data.source_length=48"]
+    directory += ["data.target_length=32", "precision.param=bfloat16"]
+    found = compared({**CASES, "a directory of transformers": directory})
     off = {name: share for name, share in found.items() if abs(share) > 0.01}
     assert not off
 

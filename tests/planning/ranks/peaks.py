@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.planning.asked import Asked, resolved
 from fsdpkit.planning.cards import card_named
-from fsdpkit.planning.subjects import of_function, of_trainer
+from fsdpkit.planning.subjects import of_model, of_trainer
 from fsdpkit.planning.taping import tape_of
 from fsdpkit.planning.verdict import course
 from fsdpkit.training import process_group
@@ -81,9 +82,10 @@ def asked(case: list[str], ranks: int) -> Asked:
 def real(case: list[str], ranks: Any) -> int:
     wanted = asked(case, ranks.world_size)
     settings, _ = resolved(wanted)
-    build, _ = of_function(wanted.model, settings) if wanted.model else of_trainer(ENTRY, settings)
+    build, _ = of_model(wanted.model, settings) if wanted.model else of_trainer(ENTRY, settings)
     held = Held()
-    with held if ranks.rank == 0 else nullcontext():  # weighing takes most of the time
+    # Attention written out, as the tape has it with kernels = "plain". Weighing takes most time.
+    with sdpa_kernel(SDPBackend.MATH), held if ranks.rank == 0 else nullcontext():
         subject = build(ranks)
         held.peak = 0
         for number in range(2):
