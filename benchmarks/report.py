@@ -10,7 +10,7 @@ table a file, by name. A result file is one JSON object:
 - `notes`, if any: sentences that follow the tables.
 
 A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds. One
-with `plan_speed` compares predictions, by plan_parts/speed.py or plan_parts/gloo.py.
+with `plan_speed` compares predictions, by plan_parts/speed.py or plan_parts/gloo.py (plan.py).
 """
 
 from __future__ import annotations

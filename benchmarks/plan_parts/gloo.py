@@ -1,11 +1,9 @@
-"""Our own runs on this machine's CPUs, predicted: `python benchmarks/plan_parts/gloo.py`.
+"""Our own runs on this machine's CPUs, predicted: `python benchmarks/plan.py --only gloo`.
 
 Small T5s train on 1, 2 and 4 gloo ranks. On each number of ranks some sizes calibrate and the
 others are predicted. All sizes take turns in the same processes, so that a machine that others use
 slows them alike; the load is written down beside the figures. Rates of a CPU begin with guesses
 that are in doubt by a factor of four, so what is put to the test is the model's shape.
-
-Writes results/plan-speed-cpu.json.
 """
 
 from __future__ import annotations
@@ -21,20 +19,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plan_parts.speed import summary
+from fsdpkit.config.training import load_settings
+from fsdpkit.planning.efficiency import NAMES, Machine, Value, machine_for
+from fsdpkit.planning.speed import FOUR_OF_FIVE
+from fsdpkit.planning.speed_calibration import Sample, calibrated, doubt_of, uncalibrated
+from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.speed_settings import work_of_settings
+from fsdpkit.planning.work import Work
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
-
-from benchmarks.plan_parts.speed import summary  # noqa: E402
-from fsdpkit.config.training import load_settings  # noqa: E402
-from fsdpkit.planning.efficiency import NAMES, Machine, Value, machine_for  # noqa: E402
-from fsdpkit.planning.speed import FOUR_OF_FIVE  # noqa: E402
-from fsdpkit.planning.speed_calibration import Sample, calibrated, doubt_of, uncalibrated  # noqa: E402
-from fsdpkit.planning.speed_schedule import simulate  # noqa: E402
-from fsdpkit.planning.speed_settings import work_of_settings  # noqa: E402
-from fsdpkit.planning.work import Work  # noqa: E402
-
-RESULT = HERE.parent / "results" / "plan-speed-cpu.json"
 RANKS = (1, 2, 4)
+ROUNDS = 7
 SIZES: tuple[tuple[str, bool, dict[str, int]], ...] = (
     # (name, whether it calibrates, what differs)
     ("narrow", True, {"d_model": 128, "d_ff": 256, "layers": 2}),
@@ -83,14 +79,15 @@ def cpu_of(ranks: int) -> Machine:
     return Machine("this CPU", {name: values.get(name, base.values[name]) for name in NAMES})
 
 
-def measure(ranks: int) -> list[list[float]]:
+def timed(ranks: int, rounds: int) -> list[list[float]]:
     """Seconds of each step of each size."""
     with tempfile.TemporaryDirectory() as folder:
         cases, found = Path(folder) / "cases.json", Path(folder) / "found.json"
         cases.write_text(json.dumps([sets_of(size) for _, _, size in SIZES]), "utf-8")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={ranks}", str(HERE / "gloo_ranks.py")]
-        subprocess.run([*command, str(cases), str(found)], check=True, stderr=subprocess.DEVNULL)
+        command += [str(cases), str(found), str(rounds)]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         answer: list[list[float]] = json.loads(found.read_text("utf-8"))
         return answer
 
@@ -124,24 +121,16 @@ def rows_of(ranks: int, seconds: Sequence[Sequence[float]]) -> list[dict[str, An
     return rows
 
 
-def main() -> int:
+def measure(quick: bool = False) -> dict[str, Any]:
+    """On every number of ranks; `quick` times one step of each size on one and on two."""
     rows: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
-    for ranks in RANKS:
-        rows += rows_of(ranks, measure(ranks))
+    for ranks in RANKS[: 2 if quick else None]:
+        rows += rows_of(ranks, timed(ranks, 1 if quick else ROUNDS))
         loads.append(os.getloadavg()[0])
-    result = {
+    return {
         "plan_speed": "own runs on CPUs",
         "measured": {"cpus": os.cpu_count(), "load": [round(load, 1) for load in loads]},
         "rows": rows,
         "summary": summary(rows),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    for row in rows:
-        print({k: v for k, v in row.items() if k != "samples_s"})
-    print(result["measured"], result["summary"])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

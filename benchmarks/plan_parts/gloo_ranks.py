@@ -1,8 +1,9 @@
 """Seconds a step of small T5s on the ranks of this machine; started by gloo.py through torchrun.
 
-argv: a file of cases, a list of lists of `[training]` settings, and the file to write to. All cases
-are built once and take their turns, round after round, so that whoever else uses the machine slows
-them alike. One step is a forward, a backward, clipping and an update, as the trainer's.
+argv: a file of cases, a list of lists of `[training]` settings, the file to write to, and how many
+steps of each are timed. All cases are built once and take their turns, round after round, so that
+whoever else uses the machine slows them alike. One step is a forward, a backward, clipping and an
+update, as the trainer's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fsdpkit.config.training import TrainingSettings, load_settings  # noqa: E40
 from fsdpkit.training.distributed import Ranks, process_group  # noqa: E402
 from fsdpkit.training.optimizers import make_optimizer  # noqa: E402
 
-ROUNDS, WARM = 7, 1
+WARM = 1
 
 
 class Case:
@@ -59,7 +60,7 @@ def main() -> None:
     wanted = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     with process_group() as ranks:
         cases = [Case(load_settings({}, sets), ranks) for sets in wanted]
-        for _ in range(WARM + ROUNDS):
+        for _ in range(WARM + int(sys.argv[3])):
             for case in cases:
                 case.step()
         if ranks.is_first:

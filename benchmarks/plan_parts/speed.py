@@ -1,11 +1,9 @@
-"""Published runs predicted from one of each system: `python benchmarks/plan_parts/speed.py`.
+"""Published runs predicted from one of each system: `python benchmarks/plan.py --only speed`.
 
 published.json holds the facts: models, systems, and each row's settings and rate as its source has
 them. One row of a system calibrates it, all others that our model covers are predicted; a row it
 does not cover, such as one with tensor parallelism, stays in the table and says why. Nothing else
 is fitted to any row: rates begin with data sheets and assumptions (`planning/efficiency.py`).
-
-Writes results/plan-speed.json, from which the tables in README.md are made.
 """
 
 from __future__ import annotations
@@ -13,31 +11,26 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(BENCHMARKS.parent))
-
-from fsdpkit.config.training.presets import PRESETS  # noqa: E402
-from fsdpkit.planning.efficiency import Value, machine_for  # noqa: E402
-from fsdpkit.planning.speed import FOUR_OF_FIVE  # noqa: E402
-from fsdpkit.planning.speed_calibration import (  # noqa: E402
+from fsdpkit.config.training.presets import PRESETS
+from fsdpkit.planning.efficiency import Value, machine_for
+from fsdpkit.planning.speed import FOUR_OF_FIVE
+from fsdpkit.planning.speed_calibration import (
     Calibration,
     Sample,
     calibrated,
     doubt_of,
     uncalibrated,
 )
-from fsdpkit.planning.speed_layers import Sharded  # noqa: E402
-from fsdpkit.planning.speed_models import Decoder, decoder_work, t5_work  # noqa: E402
-from fsdpkit.planning.speed_schedule import simulate  # noqa: E402
-from fsdpkit.planning.work import Work  # noqa: E402
+from fsdpkit.planning.speed_layers import Sharded
+from fsdpkit.planning.speed_models import Decoder, decoder_work, t5_work
+from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.work import Work
 
 PUBLISHED = Path(__file__).with_name("published.json")
-RESULT = BENCHMARKS / "results" / "plan-speed.json"
 
 Facts = Mapping[str, Any]
 
@@ -125,10 +118,11 @@ def summary(rows: Sequence[Facts]) -> dict[str, Any]:
     }
 
 
-def measure() -> dict[str, Any]:
+def measure(quick: bool = False) -> dict[str, Any]:
+    """All systems, or the first alone; about a minute and a half."""
     facts = json.loads(PUBLISHED.read_text("utf-8"))
-    systems = []
-    for system in facts["systems"]:
+    systems: list[dict[str, Any]] = []
+    for system in facts["systems"][: 1 if quick else None]:
         rows = list(rows_of(system, facts["models"]))
         kept = {k: system[k] for k in ("name", "source", "network_source")}
         systems.append({**kept, "rows": rows, "summary": summary(rows)})
@@ -147,19 +141,3 @@ def measure() -> dict[str, Any]:
         ),
         "left_out": facts["left_out"],
     }
-
-
-def main() -> int:
-    result = measure()
-    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    for system in result["systems"]:
-        print(system["name"], system["summary"])
-        if "-v" in sys.argv:
-            for row in system["rows"]:
-                print("  ", {k: v for k, v in row.items() if k not in ("source", "strategy")})
-    print("all", result["summary"], "median of systems", result["median_of_systems"])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -48,15 +48,13 @@ def show(gpu: str, by: By, forget: Sequence[str], save_to: Path | None, as_json:
 
 def _forgotten(records: Sequence[Measured], wanted: Sequence[str]) -> list[str]:
     from fsdpkit.errors import NotFoundError
-    from fsdpkit.planning.speed_measured import forget
+    from fsdpkit.planning.speed_measured import forget, named
 
-    gone: list[str] = []
-    for name in wanted:
-        found = forget(records, name)
-        if not found and name != "all":
+    for name in wanted:  # all of them, before the first is forgotten
+        if not named(records, name) and name != "all":
             raise NotFoundError(f"--forget {name[:80]}: nothing of that run is on record")
-        gone += [one.run for one in found]
-    return gone
+    gone = [one.run for name in wanted for one in forget(records, name)]
+    return list(dict.fromkeys(gone))
 
 
 def _row(one: Measured, used: bool) -> list[str]:

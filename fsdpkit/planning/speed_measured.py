@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.training import TrainingSettings
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.remembered import cache_directory
 from fsdpkit.planning.speed_records import preflight_figures, settled
 from fsdpkit.runs import node_report
@@ -129,13 +129,24 @@ def _written_s(run: Path) -> float:
         return 0.0
 
 
+def named(records: Sequence[Measured], wanted: str) -> list[Measured]:
+    """Of those that are not forgotten the one whose run's ID, or the end of it, is `wanted`; all
+    for "all". Raises UsageError where several runs end like this."""
+    known = [one for one in records if not one.forgotten]
+    if wanted == "all":
+        return known
+    if exact := [one for one in known if one.run == wanted]:
+        return exact
+    found = [one for one in known if wanted and one.run.endswith(wanted)]
+    if len(found) > 1:
+        runs = ", ".join(one.run for one in found[:3]) + (", …" if len(found) > 3 else "")
+        raise UsageError(f"{wanted[:80]} is the end of {len(found)} runs: {runs}; say more of it")
+    return found
+
+
 def forget(records: Sequence[Measured], wanted: str) -> list[Measured]:
-    """Let those named `wanted`, a run's ID or the end of it, or "all", no longer count."""
-    found = [
-        one
-        for one in records
-        if not one.forgotten and (wanted == "all" or one.run == wanted or one.run.endswith(wanted))
-    ]
+    """Let those that are `named` so no longer count."""
+    found = named(records, wanted)
     for one in found:
         keep(msgspec.structs.replace(one, forgotten=True))
     return found

@@ -107,7 +107,8 @@ def _operations(
             unit = ""
         elif kind != "all_gather":
             reduced.add((kind, unit))
-        inside = ranks_per_node * each.ranks // ranks if kind == "all_reduce" else each.ranks
+        across = kind == "all_reduce" and unit is not None  # replicas; norms are summed over shards
+        inside = ranks_per_node * each.ranks // ranks if across else each.ranks
         yield Collective(
             kind=kind,
             bytes=each.bytes,

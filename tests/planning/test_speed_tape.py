@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fsdpkit.errors import UsageError
 from fsdpkit.planning.asked import Asked
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
+from fsdpkit.planning.speed_resized import on_nodes
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.speed_tape import work_of
@@ -33,24 +35,29 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
-def both(request) -> tuple[Work, Work]:
+@cache
+def taped_on(nodes: int, case: str) -> tuple[Work, Work]:
     """Of the tape, and of the closed form."""
     from fsdpkit.planning.taping import tape_of
 
-    settings = load_settings({}, [*SETS, *CASES[request.param]])
+    settings = load_settings({}, [*SETS, *CASES[case]])
     card = card_named("h100-80")
-    tape, _ = tape_of(Asked(settings=settings, nodes=NODES, gpus=GPUS, card=card, entry=ENTRY))
-    counted = work_of_settings(settings, NODES, GPUS)
+    tape, _ = tape_of(Asked(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY))
+    counted = work_of_settings(settings, nodes, GPUS)
     taped = work_of(
         tape,
-        ranks=NODES * GPUS,
+        ranks=nodes * GPUS,
         ranks_per_node=GPUS,
         tokens=ROWS * (SOURCE + TARGET),
         samples=ROWS,
         parameters=counted.parameters,
     )
     return taped, counted
+
+
+@pytest.fixture(scope="module", params=CASES)
+def both(request) -> tuple[Work, Work]:
+    return taped_on(NODES, request.param)
 
 
 @pytest.mark.torch
@@ -93,6 +100,29 @@ def test_both_are_simulated_alike(both):
     rates = machine_for("h100", 200).rates({"launch_s": 1e-3, "kernel_s": 1e-3})
     taped, counted = (simulate(work, rates).step_s for work in both)
     assert taped == pytest.approx(counted, rel=0.35)
+
+
+def messages(work: Work) -> list[tuple[object, ...]]:
+    return [
+        (one.kind, one.unit, one.phase, one.group_size, one.group_per_node)
+        for one in work.collectives()
+    ]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("nodes", "to"), [(NODES, 2 * NODES), (2 * NODES, NODES)])
+def test_a_resized_step_is_the_one_that_is_recorded_on_as_many_nodes(case, nodes, to):
+    recorded, _ = taped_on(to, case)
+    resized = on_nodes(taped_on(nodes, case)[0], to)
+    assert resized.ranks == recorded.ranks
+    assert messages(resized) == messages(recorded)
+    for one, other in zip(resized.operations, recorded.operations, strict=True):
+        # But for a norm's few numbers, one of each weight, which do not shrink with the shards.
+        assert one.bytes == pytest.approx(other.bytes, rel=0.02, abs=1024), (one, other)
+    rates = machine_for("h100", 200).rates()
+    took, takes = (simulate(each, rates).step_s for each in (resized, recorded))
+    assert took == pytest.approx(takes, rel=0.01)
 
 
 def test_an_empty_tape_has_no_speed():

@@ -1,0 +1,189 @@
+"""`fsdpkit plan --calibration` as it is typed: what counts, what is forgotten, what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from fsdpkit.cli.plan import command
+from fsdpkit.config.training import load_settings
+from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.planning.efficiency import machine_for
+from fsdpkit.planning.forecast import By
+from fsdpkit.planning.speed_learned import Machine, basis_of
+from fsdpkit.planning.speed_measured import Measured, keep, recorded
+from fsdpkit.planning.speed_schedule import simulate
+from fsdpkit.planning.speed_settings import work_of_settings
+
+TORCH = "2.13.0+cu130"
+SITE = "osc-cardinal"
+ASKED = ("--calibration", "--gpu", "h100-80", "--cluster", SITE)
+RATES = machine_for("h100").rates({"matmul_share": 0.8})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
+
+
+def run(name: str, made_s: float = 1_760_000_000, batch: int = 8, **how) -> Measured:
+    """What a run of T5-base on two nodes measured, on record as `learn` leaves it."""
+    sets = ["model.preset=t5-v1.1-base", f"batch_size={batch}"]
+    training = load_settings({}, sets)
+    work = work_of_settings(training, 2, 4)
+    plain = Measured(
+        run=name,
+        made_s=made_s,
+        site=SITE,
+        gpu="NVIDIA H100 80GB HBM3",
+        torch=TORCH,
+        nodes=2,
+        gpus=4,
+        training=training,
+        lines=20,
+        step_s=simulate(work, RATES).step_s,
+        tokens_per_step=work.tokens * work.ranks,
+    )
+    found = msgspec.structs.replace(plain, **how)
+    keep(found)
+    return found
+
+
+def said(*words: str) -> str:
+    runner = CliRunner()
+    result = runner.invoke(command, [*ASKED, *words], standalone_mode=False, catch_exceptions=False)
+    assert not result.return_value
+    return result.output
+
+
+def rows(text: str) -> dict[str, str]:
+    """The last word of each row of the table, by its first: whether the run is used."""
+    lines = [line.split() for line in text.splitlines()]
+    return {words[0]: words[-1] for words in lines if words and words[-1] in ("yes", "no")}
+
+
+def used(text: str) -> set[str]:
+    return {name for name, last in rows(text).items() if last == "yes"}
+
+
+def test_what_counts_and_what_does_not_is_shown_with_the_reason():
+    run("t5-ab12")
+    run("t5-cd34", batch=16)
+    run("old-torch", torch="2.12.1")
+    text = said()
+    assert rows(text) == {"t5-ab12": "yes", "t5-cd34": "yes", "old-torch": "no"}
+    assert f"speed on H100-80: calibrated by 2 runs on {SITE}" in text
+    assert "left out: 1 record of torch 2.12.1: this is 2.13.0+cu130" in text
+
+
+def test_without_records_speed_rests_on_published_figures():
+    assert said() == "speed on H100-80: published figures only\n"
+
+
+def test_the_answer_as_json_says_the_same():
+    one = run("t5-ab12")
+    answer = json.loads(said("--json"))
+    assert answer["rests_on"] == f"calibrated by 1 run on {SITE}"
+    (shown,) = answer["runs"]
+    assert (shown["run"], shown["used"], shown["step_s"]) == ("t5-ab12", True, one.step_s)
+
+
+@pytest.mark.parametrize("name", ["t5-ab12", "ab12"])
+def test_a_run_is_forgotten_by_its_name_or_the_end_of_it_and_stays_so(name):
+    run("t5-ab12")
+    run("t5-cd34", batch=16)
+    text = said("--forget", name)
+    assert "forgotten: t5-ab12\n" in text
+    assert rows(text) == rows(said()) == {"t5-cd34": "yes"}
+
+
+def test_all_are_forgotten_and_a_run_that_comes_later_counts():
+    run("t5-ab12")
+    run("t5-cd34", batch=16)
+    assert "published figures only" in said("--forget", "all")
+    assert "published figures only" in said("--forget", "all")  # none is no error
+    run("t5-ef56")
+    assert used(said()) == {"t5-ef56"}
+
+
+@pytest.mark.parametrize("name", ["", "t5", "xab12", "../t5-ab12", "-x", "$(id)", "a" * 10_000])
+def test_nothing_is_forgotten_for_a_name_that_no_run_has(name):
+    run("t5-ab12")
+    with pytest.raises(NotFoundError, match="nothing of that run is on record"):
+        said("--forget", "t5-ab12", f"--forget={name}")
+    assert used(said()) == {"t5-ab12"}
+
+
+def test_the_end_of_several_names_forgets_none():
+    run("t5-ab12")
+    run("t6-ab12", batch=16)
+    with pytest.raises(UsageError, match=r"ab12 is the end of 2 runs: .*t5-ab12"):
+        said("--forget", "ab12")
+    assert len(used(said())) == 2
+
+
+def test_a_whole_name_is_that_run_also_where_others_end_with_it():
+    run("ab12")
+    run("t6-ab12", batch=16)
+    said("--forget", "ab12")
+    assert used(said()) == {"t6-ab12"}
+
+
+def test_what_is_written_down_is_what_others_plan_by(tmp_path):
+    run("t5-ab12")
+    run("t5-cd34", batch=16)
+    machine = Machine("H100-80", SITE, TORCH)
+    here = basis_of(recorded(), machine)
+    text = said("--save", "ours.json")
+    assert "written: ours.json; others use it by --speed ours.json" in text
+    theirs = By(file=tmp_path / "ours.json", site="another").basis("H100-80")
+    assert theirs.calibration == here.calibration
+    assert theirs.words == "ours.json, fitted to 2 runs"
+
+
+def test_what_is_written_down_is_of_its_torch(tmp_path, monkeypatch):
+    run("t5-ab12")
+    said("--save", "ours.json")
+    monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: "2.14.0")
+    with pytest.raises(ConfigError, match=r"of torch 2\.13\.0\+cu130, and this is 2\.14\.0"):
+        By(file=tmp_path / "ours.json").basis("H100-80")
+
+
+def test_what_was_forgotten_is_not_written_down(tmp_path):
+    run("t5-ab12")
+    run("t5-cd34", batch=16)
+    said("--forget", "t5-cd34", "--save", "ours.json")
+    found = By(file=tmp_path / "ours.json").basis("H100-80")
+    assert found.calibration.samples == ("t5-ab12",)
+
+
+def test_a_place_that_cannot_be_written_to_is_named():
+    Path("file").write_text("")
+    with pytest.raises(StorageError, match=r"file/ours\.json cannot be written"):
+        said("--save", "file/ours.json")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--forget", "all"),
+        ("--save", "ours.json"),
+        ("--calibration", "--no-calibration"),
+        ("--calibration", "--tune"),
+        ("--calibration", "--picture", "x.svg"),
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_done(words):
+    run("t5-ab12")
+    with pytest.raises(UsageError):
+        CliRunner().invoke(
+            command, ["--gpu", "h100-80", *words], standalone_mode=False, catch_exceptions=False
+        )
+    assert not Path("ours.json").exists()
+    assert used(said()) == {"t5-ab12"}
