@@ -74,6 +74,16 @@ def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_
     assert speed_of(read_metrics(tmp_path / "none")) == Speed()
 
 
+def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
+    speed = Speed(tokens_per_s=1000.0)
+    asked = [(1, 4, "a", "COMPLETED", speed), (2, 8, "b", "COMPLETED", speed)]
+    found = compared("weak", asked, {2: 1900.0})
+    assert [one.predicted_tokens_per_s for one in found] == [None, 1900.0]
+    assert as_csv(found).splitlines()[2].split(",")[8] == "1900.0"
+    assert "1\\,000 & 1\\,900 &" in as_latex(found)
+    assert [row[6] for row in rows(found)] == ["–", "1,900"]
+
+
 def test_tables_leave_empty_what_nobody_measured() -> None:
     found = sizes("strong", {1: 1000.0, 2: None})
     assert as_csv(found).splitlines()[2] == "strong,2,8,r,FAILED,0,,,,,,"
