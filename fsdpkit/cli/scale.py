@@ -150,6 +150,11 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
             )
         if mode in study.stopped:
             click.echo(f"{mode}: {study.stopped[mode]}")
+    if any(one.predicted_tokens_per_s is None for sizes in found.values() for one in sizes):
+        click.echo(
+            "PREDICTED is of plans made before a size was submitted: "
+            f"{fsdpkit_as_typed()} plan {shlex.quote(str(paths.job))} --nodes N"
+        )
     return 0
 
 

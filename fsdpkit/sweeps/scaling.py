@@ -8,7 +8,7 @@ smallest size: 1 would be a cluster without communication.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -43,7 +43,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     efficiency: float | None = None
     gpu_hours_per_billion_tokens: float | None = None
     predicted_tokens_per_s: float | None = None
-    """Empty until `fsdpkit plan` predicts speeds."""
+    """What its run was submitted with; None: nobody had planned that job, or not in tokens."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,9 +85,13 @@ def work_per_s(mode: Mode, nodes: int, speed: Speed, *, by_tokens: bool) -> floa
     return (nodes if mode == "weak" else 1) / speed.step_time_s
 
 
-def compared(mode: Mode, sizes: Sequence[tuple[int, int, str | None, str, Speed]]) -> list[Size]:
+def compared(
+    mode: Mode,
+    sizes: Sequence[tuple[int, int, str | None, str, Speed]],
+    predicted: Mapping[int, float] | None = None,
+) -> list[Size]:
     """Sizes of one mode as (nodes, ranks, run, state, speed), the smallest first. By tokens where
-    the smallest counted them, else by steps."""
+    the smallest counted them, else by steps. predicted: tokens per second by nodes."""
     by_tokens = bool(sizes) and sizes[0][4].tokens_per_s is not None
     work = [work_per_s(mode, nodes, speed, by_tokens=by_tokens) for nodes, *_, speed in sizes]
     first = work[0] if work else None
@@ -110,6 +114,7 @@ def compared(mode: Mode, sizes: Sequence[tuple[int, int, str | None, str, Speed]
                 speedup=speedup,
                 efficiency=None if speedup is None else speedup * sizes[0][0] / nodes,
                 gpu_hours_per_billion_tokens=cost,
+                predicted_tokens_per_s=(predicted or {}).get(nodes),
             )
         )
     return found

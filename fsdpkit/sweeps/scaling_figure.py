@@ -39,6 +39,16 @@ def figure(
         style = {"color": _COLOURS[mode], "marker": _MARKERS[mode], "markersize": 4}
         at = [one.nodes for one in known]
         speed.plot(at, [one.speedup for one in known], label=mode, **style)
+        base = known[0].tokens_per_s if known else None
+        planned = [
+            (one.nodes, one.predicted_tokens_per_s / base)
+            for one in found
+            if base and one.predicted_tokens_per_s is not None
+        ]
+        if planned:
+            hollow = {"color": _COLOURS[mode], "marker": "x", "ls": "--", "markersize": 4}
+            label = f"{mode}: predicted"
+            speed.plot([n for n, _ in planned], [s for _, s in planned], label=label, **hollow)
         efficiency.plot(at, [100 * (one.efficiency or 0) for one in known], label=mode, **style)
         if (where := knee(found)) is not None:
             (height,) = (one.speedup for one in known if one.nodes == where)

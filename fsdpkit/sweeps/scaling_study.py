@@ -28,6 +28,7 @@ from fsdpkit.errors import (
 from fsdpkit.rendering.script import Plan
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.run import Run
@@ -256,19 +257,23 @@ def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
     """All sizes of a mode as of now, the smallest first."""
     runs = {point.nodes: point.run for point in study.points if point.mode == mode}
     sizes = []
+    predicted: dict[int, float] = {}
     for nodes in study.nodes:
         run_id, state, speed = runs.get(nodes), "not submitted", Speed()
         if run_id is not None:
             state = "UNKNOWN"
             with contextlib.suppress(FsdpkitError):
                 run = Run.open(paths.runs / run_id)
+                plan_of = predicted_of(run.paths)
+                if plan_of is not None and plan_of.tokens_per_s is not None:
+                    predicted[nodes] = plan_of.tokens_per_s.middle
                 found = run.state()
                 state = "UNKNOWN" if found is None else found.word
                 # Of a run that failed or goes on, the second half of what it logged is no measure.
                 if found is not None and found.succeeded:
                     speed = speed_of(read_metrics(run.paths.task().metrics))
         sizes.append((nodes, nodes * study.gpus, run_id, state, speed))
-    return compared(mode, sizes)
+    return compared(mode, sizes, predicted)
 
 
 def cancel(paths: StudyPaths) -> list[str]:

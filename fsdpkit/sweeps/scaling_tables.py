@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def rows(sizes: Sequence[Size]) -> list[list[str]]:
-    """A row a size; PREDICTED stays empty until `fsdpkit plan` predicts."""
+    """A row a size; PREDICTED is what its run was submitted with."""
     return [
         [
             one.mode,
@@ -52,14 +52,14 @@ def as_csv(sizes: Sequence[Size]) -> str:
 
 def as_latex(sizes: Sequence[Size]) -> str:
     """A `tabular` of booktabs, without what was not measured anywhere."""
-    head = ["Scaling", "Nodes", "GPUs", "s/step", "Tokens/s", "Speedup", "Efficiency"]
-    head += ["GPU-h per $10^9$ tokens"]
+    head = ["Scaling", "Nodes", "GPUs", "s/step", "Tokens/s", "Predicted", "Speedup"]
+    head += ["Efficiency", "GPU-h per $10^9$ tokens"]
     cells = [
         [
             one.mode,
             str(one.nodes),
             str(one.ranks),
-            *map(_tex, (one.step_time_s, one.tokens_per_s)),
+            *map(_tex, (one.step_time_s, one.tokens_per_s, one.predicted_tokens_per_s)),
             "--" if one.speedup is None else f"{one.speedup:.2f}",
             "--" if one.efficiency is None else rf"{100 * one.efficiency:.0f}\,\%",
             _tex(one.gpu_hours_per_billion_tokens),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fsdpkit.reporting.series import read_metrics
+from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.predicted import Predicted, Span, save_predicted
+from fsdpkit.sweeps import scaling_study
 from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, knee, speed_of
+from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 
 
@@ -72,6 +77,51 @@ def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *again]))
     assert speed_of(read_metrics(path)) == Speed(samples=4, tokens_per_s=105.0)
     assert speed_of(read_metrics(tmp_path / "none")) == Speed()
+
+
+def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
+    speed = Speed(tokens_per_s=1000.0)
+    asked = [(1, 4, "a", "COMPLETED", speed), (2, 8, "b", "COMPLETED", speed)]
+    found = compared("weak", asked, {2: 1900.0})
+    assert [one.predicted_tokens_per_s for one in found] == [None, 1900.0]
+    assert as_csv(found).splitlines()[2].split(",")[8] == "1900.0"
+    assert "1\\,000 & 1\\,900 &" in as_latex(found)
+    assert [row[6] for row in rows(found)] == ["–", "1,900"]
+
+
+def test_a_size_is_predicted_by_the_plan_in_its_own_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(where: Path) -> SimpleNamespace:
+        return SimpleNamespace(paths=RunPaths(where), state=lambda: None)
+
+    monkeypatch.setattr(scaling_study, "Run", SimpleNamespace(open=opened))
+    points = [Point(mode="weak", nodes=n, run=f"job-20260101-00000{n}-aaaa") for n in (1, 2)]
+    study = Study(
+        name="s",
+        created_s=1.0,
+        modes=["weak"],
+        nodes=[1, 2, 4],
+        gpus=4,
+        work_dir=str(tmp_path),
+        points=points,
+    )
+    directory = tmp_path / points[1].run
+    directory.mkdir()
+    plan = Predicted(
+        name="a" * 64,
+        made_s=1.0,
+        nodes=2,
+        gpus=4,
+        card="H100",
+        allocated_bytes=1,
+        reserved_bytes=1,
+        tokens_per_s=Span(1.0, 2.0, 3.0),
+    )
+    save_predicted(RunPaths(directory), plan)
+    paths = StudyPaths(tmp_path / "studies" / "s")
+    found = scaling_study.measured(paths, study, "weak")
+    assert [one.predicted_tokens_per_s for one in found] == [None, 2.0, None]
 
 
 def test_tables_leave_empty_what_nobody_measured() -> None:
