@@ -55,6 +55,11 @@ def command() -> None:
 @click.option("--strong", "how", flag_value="strong", help="The same batch over all ranks.")
 @click.option("--both", "how", flag_value="both", help="Each size both ways.")
 @click.option("--bound", type=click.FloatRange(0, 1, min_open=True), help="Least efficiency.")
+@click.option(
+    "--batch",
+    metavar="args.NAME=N",
+    help="For a script of your own: --NAME=N is its batch per rank, on the smallest size.",
+)
 @click.option("--name", help="Name of the study (default: scale-JOB).")
 @wanted("sets")
 @wanted("gpus", "time", "cluster", "partition", "account")
@@ -66,6 +71,7 @@ def start(
     nodes: list[int],
     how: str,
     bound: float | None,
+    batch: str | None,
     name: str | None,
     sets: tuple[str, ...],
     cluster: str | None,
@@ -81,7 +87,9 @@ def start(
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
-    asked = scaling_study.Asked(nodes, modes, job, name, [*said, *sets], bound, cluster, runs)
+    asked = scaling_study.Asked(
+        nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs
+    )
     prepared = scaling_study.prepare(asked)
     largest = prepared.plans[modes[0], max(nodes)]
     say_where(largest, prepared.why_site)
@@ -152,8 +160,8 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
             click.echo(f"{mode}: {study.stopped[mode]}")
     if any(one.predicted_tokens_per_s is None for sizes in found.values() for one in sizes):
         click.echo(
-            "PREDICTED is of plans made before a size was submitted: "
-            f"{fsdpkit_as_typed()} plan {shlex.quote(str(paths.job))} --nodes N"
+            "PREDICTED is empty where fsdpkit plan was not asked about that size before it was "
+            "submitted"
         )
     return 0
 

@@ -54,6 +54,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     bound: Bound | None = None
     batch_size: int | None = None
     """Samples per rank on the smallest size; None: the script decides."""
+    batch_argument: str | None = None
+    """Of a script that reads no [training]: `batch-size` where it takes --batch-size=N."""
     work_dir: str
     cluster: str | None = None
     points: list[Point] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -55,6 +56,9 @@ class Asked:
     sets: Sequence[str] = ()
     bound: float | None = None
     cluster: str | None = None
+    batch: str | None = None
+    """`args.NAME=N`: how a script that reads no [training] is told its samples per rank, and how
+    many they are on the smallest size."""
     runs: str | os.PathLike[str] | None = None
 
 
@@ -77,6 +81,11 @@ def prepare(asked: Asked) -> Prepared:
     base = load_job(asked.job, sets=[*asked.sets, f"resources.nodes={sizes[0]}"])
     training = base.spec.training
     batch = None if training is msgspec.UNSET else training.batch_size
+    argument = None
+    if asked.batch is not None:
+        if batch is not None:
+            raise UsageError("--batch is for a script that reads no [training], and this one does")
+        argument, batch = _batch(asked.batch)
     name = asked.name or f"scale-{base.spec.name}"[:64]
     study = Study(
         name=name,
@@ -86,6 +95,7 @@ def prepare(asked: Asked) -> Prepared:
         gpus=base.spec.resources.gpus,
         bound=asked.bound,
         batch_size=batch,
+        batch_argument=argument,
         work_dir=str(Path.cwd()),
         cluster=asked.cluster,
     )
@@ -95,9 +105,15 @@ def prepare(asked: Asked) -> Prepared:
     for mode in asked.modes:
         for nodes in sizes:
             try:
-                sets = [*asked.sets, *_sets(study, mode, nodes)]
+                sets, args = _sized(study, mode, nodes)
                 plans[mode, nodes], why = plan(
-                    Request(job=asked.job, sets=sets, cluster=asked.cluster, runs=asked.runs)
+                    Request(
+                        job=asked.job,
+                        sets=[*asked.sets, *sets],
+                        args=args,
+                        cluster=asked.cluster,
+                        runs=asked.runs,
+                    )
                 )
             except FsdpkitError as error:
                 refused.append(f"  {nodes} nodes ({mode}): {error}")
@@ -109,24 +125,39 @@ def prepare(asked: Asked) -> Prepared:
     return Prepared(study, base, plans, why)
 
 
-def _sets(study: Study, mode: Mode, nodes: int) -> list[str]:
-    """What makes the job one of this size. Raises ConfigError."""
+def _batch(text: str) -> tuple[str, int]:
+    """Raises UsageError."""
+    found = re.fullmatch(r"args\.([A-Za-z0-9][A-Za-z0-9._-]*)=([1-9][0-9]{0,8})", text)
+    if found is None:
+        raise UsageError(
+            f"--batch {text!r}: write args.NAME=N for a script that takes --NAME=N, such as "
+            "args.batch-size=64"
+        )
+    return found[1], int(found[2])
+
+
+def _sized(study: Study, mode: Mode, nodes: int) -> tuple[list[str], list[str]]:
+    """What makes the job one of this size: `KEY=VALUE`, and words for its script. Raises
+    ConfigError."""
     told = [f"resources.nodes={nodes}"]
-    if mode == "weak":
-        return told
+    if mode == "weak" and study.batch_argument is None:
+        return told, []
     if study.batch_size is None:
         raise ConfigError(
-            "--strong keeps the batch of all ranks by training.batch_size, and this script does "
-            "not read [training]: compare it by --weak"
+            "--strong keeps the batch of all ranks, and this script does not read [training]: name "
+            "its argument and the samples per rank on the smallest size, such as "
+            "--batch args.batch-size=64"
         )
-    whole = study.batch_size * study.nodes[0]
+    key = f"--{study.batch_argument}" if study.batch_argument else "training.batch_size"
+    whole = study.batch_size * (nodes if mode == "weak" else study.nodes[0])
     if whole % nodes:
         raise ConfigError(
-            f"--strong: {whole} samples (training.batch_size {study.batch_size} on "
-            f"{study.nodes[0]} nodes) cannot be shared evenly by {nodes} times as many ranks: "
-            "choose a batch_size that all sizes divide"
+            f"--strong: {whole} samples ({key} {study.batch_size} on {study.nodes[0]} nodes) "
+            f"cannot be shared evenly by {nodes} times as many ranks: choose a {key} that all "
+            "sizes divide"
         )
-    return [*told, f"training.batch_size={whole // nodes}"]
+    word = f"{key}={whole // nodes}"
+    return (told, [word]) if study.batch_argument else ([*told, word], [])
 
 
 def _refuse_second(paths: StudyPaths) -> None:
@@ -241,10 +272,12 @@ def _advance(paths: StudyPaths, mode: Mode) -> str:
             save(paths, msgspec.structs.replace(study, stopped=stopped))
             return stopped[mode]
     with working_in(study.work_dir):
+        sets, args = _sized(study, mode, larger[0])
         decided, _ = plan(
             Request(
                 job=str(paths.job),
-                sets=_sets(study, mode, larger[0]),
+                sets=sets,
+                args=args,
                 cluster=study.cluster,
                 runs=paths.runs,
             )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.sweeps import scaling_study
 from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, knee, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths
+from fsdpkit.sweeps.scaling_study import Asked, Prepared, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 
 
@@ -130,3 +133,59 @@ def test_tables_leave_empty_what_nobody_measured() -> None:
     assert "strong & 2 & 8 & -- & -- & -- & --" in as_latex(found)
     assert rows(found)[1] == ["strong", "2", "8", "FAILED", *["–"] * 6]
     assert "s/step" not in as_latex(found)
+
+
+# ---- The batch of a script that reads no [training]
+
+
+def prepared(*modes: Mode, batch: str | None, nodes: Sequence[int] = (1, 2, 4)) -> Prepared:
+    Path("own.py").touch()
+    return prepare(Asked(nodes, modes, "own.py", batch=batch, cluster="local"))
+
+
+def words_of(found: Prepared) -> dict[tuple[Mode, int], list[str]]:
+    return {size: plan.job.spec.args for size, plan in found.plans.items()}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FSDPKIT_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_script_is_told_its_share_of_a_batch_that_stays_the_same() -> None:
+    assert words_of(prepared("weak", "strong", batch="args.batch-size=8")) == {
+        **{("weak", nodes): ["--batch-size=8"] for nodes in (1, 2, 4)},
+        ("strong", 1): ["--batch-size=8"],
+        ("strong", 2): ["--batch-size=4"],
+        ("strong", 4): ["--batch-size=2"],
+    }
+    assert words_of(prepared("weak", batch=None)) == {("weak", nodes): [] for nodes in (1, 2, 4)}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_batch_that_a_size_cannot_share_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"strong.*--bs 6 on 1 nodes.*4 times as many"):
+        prepared("strong", batch="args.bs=6")
+
+
+@pytest.mark.usefixtures("here")
+def test_strong_scaling_of_a_script_asks_for_the_name_of_its_batch() -> None:
+    with pytest.raises(ConfigError, match=r"--batch args\.batch-size=64"):
+        prepared("strong", batch=None)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "said", ["bs=8", "args.bs", "args.bs=0", "args.b s=8", "args.bs=8; x", "args.-x=8", "args.=8"]
+)
+def test_a_batch_in_other_words_is_wrong_usage(said: str) -> None:
+    with pytest.raises(UsageError, match=r"write args\.NAME=N"):
+        prepared("strong", batch=said)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_job_with_training_has_its_batch_there() -> None:
+    with pytest.raises(UsageError, match=r"reads no \[training\]"):
+        prepare(Asked((1, 2), ("strong",), "t5", batch="args.bs=8", cluster="local"))
