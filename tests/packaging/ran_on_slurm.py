@@ -6,7 +6,8 @@ none was skipped. Without the plugin the report names none, which is a failure a
 on such a test would be that failure an hour later, so the plugin refuses it before anything runs.
 
 Tests marked `newest_slurm` may be left out where their release's root cannot be made
-(tests/slurm/test_releases.py decides); how many ran is printed.
+(tests/slurm/test_releases.py decides), and those marked `packages` where no mirror gave what they
+unpack; how many ran is printed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 
 PROPERTY = "slurm"
 NEWEST = "newest_slurm"
+PACKAGES = "packages"
 REFUSED = "refused by ran_on_slurm"
 
 
@@ -31,7 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 if hasattr(config, "workeroutput"):  # what a worker raises, nobody reads
                     config.workeroutput[REFUSED] = refused
                 raise pytest.UsageError(refused)
-            item.user_properties.append((PROPERTY, "1"))
+            named = PACKAGES if item.get_closest_marker(PACKAGES) else PROPERTY
+            item.user_properties.append((named, "1"))
         if item.get_closest_marker(NEWEST):
             item.user_properties.append((NEWEST, "1"))
 
@@ -59,6 +62,7 @@ def main(report: Path) -> int:
     ran, skipped = count(report)
     print(f"{ran} tests ran on a real Slurm cluster, {skipped} were skipped")
     print("{} tests ran on its newest release, {} were left out".format(*count(report, NEWEST)))
+    print("{} tests ran with more packages, {} were left out".format(*count(report, PACKAGES)))
     return 0 if ran and not skipped else 1
 
 

@@ -110,6 +110,7 @@ def _loaded(cluster: SlurmCluster, node: str, path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slurm
+@pytest.mark.packages
 def test_a_job_finds_the_modules_of_its_profile_and_none_of_the_submitter_s(
     modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_job_finds_the_modules_of_its_profile_and_none_of_the_submitter_s(
 
 
 @pytest.mark.slurm
+@pytest.mark.packages
 def test_without_a_purge_the_submitter_s_modules_stay(
     modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
 ) -> None:
@@ -140,6 +142,7 @@ def test_without_a_purge_the_submitter_s_modules_stay(
 
 
 @pytest.mark.slurm
+@pytest.mark.packages
 def test_a_module_that_is_not_there_ends_the_job_with_its_name(
     modules: Modules, fsdpkit: Fsdpkit, tmp_path: Path, write_script: Script
 ) -> None:
