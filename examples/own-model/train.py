@@ -76,9 +76,8 @@ def main() -> int:
     paths = training.TaskPaths.of_this_job("own-model-run")
     with training.process_group() as ranks:
         text = torch.tensor(list("\n".join(topics.values()).encode()))
-        windows = text.unfold(
-            0, CONTEXT + 1, CONTEXT
-        )  # neighbours share a byte: a target, then input
+        # Neighbours share a byte: a target of one, an input of the next.
+        windows = text.unfold(0, CONTEXT + 1, CONTEXT)
         share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
         sampler = training.GlobalOrderSampler(windows, seed=SEED, **share)
         groups = training.GlobalBatches(sampler, BATCH, drop_last=True)
@@ -104,9 +103,8 @@ def main() -> int:
             tokens = next(batches).to(ranks.device)
             loss = forward(model, tokens)
             (count,) = votes.sum(tokens[:, 1:].numel())
-            (
-                loss * (ranks.world_size / count).float()
-            ).backward()  # a token weighs the same everywhere
+            # A token weighs the same on every rank.
+            (loss * (ranks.world_size / count).float()).backward()
             grad_norm = training.clip_gradients(model, 1.0)
             optimizer.step()
             optimizer.zero_grad()

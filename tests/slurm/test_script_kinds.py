@@ -81,7 +81,9 @@ def with_faults(example: str, before: str, added: str, *, after: bool = False) -
 
 
 def scripts() -> dict[str, str]:
-    own = with_faults("own-model", "        metrics.step(", "        fault(progress.step)\n")
+    own = with_faults(
+        "own-model", "            metrics.step(", "            fault(progress.step)\n"
+    )
     found = {
         "trainer": with_faults("huggingface", "    trainer.train()\n", IN_TRAINER),
         "lightning": with_faults("lightning", "    trainer.fit(", IN_LIGHTNING),
