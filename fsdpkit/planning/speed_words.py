@@ -29,7 +29,7 @@ def lines(found: Forecast) -> Iterator[str]:
     if speed.hours and speed.gpu_hours and speed.steps:
         yield _row(f"hours, {speed.steps:,} steps", speed.hours)
         yield _row("GPU-hours", speed.gpu_hours)
-    yield f"bound by {in_words(speed.bound)}: {_shares(speed)}"
+    yield f"bound by {in_words(speed.bound)}; a step's time: {_shares(speed)}"
     scaled = ", ".join(f"{one.nodes}: {one.efficiency:.0%}" for one in found.scaled)
     yield f"efficiency by nodes, the batch of a GPU as it is: {scaled}"
     work = "the recorded step" if speed.source == "tape" else "a closed form, an estimate"
