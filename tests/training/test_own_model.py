@@ -26,8 +26,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[TaskPaths, str]:
     return paths, said
 
 
-def test_it_is_shorter_than_a_hundred_lines():
-    assert len(SCRIPT.read_text().splitlines()) < 100
+def test_it_is_no_longer_than_a_hundred_lines_of_code():
+    lines = [line.strip() for line in SCRIPT.read_text().splitlines()]
+    assert len([line for line in lines if line and not line.startswith("#")]) <= 100
 
 
 def test_it_learns_and_goes_on_at_another_number_of_ranks(trained):
