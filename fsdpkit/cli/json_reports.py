@@ -122,6 +122,7 @@ class Written(Struct, frozen=True, kw_only=True):
     schema: Literal["fsdpkit.report/1"] = "fsdpkit.report/1"
     run: str
     path: str
-    predictions: dict[str, list[Prediction]] = {}
+    predictions: dict[str, list[Prediction]] | None = {}
     """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; by array
-    task, of a run that is none by "". Empty where nobody planned it."""
+    task, of a run that is none by "". Empty where nobody planned it; null with --host, which
+    brings the page alone."""

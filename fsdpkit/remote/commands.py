@@ -123,9 +123,13 @@ def _bring_report(connection: Connection, request: Request, options: dict[str, A
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     if options.get("as_json"):
-        # Spelt out, as the laptop has no msgspec; cli.json_answers.Written.
-        run = re.sub(r"(-task-\d+)?\.html$", "", name)
-        answer = {"schema": "fsdpkit.report/1", "run": run, "path": str(path.absolute())}
+        # Spelt out, as the laptop has no msgspec; cli.json_reports.Written.
+        answer = {
+            "schema": "fsdpkit.report/1",
+            "run": re.sub(r"(-task-\d+)?\.html$", "", name),
+            "path": str(path.absolute()),
+            "predictions": None,
+        }
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         click.echo(path)
