@@ -124,6 +124,8 @@ def tape_apart(asked: Asked) -> tuple[Tape, tuple[str, ...]]:
 def _answer(asked: Asked, pipe: int) -> NoReturn:
     """The child's whole life."""
     status = 1
+    # OpenMP's threads are the parent's: a child that waits for them does so for ever.
+    torch.set_num_threads(1)
     try:
         try:
             found: object = tape_of(asked)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from fsdpkit.cli.plan import command
@@ -100,6 +101,8 @@ def test_where_only_values_decide_whether_it_fits_that_is_the_answer(tmp_path):
         "def routed():\n"
         "    return {**small(), 'batch': torch.zeros(4, 48 * 800, dtype=torch.int64)}\n"
     )
+    torch.set_num_threads(2)
+    torch.ones(1 << 20).add_(1)  # starts OpenMP's threads, which the plan's child must not wait for
     status, answer = plan(f"{tmp_path / 'wide.py'}:routed", gpu="3")
     memory = answer["memory"]
     assert (status, answer["fit"], answer["lower_bound"]) == (1, "not known", False)
