@@ -260,10 +260,10 @@ def submit(
 
 
 def told_by_ranks(run_dir: str | os.PathLike[str], pattern: str = "attempt-0") -> list[Any]:
-    """What the WHO script's ranks printed, in rank order."""
-    files = sorted(
-        Path(run_dir).glob(f"{pattern}/rank-*.out"), key=lambda p: int(p.stem.split("-")[1])
-    )
+    """What the WHO script's ranks printed, in rank order. No rank may have been started twice."""
+    found = list(Path(run_dir).glob(f"{pattern}/rank-*.out"))
+    assert not any(".restart-" in path.name for path in found), everything_said(run_dir)
+    files = sorted(found, key=lambda p: int(p.stem.split("-")[1]))
     return [json.loads(path.read_text()) for path in files]
 
 
