@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,4 +46,20 @@ def report_check(kind: Kind, as_json: bool) -> int:
             click.echo(f"{one.layer} {kind} {one.name}: {one.why}")
         found = f"{len(broken)} cannot be used" if broken else "all can be used"
         click.echo(f"{checked} looked at, {found}")
+    _warn_of_keys_that_end()
     return ConfigError.exit_code if broken else 0
+
+
+def _warn_of_keys_that_end() -> None:
+    from fsdpkit.config.assets import centre_layers
+    from fsdpkit.config.published.centre import open_centre
+    from fsdpkit.publishing.expiry import ends_at_s, warning
+
+    for layer in centre_layers():
+        with contextlib.suppress(ConfigError, OSError):  # it was named among what is wrong
+            centre = open_centre(layer.dir)
+            ends_s = ends_at_s(layer.dir) if centre else None
+            if centre and ends_s is not None:
+                click.echo(
+                    f"fsdpkit: warning: {warning(layer.dir, centre.index.by, ends_s)}", err=True
+                )

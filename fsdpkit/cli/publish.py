@@ -155,10 +155,12 @@ def list_command(to: str | None, as_json: bool) -> int:
     """List every version that is published, and what the channels point to."""
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.publish_answers import PublishedVersions
+    from fsdpkit.publishing.expiry import ends_at_s, warning
     from fsdpkit.publishing.writing import load
 
     centre = _centre(to)
     index = load(centre)
+    ends_s = ends_at_s(centre)
     versions = [one for entry in index.entries for one in _versions(entry)]
     if as_json:
         print_answer(
@@ -167,11 +169,14 @@ def list_command(to: str | None, as_json: bool) -> int:
                 serial=index.serial,
                 signer=index.by,
                 signed_s=index.at_s,
+                key_ends_s=ends_s,
                 versions=versions,
             )
         )
         return 0
     click.echo(f"signed by {index.by} on {_day(index.at_s)}, serial {index.serial}")
+    if ends_s is not None:
+        click.echo(f"fsdpkit: warning: {warning(centre, index.by, ends_s)}", err=True)
     rows = [
         [
             *(one.kind, one.name, one.version, ", ".join(one.channels) or "-"),

@@ -61,6 +61,8 @@ class PublishedVersions(Struct, frozen=True, kw_only=True):
     serial: int
     signer: str
     signed_s: float
+    key_ends_s: float | None
+    """When the signer's key stops counting; null: not within the next sixty days."""
     versions: list[ListedVersion]
 
 

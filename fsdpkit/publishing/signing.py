@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpkit.config.published.signature import NAMESPACE
+from fsdpkit.config.published.signature import NAMESPACE, reason
 from fsdpkit.errors import ConfigError, NotFoundError
 
 _KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -87,7 +87,5 @@ def _ask(words: Sequence[str], given: bytes, what: str) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{what}: {error}") from error
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().replace("\n", "; ")
-        plain = "".join(c if c.isprintable() else "?" for c in said)[:300]
-        raise ConfigError(f"{what}: {plain or 'ssh-keygen gave no reason'}")
+        raise ConfigError(f"{what}: {reason(done.stderr.decode(errors='replace'))}")
     return done.stdout

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from fsdpkit.config.published.memory import memory_file
 from tests.json_answers import checked
 from tests.publishing.centres import ALEX, KIM, Centre, line_of, make_key, says, submit, typed
 
@@ -320,6 +322,50 @@ def test_a_key_that_expires_soon_counts_until_then(centre: Centre) -> None:
     centre.publish(centre.template())
     assert says(submit()) == "hello"
     assert says(submit()) == "hello"
+
+
+def test_the_end_of_the_signer_s_key_is_told_of_two_months_before(centre: Centre) -> None:
+    def allow_until(at_s: float) -> None:
+        until = time.strftime("%Y%m%d%H%M", time.localtime(at_s))
+        centre.allow(line_of(centre.alex, ALEX, f'namespaces="fsdpkit",valid-before="{until}"'))
+
+    now_s = time.time()
+    allow_until(now_s + 90 * 86400)
+    centre.publish(centre.template())
+    listed = json.loads(typed("publish", "list", "--to", centre.dir, "--json").out)
+    assert listed["key_ends_s"] is None
+    assert "counts until" not in typed("templates", "--check").err
+
+    ends_s = int(now_s / 60) * 60 + 21 * 86400
+    allow_until(ends_s)
+    listed = json.loads(typed("publish", "list", "--to", centre.dir, "--json").out)
+    assert abs(listed["key_ends_s"] - ends_s) <= 1
+    for words in (("publish", "list", "--to", centre.dir), ("templates", "--check")):
+        done = typed(*words)
+        assert done.status == 0
+        assert f"the key of {ALEX} counts until" in done.err
+        assert "fsdpkit publish sign" in done.err
+
+
+def test_an_ssh_keygen_too_old_for_signatures_is_named_as_that(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    centre.publish(centre.template())
+    old = tmp_path / "old" / "ssh-keygen"  # what OpenSSH 8.0 answers
+    old.parent.mkdir()
+    old.write_text(
+        '#!/bin/sh\necho "unknown option -- Y" >&2\n'
+        'echo "usage: ssh-keygen [-q] [-b bits] [-C comment] [-f output_keyfile]" >&2\nexit 1\n'
+    )
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    memory_file(centre.dir).unlink()
+    done = submit()
+    assert done.status == 65
+    assert "older than OpenSSH 8.1" in done.err
+    done = centre.try_to_publish(centre.template("1.1.0"))
+    assert done.status == 65
+    assert "older than OpenSSH 8.1" in done.err
 
 
 def test_a_line_for_a_pattern_of_names_needs_the_name(centre: Centre) -> None:

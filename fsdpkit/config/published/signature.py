@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 NAMESPACE = "fsdpkit"
 """What is signed for another purpose, such as a commit, does not count here."""
 _TIMEOUT_S = 30
+_USAGE = re.compile(r"^usage: ", re.MULTILINE)
+"""What an ssh-keygen that does not know `-Y` answers."""
 _DATED = re.compile(rb"valid-(?:before|after)", re.IGNORECASE)
 
 
@@ -26,9 +29,11 @@ def has_dates(signers: bytes) -> bool:
     return bool(_DATED.search(signers))
 
 
-def verify(body: bytes, signature: bytes, signers: bytes, principal: str) -> None:
+def verify(
+    body: bytes, signature: bytes, signers: bytes, principal: str, *, at_s: int | None = None
+) -> None:
     """Raises SignatureError unless `principal`, by `signers`, has signed `body`, with a key that is
-    valid now."""
+    valid now, or at another time, in Unix seconds."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="fsdpkit-verify-") as place:  # 0700
@@ -36,6 +41,9 @@ def verify(body: bytes, signature: bytes, signers: bytes, principal: str) -> Non
         for name, content in files.items():
             Path(place, name).write_bytes(content)
         words = ["-f", f"{place}/signers", "-s", f"{place}/signature", "-I", principal]
+        if at_s is not None:
+            then = time.strftime("%Y%m%d%H%M%S", time.localtime(at_s))
+            words += ["-O", f"verify-time={then}"]
         _ask(["-Y", "verify", "-n", NAMESPACE, *words], body, place)
 
 
@@ -56,14 +64,16 @@ def _ask(words: list[str], body: bytes, place: str) -> None:
         raise SignatureError(f"ssh-keygen cannot verify it: {error}") from error
     if done.returncode != 0:
         said = (done.stderr + b"\n" + done.stdout).decode(errors="replace")
-        raise SignatureError(_reason(said.replace(f"{place}/signers:", "allowed_signers, line ")))
+        raise SignatureError(reason(said.replace(f"{place}/signers:", "allowed_signers, line ")))
 
 
-def _reason(said: str) -> str:
+def reason(said: str) -> str:
     """What ssh-keygen wrote, in a line. It says no more than `Could not verify` of a key that
     stands in no line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     plain = "".join(c if c.isprintable() else "?" for c in "; ".join(lines))[:300]
     if plain.rstrip(".") == "Could not verify signature":
         return "its key is not, or no longer, in allowed_signers for whom it names"
+    if _USAGE.search(said):
+        return "this machine's ssh-keygen is older than OpenSSH 8.1, which signatures need"
     return plain or "ssh-keygen refused it and gave no reason"
