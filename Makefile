@@ -7,6 +7,7 @@
 #   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
 #                    SLURM=26.05 of another release, in a Debian root made for it
+#   make docs        build docs/ into static pages, in build/docs; a broken link fails
 #   make bench       measure (benchmarks/README.md)
 #
 # The environment is .venv, unless VIRTUAL_ENV or PYTHON names another.
@@ -16,8 +17,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint slurm \
-    slurm-down bench pins lock
+.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint docs \
+    slurm slurm-down bench pins lock
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -127,7 +128,14 @@ test-quick: env
 	    -m 'not slurm and not newest_slurm and not torch and not local' $(PYTEST_ARGS)
 
 # The tests that ask Slurm, on one release of it.
-test-slurm: env packages
+test-# Beside whatever is in the environment: only who builds the pages needs what builds them.
+docs: demo-env
+	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
+	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --quiet --strict --site-dir "$(CURDIR)/build/docs"
+	echo "make docs: the pages are in build/docs; open build/docs/index.html"
+
+slurm: env packages
 	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
 
 # The tests that start torch, on the release TORCH, with the table in CONTRIBUTING.md.
@@ -184,7 +192,7 @@ pins:
 	trap 'rm -rf "$$fresh"' EXIT
 	torch=$$(grep '^torch==' constraints.txt)
 	"$$base" -m venv "$$fresh"
-	"$$fresh/bin/pip" install --quiet "$$torch" -e '.[dev]'
+	"$$fresh/bin/pip" install --quiet "$$torch" -e '.[dev,docs]'
 	{
 	    sed -n '/^#/p' constraints.txt
 	    echo "$$torch"
