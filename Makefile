@@ -132,7 +132,7 @@ test-# Beside whatever is in the environment: only who builds the pages needs wh
 docs: demo-env
 	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
 	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --quiet --strict --site-dir "$(CURDIR)/build/docs"
+	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
 	echo "make docs: the pages are in build/docs; open build/docs/index.html"
 
 slurm: env packages

@@ -89,7 +89,8 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     advice, _, again = (found.action or "").partition(_AGAIN)
     yield from _labelled("what to do", [advice.strip()])
     yield from _labelled("to go on", [again])
-    yield from _labelled("another start", [f"would it help? {found.again}" if found.again else ""])
+    would_help = f"would another start help? {found.again}" if found.again else ""
+    yield from _labelled("again", [would_help])
     yield from _labelled("where", [_place_of(found)])
     for place, quote in enumerate(found.evidence):
         where = "" if quote.file is None else _line_of(quote.file, quote.line, directory)

@@ -11,6 +11,7 @@ import click
 from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as top
+from fsdpkit.cli.sweep import FirstWordOrCommand
 from fsdpkit.reference import markdown
 
 _SCHEMAS = "../../site/schema/output"
@@ -64,6 +65,9 @@ def _described(words: str, command: click.Command, context: click.Context) -> It
     yield from ("```text", command.get_usage(context).removeprefix("Usage: "), "```", "")
     yield from _help(command)
     options = list(_options(command, context))
+    if isinstance(command, FirstWordOrCommand):  # what it does without the name of a verb
+        first = command.commands["start"]
+        options += _options(first, click.Context(first, parent=context, **_context(first)))
     if options:
         yield from markdown.table(("option", "meaning"), options)
         yield ""

@@ -25,6 +25,10 @@ _ENDS: Mapping[str, str] = {
     "settings": "The job ends: another start would meet the same settings.",
 }
 _BY_CAUSE: Mapping[str, str] = {"preemption": "on_preemption", "time-limit": "on_time_limit"}
+_INTRODUCED = (
+    "Any of these shows it. Where programs differ about a large or small first letter, it is left "
+    "out here."
+)
 _NOTHING = frozenset({"cancelled", "refused", "pending", "pending-forever", "unknown"})
 _ACTIONS = {
     "restart": "all ranks start again in the same allocation, from the newest whole checkpoint",
@@ -121,7 +125,8 @@ def _recognised(cause: Cause) -> Iterator[str]:
     told += [f"{_author(p.why)}: {_shown(p.words)}" for p in cause.patterns]
     if told:
         yield from ("## How it is recognised", "")
-        yield from ("Any of these shows it:", "")
+        yield from markdown.folded(_INTRODUCED)
+        yield ""
     for line in told:
         yield from markdown.folded(line, "- ", "  ")
 
