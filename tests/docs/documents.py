@@ -1,4 +1,4 @@
-"""What stands in the documents: commands, files and program text in code blocks, links, headings."""
+"""What is in the documents: commands, files and program text in code blocks, links, headings."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def prose(document: str) -> str:
 
 
 def commands(document: str) -> list[str]:
-    """Every `fsdpkit …` of the document's code blocks as one line; of what a terminal shows (`text`,
-    `console`) what was typed behind the prompt."""
+    """Every `fsdpkit …` of the document's code blocks as one line; of what a terminal shows
+    (`text`, `console`) what was typed behind the prompt."""
     found = []
     for language, text in blocks(document):
         for line in text.replace("\\\n", " ").splitlines():
