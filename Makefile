@@ -128,14 +128,7 @@ test-quick: env
 	    -m 'not slurm and not newest_slurm and not torch and not local' $(PYTEST_ARGS)
 
 # The tests that ask Slurm, on one release of it.
-test-# Beside whatever is in the environment: only who builds the pages needs what builds them.
-docs: demo-env
-	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
-	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
-	echo "make docs: the pages are in build/docs; open build/docs/index.html"
-
-slurm: env packages
+test-slurm: env packages
 	FSDPKIT_REQUIRE_SLURM=1 "$(PYTHON)" -m pytest -m "slurm or newest_slurm" $(PYTEST_ARGS)
 
 # The tests that start torch, on the release TORCH, with the table in CONTRIBUTING.md.
@@ -166,6 +159,13 @@ lint: env
 	else
 	    echo "make lint: left out, shellcheck, which is not installed"
 	fi
+
+# Beside whatever is in the environment: only who builds the pages needs what builds them.
+docs: demo-env
+	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
+	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
+	echo "make docs: the pages are in build/docs; open build/docs/index.html"
 
 slurm: env packages
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
