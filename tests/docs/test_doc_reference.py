@@ -19,13 +19,14 @@ from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import commands, failures, keys, markdown, variables
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
-from tests.docs import examples
+from tests.docs import examples, messages
 from tests.docs.documents import read
 from tests.packaging.installation import ROOT
 
 PROGRAMS: list[tuple[str, Callable[[], dict[Path, str]]]] = [
     (markdown.COMMAND, reference),
     (examples.COMMAND, examples.files),
+    (messages.COMMAND, messages.files),
 ]
 
 
