@@ -1,4 +1,4 @@
-"""The whole script of docs/your-script.md saves when it is asked to stop, and goes on behind that."""
+"""The whole script of docs/your-script.md saves when asked to stop, and goes on behind that."""
 
 from __future__ import annotations
 
