@@ -245,7 +245,7 @@ def asked(
     import msgspec
 
     from fsdpkit.config.job import load_job
-    from fsdpkit.config.placement import place
+    from fsdpkit.config.placement import place_to_plan
     from fsdpkit.config.site import choose_site
     from fsdpkit.config.training import TrainingSettings, problems
     from fsdpkit.errors import ConfigError
@@ -261,7 +261,7 @@ def asked(
         card = card_named(gpu)
     else:
         site, _ = choose_site(cluster)
-        card = card_of(place(resources, site).node_type, f"site {site.id}")
+        card = card_of(place_to_plan(resources, site).node_type, f"site {site.id}")
     settings = training_of(loaded, Path.cwd())
     if settings is None:
         if model is None:
