@@ -154,6 +154,7 @@ def command(
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.planning import plans, speed_words, words
+    from fsdpkit.planning.apart import one_child
     from fsdpkit.planning.forecast import By, forecast
     from fsdpkit.runs.store import runs_dir
 
@@ -181,6 +182,7 @@ def command(
         from fsdpkit.cli.plan_calibration import show
 
         return show(ask().card.name, by, forget, save_to, as_json)
+    click.get_current_context().with_resource(one_child())
     if tune:
         places, refused = _places(job, cluster, gpu, nodes, options)
         return _tune(ask(), places, refused, aim, by, as_json)
