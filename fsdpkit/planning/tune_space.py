@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.job import Resources
-from fsdpkit.config.placement import place
+from fsdpkit.config.placement import place_to_plan
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.problems import problems
@@ -110,7 +110,7 @@ def nodes_that_fit(
     refused: dict[int, str] = {}
     for nodes in wanted:
         try:
-            place(msgspec.structs.replace(resources, nodes=nodes), site)
+            place_to_plan(msgspec.structs.replace(resources, nodes=nodes), site)
             fit.append(nodes)
         except UsageError as error:
             refused[nodes] = str(error)
