@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.array_tasks import check_own
 from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
@@ -195,6 +196,10 @@ def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     _check_training(job, work_dir)
     _check_on(job, node, work_dir)
     check_planned(job, node, work_dir)
+    if stood_in() is None:
+        _check_start(job, work_dir)
+        if job.spec.launch.warm == "on":
+            _check_forking(job)
 
 
 def _check_training(job: LoadedJob, work_dir: Path) -> None:
@@ -233,6 +238,12 @@ def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> N
             f"job {job.spec.name}: array_args.{stray[0]}: the array has no task {stray[0]}: "
             f"{array or 'add --array, such as --array 0-15'}"
         )
+    if not chosen and (stray := sorted(job.array_settings.keys() - tasks)):
+        raise UsageError(
+            f"job {job.spec.name}: array_settings.{stray[0]}: the array has no task {stray[0]}: "
+            f"{array or 'add --array, such as --array 0-15'}"
+        )
+    check_own(job)
 
 
 def _check_start(job: LoadedJob, work_dir: Path) -> None:

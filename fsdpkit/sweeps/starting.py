@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.array_tasks import own_tables
 from fsdpkit.config.job import LoadedJob, load_job
 from fsdpkit.errors import ConfigError, FsdpkitError, StorageError, UsageError
 from fsdpkit.rendering.script import Plan
@@ -189,7 +190,7 @@ def _refused(
     found: dict[int, str] = {}
     for k, settings in enumerate(drawn):
         try:
-            one = _trial_job(job, settings, sets)
+            one = trial_job(job, settings, sets)
             check_settings(one, decided.placement.node_type, decided.work_dir)
         except FsdpkitError as error:
             found[k] = str(error)
@@ -199,7 +200,7 @@ def _refused(
     return found
 
 
-def _trial_job(job: str, settings: Settings, sets: Sequence[str]) -> LoadedJob:
+def trial_job(job: str, settings: Settings, sets: Sequence[str]) -> LoadedJob:
     """A trial as a job of its own."""
     own, args = told(settings)
     return load_job(job, sets=[*sets, *own], args=args)
@@ -302,7 +303,6 @@ def _submit(
 ) -> tuple[SweepRecord, Run, Plan]:
     """Write the trials down and submit them; their run is on record before sbatch is called."""
     before = record
-    file, halving = prepared.file, prepared.file.halving
     for trial, settings in zip(prepared.numbers, prepared.trials, strict=True):
         own, args = told(settings)
         job = load_job(str(paths.job), sets=own, args=args)
@@ -312,16 +312,7 @@ def _submit(
             raise StorageError(
                 f"{paths.trial(trial)} cannot be written: {error.strerror}"
             ) from error
-    further = []
-    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
-        further = [resource_word(halving, amount(halving, prepared.most, 0))]
-    own_words = {
-        str(trial): [*words(settings), *further]
-        for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)
-    }
-    job = prepared.plan.job
-    spec = msgspec.structs.replace(job.spec, name=file.name, array_args=own_words)
-    decided = replace(prepared.plan, job=replace(job, spec=spec))
+    decided = replace(prepared.plan, job=array_job(prepared))
 
     def put_on_record(run: RunPaths) -> None:
         nonlocal record
@@ -341,6 +332,27 @@ def _submit(
         records.save(paths, before)
         raise
     return record, run, decided
+
+
+def array_job(prepared: Prepared) -> LoadedJob:
+    """The array's job: what the script of each trial is told, and what its task has otherwise."""
+    file, halving = prepared.file, prepared.file.halving
+    further = []
+    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
+        further = [resource_word(halving, amount(halving, prepared.most, 0))]
+    of_trials = [
+        (str(trial), settings)
+        for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)
+    ]
+    tables = {trial: own for trial, settings in of_trials if (own := own_tables(settings))}
+    job = prepared.plan.job
+    spec = msgspec.structs.replace(
+        job.spec,
+        name=file.name,
+        array_args={trial: [*words(settings), *further] for trial, settings in of_trials},
+        array_settings=tables or msgspec.UNSET,
+    )
+    return replace(job, spec=spec)
 
 
 def _follow(paths: SweepPaths, record: SweepRecord, run: Run, decided: Plan) -> SweepRecord:
