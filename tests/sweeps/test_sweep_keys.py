@@ -23,7 +23,8 @@ from fsdpkit.scheduling.submission import Request, plan
 from fsdpkit.sweeps.file import SweepFile
 from fsdpkit.sweeps.job_files import as_file
 from fsdpkit.sweeps.space import Settings, parameters
-from fsdpkit.sweeps.starting import Prepared, array_job, trial_job
+from fsdpkit.sweeps.starting import Prepared, array_job
+from fsdpkit.sweeps.trial_checks import trial_job
 from fsdpkit.training.command_line import read_settings
 
 NAME = {"environment.variables": "SWEPT", "parameters": "sample_s"}
