@@ -74,15 +74,16 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
 
 
 def _too_much(found: Tuned) -> str:
-    """By how much the nearest miss misses, and which GPU would do; nothing where it is not known."""
+    """By how much the nearest miss misses, and which GPU would do; nothing where nobody knows."""
     if found.memory_bytes is None:
         return ""
     over, least = found.memory_bytes - found.room_bytes, found.memory_bytes / SAFE
     enough = min((c for c in CARDS if c.memory >= least), key=lambda c: c.memory, default=None)
     example = f", such as {enough.name}" if enough else ""
+    size = math.ceil(least / GIB)
     return (
-        f": {over / GIB:.1f} GiB ({over:,} bytes) too much. A GPU of {math.ceil(least / GIB)} GiB or "
-        f"more would do{example}; else shorter sequences, more nodes or a smaller model"
+        f": {over / GIB:.1f} GiB ({over:,} bytes) too much. A GPU of {size} GiB or more would "
+        f"do{example}; else shorter sequences, more nodes or a smaller model"
     )
 
 
