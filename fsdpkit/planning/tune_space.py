@@ -131,6 +131,11 @@ def takes_no_less(one: Candidate, other: Candidate) -> bool:
     )
 
 
+def hunger(one: Candidate) -> int:
+    """A rank among candidates that are compared by `takes_no_less`: the hungrier, the higher."""
+    return one.micro + sum(order.index(one.values[key]) for key, order in _HUNGRIER.items())
+
+
 def sets_of(candidate: Candidate, base: TrainingSettings) -> tuple[str, ...]:
     """`--set` values that make a job's settings the candidate's: what differs from `base`."""
     given = {key: _get(base, key) for key in candidate.values}
