@@ -1,0 +1,158 @@
+"""The part of an exported script that reads a form's values and refuses what is not allowed.
+
+It stands above everything that uses them and needs bash's own commands alone until all are
+checked. A value that is refused ends the job with status 65, naming the field and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from fsdpkit.publishing.export.fields import Field
+
+RUN_ID, RUN_DIR = "FSDPKIT_FORM_RUN_ID", "FSDPKIT_FORM_RUN_DIR"
+NODES, SHA256, WORDS = "FSDPKIT_FORM_NODES", "FSDPKIT_FORM_JOB_SHA256", "FSDPKIT_FORM_WORDS"
+
+_FUNCTIONS = r"""
+# ---- What the form says --------------------------------------------------------------------------
+# Everything below is the template's own script, made by the renderer that `fsdpkit submit` uses. In
+# place of values it holds variables; here each is checked, and none is used before.
+refuse() {    # which field, what is wrong, what is allowed
+    printf 'fsdpkit: the form: %s: %s; allowed: %s\n' "$1" "$2" "$3" >&2
+    exit 65
+}
+check() {    # variable, field, what is allowed, most characters, pattern
+    local LC_ALL=C value=${!1-}
+    [[ -n $value ]] || refuse "$2" "is empty" "$3"
+    (( ${#value} <= $4 )) || refuse "$2" "has ${#value} characters" "$3, at most $4 characters"
+    [[ $value =~ ^($5)$ ]] || refuse "$2" "is $(printf '%q' "${value:0:60}")" "$3"
+}
+"""
+_SCALED = r"""scaled() {    # a number with up to six decimals, in millionths
+    local part=
+    if [[ $1 == *.* ]]; then part=${1#*.}; fi
+    part=${part}000000
+    millionths=$(( 10#${1%%.*} * 1000000 + 10#${part:0:6} ))
+}
+"""
+
+
+def check_lines(fields: Sequence[Field], low_nodes: int, high_nodes: int) -> str:
+    """The functions, and a check for each field."""
+    lines = [_FUNCTIONS.lstrip("\n")]
+    if any(field.kind == "float" for field in fields):
+        lines.append(_SCALED)
+    lines += [_check(field) for field in fields]
+    lines.append(_NODES.format(name=NODES, low=low_nodes, high=high_nodes))
+    return "".join(lines)
+
+
+def _check(field: Field) -> str:
+    name, q = field.variable, shlex.quote
+    refusal = f'refuse {q(field.label)} "is ${name}" {q(field.allowed)}'
+    if field.kind == "choice":
+        cases = " | ".join(q(choice) for choice in field.choices)
+        shown = f'"is $(printf \'%q\' "${{{name}:0:60}}")"'
+        return (
+            f"{name}=${{{name}-}}\ncase ${name} in\n    {cases}) ;;\n"
+            f"    *) refuse {q(field.label)} {shown} {q(field.allowed)} ;;\nesac\nexport {name}\n"
+        )
+    check = f"check {name} {q(field.label)} {q(field.allowed)} {field.longest} {q(field.pattern)}\n"
+    if field.kind == "words":
+        check = f"if [[ -n ${{{name}-}} ]]; then\n    {check}fi\n"
+        check += f"IFS=' ' read -ra {WORDS} <<<\"${{{name}-}}\"\n"
+        return check
+    if field.kind == "int":
+        check += f"(( {name} >= {field.low} && {name} <= {field.high} )) || {refusal}\n"
+    if field.kind == "float":
+        low, high = (round((bound or 0) * 10**6) for bound in (field.low, field.high))
+        check += f'scaled "${name}"\n'
+        check += f"(( millionths >= {low} && millionths <= {high} )) || {refusal}\n"
+    return check + f"export {name}\n"
+
+
+_NODES = """\
+export {name}=${{SLURM_JOB_NUM_NODES-}}    # what Slurm gave, whatever was asked for
+check {name} Nodes 'a job that Slurm has started' 5 '[1-9][0-9]*'
+(( {name} >= {low} && {name} <= {high} )) || refuse Nodes "are ${name}" '{low} to {high} nodes'
+"""
+
+_FILES = r"""
+# ---- The run's directory, as `fsdpkit submit` makes it -------------------------------------------
+[[ ${{SLURM_JOB_ID-}} =~ ^[0-9]{{1,18}}$ ]] || refuse Job "has no number" 'a job of Slurm'
+case $PWD in
+    *[\"\\[:cntrl:]]*) refuse Directory "is $(printf '%q' "$PWD")" 'no quotes, no backslashes' ;;
+esac
+if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM_SCRIPT; fi
+[[ -f $FSDPKIT_FORM_SCRIPT ]] || refuse {label} "is no file: $FSDPKIT_FORM_SCRIPT" \
+    {allowed}
+export {run_id}={job}-$SLURM_JOB_ID
+export {run_dir}=$PWD/runs/${run_id}
+words=
+for word in ${{{words}[@]+"${{{words}[@]}}"}}; do words+="${{words:+, }}\"$word\""; done
+write_files() (    # only checked values and Slurm's own numbers are expanded in it
+    umask 077
+    mkdir -p "${run_dir}/submitit" || return
+    cat > "${run_dir}/.job.json.$$" <<JOB || return
+{job_json}
+JOB
+    mv "${run_dir}/.job.json.$$" "${run_dir}/job.json" || return
+    if [[ -e ${run_dir}/run.json ]]; then return 0; fi    # queued again
+    cat > "${run_dir}/.run.json.$$" <<RUN || return
+{run_json}
+RUN
+    mv "${run_dir}/.run.json.$$" "${run_dir}/run.json"
+)
+write_files || refuse Directory "cannot be written: $PWD" 'one of your own, with space'
+{sha256}=$(sha256sum < "${run_dir}/job.json") ||
+    refuse Directory "cannot be read: $PWD" 'one of your own'
+export {sha256}=${{{sha256}%% *}}
+"""
+
+
+def file_lines(job_name: str, script: Field, job: dict[str, Any], record: dict[str, Any]) -> str:
+    """What makes the run directory. A value `=NAME` in `job` and `record` is a variable's, `#NAME`
+    a number's, and `=WORDS` in a list the arguments."""
+    return _FILES.format(
+        run_id=RUN_ID,
+        run_dir=RUN_DIR,
+        sha256=SHA256,
+        words=WORDS,
+        job=shlex.quote(job_name),
+        label=shlex.quote(script.label),
+        allowed=shlex.quote(script.allowed),
+        job_json=_here(job),
+        run_json=_here(record),
+    )
+
+
+class Expanded(str):
+    """Text of a JSON document that bash puts in: `${NAME}` or `"${NAME}"`."""
+
+
+def _here(value: Any) -> str:
+    """JSON for an unquoted here-document: bash expands nothing of it but what is `Expanded`."""
+    if isinstance(value, Expanded):
+        return str(value)
+    if isinstance(value, dict):
+        pairs = (f"{_literal(key)}: {_here(inner)}" for key, inner in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_here, value)) + "]"
+    return _literal(value)
+
+
+def _literal(value: Any) -> str:
+    text = json.dumps(value)
+    return text.replace("\\", "\\\\").replace("$", "\\$").replace("`", "\\`")
+
+
+def text_of(name: str) -> Expanded:
+    return Expanded(f'"${{{name}}}"')
+
+
+def number_of(name: str) -> Expanded:
+    return Expanded(f"${{{name}}}")
