@@ -15,6 +15,7 @@ from fsdpkit.publishing.export.fields import Field
 
 RUN_ID, RUN_DIR = "FSDPKIT_FORM_RUN_ID", "FSDPKIT_FORM_RUN_DIR"
 NODES, SHA256, WORDS = "FSDPKIT_FORM_NODES", "FSDPKIT_FORM_JOB_SHA256", "FSDPKIT_FORM_WORDS"
+BIND_RUN, BIND_SCRIPT = "FSDPKIT_FORM_BIND_RUN", "FSDPKIT_FORM_BIND_SCRIPT"
 
 _FUNCTIONS = r"""
 # ---- What the form says --------------------------------------------------------------------------
@@ -71,6 +72,11 @@ def _check(field: Field) -> str:
         low, high = (round((bound or 0) * 10**6) for bound in (field.low, field.high))
         check += f'scaled "${name}"\n'
         check += f"(( millionths >= {low} && millionths <= {high} )) || {refusal}\n"
+    if field.key == "directory":
+        check += (
+            f'cd -- "${name}" 2>/dev/null || '
+            f'refuse {q(field.label)} "cannot be entered: ${name}" {q(field.allowed)}\n'
+        )
     return check + f"export {name}\n"
 
 
@@ -95,11 +101,12 @@ words=
 for word in ${{{words}[@]+"${{{words}[@]}}"}}; do words+="${{words:+, }}\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
     umask 077
-    mkdir -p "${run_dir}/submitit" || return
+    mkdir -p "${run_dir}/submitit" && [[ -O ${run_dir} && ! -L ${run_dir} ]] || return
     cat > "${run_dir}/.job.json.$$" <<JOB || return
 {job_json}
 JOB
     mv "${run_dir}/.job.json.$$" "${run_dir}/job.json" || return
+    {sha256}=$(sha256sum < "${run_dir}/job.json") || return
     if [[ -e ${run_dir}/run.json ]]; then return 0; fi    # queued again
     cat > "${run_dir}/.run.json.$$" <<RUN || return
 {run_json}
@@ -111,22 +118,44 @@ write_files || refuse Directory "cannot be written: $PWD" 'one of your own, with
     refuse Directory "cannot be read: $PWD" 'one of your own'
 export {sha256}=${{{sha256}%% *}}
 """
+_SETTINGS = """\
+{words}=(--job "${run_dir}/job.json" ${{{words}[@]+"${{{words}[@]}}"}})    # the trainer's settings
+"""
+_BINDS = """\
+case ${run_dir}:$FSDPKIT_FORM_SCRIPT in
+    *,* | *:*:*) refuse Directory "is $PWD, which a container cannot bind" 'no comma, no colon' ;;
+esac
+export {bind_run}=--bind=${run_dir} {bind_script}=--bind=${{FSDPKIT_FORM_SCRIPT%/*}}
+"""
 
 
-def file_lines(job_name: str, script: Field, job: dict[str, Any], record: dict[str, Any]) -> str:
-    """What makes the run directory. A value `=NAME` in `job` and `record` is a variable's, `#NAME`
-    a number's, and `=WORDS` in a list the arguments."""
-    return _FILES.format(
-        run_id=RUN_ID,
-        run_dir=RUN_DIR,
-        sha256=SHA256,
-        words=WORDS,
-        job=shlex.quote(job_name),
+def file_lines(
+    script: Field,
+    job: dict[str, Any],
+    record: dict[str, Any],
+    *,
+    settings: bool,
+    container: bool,
+) -> str:
+    """What makes the run directory, with `job` as its job.json and `record` as its run.json.
+
+    settings: whether the training script is told where its settings are. container: whether the
+    words that bind both directories are made.
+    """
+    names = {"run_id": RUN_ID, "run_dir": RUN_DIR, "sha256": SHA256, "words": WORDS}
+    text = _FILES.format(
+        **names,
+        job=shlex.quote(job["name"]),
         label=shlex.quote(script.label),
         allowed=shlex.quote(script.allowed),
         job_json=_here(job),
         run_json=_here(record),
     )
+    if settings:
+        text += _SETTINGS.format(**names)
+    if container:
+        text += _BINDS.format(**names, bind_run=BIND_RUN, bind_script=BIND_SCRIPT)
+    return text
 
 
 class Expanded(str):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsdpkit.config.fields import Scalar
-from fsdpkit.config.profile import NodeType, Partition, SiteProfile
 from fsdpkit.config.template import Parameter
 from fsdpkit.publishing.template_pattern import for_bash
 
@@ -43,6 +42,10 @@ class Field:
     def variable(self) -> str:
         """The variable that the script finds it in."""
         return f"FSDPKIT_FORM_{self.key.upper()}"
+
+    def allows(self, text: str) -> bool:
+        """Whether a text in Python's own reading of the pattern; the script decides in bash's."""
+        return re.fullmatch(self.pattern, text) is not None and len(text) <= self.longest
 
     @property
     def may_be_empty(self) -> bool:
@@ -88,8 +91,17 @@ PYTHON = {
 }
 
 
-def gpus_field(profile: SiteProfile) -> Field:
-    most = max((limits.gpus for limits in limits_of(profile)), default=8)
+DIRECTORY = Field(
+    "directory",
+    "Directory of the job",
+    "The training script lies in it, and the run is written to `runs` in it.",
+    "text",
+    "the whole path of a directory, of letters, digits and ._/@%+,=:-",
+    rf"/{_PATH}",
+)
+
+
+def gpus_field(most: int) -> Field:
     return Field(
         "gpus",
         "GPUs per node",
@@ -144,50 +156,3 @@ def _number(key: str, label: str, parameter: Parameter) -> Field | str:
     return Field(
         key, label, parameter.help, kind, told, pattern, parameter.default, low, high, longest=20
     )
-
-
-# ---- Partitions
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a job may ask for in one partition, with what Slurm is told for that."""
-
-    name: str
-    select: dict[str, str]
-    nodes: int
-    gpus: int
-    hours: int
-    cpus_per_gpu: int
-    memory_mb_per_gpu: int | None
-
-
-_MANY_NODES = 64  # where the profile does not say
-_MANY_HOURS = 168
-
-
-def limits_of(profile: SiteProfile) -> list[Limits]:
-    """Of each partition of the profile, the first choice first; one without a name where the
-    profile knows none."""
-    known = profile.partitions or {"": Partition()}
-    kinds = list(profile.node_types.values())
-    found = []
-    for name, partition in known.items():
-        node = kinds[0] if len(kinds) == 1 else NodeType()
-        if partition.node_type is not None:
-            node = profile.node_types[partition.node_type]
-        limit_s = partition.max_time_s(2)
-        gpus = node.gpus or 8
-        memory = node.memory_mb // gpus // 1024 * 1024 if node.memory_mb and node.gpus else None
-        found.append(
-            Limits(
-                name=name,
-                select=dict(partition.select),
-                nodes=partition.max_nodes or _MANY_NODES,
-                gpus=gpus,
-                hours=max(limit_s // 3600, 1) if limit_s else _MANY_HOURS,
-                cpus_per_gpu=max(node.cpus // gpus, 1) if node.cpus and node.gpus else 1,
-                memory_mb_per_gpu=memory or None,
-            )
-        )
-    return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fsdpkit.publishing.export.places import told
 from fsdpkit.publishing.export.script import Exported
 
 _README = """\
@@ -9,84 +12,134 @@ _README = """\
 
 {description}
 
-Made by `fsdpkit template export {name} --to {to}` from the template {name} {version}
-(`{sha256}`) for {site}. Do not edit the script here: change the template and export it again.
+Made by `fsdpkit template export {name} --to {to}`, for {release}, from the template
+{name} {version} (sha256 `{sha256}`). Do not edit it here: change the template, and export it again.
 
-## Before it works
+## Install
 
 {install}
 
-Nodes need fsdpkit and torch in the {python} that the form asks for: `pip install fsdpkit`.
+The nodes need fsdpkit and torch in {python}: `pip install fsdpkit`.
 
-## What the form asks for
+## Clusters
+
+{clusters}
+## What is asked for
 
 | field | allowed |
 |---|---|
 {rows}
-A job whose field holds anything else ends at once with status 65, and its log names the field and
-what is allowed. What a field says is never part of a command.
-
-## What is fixed
-
+A job with anything else in a field ends at once, before any of it is used: exit status 65, and the
+job's log names the field and what is allowed. No field becomes part of a command.
 {fixed}
 ## After a job
 
-Its run lies in `runs/` of the job's directory: `fsdpkit status`, `logs`, `diagnose` and `report`
-read it.
+Its run lies in `runs/` of the job's directory. `fsdpkit status`, `logs`, `diagnose` and `report`
+read it there.
 """
 
 _CHECKLIST = """\
 # Appverse checklist
 
-Before this app is offered on openondemand.connectci.org:
+Before this app is offered on openondemand.connectci.org. What is ticked, the export has checked.
 
-- [ ] `README.md` says what the app does, on which cluster it was tried, and whom to ask
 - [x] `manifest.yml` has a name and a description
-- [x] no absolute path of a person or project, no account, no e-mail address
-- [x] what a form says is checked before it is used, and is never evaluated
-- [x] the script is smaller than 65 kB
-- [ ] a license file for the repository that holds this app
-- [ ] tried by a person who is no administrator, on {release}
-- [ ] screenshots of the form and of a finished job
+- [x] the files follow the rules of {release}
+- [x] no path of a person or a project, no account, no e-mail address
+- [x] what a form says is checked before it is used, and never evaluated
+- [x] the script is smaller than 65 kB, the most that portals show
+- [ ] `README.md` says on which cluster it was tried, and whom to ask
+- [ ] tried by a person who is no administrator
+- [ ] screenshots of the form, and of a finished job
+- [ ] a license file in the repository that holds this app
+- [ ] a release tag, and the version in the Appverse entry: template {name} {version}
 """
 
 INSTALL = {
     "ondemand": (
         "Copy this folder to `/var/www/ood/apps/sys/` of the web node, or to `~/ondemand/dev/` to\n"
-        "try it. `cluster` in `form.yml` is the name of a file in `/etc/ood/config/clusters.d/`."
+        "try it. `cluster` in `form.yml` names a file of `/etc/ood/config/clusters.d/`."
     ),
     "open-composer": (
-        "Copy this folder into Open Composer's `apps_dir`. It submits with `--export=NONE`."
+        "Copy this folder into Open Composer's `apps_dir`. It submits with `--export=NONE`, from\n"
+        "the directory that the form calls script location."
     ),
     "project-manager": (
-        "Copy this folder to `/etc/ood/config/apps/dashboard/projects/`; \"New project\" then offers\n"
-        "it as a template."
+        "Copy this folder to `/etc/ood/config/apps/dashboard/projects/`: a new project can then\n"
+        "be made from it. `auto_batch_clusters` in each launcher names a file of\n"
+        "`/etc/ood/config/clusters.d/`.\n"
+        "\n"
+        "Where that file sets `submit_host`, OnDemand hands a launcher's fields to the shell of\n"
+        "that host without quoting them, before the script can check anything. Offer the Batch\n"
+        "Connect app (`--to ondemand`) there, which checks them first."
     ),
     "job-composer": (
-        "Copy this folder to `/etc/ood/config/apps/myjobs/templates/`; \"New job from template\" then\n"
-        "offers it. The values stand at the top of the script, to be edited."
+        "Copy this folder to `/etc/ood/config/apps/myjobs/templates/`: a new job can then be made\n"
+        "from it. `host` in `manifest.yml` names a file of `/etc/ood/config/clusters.d/`.\n"
+        "\n"
+        "Users edit the values at the top of `job.sh`, and the `#SBATCH` lines for nodes and time."
     ),
 }
 
+Rows = Sequence[tuple[str, str]]
 
-def readme(exported: Exported, to: str, python: str, asked: list[tuple[str, str]]) -> str:
-    manifest = exported.template.manifest
-    rows = "".join(f"| {label} | {allowed.replace('|', chr(92) + '|')} |\n" for label, allowed in asked)
-    fixed = "".join(f"- `{name}`: {why}\n" for name, why in exported.fixed.items())
+
+def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> str:
+    first = exports[0]
+    manifest = first.template.manifest
+    python = {field.label for exported in exports for field in exported.fields}
+    kinds = {"Conda environment": "the conda environment that is asked for"}
+    kinds["Python environment"] = "the virtual environment that is asked for"
+    found = [words for label, words in kinds.items() if label in python]
+    fixed = "".join(
+        f"- `{name}`{_of(exported, exports)}: {why}\n"
+        for exported in exports
+        for name, why in exported.fixed.items()
+    )
+    fixed = f"\n## What is not asked for\n\n{fixed}" if fixed else ""
     return _README.format(
-        title=f"{manifest.name} on {exported.site.profile.title}",
+        title=f"{first.spec.name} ({manifest.name})",
         description=manifest.description,
         name=manifest.name,
         to=to,
         version=manifest.version,
-        sha256=exported.template.sha256[:12],
-        site=exported.site.id,
+        sha256=first.template.sha256[:12],
+        release=release,
         install=INSTALL[to],
-        python="conda environment" if python == "conda" else "virtual environment",
-        rows=rows,
-        fixed=fixed or "Nothing.\n",
+        python=found[0] if found else "the job's container",
+        clusters="\n".join(map(_cluster, exports)),
+        rows="".join(f"| {_cell(name)} | {_cell(allowed)} |\n" for name, allowed in rows),
+        fixed=fixed,
     )
 
 
-def checklist(release: str) -> str:
-    return _CHECKLIST.format(release=release)
+def _of(exported: Exported, exports: Sequence[Exported]) -> str:
+    return f" on {exported.portal}" if len(exports) > 1 else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _cluster(exported: Exported) -> str:
+    lines = [f"`{exported.portal}`: {exported.site.profile.title} (profile {exported.site.id})", ""]
+    lines += [f"- {place.label}: {told(place)}" for place in exported.places]
+    lines += [f"- not offered: {why}" for why in exported.left_out]
+    return "\n".join(lines) + "\n"
+
+
+def checklist(exports: Sequence[Exported], release: str) -> str:
+    manifest = exports[0].template.manifest
+    return _CHECKLIST.format(release=release, name=manifest.name, version=manifest.version)
+
+
+def limits(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+    """Rows of what every portal asks for."""
+    nodes = max(exported.most_nodes for exported in exports)
+    hours = max(exported.most_hours for exported in exports)
+    needed = any(exported.site.profile.account.required for exported in exports)
+    return [
+        ("Nodes", f"1 to {nodes}, as the cluster's list says"),
+        ("Hours", f"1 to {hours}, as the cluster's list says"),
+        ("Account", "one of your own" if needed else "one of your own, or nothing"),
+    ]
