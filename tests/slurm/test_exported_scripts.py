@@ -134,7 +134,7 @@ def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
         told = [log.read_text().strip() for log in logs]
         assert told == [f"{rank} 2 [] ['--epochs', '2', 'a=b']" for rank in (0, 1)], portal
         status = json.loads(office.user.fsdpkit("status", str(run), "--json").stdout)
-        assert (status["state"], status["error"]) == ("COMPLETED", None), status
+        assert (status["phase"], status["error"]) == ("succeeded", None), status
         assert office.user.fsdpkit("diagnose", str(run)).returncode == 0
 
 

@@ -28,8 +28,15 @@ refuse() {    # which field, what is wrong, what is allowed
 check() {    # variable, field, what is allowed, most characters, pattern
     local LC_ALL=C value=${!1-}
     [[ -n $value ]] || refuse "$2" "is empty" "$3"
-    (( ${#value} <= $4 )) || refuse "$2" "has ${#value} characters" "$3, at most $4 characters"
+    (( ${#value} <= $4 )) || refuse "$2" "has ${#value} bytes" "$3, at most $4 characters"
+    [[ $value != *[![:print:]]* ]] ||
+        refuse "$2" "is $(printf '%q' "${value:0:60}")" "$3, in printable ASCII"
     [[ $value =~ ^($5)$ ]] || refuse "$2" "is $(printf '%q' "${value:0:60}")" "$3"
+}
+"""
+_QUOTED = r"""json() {    # a checked text as JSON has it
+    local text=${!1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
 }
 """
 _SCALED = r"""scaled() {    # a number with up to six decimals, in millionths
@@ -46,22 +53,25 @@ def check_lines(fields: Sequence[Field], low_nodes: int, high_nodes: int) -> str
     lines = [_FUNCTIONS.lstrip("\n")]
     if any(field.kind == "float" for field in fields):
         lines.append(_SCALED)
+    if any(is_free_text(field) for field in fields):
+        lines.append(_QUOTED)
     lines += [_check(field) for field in fields]
     lines.append(_NODES.format(name=NODES, low=low_nodes, high=high_nodes))
     return "".join(lines)
 
 
+def is_free_text(field: Field) -> bool:
+    """Whether a template's author decides what it may hold: quotes, too."""
+    return field.kind == "text" and field.key.startswith("p_")
+
+
 def _check(field: Field) -> str:
     name, q = field.variable, shlex.quote
     refusal = f'refuse {q(field.label)} "is ${name}" {q(field.allowed)}'
+    check = f"check {name} {q(field.label)} {q(field.allowed)} {field.longest} {q(field.pattern)}\n"
     if field.kind == "choice":
         cases = " | ".join(q(choice) for choice in field.choices)
-        shown = f'"is $(printf \'%q\' "${{{name}:0:60}}")"'
-        return (
-            f"{name}=${{{name}-}}\ncase ${name} in\n    {cases}) ;;\n"
-            f"    *) refuse {q(field.label)} {shown} {q(field.allowed)} ;;\nesac\nexport {name}\n"
-        )
-    check = f"check {name} {q(field.label)} {q(field.allowed)} {field.longest} {q(field.pattern)}\n"
+        check += f"case ${name} in\n    {cases}) ;;\n    *) {refusal} ;;\nesac\n"
     if field.kind == "words":
         check = f"if [[ -n ${{{name}-}} ]]; then\n    {check}fi\n"
         check += f"IFS=' ' read -ra {WORDS} <<<\"${{{name}-}}\"\n"
@@ -183,6 +193,11 @@ def _literal(value: Any) -> str:
 
 def text_of(name: str) -> Expanded:
     return Expanded(f'"${{{name}}}"')
+
+
+def quoted_text_of(name: str) -> Expanded:
+    """Of a text that may hold quotes."""
+    return Expanded(f"$(json {name})")
 
 
 def number_of(name: str) -> Expanded:

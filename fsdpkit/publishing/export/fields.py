@@ -120,7 +120,8 @@ def parameter_field(name: str, parameter: Parameter) -> Field | str:
     if parameter.default is None:
         return "it has no default, so the form could not leave it unset"
     if parameter.type == "bool":
-        return "the script differs for yes and no"
+        chosen = "yes" if parameter.default else "no"
+        return f"the script differs for yes and no: {chosen}"
     key, label = f"p_{name}", name
     if parameter.choices:
         choices = [str(choice) for choice in parameter.choices]
@@ -128,7 +129,7 @@ def parameter_field(name: str, parameter: Parameter) -> Field | str:
             return "a choice holds more than letters, digits and _.,+- and spaces"
         told = f"one of {', '.join(choices)}"
         return Field(
-            key, label, parameter.help, "choice", told, "", parameter.default, choices=choices
+            key, label, parameter.help, "choice", told, ".*", parameter.default, choices=choices
         )
     if parameter.type == "str":
         posix = None if parameter.pattern is None else for_bash(parameter.pattern)

@@ -173,5 +173,8 @@ def told(place: Place) -> str:
     nodes = f"{place.low_nodes} to {place.high_nodes} nodes"
     if place.low_nodes == place.high_nodes:
         nodes = f"{place.high_nodes} node{'s' if place.high_nodes > 1 else ''}"
-    steps = ", ".join(f"{hours} h up to {most} nodes" for most, hours in place.hours)
+    steps = ", ".join(
+        f"{hours} h {f'up to {most} nodes' if most > 1 else 'on 1 node'}"
+        for most, hours in place.hours
+    )
     return f"{nodes}, {steps if len(place.hours) > 1 else f'up to {place.most_hours} h'}"

@@ -31,13 +31,13 @@ refused = lambda do |say|    # the first field that is wrong, in words; nil: all
     good = Regexp.new("\\A(?:" + rule["pattern"] + ")\\z").match?(text)
     good &&= text.to_f.between?(rule["low"], rule["high"]) if rule["low"]
     good &&= rule["choices"].include?(text) if rule["choices"]
-    return wrong.call(rule, "is " + text[0, 60].inspect) unless good
+    return wrong.call(rule, "is " + text[0, 60].dump) unless good
   end
   place, nodes = rules["places"][texts["place"]], texts["nodes"].to_i
   where = rules["fields"].find {{ |rule| rule["key"] == "place" }}
   cluster = say.call("cluster").to_s
   if place["cluster"] && place["cluster"] != cluster
-    return wrong.call(where, "is not on the cluster " + cluster[0, 60].inspect)
+    return wrong.call(where, "is not on the cluster " + cluster[0, 60].dump)
   end
   least, most = place["nodes"]
   unless nodes.between?(least, most)
@@ -50,7 +50,7 @@ refused = lambda do |say|    # the first field that is wrong, in words; nil: all
 end
 """
 _ACCOUNT = r"[A-Za-z0-9][A-Za-z0-9_.+@-]*"
-_PRINTABLE = r"[^[:cntrl:]]*"
+_PRINTABLE = "[ -~]*"
 
 
 def ruby_checks(
@@ -69,7 +69,7 @@ def ruby_checks(
             "key": PLACE,
             "label": "Partition and GPUs",
             "allowed": "one of the list",
-            "pattern": _PRINTABLE,
+            "pattern": "[^[:cntrl:]]*",
             "longest": 200,
             "choices": list(places),
         },

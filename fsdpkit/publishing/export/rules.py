@@ -54,13 +54,13 @@ def problems(portal: str, release: str, files: Files) -> list[str]:
         "job-composer": _job_template,
         "open-composer": _open_composer,
     }[portal](release, files)
-    return [*found, *_for_everybody(files)]
+    return [*found, *_for_everybody(portal, files)]
 
 
 # ---- All portals
 
 
-def _for_everybody(files: Files) -> Problems:
+def _for_everybody(portal: str, files: Files) -> Problems:
     """An export is for every user of a centre, and shown in a browser."""
     for name, content in files.items():
         text = content if isinstance(content, str) else str(content)
@@ -69,21 +69,18 @@ def _for_everybody(files: Files) -> Problems:
                 yield f"{name}:{number}: a person's or project's path: {line[found.start() :][:60]}"
             if found := _MAIL.search(line):
                 yield f"{name}:{number}: an e-mail address: {found[0][:60]}"
-    shown: dict[str, Any] = {
-        name: text for name, text in files.items() if name.endswith(SCRIPT_ENDINGS)
-    }
-    form = files.get("form.yml")
-    if isinstance(form, Mapping) and isinstance(form.get("script"), str):
-        shown["form.yml: script"] = form["script"]
+    shown = {name: str(text) for name, text in files.items() if name.endswith(SCRIPT_ENDINGS)}
+    if script := _table(files, "form.yml").get("script"):
+        shown["form.yml: script"] = script
     for name, text in shown.items():
-        yield from _script(name, str(text))
+        yield from _script(name, text)
+        size = len(text.encode())
+        if portal in ("project-manager", "job-composer") and size > PORTAL_BYTES:
+            yield f"{name}: {size} bytes, and this portal shows scripts of up to {PORTAL_BYTES}"
 
 
 def _script(name: str, script: str) -> Problems:
-    size = len(script.encode())
-    if size > PORTAL_BYTES:
-        yield f"{name}: {size} bytes, and portals show scripts of up to {PORTAL_BYTES}"
-    if not script.startswith("#!") and not name.endswith("before.sh"):
+    if not script.startswith("#!"):
         yield f"{name}: does not begin with #!"
     if found := re.search(r"^#SBATCH.*--account(?!=#\{account\}$).*", script, re.MULTILINE):
         yield f"{name}: names an account: {found[0]}"

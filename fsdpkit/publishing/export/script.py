@@ -371,19 +371,21 @@ def _files(plan: Plan, fields: list[Field]) -> str:
     script = next(f for f in fields if f.key == "script")
     ranks = checks.number_of(gpus.variable) if gpus else plan.job.spec.resources.gpus
     job |= {"entry": checks.text_of(SCRIPT.variable), "args": words}
+    job["template"] = plan.template.manifest.name
     if environment := next((f for f in fields if f.key == "environment"), None):
         job["environment"][plan.python.kind] = checks.text_of(environment.variable)
     job["resources"] = {
         **{k: v for k, v in job["resources"].items() if k != "account"},
         "nodes": checks.number_of(checks.NODES),
         "gpus": ranks,
+        "partition": None if gpus else spec.resources.partition,
     }
     for field in fields:
         if field.key.startswith("p_"):
             number = field.kind in ("int", "float") or not isinstance(field.default, str)
             make = checks.number_of if number else checks.text_of
-            if field.kind in ("int", "float") or field.kind == "choice":
-                job["parameters"][field.key[2:]] = make(field.variable)
+            make = checks.quoted_text_of if checks.is_free_text(field) else make
+            job["parameters"][field.key[2:]] = make(field.variable)
     record = {
         "schema": "fsdpkit.run/1",
         "id": checks.text_of(checks.RUN_ID),

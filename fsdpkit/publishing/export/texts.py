@@ -13,7 +13,8 @@ _README = """\
 {description}
 
 Made by `fsdpkit template export {name} --to {to}`, for {release}, from the template
-{name} {version} (sha256 `{sha256}`). Do not edit it here: change the template, and export it again.
+{name} {version} (sha256 `{sha256}`).
+Do not edit it here: change the template, and export it again.
 
 ## Install
 
@@ -47,7 +48,7 @@ Before this app is offered on openondemand.connectci.org. What is ticked, the ex
 - [x] the files follow the rules of {release}
 - [x] no path of a person or a project, no account, no e-mail address
 - [x] what a form says is checked before it is used, and never evaluated
-- [x] the script is smaller than 65 kB, the most that portals show
+- [x] the script is no longer than the portal shows
 - [ ] `README.md` says on which cluster it was tried, and whom to ask
 - [ ] tried by a person who is no administrator
 - [ ] screenshots of the form, and of a finished job
@@ -92,14 +93,14 @@ def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> st
     kinds["Python environment"] = "the virtual environment that is asked for"
     found = [words for label, words in kinds.items() if label in python]
     fixed = "".join(
-        f"- `{name}`{_of(exported, exports)}: {why}\n"
+        f"- `{name}`{_of(exported, exports)}: {_plain(why)}\n"
         for exported in exports
         for name, why in exported.fixed.items()
     )
     fixed = f"\n## What is not asked for\n\n{fixed}" if fixed else ""
     return _README.format(
         title=f"{first.spec.name} ({manifest.name})",
-        description=manifest.description,
+        description=_plain(manifest.description),
         name=manifest.name,
         to=to,
         version=manifest.version,
@@ -118,13 +119,19 @@ def _of(exported: Exported, exports: Sequence[Exported]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return _plain(text).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """One line without markup."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _cluster(exported: Exported) -> str:
-    lines = [f"`{exported.portal}`: {exported.site.profile.title} (profile {exported.site.id})", ""]
-    lines += [f"- {place.label}: {told(place)}" for place in exported.places]
-    lines += [f"- not offered: {why}" for why in exported.left_out]
+    title = _plain(exported.site.profile.title)
+    lines = [f"`{exported.portal}`: {title} (profile {exported.site.id})", ""]
+    lines += [f"- {_plain(place.label)}: {told(place)}" for place in exported.places]
+    lines += [f"- not offered: {_plain(why)}" for why in exported.left_out]
     return "\n".join(lines) + "\n"
 
 
