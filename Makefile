@@ -7,6 +7,7 @@
 #   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
 #                    SLURM=26.05 of another release, in a Debian root made for it
+#   make docs        build docs/ into static pages, in build/docs; a broken link fails
 #   make bench       measure (benchmarks/README.md)
 #
 # The environment is .venv, unless VIRTUAL_ENV or PYTHON names another.
@@ -16,8 +17,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint slurm \
-    slurm-down bench pins lock
+.PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint docs \
+    slurm slurm-down bench pins lock
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -159,6 +160,13 @@ lint: env
 	    echo "make lint: left out, shellcheck, which is not installed"
 	fi
 
+# Beside whatever is in the environment: only who builds the pages needs what builds them.
+docs: demo-env
+	"$(PYTHON)" -c 'import material' 2>/dev/null || "$(PYTHON)" -m pip install --quiet \
+	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
+	echo "make docs: the pages are in build/docs; open build/docs/index.html"
+
 slurm: env packages
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
 	    running=$$("$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT))
@@ -184,7 +192,7 @@ pins:
 	trap 'rm -rf "$$fresh"' EXIT
 	torch=$$(grep '^torch==' constraints.txt)
 	"$$base" -m venv "$$fresh"
-	"$$fresh/bin/pip" install --quiet "$$torch" -e '.[dev]'
+	"$$fresh/bin/pip" install --quiet "$$torch" -e '.[dev,docs]'
 	{
 	    sed -n '/^#/p' constraints.txt
 	    echo "$$torch"

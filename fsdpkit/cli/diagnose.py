@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.options import chosen, complete_run, runs_option
+from fsdpkit.config import assets
+from fsdpkit.errors import NotFoundError
 
 if TYPE_CHECKING:
     from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
@@ -27,10 +30,16 @@ _AGAIN = "To go on: "
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--attempt", type=click.IntRange(min=0), help="This one (default: the newest).")
 @click.option("--task", type=click.IntRange(min=0), help="This task of an array.")
+@click.option("--page", is_flag=True, help="Print the page on the cause, too.")
 @runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    run: str | None, attempt: int | None, task: int | None, runs: str | None, as_json: bool
+    run: str | None,
+    attempt: int | None,
+    task: int | None,
+    page: bool,
+    runs: str | None,
+    as_json: bool,
 ) -> int:
     """Say why RUN (its path, id, or a unique part of it; else the newest) ended as it did, and what
     to do.
@@ -38,11 +47,14 @@ def command(
     \b
       fsdpkit diagnose fsdp-t5-20261121-101500-3f2a
       fsdpkit diagnose 3f2a --attempt 0
+      fsdpkit diagnose 3f2a --page
 
-    Names what came first and whose it was; what other ranks said because of it is no cause. Of an
-    array it tells of the first task that failed. Exit status: 0 whenever there is an answer, also
-    if the run failed or nobody knows why; 66 no such run, task or attempt.
+    Names the first failure, its rank and its node; follow-on errors of other ranks are listed
+    separately. For an array it explains the first task that failed. Exit status: 0 whenever there
+    is an answer, even if the run failed or nobody knows why; 66 no such run, task or attempt.
     """
+    if page and as_json:
+        raise click.UsageError("--page and --json: choose one; the answer's `page` names the file.")
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
     from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
     from fsdpkit.scheduling.run import Run
@@ -55,7 +67,18 @@ def command(
         print_answer(found)
     else:
         click.echo("\n".join(lines_of(found, opened.dir)))
+        if page and found.page is not None:
+            click.echo(f"\n{_text_of(found.page)}", nl=False)
     return 0
+
+
+def _text_of(page: str) -> str:
+    """A packaged page, without its comments. Raises NotFoundError."""
+    path = assets.packaged_dir() / page
+    try:
+        return re.sub(r"<!--.*?-->\n+", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    except OSError as error:
+        raise NotFoundError(f"there is no page {path}: {error.strerror}") from error
 
 
 def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
@@ -66,7 +89,8 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     advice, _, again = (found.action or "").partition(_AGAIN)
     yield from _labelled("what to do", [advice.strip()])
     yield from _labelled("to go on", [again])
-    yield from _labelled("another start", [f"would it help? {found.again}" if found.again else ""])
+    would_help = f"would another start help? {found.again}" if found.again else ""
+    yield from _labelled("again", [would_help])
     yield from _labelled("where", [_place_of(found)])
     for place, quote in enumerate(found.evidence):
         where = "" if quote.file is None else _line_of(quote.file, quote.line, directory)
@@ -77,6 +101,7 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     yield from _labelled("followed", follow_on)
     yield from _labelled("before", found.earlier)
     yield from _labelled("looked at" if found.cause == "unknown" else "not read", found.looked_at)
+    yield from _labelled("more", [f"{found.page} (--page prints it)" if found.page else ""])
 
 
 def _of_array(found: Diagnosis) -> str:

@@ -314,7 +314,7 @@ CAUSES: dict[str, Cause] = {
                 pattern("no free port outside ", "our batch shell"),
                 pattern("server socket has failed to listen", "torch's TCPStore on the head node"),
                 pattern("does not know this run's secret", "our agents, of a stranger on the port"),
-                pattern(("EADDRINUSE", "Address already in use"), "the kernel, in anybody's words"),
+                pattern(("EADDRINUSE", "Address already in use"), "the kernel, whoever reports it"),
             ),
         ),
         Cause(
@@ -324,7 +324,9 @@ CAUSES: dict[str, Cause] = {
             "or .interface.",
             patterns=(
                 pattern(
-                    "the head node", "our check", line=r"'[^']*' (?:does not resolve|resolves to)"
+                    "the head node",
+                    "our check before training",
+                    line=r"'[^']*' (?:does not resolve|resolves to)",
                 ),
                 pattern(
                     (
@@ -334,9 +336,9 @@ CAUSES: dict[str, Cause] = {
                     ),
                     "our batch shell",
                 ),
-                pattern("is a loopback, link-local or empty address", "the same"),
+                pattern("is a loopback, link-local or empty address", "our batch shell"),
                 pattern("no route to the head node's address", "the shell on each node"),
-                pattern("no network interface carries ", "the same"),
+                pattern("no network interface carries ", "the shell on each node"),
                 pattern(
                     "cannot reach the head node's port",
                     "our agents, of an address where nobody is; silence may have other reasons",
@@ -429,7 +431,10 @@ CAUSES: dict[str, Cause] = {
             patterns=(
                 pattern("can't open file '", "Python, of the script that it is to run"),
                 pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
-                pattern("though the head node made it", "our check, of the run's directory"),
+                pattern(
+                    "though the head node made it",
+                    "our check before training, of the run's directory",
+                ),
                 pattern("cannot write to the run directory ", "our batch shell"),
             ),
         ),
@@ -537,9 +542,19 @@ CAUSES: dict[str, Cause] = {
                 pattern(
                     "system not yet initialized", "CUDA 802: the node's fabric manager is down"
                 ),
-                pattern("has a damaged row of memory and none to replace it", "our check"),
-                pattern("GPUs were asked for on each node, ", "our check", line=r"shows \d+ here"),
-                pattern("another process holds GPU memory", "our check, of what outlived its job"),
+                pattern(
+                    "has a damaged row of memory and none to replace it",
+                    "our check before training",
+                ),
+                pattern(
+                    "GPUs were asked for on each node, ",
+                    "our check before training",
+                    line=r"shows \d+ here",
+                ),
+                pattern(
+                    "another process holds GPU memory",
+                    "our check before training, of what outlived its job",
+                ),
             ),
         ),
         Cause(
@@ -549,7 +564,7 @@ CAUSES: dict[str, Cause] = {
             retry="storage",
             again="not before there is room",
             patterns=(
-                pattern("No space left on device", "the kernel's ENOSPC, in anybody's words"),
+                pattern("No space left on device", "the kernel's ENOSPC, whoever reports it"),
                 pattern("Disk quota exceeded", "the kernel's EDQUOT"),
                 pattern(
                     "is killed by signal: ",
@@ -808,3 +823,10 @@ CAUSES: dict[str, Cause] = {
     )
 }
 """By name, the more particular first."""
+
+_WITHOUT_A_PAGE = ("running", "done")
+
+
+def page_of(cause: str) -> str | None:
+    """The page on a cause, as a path from what is packaged; None where nothing went wrong."""
+    return None if cause in _WITHOUT_A_PAGE else f"docs/failures/{cause}.md"

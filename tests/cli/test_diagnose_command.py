@@ -16,7 +16,7 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection r
 KEYS = {
     "schema",
     *("cause", "sentence", "rank", "node", "attempt", "task", "sharing", "unread_tasks"),
-    *("evidence", "action", "again", "follow_on", "earlier", "looked_at"),
+    *("evidence", "action", "again", "follow_on", "earlier", "looked_at", "page"),
 }
 
 
@@ -50,6 +50,7 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     assert re.search(r"seen in attempt-1/failures/\d+-node-1-rank-2:1 OSError", text)
     assert "followed rank 0 on node1: RuntimeError: [gloo" in text
     assert "before attempt 0: Rank 2 on node2 failed: ValueError: bad." in text
+    assert "more docs/failures/disk-full.md (--page prints it)" in text
 
 
 def test_an_earlier_attempt_can_be_asked_for(
@@ -60,6 +61,24 @@ def test_an_earlier_attempt_can_be_asked_for(
     assert (answer["cause"], answer["attempt"], answer["rank"]) == ("exception", 0, 2)
     quote = answer["evidence"][0]
     assert Path(quote["file"]).read_text().splitlines()[quote["line"] - 1].endswith(quote["text"])
+
+
+def test_the_page_on_the_cause_can_be_read_where_no_browser_is(
+    failed_run: Path, fsdpkit: Callable[..., Completed]
+) -> None:
+    done = fsdpkit("diagnose", str(failed_run), "--page")
+    _, head, page = done.stdout.partition("\n# ")
+    assert head
+    assert "`fsdpkit diagnose` calls it `disk-full`" in page
+    assert "<!--" not in page
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert answer_of(fsdpkit("diagnose", str(failed_run), "--json"))["page"] in done.stdout
+
+
+def test_json_has_no_room_for_a_page(failed_run: Path, fsdpkit: Callable[..., Completed]) -> None:
+    done = fsdpkit("diagnose", str(failed_run), "--page", "--json")
+    assert done.returncode == 2
+    assert "choose one" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("runs", "rendering", "config"),
         "training.export",
     },
+    "reference": {"cli", "sweeps", "failures", "runs", "config"},
     "publishing": {"scheduling", "rendering", "config", "runs"},
     "interactive": {"scheduling", "reporting.printable", "runs"},
     "remote": {"config.assets", "runs.layout", "worktree"},

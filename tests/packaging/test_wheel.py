@@ -14,7 +14,7 @@ import pytest
 from fsdpkit import __version__
 from tests.packaging.installation import ROOT, Completed, Installation
 
-ASSETS = ("templates", "jobs", "site", "skills", "examples")
+ASSETS = ("templates", "jobs", "site", "skills", "examples", "docs/failures")
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
     assert tops == {"fsdpkit", f"fsdpkit-{__version__}.dist-info"}
     shared = {name.split("/")[2] for name in wheel_names if name.startswith("fsdpkit/_shared/")}
-    assert shared == set(ASSETS)
+    assert shared == {top.partition("/")[0] for top in ASSETS}
+    docs = {name for name in wheel_names if name.startswith("fsdpkit/_shared/docs/")}
+    assert {name.split("/")[3] for name in docs} == {"failures"}
     parts = {part for name in wheel_names for part in name.split("/")}
     assert not parts & {"tests", "benchmarks", "golden", "__pycache__"}
     kinds = {Path(n).suffix for n in wheel_names if ".dist-info/" not in n and Path(n).suffix}
@@ -63,6 +65,7 @@ def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[s
     assert metadata["Summary"]
     assert set(metadata.get_all("Provides-Extra", [])) == {
         "dev",
+        "docs",
         "gpu",
         "kernels",
         "parquet",

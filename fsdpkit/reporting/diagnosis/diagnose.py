@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import NotFoundError
-from fsdpkit.failures.causes import CAUSES
+from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
 from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
@@ -52,6 +52,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What attempts before this one ended for, or launches within it, a line each."""
     looked_at: tuple[str, ...] = ()
     """What was read, where that did not suffice; and what could not be read."""
+    page: str | None = None
+    """The page on this cause, as a path in the repository; `fsdpkit diagnose --page` prints it."""
 
 
 def diagnose(evidence: Evidence, attempt: int | None = None) -> Diagnosis:
@@ -60,6 +62,11 @@ def diagnose(evidence: Evidence, attempt: int | None = None) -> Diagnosis:
 
     attempt: this one, whatever came after it. Raises NotFoundError if it is not in the evidence.
     """
+    found = _diagnosed(evidence, attempt)
+    return msgspec.structs.replace(found, page=page_of(found.cause))
+
+
+def _diagnosed(evidence: Evidence, attempt: int | None) -> Diagnosis:
     tasks = evidence.tasks
     if attempt is not None:
         tasks = tuple(cut for task in tasks if (cut := _until(task, attempt)) is not None)

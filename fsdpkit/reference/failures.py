@@ -1,0 +1,152 @@
+"""One page a cause of failure: what is seen, what to do, and how it is recognised, by the table
+that `fsdpkit diagnose` goes by. What a person adds to a page stands outside of what is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from fsdpkit.config.retry import Retry
+from fsdpkit.failures.causes import CAUSES, Cause, page_of
+from fsdpkit.reference import markdown
+
+_SPELT = {"gpu": "GPU", "nan": "NaN"}
+_STAND_FOR = {"{who}": "*rank 3 on node2*", "{words}": "*what was printed*"}
+_KEY: Mapping[str, str] = {
+    "crash": "on_crash",
+    "hang": "on_hang",
+    "out-of-memory": "on_out_of_memory",
+    "node-failure": "on_node_failure",
+}
+_ENDS: Mapping[str, str] = {
+    "storage": "The job ends; checkpoints that are whole stay.",
+    "settings": "The job ends: another start would meet the same settings.",
+}
+_BY_CAUSE: Mapping[str, str] = {"preemption": "on_preemption", "time-limit": "on_time_limit"}
+_INTRODUCED = (
+    "Any of these shows it. Where programs differ about a large or small first letter, it is left "
+    "out here."
+)
+_NOTHING = frozenset({"cancelled", "refused", "pending", "pending-forever", "unknown"})
+_ACTIONS = {
+    "restart": "all ranks start again in the same allocation, from the newest whole checkpoint",
+    "requeue": "the job is queued again and goes on from the newest whole checkpoint",
+    "stop": "the job ends",
+}
+
+
+def pages() -> dict[Path, Cause]:
+    """The cause of each page, by its path below the repository."""
+    found = {name: page_of(name) for name in CAUSES}
+    return {Path(path): CAUSES[name] for name, path in found.items() if path is not None}
+
+
+def title(cause: Cause) -> str:
+    words = [_SPELT.get(word, word) for word in cause.name.split("-")]
+    text = " ".join(words)
+    return text[0].upper() + text[1:]
+
+
+def block(cause: Cause) -> str:
+    """The part of its page that is made."""
+    return "\n".join(_lines(cause)).rstrip()
+
+
+def new_page(cause: Cause) -> str:
+    """Of a cause that has none yet."""
+    return f"# {title(cause)}\n\n{markdown.BEGIN}\n\n{markdown.END}\n"
+
+
+def _lines(cause: Cause) -> Iterator[str]:
+    yield f"`fsdpkit diagnose` calls it `{cause.name}` and says:"
+    yield ""
+    for sentence in filter(None, (cause.sentence, cause.waited)):
+        yield from (*markdown.folded(_filled(sentence), "> ", "> "), "")
+    for label, text in (
+        ("What to do.", _filled(cause.action or "")),
+        ("Would another start help?", _sentence(cause.again or "")),
+        ("What follows by itself.", _follows(cause)),
+    ):
+        if text:
+            yield from (*markdown.folded(f"**{label}** {text}"), "")
+    yield from _particular(cause)
+    yield from _recognised(cause)
+
+
+def _filled(text: str) -> str:
+    """With what stands for a rank, words and a node."""
+    text = markdown.typed(text.replace("{run}", "RUN").replace("{node}", "NODE"))
+    text = re.sub(r"\{\w+\}", lambda found: _STAND_FOR[found[0]], markdown.escaped(text))
+    return text if not text or re.search(r"[.…:]$", text) else f"{text}."
+
+
+def _sentence(text: str) -> str:
+    text = markdown.escaped(text)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _follows(cause: Cause) -> str:
+    if cause.name in _NOTHING:
+        return ""
+    key = _BY_CAUSE.get(cause.name) or _KEY.get(cause.retry)
+    if key is None:
+        return _ENDS.get(cause.retry, "")
+    default = str(getattr(Retry(), key))
+    when = "If ranks die of it while they train, " if key == "on_crash" else ""
+    told = f'{when}{_ACTIONS[default]} (`retry.{key} = "{default}"`, the default).'
+    if key == "on_node_failure":
+        told += " That needs a standby node (`--spare 1`); without one the job is queued again."
+    if key in ("on_crash", "on_hang"):
+        told += " The same failure at the same step again ends the job."
+    return told[0].upper() + told[1:]
+
+
+def _particular(cause: Cause) -> Iterator[str]:
+    """Remedies of single lines, where they differ from the cause's own."""
+    told: dict[str, list[str]] = {}
+    for pattern in cause.patterns:
+        if pattern.action is not None:
+            told.setdefault(pattern.action, []).extend(pattern.words)
+    for action, words in told.items():
+        line = f"If the line has {_shown(words)}: {_filled(action)}"
+        yield from markdown.folded(line, "- ", "  ")
+    if told:
+        yield ""
+
+
+def _recognised(cause: Cause) -> Iterator[str]:
+    told = []
+    if cause.states:
+        told.append(f"Slurm's state of the job: {_listed(cause.states)}")
+    if cause.statuses:
+        told.append(f"the exit status: {_listed(map(str, cause.statuses))}")
+    told += [f"{_author(p.why)}: {_shown(p.words)}" for p in cause.patterns]
+    if told:
+        yield from ("## How it is recognised", "")
+        yield from markdown.folded(_INTRODUCED)
+        yield ""
+    for line in told:
+        yield from markdown.folded(line, "- ", "  ")
+
+
+def _author(why: str) -> str:
+    return markdown.escaped(why).replace("our ", "fsdpkit's ")
+
+
+def _listed(words: frozenset[str] | map[str]) -> str:
+    return ", ".join(f"`{word}`" for word in sorted(words))
+
+
+def _shown(words: Iterable[str]) -> str:
+    return ", ".join(markdown.code(one.strip()) for one in dict.fromkeys(words))
+
+
+def overview(titles: Mapping[Path, str]) -> str:
+    """Of the first page: every cause with its sentence, the more particular first."""
+    rows = [
+        (f"[{titles[path]}]({path.name})", f"`{cause.name}`", _filled(cause.sentence))
+        for path, cause in pages().items()
+    ]
+    return "\n".join(markdown.table(("page", "`diagnose` calls it", "it says"), rows))

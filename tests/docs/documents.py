@@ -1,0 +1,95 @@
+"""What is in the documents: commands, files and program text in code blocks, links, headings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from tests.packaging.installation import ROOT
+from tests.packaging.test_documentation import tracked
+
+_FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
+_ANCHOR = re.compile(r"<a id=\"([^\"]+)\"")
+_ENDS = frozenset({"&&", "||", "|", ";", ">", ">>", "<"})
+
+
+class Block(NamedTuple):
+    """A code block, with the language that it names."""
+
+    language: str
+    text: str
+
+
+@cache
+def documents() -> tuple[str, ...]:
+    """For a person who uses the program, and those that they lead to."""
+    return tuple(
+        name
+        for name in tracked()
+        if name.endswith(".md")
+        and (
+            name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+            or name.startswith(("docs/", "skills/", "templates/"))
+            or re.fullmatch(r"examples/[^/]+/README\.md|site/schema/output/README\.md", name)
+        )
+    )
+
+
+@cache
+def read(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+def blocks(document: str) -> list[Block]:
+    return [Block(*found) for found in _FENCE.findall(read(document))]
+
+
+def prose(document: str) -> str:
+    return _FENCE.sub("", read(document))
+
+
+def commands(document: str) -> list[str]:
+    """Every `fsdpkit …` of the document's code blocks as one line; of what a terminal shows
+    (`text`, `console`) what was typed behind the prompt."""
+    found = []
+    for language, text in blocks(document):
+        for line in text.replace("\\\n", " ").splitlines():
+            shown = line.strip()
+            if language in ("", "bash", "sh") or shown.startswith("$ "):
+                shown = shown.removeprefix("$ ")
+                if re.match(r"fsdpkit(?= |$)", shown) or "&& fsdpkit" in shown:
+                    found.append(shown)
+    return found
+
+
+def words_of(line: str) -> Iterator[list[str]]:
+    """Behind `fsdpkit`, for each command that a shell would start of the line."""
+    words = shlex.split(line, comments=True)
+    start = 0
+    for at, word in enumerate([*words, ";"]):
+        if word in _ENDS:
+            if words[start : start + 1] == ["fsdpkit"]:
+                yield words[start + 1 : at]
+            start = at + 1
+
+
+def links(document: str) -> list[str]:
+    return [link for link in _LINK.findall(prose(document)) if not re.match(r"[a-z]+:", link)]
+
+
+@cache
+def anchors(document: str) -> frozenset[str]:
+    """Where a link into the document can lead, by GitHub's rule for headings."""
+    found: dict[str, int] = {}
+    text = prose(document)
+    for heading in _HEADING.findall(text):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    numbered = (f"{slug}-{n}" for slug, most in found.items() for n in range(1, most + 1))
+    return frozenset({*found, *numbered, *_ANCHOR.findall(text)})

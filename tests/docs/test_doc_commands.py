@@ -1,0 +1,199 @@
+"""What the documents tell people to type is what the program takes, and files that they show are
+files that it reads. What costs little is run."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fsdpkit.cli.main import fsdpkit as top
+from fsdpkit.config.explain import fields_of
+from fsdpkit.config.job import JobSpec
+from fsdpkit.config.loading import Layered, build, overrides, read_toml
+from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.template import TemplateManifest
+from fsdpkit.config.trust import AllowedKinds
+from fsdpkit.errors import ConfigError
+from fsdpkit.remote.hosts import chosen_host, hosts_file
+from fsdpkit.sweeps.file import load_file
+from tests.docs.documents import blocks, commands, documents, words_of
+from tests.packaging.installation import ROOT
+
+TYPED = [(name, line) for name in documents() for line in commands(name)]
+
+
+# The command line's own parser
+
+
+def parsed(words: list[str]) -> Iterator[click.Context]:
+    """The contexts of the command and those above it, by click, which runs nothing. Raises
+    click.UsageError for what does not exist, has a wrong value or is missing."""
+    context = top.make_context("fsdpkit", list(words))
+    yield context
+    rest = [*context._protected_args, *context.args]
+    while rest and isinstance(context.command, click.Group):
+        name, command, rest = context.command.resolve_command(context, rest)
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+        yield context
+        rest = [*context._protected_args, *context.args]
+
+
+def wrong(line: str) -> Iterator[str]:
+    """Why the program would not take the line."""
+    for words in words_of(line):
+        try:
+            contexts = list(parsed(words))
+        except click.UsageError as error:
+            yield error.format_message()
+            continue
+        except click.exceptions.Exit:  # --help, --version
+            continue
+        parameters = contexts[-1].params
+        settings = [*(parameters.get("sets") or ())]
+        settings += [one.partition(",")[0] for one in parameters.get("tried") or ()]
+        for setting in settings:
+            try:
+                overrides(JobSpec, [setting])
+            except ConfigError as error:
+                if "…" not in setting and "RUN" not in setting:
+                    yield str(error)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files that documents speak of as the person's own."""
+    (tmp_path / "train.py").write_text("print('a step')\n")
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "train.py").write_text("print('a step')\n")
+    for name in ("train.toml", "finetune.toml"):
+        (tmp_path / name).write_text(
+            'schema = "fsdpkit.job/1"\nname = "finetune"\nentry = "train.py"\n'
+            '[resources]\nnodes = 1\ngpus = 1\ntime = "10"\n'
+        )
+    (tmp_path / "ours.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", documents())
+def test_every_command_in_a_code_block_is_one_that_the_program_takes(
+    document: str, place: Path
+) -> None:
+    refused = {line: list(wrong(line)) for line in commands(document)}
+    assert {line: why for line, why in refused.items() if why} == {}
+
+
+def test_a_command_that_the_program_does_not_take_is_found(place: Path) -> None:
+    for line in (
+        "fsdpkit sumbit train.py",
+        "fsdpkit submit train.py --nodes two",
+        "fsdpkit submit train.py --node-count 2",
+        "fsdpkit checkpoint export",
+        "cd somewhere && fsdpkit site drift NAME",
+        "fsdpkit submit --set training.steps=many",
+        "fsdpkit submit --set training.stepz=5",
+        "fsdpkit plan --gpu a100-40 --try training.sharding.strateggy=full_shard",
+    ):
+        assert list(wrong(line)), line
+
+
+def test_the_documents_have_commands() -> None:
+    shown = {words[0] for _, line in TYPED for words in words_of(line) if words}
+    assert {"submit", "diagnose", "plan", "sweep", "publish", "checkpoint"} <= shown
+    assert len(TYPED) > 150
+
+
+# Run
+
+
+CHEAP = (
+    *("jobs", "jobs t5 --all", "sites", "templates", "nodes", "status", "skill"),
+    *("submit --nodes 2 --gpus 4 --dry-run", "template new ours", "template context ours"),
+    "submit train.py --nodes 2 --gpus 4 --time 02:00:00 --dry-run",
+    "submit train.py --nodes 1 --gpus 1 --dry-run",
+    "sweep lr.toml --nodes 1 --gpus 4 --dry-run",
+    "sites --check",
+    "templates --check",
+    "jobs --check",
+)
+"""Run in this order, of those lines that documents have; the others ask Slurm, need a run, take
+long or change something."""
+
+
+def test_what_costs_little_and_needs_no_cluster_does_what_it_says(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSDPKIT_CLUSTER", "generic")
+    monkeypatch.setenv("FSDPKIT_RUNS", str(place / "runs"))
+    (sweep,) = (b.text for b in blocks("docs/many-runs.md") if "fsdpkit.sweep/1" in b.text)
+    (place / "lr.toml").write_text(sweep)
+    shown = {" ".join(words) for _, line in TYPED for words in words_of(line)}
+    ran = [line for line in CHEAP if line in shown]
+    assert len(ran) >= 12
+    for line in ran:
+        done = CliRunner().invoke(
+            top, line.split(), prog_name="fsdpkit", standalone_mode=False, catch_exceptions=False
+        )
+        assert (done.return_value or 0) == 0, f"{line}: {done.output}"
+        assert done.output, line
+
+
+# Files
+
+
+def shown(language: str) -> list[Any]:
+    return [
+        pytest.param(textwrap.dedent(block.text), id=f"{name}-{number}")
+        for name in documents()
+        for number, block in enumerate(blocks(name))
+        if block.language == language
+    ]
+
+
+@pytest.mark.parametrize("text", shown("toml"))
+def test_a_file_that_is_shown_is_one_that_the_program_reads(
+    text: str, tmp_path: Path, isolated_user: Path
+) -> None:
+    if "…" in text or "<" in text:
+        text = text.replace("…", "x").replace("<", "").replace(">", "")
+    file = tmp_path / "shown.toml"
+    file.write_text(text)
+    values = read_toml(file)
+    schema = values.get("schema", "")
+    if schema == "fsdpkit.sweep/1":
+        load_file(file)
+    elif schema in (one_of := {"fsdpkit.job/1": JobSpec, "fsdpkit.site/1": SiteProfile}):
+        built(one_of[schema], file)
+    elif schema == "fsdpkit.template/1":
+        built(TemplateManifest, file)
+    elif schema == "fsdpkit.trust/1":
+        assert values.keys() <= fields_of(AllowedKinds).keys()
+    elif values.keys() <= fields_of(JobSpec).keys():
+        built(JobSpec, ROOT / "jobs" / "t5.toml", file)
+    elif values.keys() <= fields_of(SiteProfile).keys():
+        built(SiteProfile, ROOT / "site" / "profiles" / "generic.toml", file)
+    else:
+        hosts_file().parent.mkdir(parents=True, exist_ok=True)
+        hosts_file().write_text(text)
+        assert chosen_host(None) is not None
+
+
+def built(kind: Any, *files: Path) -> None:
+    layered = Layered()
+    for file in files:
+        layered.overlay(read_toml(file), file.name)
+    build(kind, layered, files[-1].name)
+
+
+@pytest.mark.parametrize("text", shown("python"))
+def test_program_text_is_python(text: str) -> None:
+    ast.parse(text.replace(", …", "").replace("…", "..."))
