@@ -10,7 +10,7 @@ table a file, by name. A result file is one JSON object:
 - `notes`, if any: sentences that follow the tables.
 
 A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds. One
-with `plan_speed` compares predictions, by plan_parts/speed.py or plan_parts/gloo.py (plan.py).
+with `plan_speed`, `plan_memory` or `plan_cost` compares plans with what was measured (plan.py).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def ratio(
 
 def table(result: dict[str, Any]) -> str:
     """The figures as a Markdown table, and a line that says where they come from."""
-    if "plan_speed" in result:
+    if any(key in result for key in tables.KEYS):
         return tables.table(result)
     if "roofline" in result:
         return roofline.table(result, roofline.newest_profile(HERE / "results"))

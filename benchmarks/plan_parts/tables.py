@@ -1,9 +1,11 @@
-"""Markdown of results/plan-speed*.json, for report.py."""
+"""Markdown of results/plan-*.json, for report.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from benchmarks.plan_parts import cost, memory
 
 Row = Mapping[str, Any]
 
@@ -17,7 +19,15 @@ WITHIN_MEDIAN, WITHIN_EACH = 0.10, 0.15
 """Of published runs, the median error; of our own, each one's."""
 
 
+KEYS = ("plan_speed", "plan_memory", "plan_cost")
+"""A file of results that is made into a table here has one of them."""
+
+
 def met(result: Row) -> bool:
+    if "plan_memory" in result:
+        return memory.all_within(result)
+    if "plan_cost" in result:
+        return cost.all_within(result)
     if result.get("systems"):
         return bool(result["summary"]["median_error"] <= WITHIN_MEDIAN)
     return all(error <= WITHIN_EACH for error in _errors(result))
@@ -28,6 +38,10 @@ def _errors(result: Row) -> list[float]:
 
 
 def table(result: Row) -> str:
+    if "plan_memory" in result:
+        return memory.table(result)
+    if "plan_cost" in result:
+        return cost.table(result)
     systems = result.get("systems")
     return _published(result, systems) if systems else _own(result)
 

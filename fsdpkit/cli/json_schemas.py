@@ -70,6 +70,7 @@ from fsdpkit.cli.sweep_answers import (
 )
 from fsdpkit.cli.template_answers import (
     Compared,
+    ExportedApp,
     Linted,
     NewTemplate,
     TemplateContext,
@@ -123,6 +124,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "template lint": (Linted,),
     "template test": (Tried,),
     "template diff": (Compared,),
+    "template export": (ExportedApp,),
     "track": (Tracked,),
     "prune": (Pruned,),
     "publish": (PublishChange,),

@@ -154,6 +154,7 @@ def command(
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.planning import plans, speed_words, words
+    from fsdpkit.planning.apart import one_child
     from fsdpkit.planning.forecast import By, forecast
     from fsdpkit.runs.store import runs_dir
 
@@ -181,6 +182,7 @@ def command(
         from fsdpkit.cli.plan_calibration import show
 
         return show(ask().card.name, by, forget, save_to, as_json)
+    click.get_current_context().with_resource(one_child())
     if tune:
         places, refused = _places(job, cluster, gpu, nodes, options)
         return _tune(ask(), places, refused, aim, by, as_json)
@@ -245,7 +247,7 @@ def asked(
     import msgspec
 
     from fsdpkit.config.job import load_job
-    from fsdpkit.config.placement import place
+    from fsdpkit.config.placement import place_to_plan
     from fsdpkit.config.site import choose_site
     from fsdpkit.config.training import TrainingSettings, problems
     from fsdpkit.errors import ConfigError
@@ -261,7 +263,7 @@ def asked(
         card = card_named(gpu)
     else:
         site, _ = choose_site(cluster)
-        card = card_of(place(resources, site).node_type, f"site {site.id}")
+        card = card_of(place_to_plan(resources, site).node_type, f"site {site.id}")
     settings = training_of(loaded, Path.cwd())
     if settings is None:
         if model is None:

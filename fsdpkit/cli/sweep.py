@@ -97,7 +97,7 @@ def start(
 
 
 def _print_trials(prepared: Prepared) -> None:
-    from fsdpkit.sweeps.space import text
+    from fsdpkit.config.array_tasks import text
 
     keys = list(prepared.trials[0])
     rows = [
@@ -209,9 +209,9 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
 @json_option
 def best_command(name: str, runs: str | None, as_json: bool) -> int:
     """Print the best trial of NAME so far, and the command that trains it alone."""
+    from fsdpkit.config.array_tasks import text
     from fsdpkit.errors import NotFoundError
     from fsdpkit.sweeps.results import best, results
-    from fsdpkit.sweeps.space import text
 
     paths, record = _open(name, runs)
     found = best(results(paths, record), highest=record.highest)

@@ -12,6 +12,7 @@ VERBS: dict[str, str] = {
     "lint": "Go through the checklist of a template.",
     "test": "Render it for every profile, run it, and compare its golden scripts.",
     "diff": "Show what a change to a template does to the scripts.",
+    "export": "Make an app of Open OnDemand or Open Composer from it.",
 }
 
 

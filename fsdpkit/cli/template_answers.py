@@ -50,6 +50,38 @@ class Compared(Struct, frozen=True, kw_only=True):
     differences: list[Difference]
 
 
+class ExportedCluster(Struct, frozen=True, kw_only=True):
+    """A cluster that the app submits to."""
+
+    site: str
+    """Id of its profile."""
+    name: str
+    """What the portal calls it."""
+    places: list[str]
+    """What the form offers: partition and GPUs per node, as `gpu:4`."""
+    fields: list[str]
+    """Variables in which the script finds what the form says."""
+    fixed: dict[str, str]
+    """What the form does not ask for, with the reason."""
+    left_out: list[str]
+    """Partitions that are not offered, with the reason."""
+
+
+class ExportedApp(Struct, frozen=True, kw_only=True):
+    """An app of a web portal that was made from a template."""
+
+    schema: Literal["fsdpkit.template-export/1"] = "fsdpkit.template-export/1"
+    dir: str
+    to: str
+    release: str
+    """Of the portal, whose rules the app follows."""
+    template: str
+    version: str
+    sha256: str
+    files: list[str]
+    clusters: list[ExportedCluster]
+
+
 class ContextName(Struct, frozen=True, kw_only=True):
     """A name that a template can use."""
 

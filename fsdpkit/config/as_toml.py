@@ -66,8 +66,9 @@ def _value(value: Any) -> str:
         return text(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in value.items())}}}"
+    if isinstance(value, dict):  # TOML has no word for none; a key that may be unset is left out
+        known = {key: one for key, one in value.items() if one is not None}
+        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in known.items())}}}"
     return repr(value)
 
 

@@ -1,8 +1,20 @@
-"""Types of values that jobs, sites and templates share."""
+"""Types of values that jobs, sites and templates share, and marks beside a job's keys."""
 
 from typing import Annotated
 
 from msgspec import Meta
+
+ARRAY = "array"
+"""In `Meta.extra`: what config/array_tasks.py asks a key and the tables around it."""
+PER_TASK = Meta(extra={ARRAY: None})
+"""Beside a key that is read in the task, and so may differ between the tasks of one array."""
+
+
+def once(why: str) -> Meta:
+    """Beside a key that all tasks of an array share; `why` says so and what to do instead, with
+    {key} for the key itself."""
+    return Meta(extra={ARRAY: why})
+
 
 Scalar = bool | int | float | str
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config import assets
-from fsdpkit.config.fields import Scalar, Text, VariableName
+from fsdpkit.config.fields import PER_TASK, Scalar, Text, VariableName, once
 from fsdpkit.config.launch import Launch
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_place, read_toml
 from fsdpkit.config.notify import Notify
@@ -35,14 +35,30 @@ DEFAULT_JOB = "t5"
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
+_A_SWEEP_EACH = "for each value start a sweep of its own, with --set {key}=VALUE"
+_ASKED_ONCE = once(f"Slurm is asked once for all of them, which get the same: {_A_SWEEP_EACH}")
+_RENDERED_ONCE = once(f"they share one sbatch script, which is made with it: {_A_SWEEP_EACH}")
+_OF_THE_RUN = once(f"they are one run, which has it as a whole: {_A_SWEEP_EACH}")
+
 ArrayTask = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,6})$")]
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to ask of Slurm. Unset means: the site's answer, or nothing is asked."""
 
-    nodes: Annotated[int, Meta(ge=1, le=10_000, description="Nodes.")]
-    gpus: Annotated[int, Meta(ge=1, le=64, description="GPUs per node, and so ranks per node.")]
+    nodes: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="Nodes."),
+        once("fsdpkit scale tries numbers of nodes, as fsdpkit scale JOB --nodes 1,2,4"),
+    ]
+    gpus: Annotated[
+        int,
+        Meta(ge=1, le=64, description="GPUs per node, and so ranks per node."),
+        once(
+            "for each number start a sweep of its own, with --gpus N; fsdpkit plan --try "
+            "{key}=1,2,4 compares them without a queue"
+        ),
+    ]
     time: Annotated[Text, Meta(description="Time limit, in any of Slurm's six forms.")]
     cpus_per_gpu: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
@@ -97,7 +113,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Text | None, Meta(description="Container image; the site says which engine runs it.")
     ] = None
     variables: Annotated[
-        dict[VariableName, str], Meta(description="Environment variables for every rank.")
+        dict[VariableName, str],
+        Meta(description="Environment variables for every rank."),
+        PER_TASK,
     ] = {}
 
     pass_: Annotated[
@@ -161,47 +179,95 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to run, with which arguments and resources."""
 
-    schema: Annotated[Literal["fsdpkit.job/1"], Meta(description="Format of this file.")]
-    name: Annotated[Name, Meta(description="Name of the job, seen in squeue.")]
-    entry: Annotated[str, Meta(min_length=1, description="The training script, a Python file.")]
-    resources: Annotated[Resources, Meta(description="What to ask of Slurm.")]
-    description: Annotated[str, Meta(description="One sentence for `fsdpkit jobs`.")] = ""
-    template: Annotated[str, Meta(description="Template that makes the script.")] = "torchrun"
+    schema: Annotated[
+        Literal["fsdpkit.job/1"],
+        Meta(description="Format of this file."),
+        once("there is one, and nothing to try: leave it out"),
+    ]
+    name: Annotated[
+        Name,
+        Meta(description="Name of the job, seen in squeue."),
+        once("an array has one name, and a sweep's is that of its file: leave it out"),
+    ]
+    entry: Annotated[
+        str,
+        Meta(min_length=1, description="The training script, a Python file."),
+        once(
+            "a run has one, with which its environment is checked and it is resumed: start a sweep "
+            "for each script, or let one script choose by an option of its own, args.NAME"
+        ),
+    ]
+    resources: Annotated[Resources, Meta(description="What to ask of Slurm."), _ASKED_ONCE]
+    description: Annotated[
+        str,
+        Meta(description="One sentence for `fsdpkit jobs`."),
+        once("no training reads it, so nothing would differ: leave it out"),
+    ] = ""
+    template: Annotated[
+        str, Meta(description="Template that makes the script."), _RENDERED_ONCE
+    ] = "torchrun"
     args: Annotated[
         list[str],
         Meta(
             description="Arguments of the script; {array_task} stands for the array task's number."
         ),
+        once("write args.NAME for the option --NAME of the script, such as args.lr"),
     ] = []
     array_args: Annotated[
         dict[ArrayTask, list[str]] | UnsetType,
         Meta(description="Further arguments of single array tasks, by the task's number."),
+        once("a sweep writes it: write args.NAME for the option --NAME of the script"),
     ] = UNSET
-    environment: Annotated[Environment, Meta(description="The software the job finds.")] = (
-        Environment()
-    )
+    array_settings: Annotated[
+        dict[ArrayTask, dict[str, dict[str, Any]]] | UnsetType,
+        Meta(
+            description="Tables of single array tasks, by the task's number, over those of all: "
+            "environment.variables, launch and retry, of which the tasks read their own."
+        ),
+        once("a sweep writes it: name the key itself, such as retry.hang_s"),
+    ] = UNSET
+    environment: Annotated[
+        Environment, Meta(description="The software the job finds."), _RENDERED_ONCE
+    ] = Environment()
     parameters: Annotated[
-        dict[str, Scalar], Meta(description="Parameters of the template, by name.")
+        dict[str, Scalar], Meta(description="Parameters of the template, by name."), _RENDERED_ONCE
     ] = {}
-    launch: Annotated[Launch, Meta(description="How ranks are started on each node.")] = Launch()
-    retry: Annotated[Retry, Meta(description="What to do when an attempt is cut short.")] = Retry()
-    notify: Annotated[Notify, Meta(description="Who hears of the end, by mail or a command.")] = (
-        Notify()
+    launch: Annotated[Launch, Meta(description="How ranks are started on each node."), PER_TASK] = (
+        Launch()
     )
+    retry: Annotated[
+        Retry, Meta(description="What to do when an attempt is cut short."), PER_TASK
+    ] = Retry()
+    notify: Annotated[
+        Notify,
+        Meta(description="Who hears of the end, by mail or a command."),
+        once(
+            "Slurm and the script are told once for all tasks of an array; a command of [notify] "
+            "hears which task it is called for: leave it out"
+        ),
+    ] = Notify()
     files: Annotated[
-        Files | UnsetType, Meta(description="Who may read the run; unset: its owner alone.")
+        Files | UnsetType,
+        Meta(description="Who may read the run; unset: its owner alone."),
+        _OF_THE_RUN,
     ] = UNSET
     track: Annotated[
-        Track | UnsetType, Meta(description="Where `fsdpkit track` sends what the run logged.")
+        Track | UnsetType,
+        Meta(description="Where `fsdpkit track` sends what the run logged."),
+        _OF_THE_RUN,
     ] = UNSET
     source: Annotated[
-        Source | UnsetType, Meta(description="What the run keeps of the work tree; unset: nothing.")
+        Source | UnsetType,
+        Meta(description="What the run keeps of the work tree; unset: nothing."),
+        _OF_THE_RUN,
     ] = UNSET
     audit: Annotated[
-        Audit | UnsetType, Meta(description="Whether the centre may count the run.")
+        Audit | UnsetType, Meta(description="Whether the centre may count the run."), _OF_THE_RUN
     ] = UNSET
     training: Annotated[
-        TrainingSettings | UnsetType, Meta(description="Settings of the fsdpkit trainer.")
+        TrainingSettings | UnsetType,
+        Meta(description="Settings of the fsdpkit trainer."),
+        PER_TASK,
     ] = UNSET
 
 
@@ -253,15 +319,23 @@ class LoadedJob:
         return {} if given is UNSET else {int(task): words for task, words in given.items()}
 
     @property
+    def array_settings(self) -> dict[int, dict[str, dict[str, Any]]]:
+        """What single array tasks have otherwise, as tables of a job file."""
+        given = self.spec.array_settings
+        return {} if given is UNSET else {int(task): tables for task, tables in given.items()}
+
+    @property
     def may_requeue(self) -> bool:
-        """Whether anything in `[retry]` wants the job queued again."""
-        retry = self.spec.retry
-        choices = (
-            *(retry.on_time_limit, retry.on_preemption, retry.on_node_failure),
-            *(retry.on_crash, retry.on_hang, retry.on_out_of_memory),
-        )
+        """Whether anything in `[retry]`, of all or of a single task, wants the job queued again."""
+        whole = msgspec.to_builtins(self.spec.retry)
+        own = [tables.get("retry", {}) for tables in self.array_settings.values()]
+        return any(self._wants_return({**whole, **each}) for each in ({}, *own))
+
+    @staticmethod
+    def _wants_return(retry: dict[str, Any]) -> bool:
+        choices = [value for key, value in retry.items() if key.startswith("on_")]
         # Without a spare node left, `restart` after the loss of a node is a requeue.
-        return "requeue" in choices or retry.on_node_failure == "restart"
+        return "requeue" in choices or retry["on_node_failure"] == "restart"
 
 
 def load_job(

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.fields import once
+
 Warm = Literal["auto", "on", "off"]
 ModuleName = Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 
@@ -25,6 +27,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="Before submitting, see that the script compiles and that its environment "
             "has what it imports, as far as both can be known here."
         ),
+        once("it is done once, before the array is submitted: use --set {key}=VALUE for all"),
     ] = True
     preload: Annotated[
         list[ModuleName],

@@ -42,8 +42,15 @@ class Placement:
 
 def place(resources: Resources, site: LoadedSite) -> Placement:
     """The first partition of the profile that fits. Raises UsageError with every reason."""
-    profile = site.profile
     check_account(resources.account, site)
+    return place_to_plan(resources, site)
+
+
+def place_to_plan(resources: Resources, site: LoadedSite) -> Placement:
+    """`place` of a job that is not queued: it may lack an account, and not have a wrong one."""
+    profile = site.profile
+    if resources.account is not None:
+        check_account(resources.account, site)
     _refuse_what_slurm_lacks(resources, profile)
     name, partition = _choose_partition(resources, profile)
     node_type = _node_type(profile, partition)

@@ -8,6 +8,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.fields import once
+
+_IN_SCRIPT = once(
+    "they share one sbatch script, which is made with it: for each value start a sweep of its "
+    "own, with --set {key}=VALUE"
+)
+
 Return = Literal["requeue", "stop"]
 Repair = Literal["restart", "requeue", "stop"]
 
@@ -26,6 +33,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_node_failure: Annotated[
         Repair,
         Meta(description="When a node is lost; `restart` needs resources.spare, else it requeues."),
+        _IN_SCRIPT,
     ] = "restart"
     on_crash: Annotated[Repair, Meta(description="When a rank died or raised an exception.")] = (
         "restart"
@@ -36,7 +44,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_out_of_memory: Annotated[
         Repair, Meta(description="When a rank asked for more memory than there is.")
     ] = "stop"
-    restarts: Annotated[int, Meta(ge=0, le=1000, description="Restarts within one attempt.")] = 3
+    restarts: Annotated[
+        int, Meta(ge=0, le=1000, description="Restarts within one attempt."), _IN_SCRIPT
+    ] = 3
     requeues: Annotated[
         int,
         Meta(

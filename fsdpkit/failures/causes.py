@@ -398,6 +398,15 @@ CAUSES: dict[str, Cause] = {
                 pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
                 pattern("there is no Python in ", "our shell, of a virtual environment"),
                 pattern("there is no torchrun on PATH", "our shell"),
+                pattern(
+                    (
+                        *("Failed to find C compiler", "CUDA_HOME environment variable is not set"),
+                        *("Ninja is required to load C++ extensions", "Cannot find CUDA_HOME"),
+                    ),
+                    "Triton and torch's builder of extensions, of tools that the node lacks",
+                    action="Name the modules that have a compiler (and nvcc, ninja) in the job: "
+                    'environment.modules = ["gcc", "cuda"]; or do not compile there.',
+                ),
                 pattern("The following module(s) are unknown", "Lmod"),
                 pattern("Unable to locate a modulefile for", "Environment Modules"),
                 pattern(("EnvironmentNameNotFound", "EnvironmentLocationNotFound"), "conda"),

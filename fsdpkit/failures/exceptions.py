@@ -113,6 +113,8 @@ def _of_one(outer: Raised) -> Shown:
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
         found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
         return _with_action(found, raised)
+    if number in _ACTIONS and _PATH.search(raised.message):
+        return msgspec.structs.replace(plain, pattern=_RAISED._replace(action=_ACTIONS[number]))
     if (answer := by_nccl(raised.message)) is not None:
         return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
@@ -203,6 +205,18 @@ def _no_internet(raised: Raised) -> bool:
 # What to do
 
 
+_MAY_NOT = (
+    "See who may do that, on a node of the job too: ls -ld of the path and of the directories "
+    "above it, and id for your groups; its owner gives you access, or choose another path."
+)
+_ACTIONS = {
+    1: _MAY_NOT,  # EPERM
+    13: _MAY_NOT,  # EACCES
+    24: "Keep fewer files open at once (fewer loader workers, torch.multiprocessing."
+    'set_sharing_strategy("file_system")), or raise the limit at the head of the script: '
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)).",  # EMFILE
+}
+"""By errno, of a failure of the file that the message names."""
 _PLACES = (
     (
         re.compile(r"/dev/shm|shared memory|\bshm\b|Bus error"),

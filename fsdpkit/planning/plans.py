@@ -1,7 +1,7 @@
 """Plans of one job and of its variations: what fits, what would fit, what fits at most.
 
 A variation is asked for as on the command line, by `KEY=VALUE`. Each costs one tape; importing
-torch costs more, so many plans share a process.
+torch costs more, so many plans are best made within `apart.one_child`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning.apart import tape_apart
 from fsdpkit.planning.asked import Asked, on_card
 from fsdpkit.planning.verdict import Verdict, verdict
 from fsdpkit.runs.predicted import Predicted
@@ -29,8 +30,6 @@ MOST_TRIED = 1 << 20
 
 def plan(asked: Asked) -> Verdict:
     """One plan. Raises FsdpkitError for what the trainer refuses or cannot be followed."""
-    from fsdpkit.planning.taping import tape_apart
-
     return verdict(asked, *tape_apart(asked))
 
 

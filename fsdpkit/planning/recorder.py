@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -45,6 +46,8 @@ _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
+
+_DEVICE = torch.ops.prim.device.default
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,6 +87,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recompute_began: int | None = None
         self._in_optimizer = self._muted = self._built = False
         self._model: nn.Module | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and keeping Dynamo out takes time in every call
 
     # What the caller says
 
@@ -212,7 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         on_device = (
             storage.device.type == self._device
             if tensor is None
-            else (tensor.device.type == self._device)
+            else (_device_of(tensor).type == self._device)
         )
         block = Block(
             size=storage.nbytes(),
@@ -270,6 +277,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return _device_of(args[0])  # more than half of all calls, and no operation
         kwargs = kwargs or {}
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # comes back as operations on its shards
@@ -299,7 +308,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         inputs = {id(t): t for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         tensors = [*inputs.values(), *outputs]
-        if not any(t.device.type == self._device for t in tensors):
+        if not any(_device_of(t).type == self._device for t in tensors):
             return
         if name in ("empty", "empty_strided", "new_empty", "empty_like", "new_empty_strided"):
             return
@@ -403,6 +412,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for hook in hooks:
                 hook.remove()
             self._alive.clear()
+
+
+def _device_of(tensor: Tensor) -> torch.device:
+    """`tensor.device`, for which torch would dispatch an operation of a fake one."""
+    if type(tensor) is not FakeTensor:
+        return tensor.device
+    return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from fsdpkit.planning.cards import CARDS
 from fsdpkit.planning.forecast import Forecast
+from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.speed import Range, Speed, in_words
 from fsdpkit.planning.tune import Tuned
 
@@ -55,7 +58,7 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
         yield f"takes {needed} of {room} a GPU"
     else:
         yield f"nothing fits {room} a GPU; the nearest miss: --nodes {found.nodes} {sets}"
-        yield f"takes {needed} GiB"
+        yield f"takes {needed} GiB{_too_much(found)}"
     speed = found.speed
     rate = speed.tokens_per_s or speed.samples_per_s
     yield (
@@ -68,6 +71,20 @@ def tuned_lines(found: Tuned) -> Iterator[str]:
     yield f"of {found.candidates:,} that submit accepts; memory was planned for {found.asked}"
     for note in found.notes:
         yield f"note: {note}"
+
+
+def _too_much(found: Tuned) -> str:
+    """By how much the nearest miss misses, and which GPU would do; nothing where nobody knows."""
+    if found.memory_bytes is None:
+        return ""
+    over, least = found.memory_bytes - found.room_bytes, found.memory_bytes / SAFE
+    enough = min((c for c in CARDS if c.memory >= least), key=lambda c: c.memory, default=None)
+    example = f", such as {enough.name}" if enough else ""
+    size = math.ceil(least / GIB)
+    return (
+        f": {over / GIB:.1f} GiB ({over:,} bytes) too much. A GPU of {size} GiB or more would "
+        f"do{example}; else shorter sequences, more nodes or a smaller model"
+    )
 
 
 def _row(name: str, value: Range, unit: str = "") -> str:

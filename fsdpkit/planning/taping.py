@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import warnings
 from contextlib import closing, suppress
-from typing import NoReturn
 
 import torch
 
@@ -90,53 +87,6 @@ def _update_alone(subject: Subject) -> None:
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         subject.optimizer.step()
-
-
-def tape_apart(asked: Asked) -> tuple[Tape, tuple[str, ...]]:
-    """`tape_of` in a child of this process: an error inside backward, which torch runs on a thread
-    of the device, ends the process that it is in. Raises what `tape_of` does.
-    """
-    import torch._dynamo  # noqa: F401  # a second of imports, here once and not in each child
-
-    if not asked.model:
-        of_trainer(asked.entry, asked.settings)  # and the trainer's
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        _answer(asked, writes)
-    os.close(writes)
-    with os.fdopen(reads, "rb") as pipe:
-        content = pipe.read()
-    _, ended = os.waitpid(child, 0)
-    if ended:
-        raise FsdpkitError(
-            f"the step could not be followed: its process ended (wait status {ended}), for lack of "
-            "memory or inside a kernel. Tensors have neither values nor addresses here: your own "
-            "kernel needs a fake version (torch.library.register_fake)."
-        )
-    found = pickle.loads(content)
-    if isinstance(found, FsdpkitError):
-        raise found
-    tape, notes = found
-    return tape, notes
-
-
-def _answer(asked: Asked, pipe: int) -> NoReturn:
-    """The child's whole life."""
-    status = 1
-    # OpenMP's threads are the parent's: a child that waits for them does so for ever.
-    torch.set_num_threads(1)
-    try:
-        try:
-            found: object = tape_of(asked)
-        except FsdpkitError as error:
-            found = error.with_traceback(None)
-            found.__cause__ = None
-        with os.fdopen(pipe, "wb") as out:
-            pickle.dump(found, out)
-        status = 0
-    finally:
-        os._exit(status)
 
 
 def _said(error: Exception) -> str:

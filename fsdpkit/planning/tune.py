@@ -24,7 +24,15 @@ from fsdpkit.planning.speed_calibration import Calibration
 from fsdpkit.planning.speed_schedule import computation_s, simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.tune_memory import Memory, MemoryOf
-from fsdpkit.planning.tune_space import BATCH, MICRO, Candidate, candidates, sets_of
+from fsdpkit.planning.tune_space import (
+    BATCH,
+    MICRO,
+    Candidate,
+    candidates,
+    hunger,
+    sets_of,
+    takes_no_less,
+)
 from fsdpkit.planning.work import Work
 
 Aim = Literal["tokens_per_s", "gpu_hours"]
@@ -32,6 +40,8 @@ WorkOf = Callable[[TrainingSettings, int, int], Work]
 
 _LONGEST = 4
 """Micro-batches that are simulated; those between the first and the last are alike."""
+_MOST_ASKED = 8
+"""How often memory is asked for to find the nearest miss."""
 _WORTH = 0.01
 """A change of what was asked for has to be worth so much of a step; less is no difference."""
 
@@ -132,10 +142,7 @@ class _Search:
         found = self._first(better, memory, guessing=False)[0] or found
         if found:
             return found, True
-        nearest = min(points, key=lambda each: memory.known_bytes(each) or memory.guess(each))
-        if not memory.out_of_time:
-            memory.bytes_of(nearest)
-        return nearest, False
+        return _nearest_miss(points, memory), False
 
     def _first(
         self, points: Sequence[Candidate], memory: Memory, *, guessing: bool
@@ -212,6 +219,27 @@ class _Search:
         settings = msgspec.structs.replace(one.settings, batch_size=rows, micro_batch=None)
         work = self.work_of(settings, one.nodes, self.gpus)
         return sum(part.bytes for part in work.computations() if part.phase == "forward")
+
+
+def _nearest_miss(points: Sequence[Candidate], memory: Memory) -> Candidate:
+    """What needs least, asked about itself, and so is what surely needs no more than that."""
+
+    def needs(one: Candidate) -> int:
+        return memory.known_bytes(one) or memory.guess(one)
+
+    nearest = min(points, key=needs)
+    for _ in range(_MOST_ASKED):
+        if memory.out_of_time:
+            break
+        if memory.was_asked(nearest):
+            lower = [p for p in points if takes_no_less(nearest, p) and not memory.was_asked(p)]
+            if not lower:
+                break
+            memory.bytes_of(min(lower, key=hunger))
+        else:
+            memory.bytes_of(nearest)
+        nearest = min(points, key=needs)
+    return nearest
 
 
 def _choices(

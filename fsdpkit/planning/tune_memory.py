@@ -76,6 +76,9 @@ class Memory:
         (a, at_a), (b, at_b) = sorted(points.items())[:2]
         return round(at_a + (at_b - at_a) * (one.micro - a) / (b - a))
 
+    def was_asked(self, one: Candidate) -> bool:
+        return one.micro in self.known.get(one.combination, {}) or one.combination in self.failed
+
     def surely_too_large(self, one: Candidate) -> bool:
         if one.combination in self.failed or self.least(one) > self.room:
             return True

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.job import Resources
-from fsdpkit.config.placement import place
+from fsdpkit.config.placement import place_to_plan
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.problems import problems
@@ -110,7 +110,7 @@ def nodes_that_fit(
     refused: dict[int, str] = {}
     for nodes in wanted:
         try:
-            place(msgspec.structs.replace(resources, nodes=nodes), site)
+            place_to_plan(msgspec.structs.replace(resources, nodes=nodes), site)
             fit.append(nodes)
         except UsageError as error:
             refused[nodes] = str(error)
@@ -129,6 +129,11 @@ def takes_no_less(one: Candidate, other: Candidate) -> bool:
         order.index(one.values[key]) >= order.index(other.values[key])
         for key, order in _HUNGRIER.items()
     )
+
+
+def hunger(one: Candidate) -> int:
+    """A rank among candidates that are compared by `takes_no_less`: the hungrier, the higher."""
+    return one.micro + sum(order.index(one.values[key]) for key, order in _HUNGRIER.items())
 
 
 def sets_of(candidate: Candidate, base: TrainingSettings) -> tuple[str, ...]:

@@ -77,6 +77,13 @@ class EnvironmentNames(msgspec.Struct, frozen=True, kw_only=True):
     variables: Annotated[
         dict[str, str], Meta(description="Variables to export: the site's, then the job's.")
     ]
+    array_variables: Annotated[
+        list[list[str]],
+        Meta(
+            description="For each array task with variables of its own: the task's number, how "
+            "many there are, each as NAME=value."
+        ),
+    ]
     unset: Annotated[list[str], Meta(description="Variables to remove.")]
     passed: Annotated[
         list[str], Meta(description="Variables that sbatch must have handed on, by name.")

@@ -15,6 +15,7 @@ from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.language import parse
 from fsdpkit.rendering.statements import Statement, Traced, trace_of
+from fsdpkit.rendering.variables import Undecided
 
 ENTRY = "job.sbatch.j2"
 
@@ -31,6 +32,8 @@ def trace_template(template: Template, context: dict[str, Any]) -> Traced:
     """The same, with the template's line of each line of the script."""
     try:
         return trace_of(_parsed(tuple(sorted(template.parts.items()))), context)
+    except Undecided:
+        raise
     except RenderError as error:
         where = f"template {template.manifest.name} ({template.dir})"
         raise RenderError(f"{where}: {error}") from error

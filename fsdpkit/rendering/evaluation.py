@@ -18,6 +18,7 @@ from jinja2 import nodes
 
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.quoting import QUOTERS, Quoted
+from fsdpkit.rendering.variables import Undecided, Variable
 
 MAX_WORK = 300_000
 _MAX_TEXT = 65_536
@@ -83,6 +84,10 @@ class Evaluation:
         value = self.present(node)
         if isinstance(value, Quoted):
             raise RenderError("what a quoter made can only be printed")
+        if isinstance(value, Variable):
+            if value.kind == "number":
+                return value.compared("ne", 0)
+            return True  # a text that is checked is not empty; no words expand to none
         return bool(value)
 
     def set(self, name: str, value: Any) -> None:
@@ -95,6 +100,8 @@ class Evaluation:
 
     def items(self, value: Any, what: str) -> list[Any]:
         """A list, or the keys of a table, paid for with the text in it."""
+        if isinstance(value, Variable):
+            raise Undecided(value)
         if not isinstance(value, list | dict):
             raise RenderError(f"{what} is for a list or a table, not a {_kind(value)}")
         self.pay(len(value))
@@ -141,6 +148,8 @@ def _filtered(run: Evaluation, node: nodes.Filter) -> Any:
     value = _present(value)
     if isinstance(value, Quoted):
         raise RenderError("what a quoter made can only be printed")
+    if isinstance(value, Variable) and node.name not in QUOTERS:
+        raise Undecided(value)
     if quoter := QUOTERS.get(node.name):
         run.pay_for(*(run.items(value, node.name) if isinstance(value, list) else [value]))
         return quoter(value)
@@ -152,6 +161,8 @@ def _tested(run: Evaluation, node: nodes.Test) -> bool:
     if node.name == "defined":
         return not isinstance(value, Missing)
     value = _present(value)
+    if isinstance(value, Variable) and node.name in ("string", "number"):
+        return (value.kind == "text") if node.name == "string" else (value.kind == "number")
     if node.name == "none":
         return value is None
     if node.name == "string":
@@ -174,6 +185,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _compare(run: Evaluation, name: str, left: Any, right: Any) -> bool:
+    if isinstance(left, Variable) and name not in ("in", "notin"):
+        return left.compared(name, right)
+    if isinstance(right, Variable) and name not in ("in", "notin"):
+        return right.compared(_TURNED.get(name, name), left)
     if name in ("in", "notin"):
         return _contains(run, left, right) == (name == "in")
     _scalar(left, "a comparison")
@@ -184,12 +199,25 @@ def _compare(run: Evaluation, name: str, left: Any, right: Any) -> bool:
     return _COMPARISONS[name](left, right)
 
 
+_TURNED = {
+    "lt": "gt",
+    "lteq": "gteq",
+    "le": "ge",
+    "gt": "lt",
+    "gteq": "lteq",
+    "ge": "le",
+}
+
+
 def _both_numbers(left: Any, right: Any) -> bool:
     return _is_number(left) and _is_number(right)
 
 
 def _contains(run: Evaluation, part: Any, whole: Any) -> bool:
     _scalar(part, "`in`")
+    for each in (part, whole):
+        if isinstance(each, Variable):
+            raise Undecided(each)
     if isinstance(whole, str):
         if not isinstance(part, str):
             raise RenderError(f"a text holds no {_kind(part)}")
@@ -211,7 +239,8 @@ def _compared(run: Evaluation, node: nodes.Compare) -> bool:
 
 def _either(run: Evaluation, node: nodes.Or) -> Any:
     left = run.present(node.left)
-    return left if left else run.of(node.right)
+    true = run.truth(node.left) if isinstance(left, Variable) else left
+    return left if true else run.of(node.right)
 
 
 def _chosen(run: Evaluation, node: nodes.CondExpr) -> Any:
@@ -226,6 +255,8 @@ def _joined(run: Evaluation, node: nodes.Concat) -> str:
         value = run.present(part)
         if isinstance(value, Quoted):
             raise RenderError("~ joins text before it is quoted, not after")
+        if isinstance(value, Variable):
+            raise Undecided(value)
         if not (isinstance(value, str) or _is_number(value)):
             raise RenderError(f"~ joins text and numbers, not a {_kind(value)}")
         run.pay_for(value)
@@ -245,6 +276,8 @@ _ARITHMETIC: dict[type[nodes.Node], Callable[[Any, Any], Any]] = {
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, Variable):
+        raise Undecided(value)
     if not _is_number(value) or not abs(value) <= _MAX_NUMBER:
         raise RenderError("arithmetic is only for numbers of up to 10^12; join text with ~")
     return value

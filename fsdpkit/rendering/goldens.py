@@ -27,6 +27,8 @@ _MAIL = "alex@example.org"
 _HOOK = ["curl", "-sS", "--data", "@-", "https://chat.example.org/hook"]
 _TRIALS = {"0": ["--set", "training.seed=1"], "2": ["--set", "training.seed=2", "it's; x"]}
 
+_OWN = {"1": {"environment": {"variables": {"NCCL_ALGO": "Tree", "NOTE": "it's; x"}}}}
+
 
 def _shape(nodes: int, gpus: int, account: str | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"resources.nodes": nodes, "resources.gpus": gpus}
@@ -77,7 +79,9 @@ GOLDENS: Mapping[str, Golden] = {
     "ulhpc-iris": Golden("ulhpc-iris"),
     "yale-bouchet": Golden("yale-bouchet"),
     "array-after": Golden("osc-ascend", _OSC, "0-3%2", ("fsdp-t5-20260101-120000-abcd", "1234")),
-    "array-args": Golden("osc-ascend", {**_OSC, "array_args": _TRIALS}, "0-2%2"),
+    "array-args": Golden(
+        "osc-ascend", {**_OSC, "array_args": _TRIALS, "array_settings": _OWN}, "0-2%2"
+    ),
     "container": Golden("osc-cardinal", {**_OSC, "environment.container": "/images/torch.sif"}),
     "conda": Golden("osc-cardinal", {**_OSC, "environment.conda": "torch"}),
     "spare": Golden("osc-cardinal", {**_OSC, "resources.spare": 1}),

@@ -14,6 +14,7 @@ from typing import Any
 
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.quoting import Quoted
+from fsdpkit.rendering.variables import Variable
 
 HOLE = "\0"  # stands for a value; no template holds one
 Place = str
@@ -105,6 +106,10 @@ def printed(value: Any, place: Place, quoters: str) -> str:
     """
     if type(value) in (int, float) and math.isfinite(value):
         return str(value)
+    if isinstance(value, Variable) and value.kind == "number":
+        if place in ("directive", "option", "shebang"):
+            raise RenderError(f"{value.of} stands where no variable is expanded")
+        return value.number
     if not isinstance(value, Quoted):
         shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"
         raise RenderError(f"prints {shown} unquoted; pass it through {quoters}")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import RenderError
+from fsdpkit.rendering.variables import Variable
 
 _PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_.,/=+@%^:-]*")
 
@@ -52,13 +53,24 @@ def directive_quote(text: str) -> str:
 
 def for_shell(value: Any) -> Quoted:
     """Jinja filter `sh`: one word of bash; of a list its words, for `NAME=({{ list | sh }})`."""
+    if isinstance(value, Variable):
+        return Quoted("words" if value.kind == "words" else "shell", value.word)
     if isinstance(value, list):
-        return Quoted("words", " ".join(shell_quote(_plain(each)) for each in value))
+        return Quoted("words", " ".join(_word(each) for each in value))
     return Quoted("shell", shell_quote(_plain(value)))
+
+
+def _word(value: Any) -> str:
+    """One entry of a list."""
+    if isinstance(value, Variable) and value.kind == "text":
+        return value.word
+    return shell_quote(_plain(value))
 
 
 def with_array_task(value: Any) -> Quoted:
     """Jinja filter `sh_arg`: like `sh`, but `{array_task}` becomes the array task's number."""
+    if isinstance(value, Variable):
+        return for_shell(value)  # what a form says is no pattern for array tasks
     if isinstance(value, list):
         return Quoted("words", " ".join(with_array_task(each).text for each in value))
     pieces = _plain(value).split("{array_task}")
@@ -68,11 +80,15 @@ def with_array_task(value: Any) -> Quoted:
 
 def for_directive(value: Any) -> Quoted:
     """Jinja filter `sb`: the value of an `#SBATCH` option."""
+    if isinstance(value, Variable):
+        raise RenderError(f"a directive holds {value.of}, and nothing is expanded there")
     return Quoted("directive", directive_quote(_plain(value)))
 
 
 def for_comment(value: Any) -> Quoted:
     """Jinja filter `note`: text in a comment line."""
+    if isinstance(value, Variable):
+        return Quoted("comment", value.number)
     text = _plain(value)
     _refuse_control(text)
     return Quoted("comment", text)

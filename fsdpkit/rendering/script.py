@@ -111,13 +111,15 @@ def trace(plan: Plan, run_dir: Path) -> Traced:
 
 def _check_array_args(plan: Plan) -> None:
     """A template that does not hand them on would run every task as if it had none."""
-    if _array_args(plan) and not any(
-        b"array_args" in part for part in plan.template.parts.values()
+    for name, given in (
+        ("array_args", _array_args(plan)),
+        ("array_variables", _array_variables(plan)),
     ):
-        raise RenderError(
-            f"template {plan.template.manifest.name} ({plan.template.dir}): hands no array_args on "
-            "to the script, so all tasks would be the same: see how the template torchrun does it"
-        )
+        if given and not any(name.encode() in part for part in plan.template.parts.values()):
+            raise RenderError(
+                f"template {plan.template.manifest.name} ({plan.template.dir}): hands no {name} "
+                "on, so all tasks would be the same: see how the template torchrun does it"
+            )
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -173,6 +175,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
             modules=site.modules if job.modules is None else job.modules,
             python=PythonNames(kind=python.kind, path=python.path, conda=python.conda),
             variables={**site.variables, **profile.network.env, **job.variables},
+            array_variables=_array_variables(plan),
             unset=site.unset,
             passed=job.passed,
         ),
@@ -207,6 +210,18 @@ def _array_args(plan: Plan) -> list[list[str]]:
     own = plan.job.array_args
     tasks = [task for task in parse_array(plan.array)[0] if own.get(task)]
     return [[str(task), str(len(own[task])), *own[task]] for task in tasks]
+
+
+def _array_variables(plan: Plan) -> list[list[str]]:
+    """For each task of this array with variables of its own: its number, how many, and they."""
+    if plan.array is None:
+        return []
+    found = []
+    for task in parse_array(plan.array)[0]:
+        own = plan.job.array_settings.get(task, {}).get("environment", {}).get("variables", {})
+        if own:
+            found.append([str(task), str(len(own)), *(f"{k}={v}" for k, v in sorted(own.items()))])
+    return found
 
 
 def _directives(plan: Plan, run_dir: Path) -> list[Directive]:

@@ -16,6 +16,7 @@ from fsdpkit.rendering.evaluation import Evaluation
 from fsdpkit.rendering.lint import MAX_SCRIPT_BYTES
 from fsdpkit.rendering.places import HOLE, Place, printed
 from fsdpkit.rendering.quoting import QUOTERS
+from fsdpkit.rendering.variables import Undecided
 
 _QUOTERS = ", ".join(QUOTERS)
 
@@ -118,6 +119,8 @@ def trace_of(statements: Sequence[Statement], context: dict[str, Any]) -> Traced
     writer = _Writer(Evaluation(context))
     try:
         writer.run(statements)
+    except Undecided:
+        raise  # who exports a template goes by it
     except (RenderError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
         raise TemplateError(writer.where, str(error)) from error
     return Traced(writer.pieces)

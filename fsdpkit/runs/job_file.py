@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -44,13 +44,38 @@ def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
 
 
 def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
-    """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent.
+    """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent;
+    what `array_settings` has for this process's array task lies over that.
 
     Raises OSError, or StorageError where the file is not what was submitted.
     """
     path = RunPaths(run).job
     try:
         job = msgspec.json.decode(bytes_of_job(run, os.environ), type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(job.get(name, b"{}"), type=kind)
+        table = job.get(name, b"{}")
+        if own := _own(job, name):
+            whole = msgspec.json.decode(table, type=dict[str, Any])
+            table = msgspec.json.encode(_over(whole, own))
+        return msgspec.json.decode(table, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StorageError(f"{path} is corrupt: {error}") from error
+
+
+def _own(job: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """What the array task that this process belongs to has of a table for itself alone."""
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")
+    if task is None or "array_settings" not in job:
+        return {}
+    tasks = msgspec.json.decode(job["array_settings"], type=dict[str, dict[str, Any]])
+    own: Any = tasks.get(task, {}).get(name, {})
+    return own if isinstance(own, dict) else {}
+
+
+def _over(whole: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key, all else is replaced, as in layers of a job file."""
+    found = dict(whole)
+    for key, value in own.items():
+        below = found.get(key)
+        both = isinstance(value, dict) and isinstance(below, dict)
+        found[key] = _over(below, value) if both and isinstance(below, dict) else value
+    return found

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.array_tasks import check_own
 from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
@@ -47,6 +48,7 @@ from fsdpkit.scheduling.wanted import Wanted
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
+    from fsdpkit.planning.remembered import Remembered
     from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SlurmClient
@@ -75,7 +77,8 @@ def plan(request: Request) -> tuple[Plan, str]:
         return _plan(request)
 
 
-def _plan(request: Request) -> tuple[Plan, str]:
+def asked_for(request: Request) -> tuple[LoadedSite, str, LoadedJob]:
+    """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
     site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):
@@ -87,6 +90,11 @@ def _plan(request: Request) -> tuple[Plan, str]:
         sets=request.sets,
         args=request.args,
     )
+    return site, why, job
+
+
+def _plan(request: Request) -> tuple[Plan, str]:
+    site, why, job = asked_for(request)
     work_dir = Path.cwd()
     check_entry(job, site)
     placement, avoided = fit(job, site, runs_dir(request.runs), work_dir)
@@ -195,6 +203,10 @@ def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     _check_training(job, work_dir)
     _check_on(job, node, work_dir)
     check_planned(job, node, work_dir)
+    if stood_in() is None:
+        _check_start(job, work_dir)
+        if job.spec.launch.warm == "on":
+            _check_forking(job)
 
 
 def _check_training(job: LoadedJob, work_dir: Path) -> None:
@@ -233,6 +245,12 @@ def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> N
             f"job {job.spec.name}: array_args.{stray[0]}: the array has no task {stray[0]}: "
             f"{array or 'add --array, such as --array 0-15'}"
         )
+    if not chosen and (stray := sorted(job.array_settings.keys() - tasks)):
+        raise UsageError(
+            f"job {job.spec.name}: array_settings.{stray[0]}: the array has no task {stray[0]}: "
+            f"{array or 'add --array, such as --array 0-15'}"
+        )
+    check_own(job)
 
 
 def _check_start(job: LoadedJob, work_dir: Path) -> None:
@@ -295,16 +313,11 @@ def training_of(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
 
 def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
     """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
-    training, resources = training_of(job, work_dir), job.spec.resources
+    training, resources = computed_on(job, node, work_dir), job.spec.resources
     if training is None or node.gpu_memory_gb is None:
         return
-    if (training.model.pretrained or training.model.config) and stood_in() is not None:
-        return  # how large it is says a file
-    capability = node.compute_capability and parse_capability(node.compute_capability)
-    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
-    precision = msgspec.structs.replace(training.precision, param=param)
     problem = memory_problem(
-        msgspec.structs.replace(training, precision=precision),
+        training,
         resources.ranks,
         resources.gpus,
         node.gpu,
@@ -314,22 +327,31 @@ def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
         raise ConfigError(f"job {job.spec.name}: {problem}")
 
 
+def computed_on(job: LoadedJob, node: NodeType, work_dir: Path) -> TrainingSettings | None:
+    """The trainer's settings with the type that such GPUs compute in; None where how large the
+    model is is not known here."""
+    training = training_of(job, work_dir)
+    if training is None or node.gpu_memory_gb is None:
+        return None
+    if (training.model.pretrained or training.model.config) and stood_in() is not None:
+        return None  # how large it is says a file
+    capability = node.compute_capability and parse_capability(node.compute_capability)
+    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
+    precision = msgspec.structs.replace(training.precision, param=param)
+    return msgspec.structs.replace(training, precision=precision)
+
+
 def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
     """What to know of the plan that `fsdpkit plan` made of this very job on such GPUs; None if it
     fits, or none was made. Raises ConfigError for a job that by its plan does not fit."""
-    training, resources = training_of(job, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
-        return None
-    from fsdpkit.planning.cards import card_of
-    from fsdpkit.planning.remembered import NARROW, name_of, recall
+    from fsdpkit.planning.remembered import NARROW
 
-    card = card_of(node, "")
-    found = recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
+    found = _recalled(job, node, work_dir)
     if found is None or (found.fit == "fits" and found.total < NARROW * found.usable):
         return None
     day = time.strftime("%Y-%m-%d", time.localtime(found.made_s))
     sizes = f"{found.total / GIB:.1f} GiB of {found.usable / GIB:.1f} GiB on {found.card}"
-    if found.fit == "does not fit" and training.micro_batch != "auto":
+    if does_not_fit(job, node, work_dir):
         would = " ".join(f"--set {each}" for each in found.would_fit)
         raise ConfigError(
             f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
@@ -338,6 +360,25 @@ def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
             + "To submit it all the same: --no-plan"
         )
     return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
+
+
+def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
+    """The plan by which a submission of this very job would be refused, if there is one."""
+    training, found = training_of(job, work_dir), _recalled(job, node, work_dir)
+    if found is None or training is None or training.micro_batch == "auto":
+        return None
+    return found if found.fit == "does not fit" else None
+
+
+def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
+    training, resources = training_of(job, work_dir), job.spec.resources
+    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
+        return None
+    from fsdpkit.planning.cards import card_of
+    from fsdpkit.planning.remembered import name_of, recall
+
+    card = card_of(node, "")
+    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
 
 
 def _check_forking(job: LoadedJob) -> None:

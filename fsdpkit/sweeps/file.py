@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from fsdpkit.config.array_tasks import ARGUMENT
 from fsdpkit.config.job import JobSpec, LoadedJob, Name
 from fsdpkit.config.loading import Layered, build, overrides, read_toml
 from fsdpkit.errors import ConfigError, NotFoundError
-from fsdpkit.sweeps.space import ARGUMENT, Parameter, grid, parameters, told
+from fsdpkit.sweeps.space import Parameter, grid, parameters, told
 
 MOST_TRIALS = 1000
 """Slurm's arrays end at task 1000 unless a centre set MaxArraySize otherwise (slurm.conf(5))."""

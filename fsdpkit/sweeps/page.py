@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsdpkit import __version__
+from fsdpkit.config.array_tasks import text
 from fsdpkit.reporting.report.page import rendered
 from fsdpkit.reporting.scales import moment, number, zone_name
 from fsdpkit.runs.record import now_s
@@ -12,7 +13,7 @@ from fsdpkit.sweeps.importance import LEAST, importances
 from fsdpkit.sweeps.parallel import MOST_AXES, parallel
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.results import Result, best
-from fsdpkit.sweeps.space import Settings, parameters, text
+from fsdpkit.sweeps.space import Settings, parameters
 from fsdpkit.sweeps.table import in_a_line, in_order, rows, short
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from fsdpkit.config.array_tasks import text
 from fsdpkit.config.fields import Scalar
 from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
 from fsdpkit.sweeps.results import Result
-from fsdpkit.sweeps.space import Parameter, text
+from fsdpkit.sweeps.space import Parameter
 
 _TOP, _BELOW = 38, 8
 _ROWS = (12, 28)

@@ -6,9 +6,10 @@
     training.optimizer.name = { choice = ["adamw", "adafactor"] }
     training.seed = [1, 2, 3]                    # the same as a choice
     args.dropout = { uniform = [0.0, 0.3] }      # a script's own option: --dropout=0.17
+    environment.variables.NCCL_ALGO = ["Ring", "Tree"]
 
-A key is one of the job's `[training]`, or `args.NAME`. Only these can differ between the tasks of
-one array; what Slurm is asked for is the same for all of them.
+A key is `args.NAME`, or any of the job that can differ between the tasks of one array: the schema
+says which (config/array_tasks.py). What Slurm is asked for is the same for all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fsdpkit.config.array_tasks import (
+    ARGUMENT,
+    is_read_by_script,
+    is_table,
+    text,
+    why_shared,
+)
 from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar
 from fsdpkit.errors import ConfigError
@@ -29,8 +37,6 @@ Settings = dict[str, Scalar]
 """What one trial sets, by key."""
 
 KINDS: tuple[Kind, ...] = ("choice", "uniform", "log_uniform", "int", "log_int")
-ARGUMENT = "args."
-"""What the key of a script's own option begins with."""
 _OPTION = re.compile(r"args\.[A-Za-z][A-Za-z0-9_-]{0,63}")
 _MOST_DEPTH = 8
 _MOST_VALUES = 1000
@@ -83,27 +89,27 @@ def parameters(table: Mapping[str, Any]) -> tuple[Parameter, ...]:
     """What `[parameters]` of a file says. Raises ConfigError, whose message begins with the key."""
     found: list[Parameter] = []
     for key, value in _leaves(table, ""):
-        if not (key.startswith("training.") or _OPTION.fullmatch(key)):
-            raise ConfigError(f"parameters.{key}: {_why_not(key)}")
-        for other in found:
-            if key == other.key or f"{key}.".startswith(f"{other.key}."):
-                raise ConfigError(f"parameters.{key}: parameters.{other.key} sets it as well")
-            if other.key.startswith(f"{key}."):
-                raise ConfigError(f"parameters.{other.key}: parameters.{key} sets it as well")
+        if (why := _why_not(key)) is not None:
+            raise ConfigError(f"parameters.{key}: {why}")
+        if any(key == other.key for other in found):
+            raise ConfigError(f"parameters.{key}: parameters.{key} sets it as well")
         found.append(_parameter(key, value))
     if not found:
         raise ConfigError("parameters: there is none; a sweep tries values of at least one key")
     return tuple(found)
 
 
-def _why_not(key: str) -> str:
-    if key.startswith(ARGUMENT) or key == "args":
+def _why_not(key: str) -> str | None:
+    """Why trials cannot differ in it; None if they can, as far as the key's table says."""
+    if _OPTION.fullmatch(key):
+        return None
+    if key.startswith(ARGUMENT):
         return "write args.NAME for the option --NAME of the script, such as args.lr"
-    return (
-        "the trials of a sweep are tasks of one array, so they can differ in training.… and in "
-        "args.NAME (the script's own --NAME) alone"
-        + (": fsdpkit scale tries numbers of nodes" if key.startswith("resources.") else "")
-    )
+    if (why := why_shared(key)) is not None:
+        return why.replace("tasks of one array", "trials, the tasks of one array,", 1)
+    if is_table(key):
+        return f"a table has no value of its own: name one of its keys, as {key}.NAME"
+    return None
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -119,9 +125,9 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_distribution(value: Mapping[str, Any], key: str) -> bool:
-    """A table that is no group of keys: one of the kinds stands in it, or nearly one. `args` and
-    `training` themselves are groups, so that `args.int` is an option of a script."""
-    if "." not in key:
+    """A table that is no group of keys: one of the kinds stands in it, or nearly one. A table of
+    the job itself is a group, so that `args.int` is an option of a script."""
+    if "." not in key or is_table(key):
         return False
     lists = (name for name, one in value.items() if isinstance(one, list))
     return any(kind in value for kind in KINDS) or any(nearest(name, KINDS) for name in lists)
@@ -197,25 +203,20 @@ def at_random(space: Sequence[Parameter], trials: range, seed: int) -> list[Sett
 
 def told(settings: Settings) -> tuple[list[str], list[str]]:
     """What a trial sets, as `KEY=VALUE` of `--set`, and as words of a script's own."""
-    sets = [f"{key}={text(value)}" for key, value in settings.items() if _is_setting(key)]
+    sets = [f"{key}={text(value)}" for key, value in settings.items() if not _is_option(key)]
     words = [
         f"--{key.removeprefix(ARGUMENT)}={text(value)}"
         for key, value in settings.items()
-        if not _is_setting(key)
+        if _is_option(key)
     ]
     return sets, words
 
 
 def words(settings: Settings) -> list[str]:
-    """What a trial's script is told."""
-    sets, own = told(settings)
+    """What a trial's script is told; the rest is for others (array_tasks.own_tables)."""
+    sets, own = told({key: v for key, v in settings.items() if is_read_by_script(key)})
     return [word for one in sets for word in ("--set", one)] + own
 
 
-def _is_setting(key: str) -> bool:
-    return not key.startswith(ARGUMENT)
-
-
-def text(value: Scalar) -> str:
-    """As `--set` and scripts read it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _is_option(key: str) -> bool:
+    return key.startswith(ARGUMENT)

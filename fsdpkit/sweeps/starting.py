@@ -16,17 +16,18 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.array_tasks import own_tables
 from fsdpkit.config.job import LoadedJob, load_job
-from fsdpkit.errors import ConfigError, FsdpkitError, StorageError, UsageError
+from fsdpkit.config.placement import place
+from fsdpkit.errors import ConfigError, StorageError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-from fsdpkit.scheduling.submission import Request, check_settings, plan, submit_plan
+from fsdpkit.scheduling.submission import Request, asked_for, plan, submit_plan
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.file import (
     MOST_TRIALS,
@@ -50,6 +51,7 @@ from fsdpkit.sweeps.space import (
     told,
     words,
 )
+from fsdpkit.sweeps.trial_checks import Trials
 
 _MOST_NAMED = 5
 
@@ -133,10 +135,23 @@ def _checked(
         runs=asked.runs,
         sets=[*asked.sets, *_goal(file, most)],
     )
-    decided, why = plan(request)
-    refused = _refused(job, drawn, request.sets, decided)
+    site, _, shared = asked_for(request)
+    try:
+        node = place(shared.spec.resources, site).node_type
+    except UsageError as error:
+        raise UsageError(
+            f"sweep {file.name}: no trial can run, for all ask for the same: {error}"
+        ) from error
+    trials = Trials(job, request.sets, site, node)
+    refused = {k: why for k, one in enumerate(drawn) if (why := trials.refusal(k, one))}
     if refused and (not asked.leave_out or len(refused) == len(drawn)):
-        raise _refusal(file, refused, len(drawn), first)
+        nearest = trials.nearest_miss(drawn, first) if len(refused) == len(drawn) else ""
+        raise _refusal(file, refused, len(drawn), first, nearest)
+    # The site, its files and the script are checked with settings that may run.
+    fine = next(settings for k, settings in enumerate(drawn) if k not in refused)
+    own, args = told(fine)
+    decided, why = plan(replace(request, sets=[*request.sets, *own], args=args))
+    decided = replace(decided, job=shared)
     kept = [settings for k, settings in enumerate(drawn) if k not in refused]
     last = first + len(kept) - 1
     if isinstance(file.halving, Halving):
@@ -181,31 +196,9 @@ def _goal(file: SweepFile, most: int | None) -> list[str]:
     return [f"{STEPS}={amount(file.halving, most, 0)}"]
 
 
-def _refused(
-    job: str, drawn: Sequence[Settings], sets: Sequence[str], decided: Plan
-) -> dict[int, str]:
-    """Which of them a submission would refuse, and why. sets: with how far the first rung goes, for
-    what is too short for a warm-up fails there."""
-    found: dict[int, str] = {}
-    for k, settings in enumerate(drawn):
-        try:
-            one = _trial_job(job, settings, sets)
-            check_settings(one, decided.placement.node_type, decided.work_dir)
-        except FsdpkitError as error:
-            found[k] = str(error)
-            continue
-        if len(found) == k:  # the first that is fine: whether the script reads such settings at all
-            check_entry(one, decided.site)
-    return found
-
-
-def _trial_job(job: str, settings: Settings, sets: Sequence[str]) -> LoadedJob:
-    """A trial as a job of its own."""
-    own, args = told(settings)
-    return load_job(job, sets=[*sets, *own], args=args)
-
-
-def _refusal(file: SweepFile, refused: dict[int, str], trials: int, first: int) -> ConfigError:
+def _refusal(
+    file: SweepFile, refused: dict[int, str], trials: int, first: int, nearest: str
+) -> ConfigError:
     named = [f"  trial {first + k}: {reason}" for k, reason in list(refused.items())[:_MOST_NAMED]]
     if len(refused) > _MOST_NAMED:
         others = ", ".join(str(first + k) for k in list(refused)[_MOST_NAMED:])
@@ -217,7 +210,7 @@ def _refusal(file: SweepFile, refused: dict[int, str], trials: int, first: int) 
     )
     return ConfigError(
         f"sweep {file.name}: {len(refused)} of {trials} trials would be refused, so none is "
-        "submitted: " + remedy + "\n" + "\n".join(named)
+        "submitted: " + remedy + "\n" + "\n".join([*named, *([nearest] if nearest else [])])
     )
 
 
@@ -302,7 +295,6 @@ def _submit(
 ) -> tuple[SweepRecord, Run, Plan]:
     """Write the trials down and submit them; their run is on record before sbatch is called."""
     before = record
-    file, halving = prepared.file, prepared.file.halving
     for trial, settings in zip(prepared.numbers, prepared.trials, strict=True):
         own, args = told(settings)
         job = load_job(str(paths.job), sets=own, args=args)
@@ -312,16 +304,7 @@ def _submit(
             raise StorageError(
                 f"{paths.trial(trial)} cannot be written: {error.strerror}"
             ) from error
-    further = []
-    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
-        further = [resource_word(halving, amount(halving, prepared.most, 0))]
-    own_words = {
-        str(trial): [*words(settings), *further]
-        for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)
-    }
-    job = prepared.plan.job
-    spec = msgspec.structs.replace(job.spec, name=file.name, array_args=own_words)
-    decided = replace(prepared.plan, job=replace(job, spec=spec))
+    decided = replace(prepared.plan, job=array_job(prepared))
 
     def put_on_record(run: RunPaths) -> None:
         nonlocal record
@@ -341,6 +324,27 @@ def _submit(
         records.save(paths, before)
         raise
     return record, run, decided
+
+
+def array_job(prepared: Prepared) -> LoadedJob:
+    """The array's job: what the script of each trial is told, and what its task has otherwise."""
+    file, halving = prepared.file, prepared.file.halving
+    further = []
+    if isinstance(halving, Halving) and halving.resource != STEPS and prepared.most is not None:
+        further = [resource_word(halving, amount(halving, prepared.most, 0))]
+    of_trials = [
+        (str(trial), settings)
+        for trial, settings in zip(prepared.numbers, prepared.trials, strict=True)
+    ]
+    tables = {trial: own for trial, settings in of_trials if (own := own_tables(settings))}
+    job = prepared.plan.job
+    spec = msgspec.structs.replace(
+        job.spec,
+        name=file.name,
+        array_args={trial: [*words(settings), *further] for trial, settings in of_trials},
+        array_settings=tables or msgspec.UNSET,
+    )
+    return replace(job, spec=spec)
 
 
 def _follow(paths: SweepPaths, record: SweepRecord, run: Run, decided: Plan) -> SweepRecord:

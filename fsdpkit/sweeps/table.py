@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from fsdpkit.config.array_tasks import ARGUMENT, text
 from fsdpkit.reporting.scales import number
 from fsdpkit.sweeps.record import SweepRecord
 from fsdpkit.sweeps.results import Result
-from fsdpkit.sweeps.space import ARGUMENT, text
 
 ABSENT = "–"
 

@@ -85,6 +85,15 @@ def test_without_records_speed_rests_on_published_figures():
     assert said() == "speed on H100-80: published figures only\n"
 
 
+def test_a_cluster_that_asks_jobs_for_an_account_asks_none_of_a_plan():
+    asked = ["--calibration", "--cluster", "osc-ascend"]
+    given = {"standalone_mode": False, "catch_exceptions": False}
+    shown = CliRunner().invoke(command, asked, **given)
+    assert shown.output == "speed on A100-80: published figures only\n"
+    with pytest.raises(UsageError, match="'nobody' is not an account of OSC Ascend"):
+        CliRunner().invoke(command, [*asked, "--account", "nobody"], **given)
+
+
 def test_the_answer_as_json_says_the_same():
     one = run("t5-ab12")
     answer = json.loads(said("--json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -14,10 +15,12 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.footprint import least_gpu_bytes, parameter_count
 from fsdpkit.config.training.problems import problems
 from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.speed_calibration import uncalibrated
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
+from fsdpkit.planning.speed_words import tuned_lines
 from fsdpkit.planning.tune import tune
 from fsdpkit.planning.tune_space import MICRO, candidates, nodes_that_fit, sets_of, takes_no_less
 
@@ -194,3 +197,17 @@ def test_a_site_decides_how_many_nodes_there_can_be():
     assert 1 in fit
     assert 4000 in refused
     assert "does not fit" in refused[4000]
+
+
+def test_the_nearest_miss_says_by_how_much_and_which_gpu_would_do():
+    needing = partial(needs, a_sample=40)
+    found = tuned(job(), 4, needing)
+    assert not found.fits
+    over = found.memory_bytes - found.room_bytes
+    told = "\n".join(tuned_lines(found))
+    assert f"({over:,} bytes) too much" in told
+    size, name = re.search(r"A GPU of (\d+) GiB or more would do, such as (\S+);", told).groups()
+    # On that GPU, and with no GiB less, the search finds something.
+    assert tuned(job(), 0.95 * int(size), needing).fits
+    assert not tuned(job(), 0.95 * (int(size) - 1), needing).fits
+    assert card_named(name).memory >= int(size) * GIB

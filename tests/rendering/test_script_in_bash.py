@@ -50,6 +50,27 @@ def test_an_array_task_gets_its_own_arguments_behind_those_of_all(
     assert given[given.index("/home/alex/train.py") + 1 :] == ["all", *own]
 
 
+@pytest.mark.parametrize("task", [0, 1, 10])
+def test_an_array_task_gets_its_own_variables_over_those_of_all(
+    task: int, shell: Bash, render_script: RenderScript
+) -> None:
+    nasty = 'it\'s a "run" $(id) `id` \\ 100%'
+    own = {"0": {"OF_ALL": nasty, "NEW": "0"}, "10": {"NEW": "2"}}
+    options = {
+        "environment.variables": {"OF_ALL": "a", "LAST": "z"},
+        "array_settings": {k: {"environment": {"variables": v}} for k, v in own.items()},
+    }
+    shell.environment.update(SLURM_ARRAY_TASK_ID=str(task), SLURM_ARRAY_JOB_ID="70")
+    done = shell.run(render_script(python=shell.python, options=options, array="0-10"))
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = (shell.record / "env.0").read_text().splitlines()
+    wanted = {0: [nasty, "0", "z"], 1: ["a", "", "z"], 10: ["a", "2", "z"]}
+    for name, value in zip(("OF_ALL", "NEW", "LAST"), wanted[task], strict=True):
+        assert [line for line in seen if line.startswith(f"{name}=")] == (
+            [f"{name}={value}"] if value else []
+        )
+
+
 def test_a_variable_that_is_to_be_handed_on_and_did_not_arrive_ends_the_job(
     shell: Bash, render_script: RenderScript
 ) -> None:

@@ -109,6 +109,12 @@ RANKS_SAY = {
         "ValueError: loss is nan at step 3",
     ],
     "settings": ["ConfigError: training.sharding.reshard_to: 3 ranks do not divide 8."],
+    "environment-missing": [
+        "torch._inductor.exc.InductorError: RuntimeError: Failed to find C compiler. Please "
+        "specify via CC environment variable or set triton.knobs.build.impl.",
+        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install "
+        "root.",
+    ],
 }
 AGENTS_SAY = {
     "version-mismatch": "torch is 2.12 on node2 but 2.13 on node1: all nodes must see the same "
@@ -160,6 +166,23 @@ def test_a_ranks_last_words_name_the_cause_and_the_rank(cause: str, message: str
     )
     assert diagnosis.rank == (3 if cause != "connection-reset" else 0)
     assert diagnosis.evidence
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/data/corpus.bin'", "ls -ld"),
+        ("PermissionError: [Errno 1] Operation not permitted: '/runs/x/model.pt'", "ls -ld"),
+        ("OSError: [Errno 24] Too many open files: '/data/000123.tar'", "RLIMIT_NOFILE"),
+        ("PermissionError: [Errno 13] Permission denied", "Read the traceback"),
+    ],
+)
+def test_what_the_kernel_refused_of_a_file_gets_advice_of_its_own(
+    message: str, advice: str
+) -> None:
+    diagnosis = found(rank(3, message))
+    assert (diagnosis.cause, diagnosis.rank) == ("exception", 3)
+    assert advice in (diagnosis.action or "")
 
 
 @pytest.mark.parametrize(("cause", "message"), case(RANKS_SAY))

@@ -56,12 +56,14 @@ def test_an_option_of_a_script_may_be_called_like_a_kind() -> None:
         ({"training": {"lr": [[1], [2]]}}, "neither a number, a truth value nor text"),
         ({"training": {"lr": [*range(1001)]}}, "at most 1000"),
         ({"resources": {"nodes": [1, 2]}}, "fsdpkit scale tries numbers of nodes"),
-        ({"environment": {"variables": {"X": ["a"]}}}, "tasks of one array"),
+        ({"environment": {"conda": ["a"]}}, "tasks of one array, cannot differ"),
+        ({"environment": {"variables": ["a"]}}, "a table has no value of its own"),
+        ({"resorces": {"time": ["1", "2"]}}, "Did you mean 'resources'?"),
         ({"args": [1, 2]}, "write args.NAME"),
         ({"args": {"a=b": [1, 2]}}, "write args.NAME"),
         ({"args": {"-x": [1, 2]}}, "write args.NAME"),
         ({"training.seed": [1], "training": {"seed": [2]}}, "sets it as well"),
-        ({"training.optimizer": [1], "training": {"optimizer": {"lr": [2]}}}, "sets it as well"),
+        ({"training.optimizer": [1]}, "name one of its keys"),
     ],
 )
 def test_what_is_no_parameter_is_refused_by_its_key(table: dict[str, Any], reason: str) -> None:
@@ -107,12 +109,14 @@ def test_what_is_drawn_lies_within_the_range(told: tuple[str, list[Any]], at: fl
 
 
 def test_every_whole_number_is_drawn_as_often_as_the_others_the_ends_too() -> None:
-    drawn = [one({"int": [1, 4]}).at(k / 4000) for k in range(4000)]
+    whole = one({"int": [1, 4]})
+    drawn = [whole.at(k / 4000) for k in range(4000)]
     assert {n: drawn.count(n) for n in (1, 2, 3, 4)} == dict.fromkeys((1, 2, 3, 4), 1000)
 
 
 def test_half_of_a_logarithmic_range_lies_below_its_geometric_mean() -> None:
-    drawn = [float(one(LR).at(k / 1000)) for k in range(1000)]
+    rate = one(LR)
+    drawn = [float(rate.at(k / 1000)) for k in range(1000)]
     assert sum(value < 10**-3.5 for value in drawn) == 500
 
 

@@ -156,6 +156,87 @@ def test_cancelling_a_sweep_ends_what_would_go_on_with_it(
     assert "no trial of s has reached its goal with a number eval_loss yet" in none.stderr
 
 
+def test_a_sweep_whose_array_was_cancelled_in_the_middle_says_so_and_goes_on_when_resumed(
+    home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
+) -> None:
+    """By `scancel`, so that nothing of ours knew of it: one trial is done, one trains, two wait."""
+    file = write_sweep(
+        home,
+        fates={0.125: "hold"},
+        sampler="tpe",
+        trials=4,
+        limit=1,
+        parameters={"args": {"x": [0.5, 0.125, 0.375, 0.0]}},
+    )
+    text = file.read_text().replace('"tpe"', '"grid"').replace("trials = 4\n", "")
+    file.write_text(text)
+    told = answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
+    run = Run.open(told["run"], runs=home / "runs")
+    until(lambda: (run.paths.task(1).dir / "saved").exists(), "the second trial's checkpoint")
+    on_slurm.run(["scancel", told["job_id"]])
+    wait_for_all(on_slurm)
+
+    shown = status(fsdpkit)
+    assert [t["state"] for t in shown["trials"]] == ["COMPLETED", *["CANCELLED"] * 3]
+    assert ["CANCELLED" in t["problem"] for t in shown["trials"]] == [False, True, True, True]
+    assert [t["step"] for t in shown["trials"]] == [4, 2, None, None]
+    # The one that was cancelled has the better number by now, and not the training behind it.
+    assert shown["trials"][1]["value"] is not None
+    assert shown["best"] == 0
+    assert answer_of(fsdpkit("sweep", "best", "s", "--json"))["trial"]["trial"] == 0
+    again = fsdpkit("sweep", "extend", "s", "--trials", "1")
+    assert (again.returncode, "a grid is whole" in again.stderr) == (2, True)
+    nobody = answer_of(fsdpkit("sweep", "cancel", "s", "--json"))
+    assert nobody["runs"] == []
+
+    resumed = fsdpkit("resume", run.id)
+    assert resumed.returncode == 0, resumed.stderr
+    wait_for_all(on_slurm)
+    shown = status(fsdpkit)
+    assert [t["state"] for t in shown["trials"]] == ["COMPLETED"] * 4
+    assert shown["best"] == 1
+    # Who was done is not trained again, and who was half done is not begun anew.
+    assert [steps_done(run, trial) for trial in range(4)] == [4, 4, 4, 4]
+    assert Run.open(run.dir).record.jobs[-1].array == [1, 2, 3]
+
+
+def test_after_a_cancelled_array_the_trials_that_ended_go_on_and_more_can_be_added(
+    home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
+) -> None:
+    file = write_sweep(
+        home,
+        fates={k / 8: "hold" for k in range(1, 8)},
+        sampler="random",
+        seed=4,
+        trials=4,
+        parameters={"args": {"x": [0.0, *(k / 8 for k in range(1, 8))]}},
+        halving={"rungs": 2, "factor": 2, "resource": "args.steps", "most": 4},
+    )
+    script = home / "train.py"
+    script.write_text(script.read_text().replace("step == 2", "step == 1"))
+    told = answer_of(fsdpkit("sweep", str(file), *ONE, "--json"))
+    run = Run.open(told["run"], runs=home / "runs")
+    held = [t["trial"] for t in status(fsdpkit)["trials"] if t["settings"]["args.x"]]
+    assert 0 < len(held) < 4
+    until(lambda: all((run.paths.task(k).dir / "saved").exists() for k in held), "the others")
+    until(lambda: "COMPLETED" in {t["state"] for t in status(fsdpkit)["trials"]}, "one end")
+    on_slurm.run(["scancel", told["job_id"]])
+    wait_for_all(on_slurm)
+    paths = SweepPaths(Path(told["dir"]))
+    (decision,) = decisions(paths, load(paths), 0)
+    done = sorted({*range(4)} - {*held})
+    assert sorted(decision.survivors) == done[:2]
+    assert {j.trial for j in decision.judged if "CANCELLED" in j.lost} == {*held}
+    assert all(steps_done(run, trial) == 4 for trial in done[:2])
+    assert answer_of(fsdpkit("sweep", "best", "s", "--json"))["trial"]["trial"] in done
+    write_sweep(home, "unused", parameters={})  # the script without fates
+    more = answer_of(fsdpkit("sweep", "extend", "s", "--trials", "2", "--json"))
+    assert more["trials"] == [4, 5]
+    wait_for_all(on_slurm)
+    states = [t["state"] for t in status(fsdpkit)["trials"]]
+    assert sorted(states[4:]) == ["COMPLETED", "DROPPED"]
+
+
 def test_trials_that_are_added_are_chosen_by_what_came_out_so_far(
     home: Path, on_slurm: SlurmCluster, fsdpkit: Fsdpkit
 ) -> None:

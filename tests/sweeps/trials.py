@@ -31,6 +31,11 @@ while step < goal:
         file.write(json.dumps(line) + "\\n")
     with open(task + "/steps", "a") as file:
         file.write("done\\n")
+    if what == "hold" and step == 2 and not os.path.exists(task + "/again"):
+        open(task + "/again", "w").close()
+        with open(saved, "w") as file:
+            file.write(str(step))
+        time.sleep(600)
 with open(saved, "w") as file:
     file.write(str(step))
 # These two have a value by now, and a good one.
@@ -41,7 +46,8 @@ if what == "cancel":
     time.sleep(60)
 """
 """As many steps as it is told, of which it has done those that its last job did: the nearer x is to
-BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges."""
+BEST the better. FATES says by x who fails, cancels itself, is queued again, silent or diverges, or
+holds at step 2 until it is started again."""
 BEST = 0.25
 
 

@@ -1,0 +1,191 @@
+"""What a plan says of memory against what real ranks hold: `plan.py --only memory`.
+
+Four gloo ranks of this machine, two a node as far as sharding is told, train two steps of each case
+in host memory; the same case is planned by its tape, for a device that computes attention as a CPU
+does. Compared is the most that the tensors of one rank hold at one time. Bytes alone are measured:
+whatever else the machine does changes nothing.
+
+Both sides are those of the test (tests/planning/ranks/peaks.py), which takes a dozen of the cases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+from fsdpkit.config.training import load_settings, problems
+from fsdpkit.config.training.settings import Strategy
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "planning" / "ranks" / "peaks.py"
+RANKS, RANKS_PER_NODE = 4, 2
+WITHIN = 0.01
+AT_ONCE = 60
+"""Cases of one start of ranks: what fails takes no others with it."""
+QUICK = 3
+
+T5 = (
+    "model.preset=tiny-byt5", "model.num_layers=1", "model.num_decoder_layers=1",
+    "model.dropout_rate=0.0", "model.attention=math",
+    "precision.param=bfloat16", "batch_size=4", "data.multiple=1",
+    "data.source_length=48", "data.target_length=32", "compile=false",
+)  # fmt: skip
+ENGINES = ("fsdp2", "fsdp1")
+CHECKPOINTING = ("none", "selective", "full")
+"""`offload` is not among them: plans count what it offloads as kept, and say so."""
+ACCUMULATION = {"whole": (), "accumulated": ("micro_batch=2",)}
+OPTIMIZERS = ("adamw", "adamw-scaled", "adafactor", "adam", "sgd")
+OWN = ROOT / "examples" / "own-model" / "train.py"
+LLAMA = SCRIPT.with_name("models.py")
+HUGGING_FACE = {
+    "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 264,
+    "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
+    "is_encoder_decoder": True, "decoder_start_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def cases(directory: Path) -> Iterator[dict[str, Any]]:
+    """Each with `model` and what differs, and its `KEY=VALUE` under `sets`; `refused` says why the
+    trainer does not take it."""
+    models = {
+        "the example of one's own model": [f"model={OWN}:planned"],
+        "a Llama of transformers": [f"model={LLAMA}:llama"],
+        "a T5 of transformers": [
+            f"model={directory}", "batch_size=4", "data.source_length=48", "data.target_length=32"
+        ],
+    }  # fmt: skip
+    grid = (ENGINES, get_args(Strategy), CHECKPOINTING, ACCUMULATION, OPTIMIZERS)
+    for engine, strategy, checkpointing, passes, optimizer in product(*grid):
+        about = _about(engine, strategy, checkpointing, passes, optimizer)
+        yield _case("our T5", about, [*T5, *_sets(about)])
+    for (name, own), engine, strategy, checkpointing in product(
+        models.items(), ENGINES, get_args(Strategy), CHECKPOINTING
+    ):
+        about = _about(engine, strategy, checkpointing, "whole", "adamw")
+        yield _case(name, about, [*own, "precision.param=bfloat16", *_sets(about)])
+
+
+def _about(*values: str) -> dict[str, str]:
+    keys = ("engine", "strategy", "checkpointing", "passes", "optimizer")
+    return dict(zip(keys, values, strict=True))
+
+
+def _sets(about: Mapping[str, str]) -> list[str]:
+    return [
+        f"sharding.engine={about['engine']}",
+        f"sharding.strategy={about['strategy']}",
+        f"sharding.activation_checkpointing={about['checkpointing']}",
+        f"optimizer.name={about['optimizer']}",
+        *ACCUMULATION[about["passes"]],
+    ]
+
+
+def _case(model: str, about: Mapping[str, str], sets: list[str]) -> dict[str, Any]:
+    settings = load_settings({}, [each for each in sets if not each.startswith("model=")])
+    wrong = problems(settings, RANKS, RANKS_PER_NODE)
+    return {"model": model, **about, "sets": sets, **({"refused": wrong[0]} if wrong else {})}
+
+
+def peaks(how: str, sets: Sequence[Sequence[str]]) -> list[int]:
+    """Bytes of each case that the first of `RANKS` ranks holds at most. Raises RuntimeError."""
+    command = [sys.executable, str(SCRIPT)]
+    if how == "real":
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    ran = subprocess.run(
+        [*command, how, str(RANKS), json.dumps(sets)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [line for line in ran.stdout.splitlines() if line.startswith("PEAKS ")]
+    if ran.returncode or not said:
+        raise RuntimeError(f"{how}: {ran.stderr[-2000:]}")
+    found: list[int] = json.loads(said[-1].removeprefix("PEAKS "))
+    return found
+
+
+def measure(quick: bool = False) -> dict[str, Any]:
+    """All cases: about ten minutes of two cores. `quick` takes a few."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(HUGGING_FACE), "utf-8")
+        every = list(cases(Path(folder)))
+        refused = [case for case in every if "refused" in case]
+        taken = [case for case in every if "refused" not in case]
+        taken = taken[:: len(taken) // QUICK] if quick else taken
+        rows = []
+        for at in range(0, len(taken), AT_ONCE):
+            some = taken[at : at + AT_ONCE]
+            sets = [case["sets"] for case in some]
+            pairs = zip(some, peaks("real", sets), peaks("pretended", sets), strict=True)
+            for case, held, said in pairs:
+                about = {key: value for key, value in case.items() if key != "sets"}
+                rows.append({**about, "held_bytes": held, "planned_bytes": said})
+    return {
+        "plan_memory": "what four real ranks hold",
+        "measured": {
+            "date": time.strftime("%Y-%m-%d"),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+        },
+        "rows": rows,
+        "refused": len(refused),
+    }
+
+
+def errors(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """By how large a share each plan is above what a rank holds, or below it."""
+    return [row["planned_bytes"] / row["held_bytes"] - 1 for row in rows]
+
+
+def all_within(result: Mapping[str, Any]) -> bool:
+    return all(abs(error) <= WITHIN for error in errors(result["rows"]))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """A line for each engine and strategy of our T5, and for each other model."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        strategy = row["strategy"] if row["model"] == "our T5" else "all five"
+        groups.setdefault((row["model"], row["engine"], strategy), []).append(row)
+    head = ("Model", "Engine", "Strategy", "Cases", "Largest error", "Median", "Within 1 %")
+    lines = [head, ["---"] * len(head)]
+    lines += [(*names, *_cells(rows)) for names, rows in groups.items()]
+    lines.append(("**all**", "", "", *_cells(result["rows"])))
+    about = result["measured"]
+    verdict = "met" if all_within(result) else "**missed**"
+    closing = (
+        f"Target: each within 1 %: {verdict}. A case of our T5 is one of none, selective and full "
+        "activation checkpointing, whole or accumulated in two passes, with one of "
+        f"{', '.join(OPTIMIZERS)}; of the others a whole batch with adamw. "
+        f"{result['refused']} more, of fsdp1 with adamw-scaled or adafactor, are refused "
+        "by the trainer. Bytes of a step's largest moment, of the first of four ranks, two of "
+        "which are a node. Measured "
+        f"{about['date']} on {about['cpus']} CPU cores: Python {about['python']}, torch "
+        f"{about['torch']}, transformers {about['transformers']}."
+    )
+    return "\n".join([*("| " + " | ".join(cells) + " |" for cells in lines), "", closing])
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    sizes = [abs(error) for error in errors(rows)]
+    inside = sum(size <= WITHIN for size in sizes)
+    return (
+        str(len(rows)),
+        f"{100 * max(sizes):.3f} %",
+        f"{100 * statistics.median(sizes):.3f} %",
+        f"{inside} of {len(rows)}",
+    )

@@ -1,0 +1,175 @@
+"""`fsdpkit template export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpkit.cli.options import complete, hanging, json_option
+
+if TYPE_CHECKING:
+    from fsdpkit.config.site import LoadedSite
+    from fsdpkit.publishing.export.build import App, Portal
+
+_PORTALS = ("ondemand", "open-composer", "project-manager", "job-composer")
+
+
+@click.command("export")
+@click.argument("template", metavar="TEMPLATE", shell_complete=complete("template"))
+@click.option(
+    "--to",
+    "portal",
+    required=True,
+    type=click.Choice(_PORTALS),
+    help="Whose app: Batch Connect of Open OnDemand, Open Composer, OnDemand's Project Manager or "
+    "its Job Composer.",
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the app; it is replaced at once when all is there.",
+)
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="SITE[=NAME]",
+    shell_complete=complete("site"),
+    help="Profile of a cluster, and the portal's name of it (default: Slurm's); may be given "
+    "several times (default: this machine's).",
+)
+@click.option(
+    "--job", shell_complete=complete("job"), help="Job whose settings the form begins with."
+)
+@click.option(
+    "--python",
+    type=click.Choice(["venv", "conda"]),
+    default="venv",
+    show_default=True,
+    help="The kind of environment that the form asks for, where the job names none.",
+)
+@click.option("--release", help="Release of the portal, such as 4.1 (default: the newest known).")
+@click.option("--force", is_flag=True, help="Also replace an export that was changed by hand.")
+@json_option
+def command(
+    template: str,
+    portal: Portal,
+    output: Path,
+    clusters: tuple[str, ...],
+    job: str | None,
+    python: str,
+    release: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Make an app of a web portal from TEMPLATE: a folder, or a template's name.
+
+    \b
+      fsdpkit template export ours --to ondemand --cluster osc-cardinal --output fsdpkit-app
+      fsdpkit template export ours --to project-manager --output training --release 4.0
+
+    The form offers each partition with its limits; the script is the one that `submit` makes, and
+    checks whatever a form says before it uses it. A README says how to install it. See
+    docs/ondemand.md. Exit status 0; 65 if the template, the profile or the job cannot be exported;
+    74 if the directory cannot be written.
+    """
+    from fsdpkit.publishing.export.build import build
+    from fsdpkit.publishing.export.writing import write
+    from fsdpkit.publishing.template_named import open_template
+
+    found = open_template(template)
+    spec = None
+    if job is not None:
+        from fsdpkit.config.job import load_job
+
+        spec = load_job(job).spec
+    app = build(found, _clusters(clusters), portal, job=spec, python=python, release=release)
+    about = found.manifest
+    made = write(
+        app.files,
+        output,
+        portal=app.portal,
+        release=app.release,
+        template=f"{about.name} {about.version}, sha256 {found.sha256}",
+        force=force,
+    )
+    if as_json:
+        from fsdpkit.cli.json_output import print_answer
+
+        print_answer(_answer(app, made))
+        return 0
+    click.echo(str(made))
+    for note in _notes(app):
+        click.echo("\n".join(hanging(note, "fsdpkit: ", "  ")), err=True)
+    click.echo(f"  To install it: {made / 'README.md'}", err=True)
+    return 0
+
+
+def _clusters(words: tuple[str, ...]) -> list[tuple[LoadedSite, str]]:
+    """Each profile with the portal's name of the cluster."""
+    import re
+
+    from fsdpkit.config.site import choose_site, load_site
+    from fsdpkit.errors import UsageError
+
+    found: list[tuple[LoadedSite, str]] = []
+    for word in words or ("",):
+        path, equals, name = word.rpartition("=")
+        if equals and (not path or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name)):
+            raise UsageError(
+                f"--cluster {word[:120]!r}: behind the = stands the portal's name of the cluster, "
+                "of letters, digits, dashes and underscores"
+            )
+        asked = path if equals else word
+        site = load_site(asked) if asked else choose_site(None)[0]
+        called = site.profile.slurm_clusters or site.id
+        if not name or not equals:
+            name = called if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", called) else "cluster"
+        found.append((site, name))
+    names = [name for _, name in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"--cluster: two clusters are called {name!r}; say how the portal calls them: "
+                "--cluster SITE=NAME"
+            )
+    return found
+
+
+def _notes(app: App) -> list[str]:
+    notes: dict[str, None] = {}
+    for exported in app.exports:
+        for name, why in exported.fixed.items():
+            notes[f"not asked for: {name}: {why}"] = None
+        for why in exported.left_out:
+            notes[f"{exported.portal}: not offered: {why}"] = None
+    return list(notes)
+
+
+def _answer(app: App, made: Path) -> object:
+    from fsdpkit.cli.template_answers import ExportedApp, ExportedCluster
+
+    about = app.exports[0].template
+    return ExportedApp(
+        dir=str(made),
+        to=app.portal,
+        release=app.release,
+        template=about.manifest.name,
+        version=about.manifest.version,
+        sha256=about.sha256,
+        files=sorted(app.files),
+        clusters=[
+            ExportedCluster(
+                site=exported.site.id,
+                name=exported.portal,
+                places=[place.value for place in exported.places],
+                fields=[field.variable for field in exported.fields],
+                fixed=dict(exported.fixed),
+                left_out=list(exported.left_out),
+            )
+            for exported in app.exports
+        ],
+    )

@@ -1,0 +1,248 @@
+"""A Batch Connect app of Open OnDemand: a form per cluster and partition, and the script behind it.
+
+OnDemand's own batch script sources `before.sh` in the session's directory. That hands over to the
+exported script for good, so that the warning before the end reaches it and its status is the job's.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from fsdpkit.publishing.export import ruby_checks, texts
+from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.places import Place, told
+from fsdpkit.publishing.export.script import Exported
+
+_OWN = "fsdpkit_"
+_HOURS = "bc_num_hours"
+
+
+def files(exports: Sequence[Exported]) -> dict[str, str | dict[str, Any]]:
+    """The app, by path."""
+    first = exports[0]
+    fields = shared_fields(exports)
+    account = _account(exports)
+    names = {field.key: f"{_OWN}{field.key}" for field in fields}
+    names |= {
+        ruby_checks.PLACE: f"{_OWN}place",
+        ruby_checks.NODES: f"{_OWN}nodes",
+        ruby_checks.HOURS: _HOURS,
+        ruby_checks.ACCOUNT: account,
+    }
+    made: dict[str, str | dict[str, Any]] = {
+        "manifest.yml": manifest(first),
+        "form.yml": form(exports, fields, account),
+        "submit.yml.erb": _submit(exports, fields, names),
+        "template/before.sh.erb": _before(exports, fields, names),
+        "view.html.erb": _VIEW,
+    }
+    for exported in exports:
+        made[f"template/{script_name(exported)}"] = exported.script(directives=False)
+    return made
+
+
+def script_name(exported: Exported) -> str:
+    return f"script-{exported.portal}.sh"
+
+
+def manifest(exported: Exported) -> dict[str, Any]:
+    """manifest.yml, which the dashboard shows."""
+    about = exported.template.manifest
+    return {
+        "name": title(exported),
+        "category": "Interactive Apps",
+        "subcategory": "Machine learning",
+        "role": "batch_connect",
+        "icon": "fas://network-wired",
+        "description": f"{about.description}\n\nTemplate {about.name} {about.version}.\n",
+    }
+
+
+def title(exported: Exported) -> str:
+    return f"{exported.spec.name} ({exported.template.manifest.name})"
+
+
+def shared_fields(exports: Sequence[Exported]) -> list[Field]:
+    """Fields of any of the scripts, in order; where several have one, the first one's."""
+    found: dict[str, Field] = {}
+    for exported in exports:
+        for field in exported.fields:
+            found.setdefault(field.key, field)
+    return list(found.values())
+
+
+def _account(exports: Sequence[Exported]) -> str:
+    """A list of the person's own accounts where one is needed, else a field that may be empty."""
+    needed = any(exported.site.profile.account.required for exported in exports)
+    return "auto_accounts" if needed else "bc_account"
+
+
+def form(exports: Sequence[Exported], fields: Sequence[Field], account: str) -> dict[str, Any]:
+    """form.yml."""
+    most_nodes = max(exported.most_nodes for exported in exports)
+    most_hours = max(exported.most_hours for exported in exports)
+    default = exports[0].place
+    attributes: dict[str, Any] = {
+        f"{_OWN}place": {
+            "widget": "select",
+            "label": "Partition and GPUs",
+            "help": "As many ranks run on each node as it has GPUs for the job.",
+            "value": f"{exports[0].portal}:{default.value}",
+            "options": [
+                _option(place, exported, exports)
+                for exported in exports
+                for place in exported.places
+            ],
+        },
+        f"{_OWN}nodes": {
+            "widget": "number_field",
+            "label": "Nodes",
+            "value": exports[0].nodes,
+            "min": 1,
+            "max": most_nodes,
+            "step": 1,
+            "required": True,
+        },
+        _HOURS: {
+            "label": "Hours",
+            "value": exports[0].hours,
+            "min": 1,
+            "max": most_hours,
+            "step": 1,
+        },
+        account: {"label": "Account"},
+    }
+    for field in fields:
+        if field.key != "gpus":
+            attributes[f"{_OWN}{field.key}"] = _attribute(field)
+    clusters = [exported.portal for exported in exports]
+    return {
+        "title": title(exports[0]),
+        "cluster": clusters if len(clusters) > 1 else clusters[0],
+        "form": list(attributes),
+        "attributes": attributes,
+    }
+
+
+def _option(place: Place, exported: Exported, exports: Sequence[Exported]) -> list[Any]:
+    limits: dict[str, Any] = {
+        "data-min-fsdpkit-nodes": place.low_nodes,
+        "data-max-fsdpkit-nodes": place.high_nodes,
+        "data-max-bc-num-hours": place.most_hours,
+    }
+    for other in exports:
+        if other is not exported:
+            limits[f"data-option-for-cluster-{other.portal.replace('_', '-')}"] = False
+    return [f"{place.label} ({told(place)})", f"{exported.portal}:{place.value}", limits]
+
+
+def _attribute(field: Field) -> dict[str, Any]:
+    widget = {"int": "number_field", "float": "number_field", "choice": "select"}
+    made: dict[str, Any] = {
+        "widget": widget.get(field.kind, "text_field"),
+        "label": field.label,
+        "help": field.help,
+        "value": "" if field.default is None else field.default,
+    }
+    if field.kind in ("int", "float"):
+        made |= {"min": field.low, "max": field.high}
+        made["step"] = 1 if field.kind == "int" else "any"
+    if field.kind == "choice":
+        made["options"] = [[choice, choice] for choice in field.choices]
+    if field.key == "directory":
+        made |= {"widget": "path_selector", "show_files": False, "show_hidden": False}
+    if not field.may_be_empty:
+        made["required"] = True
+    return made
+
+
+_SUBMIT = """\
+<%
+# Read by OnDemand before anything is queued: a value that is not allowed ends here, and what is
+# wrong with it stands above the form.
+require "json"
+{checks}
+why = refused.call(lambda {{ |name| respond_to?(name) ? public_send(name) : "" }})
+raise why if why
+place, nodes = rules["places"][{place}.to_s], {nodes}.to_s
+native = place["native"] + ["--nodes=" + nodes]
+native += ["--ntasks=" + nodes] if place["ntasks"]
+account = {account}.to_s
+script = {{ "native" => native, "wall_time" => {hours}.to_i * 3600 }}
+script["accounting_id"] = account.empty? ? nil : account
+submit = {{ "batch_connect" => {{ "template" => "basic" }}, "script" => script }}
+%>
+<%= JSON.generate(submit) %>
+"""
+
+
+def _submit(exports: Sequence[Exported], fields: Sequence[Field], names: dict[str, str]) -> str:
+    places: dict[str, dict[str, Any]] = {}
+    for exported in exports:
+        for value, rule in ruby_checks.place_rules(exported).items():
+            native = [
+                f"--{name}" if text is None else f"--{name}={text}"
+                for name, text in exported.options[value]
+            ]
+            rule |= {
+                "cluster": exported.portal,
+                "native": native,
+                "ntasks": exported.site.profile.slurm.ntasks,
+            }
+            places[f"{exported.portal}:{value}"] = rule
+    return _SUBMIT.format(
+        checks=ruby_checks.ruby_checks(fields, exports, places, names),
+        **{key: names[key] for key in ("place", "nodes", "hours", "account")},
+    )
+
+
+_BEFORE = """\
+# OnDemand's batch script sources this file in the session's directory, on the first node. What the
+# form says is quoted here, and checked by the script, which takes the place of OnDemand's own.
+<%
+text = lambda {{ |name| context.public_send(name).to_s }}
+quoted = lambda {{ |name| "'" + text.call(name).gsub("'") {{ "'\\\\''" }} + "'" }}
+-%>
+place=<%= quoted.call("{place}") %>
+{values}
+if declare -F create_yml >/dev/null; then    # the session's card then says that the job runs
+    port=1 password=none
+    create_yml >/dev/null
+fi
+unset host port password
+case $place in
+{scripts}
+    *) printf 'fsdpkit: the form: Partition and GPUs: is %q\\n' "${{place:0:60}}" >&2; exit 65 ;;
+esac
+exec bash -p "./$script"
+"""
+
+
+def _before(exports: Sequence[Exported], fields: Sequence[Field], names: dict[str, str]) -> str:
+    values = [
+        f"export {field.variable}=<%= quoted.call({names[field.key]!r}) %>"
+        for field in fields
+        if field.key != "gpus"
+    ]
+    if any(field.key == "gpus" for field in fields):
+        values.append("export FSDPKIT_FORM_GPUS=${place##*:}")
+    scripts = "\n".join(
+        f"    {shlex.quote(exported.portal)}:*) script={script_name(exported)} ;;"
+        for exported in exports
+    )
+    return _BEFORE.format(place=names["place"], values="\n".join(values), scripts=scripts)
+
+
+_VIEW = """\
+<p>The training runs. Its log is <code>output.log</code> of this session; its run lies in
+<code>runs/</code> of the directory that the form named, where <code>fsdpkit status</code>,
+<code>fsdpkit logs</code> and <code>fsdpkit report</code> read it.</p>
+"""
+
+
+def asked(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+    """What the form asks for, with what is allowed, for the README."""
+    rows = [("Partition and GPUs", "one of the list"), *texts.limits(exports)]
+    return rows + [(f.label, f.allowed) for f in shared_fields(exports) if f.key != "gpus"]

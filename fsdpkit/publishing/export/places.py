@@ -1,0 +1,180 @@
+"""Where a form's job can go: each partition with each number of GPUs per node that it takes.
+
+A portal cannot place a job, so fsdpkit's own placement is asked beforehand for everything that can
+be chosen. A form then offers what fits, with its limits, and knows what to tell Slurm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.limits import problems
+from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.errors import FsdpkitError
+
+MANY_NODES = 64
+MANY_HOURS = 168
+MANY_GPUS = 8
+"""Most that a form offers where the profile names no limit; Slurm has the last word."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One partition, `""` where the profile knows none, with GPUs per node."""
+
+    partition: str
+    gpus: int
+    low_nodes: int
+    high_nodes: int
+    hours: tuple[tuple[int, int], ...]
+    """Most hours of a job with up to so many nodes, the fewest nodes first."""
+    spec: JobSpec
+    """The job there, on the fewest nodes and for an hour."""
+    placement: Placement
+
+    @property
+    def label(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''} per node"
+        return f"{self.partition}: {gpus}" if self.partition else gpus
+
+    @property
+    def value(self) -> str:
+        """As a form names it."""
+        return f"{self.partition}:{self.gpus}" if self.partition else str(self.gpus)
+
+    @property
+    def most_hours(self) -> int:
+        """Of a job of any number of nodes."""
+        return max(hours for _, hours in self.hours)
+
+
+def free_of_account(site: LoadedSite) -> LoadedSite:
+    """The site for somebody whose account the portal will name."""
+    rules = msgspec.structs.replace(site.profile.account, required=False, pattern=None)
+    return replace(site, profile=msgspec.structs.replace(site.profile, account=rules))
+
+
+def places_of(spec: JobSpec, site: LoadedSite) -> tuple[list[Place], list[str]]:
+    """In the profile's order, what may be chosen automatically first; and what is left out, with
+    the reason."""
+    profile = site.profile
+    kinds = list(profile.node_types.values())
+    known = profile.partitions or {"": Partition()}
+    found: list[Place] = []
+    left_out: list[str] = []
+    for name in sorted(known, key=lambda name: not known[name].automatic):
+        partition = known[name]
+        node = kinds[0] if len(kinds) == 1 else NodeType()
+        if partition.node_type is not None:
+            node = profile.node_types[partition.node_type]
+        own: list[Place] = []
+        why = "no job fits"
+        for gpus in range(1, (MANY_GPUS if node.gpus is None else max(node.gpus, 1)) + 1):
+            made = _place(spec, site, name, partition, node, gpus)
+            if isinstance(made, str):
+                why = made
+            else:
+                own.append(made)
+        found += own
+        if not own:
+            left_out.append(f"partition {name}: {why}")
+    return found, left_out
+
+
+def _place(
+    spec: JobSpec,
+    site: LoadedSite,
+    name: str,
+    partition: Partition,
+    node: NodeType,
+    gpus: int,
+) -> Place | str:
+    def resources(nodes: int) -> Resources:
+        changed = {"partition": name or None, "nodes": nodes, "gpus": gpus, "account": None}
+        return msgspec.structs.replace(spec.resources, time="01:00:00", **changed)
+
+    tried = sorted(_turning_points(partition, node, gpus))
+    why = ""
+    fits = []
+    for nodes in tried:
+        if wrong := problems(resources(nodes), partition, node):
+            why = wrong[0]
+        else:
+            fits.append(nodes)
+    if not fits:
+        return why
+    asked = msgspec.structs.replace(spec, resources=resources(fits[0]))
+    try:
+        placement = place(asked.resources, free_of_account(site))
+    except FsdpkitError as error:
+        return str(error).splitlines()[0]
+    hours = _hours(partition, fits[0], fits[-1])
+    return Place(name, gpus, fits[0], hours[-1][0], tuple(hours), asked, placement)
+
+
+def _turning_points(partition: Partition, node: NodeType, gpus: int) -> set[int]:
+    """Numbers of nodes among which are the fewest and the most that the limits allow."""
+    high = partition.max_nodes or node.nodes or MANY_NODES
+    if partition.max_nodes and node.nodes:
+        high = min(high, node.nodes)
+    points = {1, high, partition.min_nodes or 1}
+    if partition.max_gpus_per_job is not None:
+        points.add(partition.max_gpus_per_job // gpus)
+    if partition.min_gpus_per_job is not None:
+        points.add(math.ceil(partition.min_gpus_per_job / gpus))
+    points |= {bin.nodes for bin in partition.max_time_by_nodes}
+    if partition.max_node_hours is not None:
+        points.add(int(partition.max_node_hours))
+    return {nodes for nodes in points if 1 <= nodes <= high}
+
+
+def _hours(partition: Partition, low: int, high: int) -> list[tuple[int, int]]:
+    """Between two of the profile's own numbers of nodes, more nodes never get more time, so the
+    ends of equal stretches are found by halving."""
+
+    def most(nodes: int) -> int:
+        limit_s = partition.max_time_s(nodes)
+        return MANY_HOURS if limit_s is None else limit_s // 3600
+
+    ends = {1, high, *(bin.nodes for bin in partition.max_time_by_nodes)}
+    steps: list[tuple[int, int]] = []
+    for end in sorted(end for end in ends if low <= end <= high):
+        while low <= end:
+            hours, first, last = most(low), low, end
+            while first < last:
+                middle = (first + last + 1) // 2
+                first, last = (middle, last) if most(middle) == hours else (first, middle - 1)
+            if steps and steps[-1][1] == hours:
+                steps.pop()
+            steps.append((first, hours))
+            low = first + 1
+    return steps
+
+
+def default_of(places: Sequence[Place], wanted: Resources | None) -> Place:
+    """The one that the job asks for, as far as there is one; without a job all GPUs of a node."""
+    if wanted is None:
+        first = places[0].partition
+        return max((p for p in places if p.partition == first), key=lambda place: place.gpus)
+    alike = [place for place in places if place.gpus == wanted.gpus]
+    fits = [place for place in alike if place.low_nodes <= wanted.nodes <= place.high_nodes]
+    return (fits or alike or list(places))[0]
+
+
+def told(place: Place) -> str:
+    """The limits in words."""
+    nodes = f"{place.low_nodes} to {place.high_nodes} nodes"
+    if place.low_nodes == place.high_nodes:
+        nodes = f"{place.high_nodes} node{'s' if place.high_nodes > 1 else ''}"
+    steps = ", ".join(
+        f"{hours} h {f'up to {most} nodes' if most > 1 else 'on 1 node'}"
+        for most, hours in place.hours
+    )
+    return f"{nodes}, {steps if len(place.hours) > 1 else f'up to {place.most_hours} h'}"

@@ -1,0 +1,105 @@
+"""A project template of Open OnDemand's Project Manager, with a launcher for each cluster.
+
+A launcher's fields reach the job as variables of its environment, whatever anybody typed into them,
+and none of them can ask for GPUs: partition and GPUs stand in the script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from fsdpkit.publishing.export import texts
+from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.script import Exported
+
+_FIRST = 1_767_225_600  # launchers are sorted by this; the same in every export
+_VARIABLE = "auto_environment_variable_"
+
+
+def files(exports: Sequence[Exported], release: str) -> dict[str, str | dict[str, Any]]:
+    """The project, by path."""
+    first = exports[0]
+    about = first.template.manifest
+    manifest = {
+        "id": _id(about.name),
+        "name": f"{first.spec.name} ({about.name})",
+        "description": f"{about.description} Template {about.name} {about.version}.",
+        "icon": "fas://network-wired",
+    }
+    made: dict[str, str | dict[str, Any]] = {".ondemand/manifest.yml": manifest}
+    for number, exported in enumerate(exports):
+        made[launcher_path(exported)] = form(exported, release, number)
+        made[script_name(exported)] = exported.script()
+    return made
+
+
+def launcher_path(exported: Exported) -> str:
+    return f".ondemand/launchers/{_id(exported.portal)}/form.yml"
+
+
+def script_name(exported: Exported) -> str:
+    return f"{exported.spec.name}-{exported.portal}.sh"
+
+
+def _id(name: str) -> str:
+    """Eight letters and digits, as Project Manager makes them itself."""
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def nodes_attribute(release: str) -> str:
+    """OnDemand 4.0 has no bc_num_nodes, and later ones lose bc_num_slots in their editor."""
+    return "bc_num_slots" if release == "4.0" else "bc_num_nodes"
+
+
+def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
+    """A launcher's form.yml."""
+    place = exported.place
+    attributes: dict[str, Any] = {
+        "auto_batch_clusters": {"value": exported.portal, "fixed": True},
+        "auto_scripts": {"value": script_name(exported), "fixed": True},
+    }
+    if exported.site.profile.account.required:
+        attributes["auto_accounts"] = {"label": "Account"}
+    nodes: dict[str, Any] = {
+        "label": "Nodes",
+        "value": str(exported.nodes),
+        "min": place.low_nodes,
+        "max": place.high_nodes,
+    }
+    if exported.site.profile.slurm.ntasks:  # the script's own --ntasks would contradict another
+        nodes |= {"fixed": True}
+    attributes |= {
+        nodes_attribute(release): nodes,
+        "bc_num_hours": {
+            "label": "Hours",
+            "value": str(exported.hours),
+            "min": 1,
+            "max": place.most_hours,
+        },
+    }
+    for field in exported.fields:
+        attributes[f"{_VARIABLE}{field.variable}"] = _attribute(field)
+    return {
+        "title": f"{exported.spec.name} on {exported.portal}",
+        "created_at": _FIRST + number,
+        "form": list(attributes),
+        "attributes": attributes,
+    }
+
+
+def _attribute(field: Field) -> dict[str, Any]:
+    return {
+        "label": field.label,
+        "help": f"{field.help} Allowed: {field.allowed}.",
+        "value": "" if field.default is None else str(field.default),
+        "required": not field.may_be_empty,
+    }
+
+
+def asked(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+    """What the form asks for, with what is allowed, for the README."""
+    rows = texts.limits(exports)
+    seen = {field.label: field.allowed for exported in exports for field in exported.fields}
+    return [*rows, *seen.items()]

@@ -1,0 +1,145 @@
+"""The checks that a portal's server makes before it submits, in Ruby, which portals are written in.
+
+They are the script's own, a click earlier: whoever fills in the form reads the same words beside
+it, and nothing is queued. The script does not rely on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.script import Exported
+
+PLACE, NODES, HOURS, ACCOUNT = "place", "nodes", "hours", "account"
+
+_CODE = r"""
+rules = JSON.parse(<<'RULES')
+{rules}
+RULES
+refused = lambda do |say|    # the first field that is wrong, in words; nil: all are right
+  wrong = lambda {{ |rule, why| "#{{rule["label"]}}: #{{why}}; allowed: #{{rule["allowed"]}}" }}
+  texts = rules["fields"].to_h {{ |rule| [rule["key"], say.call(rule["name"]).to_s] }}
+  rules["fields"].each do |rule|
+    text = texts[rule["key"]]
+    next if text.empty? && rule["optional"]
+    return wrong.call(rule, "is no text") unless text.valid_encoding?
+    return wrong.call(rule, "is empty") if text.empty?
+    return wrong.call(rule, "has #{{text.length}} characters") if text.length > rule["longest"]
+    good = Regexp.new("\\A(?:" + rule["pattern"] + ")\\z").match?(text)
+    good &&= text.to_f.between?(rule["low"], rule["high"]) if rule["low"]
+    good &&= rule["choices"].include?(text) if rule["choices"]
+    return wrong.call(rule, "is " + text[0, 60].dump) unless good
+  end
+  place, nodes = rules["places"][texts["place"]], texts["nodes"].to_i
+  where = rules["fields"].find {{ |rule| rule["key"] == "place" }}
+  cluster = say.call("cluster").to_s
+  if place["cluster"] && place["cluster"] != cluster
+    return wrong.call(where, "is not on the cluster " + cluster[0, 60].dump)
+  end
+  least, most = place["nodes"]
+  unless nodes.between?(least, most)
+    return "Nodes: are #{{nodes}}; allowed there: #{{least}} to #{{most}}"
+  end
+  longest = place["hours"].find {{ |upto, _| nodes <= upto }}[1]
+  hours = texts["hours"].to_i
+  return "Hours: are #{{hours}}; allowed there: 1 to #{{longest}}" if hours > longest
+  nil
+end
+"""
+_ACCOUNT = r"[A-Za-z0-9][A-Za-z0-9_.+@-]*"
+_PRINTABLE = "[ -~]*"
+
+
+def ruby_checks(
+    fields: Sequence[Field],
+    exports: Sequence[Exported],
+    places: dict[str, dict[str, Any]],
+    names: dict[str, str],
+    more: Sequence[dict[str, Any]] = (),
+) -> str:
+    """Ruby that defines `rules` and `refused`. names: what the form calls a field."""
+    most_nodes = max(exported.most_nodes for exported in exports)
+    most_hours = max(exported.most_hours for exported in exports)
+    needs_account = any(exported.site.profile.account.required for exported in exports)
+    rules = [
+        {
+            "key": PLACE,
+            "label": "Partition and GPUs",
+            "allowed": "one of the list",
+            "pattern": "[^[:cntrl:]]*",
+            "longest": 200,
+            "choices": list(places),
+        },
+        _count(NODES, "Nodes", most_nodes),
+        _count(HOURS, "Hours", most_hours),
+        {
+            "key": ACCOUNT,
+            "label": "Account",
+            "allowed": "an account of yours",
+            "pattern": _ACCOUNT,
+            "longest": 64,
+            "optional": not needs_account,
+        },
+        *(_rule(field) for field in fields if field.key != "gpus"),
+    ]
+    for rule in rules:
+        rule["name"] = names[rule["key"]]
+    lines = [
+        '{"fields": [',
+        ",\n".join(f"  {_json(rule)}" for rule in [*rules, *more]),
+        '], "places": {',
+        ",\n".join(f"  {_json(key)}: {_json(place)}" for key, place in places.items()),
+        "}}",
+    ]
+    return _CODE.format(rules="\n".join(lines)).lstrip("\n")
+
+
+def _count(key: str, label: str, most: int) -> dict[str, Any]:
+    return {
+        "key": key,
+        "label": label,
+        "allowed": f"a whole number from 1 to {most}",
+        "pattern": "[1-9][0-9]{0,5}",
+        "longest": 6,
+        "low": 1,
+        "high": most,
+    }
+
+
+def _rule(field: Field) -> dict[str, Any]:
+    # A pattern of a template's own is left to the script: Ruby reads some of bash's differently.
+    own = field.kind == "text" and field.key.startswith("p_")
+    rule: dict[str, Any] = {
+        "key": field.key,
+        "label": field.label,
+        "allowed": field.allowed,
+        "pattern": _PRINTABLE if own or field.kind == "choice" else field.pattern,
+        "longest": field.longest,
+    }
+    if field.kind in ("int", "float"):
+        rule |= {"low": field.low, "high": field.high}
+    if field.kind == "choice":
+        rule["choices"] = list(field.choices)
+    if field.may_be_empty:
+        rule["optional"] = True
+    return rule
+
+
+def _json(value: Any) -> str:
+    """Text that ends no ERB tag and no here-document, whatever a template's author wrote."""
+    return json.dumps(value).replace("%", "\\u0025")
+
+
+def place_rules(exported: Exported) -> dict[str, dict[str, Any]]:
+    """What the checks know of each place, by the place's value."""
+    return {
+        place.value: {
+            "gpus": place.gpus,
+            "nodes": [place.low_nodes, place.high_nodes],
+            "hours": [list(step) for step in place.hours],
+        }
+        for place in exported.places
+    }

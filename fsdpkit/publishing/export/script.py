@@ -1,0 +1,412 @@
+"""The exported script: the template, rendered once by the renderer of every submission.
+
+There is no second template. Where a submission has a value that a form will say, the context holds
+a `Variable`, which prints as `"$NAME"`; the checks that make it safe to use stand above. What the
+template decides by cannot be left open: it is fixed, and `fixed` says so. A job of one node and a
+job of several are different scripts, so both are in it and the number of nodes chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.job import JobSpec, LoadedJob, Resources
+from fsdpkit.config.loading import Layered, build
+from fsdpkit.config.notify import Notify
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.template import Template
+from fsdpkit.config.units import format_time
+from fsdpkit.errors import ConfigError, RenderError
+from fsdpkit.publishing.export import checks
+from fsdpkit.publishing.export.bash_quotes import in_single_quotes
+from fsdpkit.publishing.export.fields import (
+    ARGUMENTS,
+    DIRECTORY,
+    PYTHON,
+    SCRIPT,
+    Field,
+    gpus_field,
+    parameter_field,
+)
+from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
+from fsdpkit.publishing.template_cases import HOME
+from fsdpkit.rendering.environment import trace_template
+from fsdpkit.rendering.lint import lint
+from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of
+from fsdpkit.rendering.statements import Traced
+from fsdpkit.rendering.variables import Undecided, Variable
+
+FORM_DECIDES = frozenset({"chdir", "output", "comment", "account"})
+"""Directives that a portal sets itself, or that would name a person or a place."""
+_IN_A_PLACE = frozenset({"job-name", "nodes", "ntasks", "time"})
+"""Those that the form's other fields decide."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One template for one cluster. head: shebang, comments and directives; body: from the checks'
+    place to the end, with no value of a form but in variables."""
+
+    template: Template
+    site: LoadedSite
+    portal: str
+    """What the portal calls the cluster."""
+    spec: JobSpec
+    fields: tuple[Field, ...]
+    """Whose variables the script reads, in the form's order."""
+    fixed: Mapping[str, str]
+    """What the form does not ask for, and why."""
+    places: tuple[Place, ...]
+    place: Place
+    """The default."""
+    options: Mapping[str, tuple[tuple[str, str | None], ...]]
+    """What Slurm is told, by the place's value, besides nodes, tasks and time."""
+    left_out: tuple[str, ...]
+    head: str
+    checks: str
+    body: str
+
+    @property
+    def nodes(self) -> int:
+        """The default."""
+        return self.spec.resources.nodes
+
+    @property
+    def hours(self) -> int:
+        """The default."""
+        return self.spec.resources.time_s // 3600
+
+    @property
+    def most_nodes(self) -> int:
+        return max(place.high_nodes for place in self.places)
+
+    @property
+    def most_hours(self) -> int:
+        return max(place.most_hours for place in self.places)
+
+    def script(self, inputs: str = "", *, directives: bool = True) -> str:
+        """The whole text. inputs: bash that sets the fields' variables, if the environment does not
+        have them. directives: whether sbatch reads them from here."""
+        head = self.head
+        if not directives:
+            lines = head.split("\n")
+            head = "\n".join(line for line in lines if not line.startswith("#SBATCH"))
+        return f"{head}\n{inputs}{self.checks}{self.body}"
+
+
+def export_script(
+    template: Template,
+    site: LoadedSite,
+    spec: JobSpec | None = None,
+    portal: str = "",
+    *,
+    python: str = "venv",
+    places_open: bool = True,
+    directory_open: bool = False,
+) -> Exported:
+    """Raises RenderError or ConfigError where the template or the profile cannot be exported.
+
+    python: `venv` or `conda`. places_open: whether the portal can ask for partition and GPUs.
+    directory_open: whether it asks for the job's directory, or starts the job there.
+    """
+    if site.profile.kind != "slurm":
+        raise ConfigError(f"{site.id} is no Slurm cluster, so no portal submits to it")
+    wanted = None if spec is None else spec.resources
+    spec, fixed = _for_everybody(spec or _plain_job())
+    places, left_out = places_of(spec, site)
+    if not places:
+        raise ConfigError(f"{site.id}: its profile takes no job: {'; '.join(left_out)}")
+    chosen = _as_wanted(default_of(places, wanted), wanted)
+    plan = _plan(template, site, chosen, python)
+    device = context_of(plan, _run_dir(plan))["device"]
+    alike = []
+    for place in places:
+        other = context_of(_plan(template, site, place, python), _run_dir(plan))["device"]
+        if other == device:
+            alike.append(place)
+        else:
+            left_out.append(f"partition {place.partition}: the script differs for its GPUs")
+    fields: list[Field] = [DIRECTORY] if directory_open else []
+    fields += [SCRIPT, ARGUMENTS]
+    if not spec.environment.container:
+        fields.append(PYTHON["conda" if plan.python.kind == "conda" else "venv"])
+    fields = [_with_default(field, spec) for field in fields]
+    if not places_open:
+        alike = [chosen]
+        fixed["partition"] = f"the portal cannot ask for it: {chosen.partition or 'the default'}"
+        fixed["gpus"] = f"the portal cannot ask for GPUs: {chosen.gpus} per node"
+    else:
+        fields.append(gpus_field(max(place.gpus for place in alike)))
+    for name, parameter in template.manifest.parameters.items():
+        set_by = {**site.profile.parameters, **spec.parameters}
+        if name in set_by:
+            parameter = msgspec.structs.replace(parameter, default=set_by[name])
+        field = parameter_field(name, parameter)
+        if isinstance(field, str):
+            fixed[f"parameters.{name}"] = field
+        else:
+            fields.append(field)
+    low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
+    while True:
+        try:
+            parts = _parts(plan, fields, low, high)
+            break
+        except Undecided as error:
+            blamed = [field for field in fields if _named(field) == error.variable.of]
+            if not blamed or not (blamed[0].key == "gpus" or blamed[0].key.startswith("p_")):
+                raise RenderError(f"template {template.manifest.name}: {error}") from error
+            fields.remove(blamed[0])
+            if blamed[0].key == "gpus":
+                alike = [place for place in alike if place.gpus == chosen.gpus]
+                low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
+            value = chosen.gpus if blamed[0].key == "gpus" else blamed[0].default
+            fixed[_named(blamed[0])] = f"the script decides by it: {value}"
+    head, body = _joined(parts)
+    _refuse_quoted(body)
+    exported = Exported(
+        template,
+        site,
+        portal or site.id,
+        chosen.spec,
+        tuple(fields),
+        fixed,
+        tuple(alike),
+        chosen,
+        {place.value: _options(_plan(template, site, place, python)) for place in alike},
+        tuple(dict.fromkeys(left_out)),
+        head,
+        checks.check_lines(fields, low, high) + _files(plan, fields),
+        body,
+    )
+    problems = [
+        f for f in lint(exported.script(), chosen.placement.select) if f.severity == "error"
+    ]
+    if problems:
+        listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
+        raise RenderError(f"template {template.manifest.name}: not to be exported:\n{listed}")
+    return exported
+
+
+def _plain_job() -> JobSpec:
+    layered = Layered()
+    layered.overlay({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
+    layered.overlay({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
+    return build(JobSpec, layered, "job train")
+
+
+_NODES, _HOURS = 2, 4
+"""What a form shows where no job says otherwise."""
+
+
+def _as_wanted(place: Place, wanted: Resources | None) -> Place:
+    """The place for the job's number of nodes and hours, as far as the limits allow."""
+    nodes, hours = (wanted.nodes, wanted.time_s // 3600) if wanted else (_NODES, _HOURS)
+    nodes = max(place.low_nodes, min(nodes, place.high_nodes))
+    hours = max(1, min(hours, next(most for upto, most in place.hours if nodes <= upto)))
+    resources = msgspec.structs.replace(
+        place.spec.resources, nodes=nodes, time=format_time(hours * 3600)
+    )
+    return replace(place, spec=msgspec.structs.replace(place.spec, resources=resources))
+
+
+def _for_everybody(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
+    """The job without what is one person's, and what was taken out."""
+    fixed = {}
+    if spec.notify != Notify():
+        fixed["notify"] = "it names a person, so nobody is told"
+    if spec.resources.spare:
+        fixed["spare"] = "a portal's job has no standby nodes"
+    if spec.array_args is not msgspec.UNSET:
+        fixed["array_args"] = "a portal's job is no array"
+    resources = msgspec.structs.replace(spec.resources, spare=0, account=None)
+    changed = msgspec.structs.replace(
+        spec, notify=Notify(), resources=resources, array_args=msgspec.UNSET
+    )
+    return changed, fixed
+
+
+def _with_default(field: Field, spec: JobSpec) -> Field:
+    """Filled in with what the job says, where the field can say it."""
+    words = " ".join(spec.args)
+    environment = spec.environment.conda or spec.environment.venv
+    said = {"script": spec.entry, "arguments": words, "environment": environment}.get(field.key)
+    if said is None or not field.allows(said):
+        return field
+    if field.key == "arguments" and words.split() != list(spec.args):
+        return field
+    return replace(field, default=said)
+
+
+def _named(field: Field) -> str:
+    """The field's name in the template's context."""
+    if field.key.startswith("p_"):
+        return f"parameters.{field.key[2:]}"
+    names = {"script": "job.entry", "arguments": "job.args"}
+    return names.get(field.key, field.key)
+
+
+def _plan(template: Template, site: LoadedSite, place: Place, python: str) -> Plan:
+    layered = Layered()
+    layered.overlay(msgspec.to_builtins(place.spec), "template")
+    spec = place.spec
+    bare = msgspec.structs.replace(spec.environment, conda=None, venv=None)
+    kind = "conda" if spec.environment.conda else "venv" if spec.environment.venv else python
+    return Plan(
+        LoadedJob(msgspec.structs.replace(spec, environment=bare), layered, (), HOME / "train.py"),
+        free_of_account(site),
+        template,
+        place.placement,
+        HOME,
+        python=PythonEnvironment("conda" if kind == "conda" else "venv", "/"),
+    )
+
+
+def _run_dir(plan: Plan) -> Path:
+    return plan.work_dir / "runs" / "x"
+
+
+def _parts(plan: Plan, fields: list[Field], low: int, high: int) -> list[Traced]:
+    """The script of one node and that of more, or one for both. Raises Undecided."""
+    try:
+        return [_render(plan, fields, low, high)]
+    except Undecided as error:
+        if error.variable.of != "nodes" or low > 1 or high == 1:
+            raise
+    return [_render(plan, fields, 1, 1), _render(plan, fields, 2, high)]
+
+
+def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
+    context = context_of(plan, _run_dir(plan))
+    by_key = {field.key: field for field in fields}
+
+    def text(key: str, of: str) -> Variable:
+        return Variable(by_key[key].variable, "text", of)
+
+    context["nodes"] = Variable(checks.NODES, "number", "nodes", low, high)
+    context["run"] |= {
+        "dir": Variable(checks.RUN_DIR, "text", "run.dir"),
+        "id": Variable(checks.RUN_ID, "text", "run.id"),
+    }
+    context["job"] |= {
+        "entry": text("script", "job.entry"),
+        "args": Variable(checks.WORDS, "words", "job.args"),
+    }
+    bind = {f"--bind={_run_dir(plan)}": checks.BIND_RUN}
+    bind[f"--bind={plan.job.entry.parent}"] = checks.BIND_SCRIPT
+    context["container"] = [
+        Variable(bind[word], "text", "container") if word in bind else word
+        for word in context["container"]
+    ]
+    context["job_sha256"] = Variable(checks.SHA256, "text", "job_sha256")
+    if "environment" in by_key:
+        context["environment"]["python"]["path"] = text("environment", "environment.python.path")
+    if "gpus" in by_key:
+        gpus = by_key["gpus"]
+        context["gpus"] = Variable(gpus.variable, "number", "gpus", gpus.low, gpus.high)
+    for field in fields:
+        if field.key.startswith("p_"):
+            number = field.kind in ("int", "float") or (
+                field.kind == "choice" and not isinstance(field.default, str)
+            )
+            context["parameters"][field.key[2:]] = Variable(
+                field.variable, "number" if number else "text", _named(field), field.low, field.high
+            )
+    context["directives"] = [{"name": n, "value": v} for n, v in _directives(plan)]
+    context["origins"] = [
+        f"exported by fsdpkit {fsdpkit.__version__} for a portal; what its form says is checked"
+    ]
+    return trace_template(plan.template, context)
+
+
+def _options(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+    return tuple(pair for pair in _directives(plan) if pair[0] not in _IN_A_PLACE)
+
+
+def _directives(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+    context = context_of(plan, _run_dir(plan))
+    pairs = ((d["name"], d["value"]) for d in context["directives"])
+    return tuple(pair for pair in pairs if pair[0] not in FORM_DECIDES)
+
+
+def _joined(parts: list[Traced]) -> tuple[str, str]:
+    """The lines up to the last directive, and what follows them."""
+    split = [_split(part.script) for part in parts]
+    if len(split) == 1:
+        return split[0]
+    (head, one), (_, several) = split
+    return head, (
+        "\n# ---- One node: the template's script for it, which ends with its own exit ----------\n"
+        f"if (( {checks.NODES} == 1 )); then\n{one}\nfi\n"
+        "\n# ---- Several nodes -----------------------------------------------------------------\n"
+        f"{several}"
+    )
+
+
+def _split(script: str) -> tuple[str, str]:
+    lines = script.split("\n")
+    last = max((n for n, line in enumerate(lines) if line.startswith("#SBATCH")), default=0)
+    return "\n".join(lines[: last + 1]) + "\n", "\n".join(lines[last + 1 :])
+
+
+def _refuse_quoted(body: str) -> None:
+    """A number that a template prints in single quotes would not be expanded there."""
+    for at in in_single_quotes(body):
+        if body.startswith("${FSDPKIT_FORM_", at):
+            number = body.count("\n", 0, at) + 1
+            line = body.split("\n")[number - 1].strip()
+            raise RenderError(f"a value stands in single quotes: {line[:80]}")
+
+
+def _files(plan: Plan, fields: list[Field]) -> str:
+    spec = plan.job.spec
+    job: dict[str, Any] = msgspec.to_builtins(spec)
+    words = checks.Expanded("[$words]")
+    gpus = next((f for f in fields if f.key == "gpus"), None)
+    script = next(f for f in fields if f.key == "script")
+    ranks = checks.number_of(gpus.variable) if gpus else plan.job.spec.resources.gpus
+    job |= {"entry": checks.text_of(SCRIPT.variable), "args": words}
+    job["template"] = plan.template.manifest.name
+    if environment := next((f for f in fields if f.key == "environment"), None):
+        job["environment"][plan.python.kind] = checks.text_of(environment.variable)
+    job["resources"] = {
+        **{k: v for k, v in job["resources"].items() if k != "account"},
+        "nodes": checks.number_of(checks.NODES),
+        "gpus": ranks,
+        "partition": None if gpus else spec.resources.partition,
+    }
+    for field in fields:
+        if field.key.startswith("p_"):
+            number = field.kind in ("int", "float") or not isinstance(field.default, str)
+            make = checks.number_of if number else checks.text_of
+            make = checks.quoted_text_of if checks.is_free_text(field) else make
+            job["parameters"][field.key[2:]] = make(field.variable)
+    record = {
+        "schema": "fsdpkit.run/1",
+        "id": checks.text_of(checks.RUN_ID),
+        "state": "submitted",
+        "created_s": checks.Expanded("$(printf '%(%s)T' -1)"),
+        "name": spec.name,
+        "site": plan.site.id,
+        "kind": "slurm",
+        "cluster": plan.site.profile.slurm_clusters,
+        "job_id": checks.text_of("SLURM_JOB_ID"),
+        "nodes": checks.number_of(checks.NODES),
+        "ranks_per_node": ranks,
+        "work_dir": checks.text_of("PWD"),
+        "version": fsdpkit.__version__,
+        "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
+        "digests": {**plan.digests, "job": checks.Expanded(f'"${{{checks.SHA256}%% *}}"')},
+    }
+    return checks.file_lines(
+        script,
+        job,
+        record,
+        settings=spec.training is not msgspec.UNSET,
+        container=spec.environment.container is not None,
+    )

@@ -1,0 +1,152 @@
+"""README and Appverse checklist of an export, which are for whoever installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsdpkit.publishing.export.places import told
+from fsdpkit.publishing.export.script import Exported
+
+_README = """\
+# {title}
+
+{description}
+
+Made by `fsdpkit template export {name} --to {to}`, for {release}, from the template
+{name} {version} (sha256 `{sha256}`).
+Do not edit it here: change the template, and export it again.
+
+## Install
+
+{install}
+
+The nodes need fsdpkit and torch in {python}: `pip install fsdpkit`.
+
+## Clusters
+
+{clusters}
+## What is asked for
+
+| field | allowed |
+|---|---|
+{rows}
+A job with anything else in a field ends at once, before any of it is used: exit status 65, and the
+job's log names the field and what is allowed. No field becomes part of a command.
+{fixed}
+## After a job
+
+Its run lies in `runs/` of the job's directory. `fsdpkit status`, `logs`, `diagnose` and `report`
+read it there.
+"""
+
+_CHECKLIST = """\
+# Appverse checklist
+
+Before this app is offered on openondemand.connectci.org. What is ticked, the export has checked.
+
+- [x] `manifest.yml` has a name and a description
+- [x] the files follow the rules of {release}
+- [x] no path of a person or a project, no account, no e-mail address
+- [x] what a form says is checked before it is used, and never evaluated
+- [x] the script is no longer than the portal shows
+- [ ] `README.md` says on which cluster it was tried, and whom to ask
+- [ ] tried by a person who is no administrator
+- [ ] screenshots of the form, and of a finished job
+- [ ] a license file in the repository that holds this app
+- [ ] a release tag, and the version in the Appverse entry: template {name} {version}
+"""
+
+INSTALL = {
+    "ondemand": (
+        "Copy this folder to `/var/www/ood/apps/sys/` of the web node, or to `~/ondemand/dev/` to\n"
+        "try it. `cluster` in `form.yml` names a file of `/etc/ood/config/clusters.d/`."
+    ),
+    "open-composer": (
+        "Copy this folder into Open Composer's `apps_dir`. It submits with `--export=NONE`, from\n"
+        "the directory that the form calls script location."
+    ),
+    "project-manager": (
+        "Copy this folder to `/etc/ood/config/apps/dashboard/projects/`: a new project can then\n"
+        "be made from it. `auto_batch_clusters` in each launcher names a file of\n"
+        "`/etc/ood/config/clusters.d/`.\n"
+        "\n"
+        "Where that file sets `submit_host`, OnDemand hands a launcher's fields to the shell of\n"
+        "that host without quoting them, before the script can check anything. Offer the Batch\n"
+        "Connect app (`--to ondemand`) there, which checks them first."
+    ),
+    "job-composer": (
+        "Copy this folder to `/etc/ood/config/apps/myjobs/templates/`: a new job can then be made\n"
+        "from it. `host` in `manifest.yml` names a file of `/etc/ood/config/clusters.d/`.\n"
+        "\n"
+        "Users edit the values at the top of `job.sh`, and the `#SBATCH` lines for nodes and time."
+    ),
+}
+
+Rows = Sequence[tuple[str, str]]
+
+
+def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> str:
+    first = exports[0]
+    manifest = first.template.manifest
+    python = {field.label for exported in exports for field in exported.fields}
+    kinds = {"Conda environment": "the conda environment that is asked for"}
+    kinds["Python environment"] = "the virtual environment that is asked for"
+    found = [words for label, words in kinds.items() if label in python]
+    fixed = "".join(
+        f"- `{name}`{_of(exported, exports)}: {_plain(why)}\n"
+        for exported in exports
+        for name, why in exported.fixed.items()
+    )
+    fixed = f"\n## What is not asked for\n\n{fixed}" if fixed else ""
+    return _README.format(
+        title=f"{first.spec.name} ({manifest.name})",
+        description=_plain(manifest.description),
+        name=manifest.name,
+        to=to,
+        version=manifest.version,
+        sha256=first.template.sha256[:12],
+        release=release,
+        install=INSTALL[to],
+        python=found[0] if found else "the job's container",
+        clusters="\n".join(map(_cluster, exports)),
+        rows="".join(f"| {_cell(name)} | {_cell(allowed)} |\n" for name, allowed in rows),
+        fixed=fixed,
+    )
+
+
+def _of(exported: Exported, exports: Sequence[Exported]) -> str:
+    return f" on {exported.portal}" if len(exports) > 1 else ""
+
+
+def _cell(text: str) -> str:
+    return _plain(text).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """One line without markup."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _cluster(exported: Exported) -> str:
+    title = _plain(exported.site.profile.title)
+    lines = [f"`{exported.portal}`: {title} (profile {exported.site.id})", ""]
+    lines += [f"- {_plain(place.label)}: {told(place)}" for place in exported.places]
+    lines += [f"- not offered: {_plain(why)}" for why in exported.left_out]
+    return "\n".join(lines) + "\n"
+
+
+def checklist(exports: Sequence[Exported], release: str) -> str:
+    manifest = exports[0].template.manifest
+    return _CHECKLIST.format(release=release, name=manifest.name, version=manifest.version)
+
+
+def limits(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+    """Rows of what every portal asks for."""
+    nodes = max(exported.most_nodes for exported in exports)
+    hours = max(exported.most_hours for exported in exports)
+    needed = any(exported.site.profile.account.required for exported in exports)
+    return [
+        ("Nodes", f"1 to {nodes}, as the cluster's list says"),
+        ("Hours", f"1 to {hours}, as the cluster's list says"),
+        ("Account", "one of your own" if needed else "one of your own, or nothing"),
+    ]

@@ -1,0 +1,76 @@
+"""A value that is known only when the script runs: a shell variable in place of a text or number.
+
+An exported script is rendered once and then submitted with whatever a portal's form says, so its
+values are variables that the script has checked. They can be printed where the value could, and
+nothing else: a template that would decide by one cannot be exported with that field open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsdpkit.errors import RenderError
+
+
+class Undecided(RenderError):
+    """A template decides by a value that is known only when the script runs."""
+
+    def __init__(self, variable: Variable) -> None:
+        super().__init__(f"the script decides by {variable.of}, which only the form will say")
+        self.variable = variable
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An exported variable of bash whose value has been checked above.
+
+    of: the name in the template's context. low and high: the bounds of a number.
+    """
+
+    name: str
+    kind: Literal["text", "words", "number"]
+    of: str
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def word(self) -> str:
+        """As a word, or words, of bash."""
+        return f'"${{{self.name}[@]}}"' if self.kind == "words" else f'"${self.name}"'
+
+    @property
+    def number(self) -> str:
+        return f"${{{self.name}}}"
+
+    def compared(self, operation: str, other: Any) -> bool:
+        """Whether it is so for every value within the bounds. Raises Undecided if that depends."""
+        if self.kind != "number" or type(other) not in (int, float):
+            raise Undecided(self)
+        bounds = (
+            (float("-inf") if self.low is None else self.low),
+            (float("inf") if self.high is None else self.high),
+        )
+        low, high = bounds
+        always = {
+            "eq": low == high == other,
+            "lt": high < other,
+            "le": high <= other,
+            "gt": low > other,
+            "ge": low >= other,
+        }
+        never = {
+            "eq": other < low or other > high,
+            "lt": low >= other,
+            "le": low > other,
+            "gt": high <= other,
+            "ge": high < other,
+        }
+        name = {"lteq": "le", "gteq": "ge"}.get(operation, operation)
+        if name == "ne":
+            return not self.compared("eq", other)
+        if always.get(name):
+            return True
+        if never.get(name):
+            return False
+        raise Undecided(self)

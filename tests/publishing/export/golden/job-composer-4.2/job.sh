@@ -1,0 +1,118 @@
+#!/bin/bash -p
+#SBATCH --job-name=train
+#SBATCH --partition=long
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --time=04:00:00
+#SBATCH --gpus-per-node=4
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+
+
+# ---- Values: edit these; what is allowed stands behind each. 
+FSDPKIT_FORM_SCRIPT=train.py    # the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front
+FSDPKIT_FORM_ARGUMENTS=''    # words of letters, digits and ._/@%+,=:-, with one space between two
+FSDPKIT_FORM_ENVIRONMENT=''    # the whole path of a directory, of letters, digits and ._/@%+,=:-
+FSDPKIT_FORM_P_WAIT_S=60    # a whole number from 1 to 3600
+FSDPKIT_FORM_P_SHARE=0.5    # a number from 0.25 to 1.5
+FSDPKIT_FORM_P_TAG=plain    # text that matches [a-z]{1,8}(-\d{1,3})?
+FSDPKIT_FORM_P_MODE=fast    # one of fast, very slow
+
+# ---- What the form says --------------------------------------------------------------------------
+# Everything below is the template's own script, made by the renderer that `fsdpkit submit` uses. In
+# place of values it holds variables; here each is checked, and none is used before.
+refuse() {    # which field, what is wrong, what is allowed
+    printf 'fsdpkit: the form: %s: %s; allowed: %s\n' "$1" "$2" "$3" >&2
+    exit 65
+}
+check() {    # variable, field, what is allowed, most characters, pattern
+    local LC_ALL=C value=${!1-}
+    [[ -n $value ]] || refuse "$2" "is empty" "$3"
+    (( ${#value} <= $4 )) || refuse "$2" "has ${#value} bytes" "$3, at most $4 characters"
+    [[ $value != *[![:print:]]* ]] ||
+        refuse "$2" "is $(printf '%q' "${value:0:60}")" "$3, in printable ASCII"
+    [[ $value =~ ^($5)$ ]] || refuse "$2" "is $(printf '%q' "${value:0:60}")" "$3"
+}
+scaled() {    # a number with up to six decimals, in millionths
+    local part=
+    if [[ $1 == *.* ]]; then part=${1#*.}; fi
+    part=${part}000000
+    millionths=$(( 10#${1%%.*} * 1000000 + 10#${part:0:6} ))
+}
+json() {    # a checked text as JSON has it
+    local text=${!1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+check FSDPKIT_FORM_SCRIPT 'Training script' 'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front' 1000 '[A-Za-z0-9_./@%+,=:][A-Za-z0-9_./@%+,=:-]*\.py'
+export FSDPKIT_FORM_SCRIPT
+if [[ -n ${FSDPKIT_FORM_ARGUMENTS-} ]]; then
+    check FSDPKIT_FORM_ARGUMENTS Arguments 'words of letters, digits and ._/@%+,=:-, with one space between two' 4000 '[A-Za-z0-9_./@%+,=:-]+( [A-Za-z0-9_./@%+,=:-]+)*'
+fi
+IFS=' ' read -ra FSDPKIT_FORM_WORDS <<<"${FSDPKIT_FORM_ARGUMENTS-}"
+check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+export FSDPKIT_FORM_ENVIRONMENT
+check FSDPKIT_FORM_P_WAIT_S wait_s 'a whole number from 1 to 3600' 20 '0|[1-9][0-9]{0,8}'
+(( FSDPKIT_FORM_P_WAIT_S >= 1 && FSDPKIT_FORM_P_WAIT_S <= 3600 )) || refuse wait_s "is $FSDPKIT_FORM_P_WAIT_S" 'a whole number from 1 to 3600'
+export FSDPKIT_FORM_P_WAIT_S
+check FSDPKIT_FORM_P_SHARE share 'a number from 0.25 to 1.5' 20 '(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?'
+scaled "$FSDPKIT_FORM_P_SHARE"
+(( millionths >= 250000 && millionths <= 1500000 )) || refuse share "is $FSDPKIT_FORM_P_SHARE" 'a number from 0.25 to 1.5'
+export FSDPKIT_FORM_P_SHARE
+check FSDPKIT_FORM_P_TAG tag 'text that matches [a-z]{1,8}(-\d{1,3})?' 1000 '([a-z]){1,8}((-([0-9]){1,3}))?'
+export FSDPKIT_FORM_P_TAG
+check FSDPKIT_FORM_P_MODE mode 'one of fast, very slow' 1000 '.*'
+case $FSDPKIT_FORM_P_MODE in
+    fast | 'very slow') ;;
+    *) refuse mode "is $FSDPKIT_FORM_P_MODE" 'one of fast, very slow' ;;
+esac
+export FSDPKIT_FORM_P_MODE
+export FSDPKIT_FORM_NODES=${SLURM_JOB_NUM_NODES-}    # what Slurm gave, whatever was asked for
+check FSDPKIT_FORM_NODES Nodes 'a job that Slurm has started' 5 '[1-9][0-9]*'
+(( FSDPKIT_FORM_NODES >= 1 && FSDPKIT_FORM_NODES <= 4 )) || refuse Nodes "are $FSDPKIT_FORM_NODES" '1 to 4 nodes'
+
+# ---- The run's directory, as `fsdpkit submit` makes it -------------------------------------------
+[[ ${SLURM_JOB_ID-} =~ ^[0-9]{1,18}$ ]] || refuse Job "has no number" 'a job of Slurm'
+case $PWD in
+    *[\"\\[:cntrl:]]*) refuse Directory "is $(printf '%q' "$PWD")" 'no quotes, no backslashes' ;;
+esac
+if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM_SCRIPT; fi
+[[ -f $FSDPKIT_FORM_SCRIPT ]] || refuse 'Training script' "is no file: $FSDPKIT_FORM_SCRIPT" \
+    'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front'
+export FSDPKIT_FORM_RUN_ID=train-$SLURM_JOB_ID
+export FSDPKIT_FORM_RUN_DIR=$PWD/runs/$FSDPKIT_FORM_RUN_ID
+words=
+for word in ${FSDPKIT_FORM_WORDS[@]+"${FSDPKIT_FORM_WORDS[@]}"}; do words+="${words:+, }\"$word\""; done
+write_files() (    # only checked values and Slurm's own numbers are expanded in it
+    umask 077
+    mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" && [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
+    cat > "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" <<JOB || return
+{"schema": "fsdpkit.job/1", "name": "train", "entry": "${FSDPKIT_FORM_SCRIPT}", "resources": {"nodes": ${FSDPKIT_FORM_NODES}, "gpus": 4, "time": "04:00:00", "cpus_per_gpu": null, "memory": null, "partition": "long", "qos": null, "constraint": null, "reservation": null, "nodelist": null, "exclude": null, "exclusive": false, "spare": 0}, "description": "", "template": "small", "args": [$words], "environment": {"modules": null, "conda": null, "venv": "${FSDPKIT_FORM_ENVIRONMENT}", "container": null, "variables": {}}, "parameters": {"wait_s": ${FSDPKIT_FORM_P_WAIT_S}, "share": ${FSDPKIT_FORM_P_SHARE}, "tag": $(json FSDPKIT_FORM_P_TAG), "mode": "${FSDPKIT_FORM_P_MODE}"}, "launch": {"warm": "auto", "check": true, "preload": []}, "retry": {"on_time_limit": "requeue", "on_preemption": "requeue", "on_node_failure": "restart", "on_crash": "restart", "on_hang": "restart", "on_out_of_memory": "stop", "restarts": 3, "requeues": 3, "backoff_s": 5.0, "hang_s": 600, "lost_s": 30, "avoid_node_h": 6.0}, "notify": {"mail": null, "command": [], "on": ["end", "failure", "requeue"], "limit_s": 20}}
+JOB
+    mv "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" "$FSDPKIT_FORM_RUN_DIR/job.json" || return
+    FSDPKIT_FORM_JOB_SHA256=$(sha256sum < "$FSDPKIT_FORM_RUN_DIR/job.json") || return
+    if [[ -e $FSDPKIT_FORM_RUN_DIR/run.json ]]; then return 0; fi    # queued again
+    cat "${BASH_SOURCE[0]}" > "$FSDPKIT_FORM_RUN_DIR/job.sbatch" || return
+    : > "$FSDPKIT_FORM_RUN_DIR/submitit/${SLURM_JOB_ID}_submitted.pkl" || return    # only looked for
+    cat > "$FSDPKIT_FORM_RUN_DIR/.run.json.$$" <<RUN || return
+{"schema": "fsdpkit.run/1", "id": "${FSDPKIT_FORM_RUN_ID}", "state": "submitted", "created_s": $(printf '%(%s)T' -1), "name": "train", "site": "heron", "kind": "slurm", "cluster": "heron", "job_id": "${SLURM_JOB_ID}", "nodes": ${FSDPKIT_FORM_NODES}, "ranks_per_node": 4, "work_dir": "${PWD}", "version": "0.0.0", "template": "small 1.0.0", "digests": {"template": "0000000000000000000000000000000000000000000000000000000000000000", "site": "0000000000000000000000000000000000000000000000000000000000000000", "job": "${FSDPKIT_FORM_JOB_SHA256%% *}"}}
+RUN
+    mv "$FSDPKIT_FORM_RUN_DIR/.run.json.$$" "$FSDPKIT_FORM_RUN_DIR/run.json"
+)
+write_files || refuse Directory "cannot be written: $PWD" 'one of your own, with space'
+FSDPKIT_FORM_JOB_SHA256=$(sha256sum < "$FSDPKIT_FORM_RUN_DIR/job.json") ||
+    refuse Directory "cannot be read: $PWD" 'one of your own'
+export FSDPKIT_FORM_JOB_SHA256=${FSDPKIT_FORM_JOB_SHA256%% *}
+RUN="$FSDPKIT_FORM_RUN_DIR"
+TAG="$FSDPKIT_FORM_P_TAG"
+MODE="$FSDPKIT_FORM_P_MODE"
+VIRTUAL_ENV="$FSDPKIT_FORM_ENVIRONMENT"
+PROGRAM=("$FSDPKIT_FORM_SCRIPT")
+PROGRAM+=("${FSDPKIT_FORM_WORDS[@]}")
+set -euo pipefail
+export TAG MODE SHARE=${FSDPKIT_FORM_P_SHARE} WAIT=${FSDPKIT_FORM_P_WAIT_S} RANKS=4
+export RUN SLURM_EXPORT_ENV=ALL
+trap 'touch "$RUN/stop-requested"' USR1
+status=0
+srun --nodes=${FSDPKIT_FORM_NODES} --ntasks-per-node=1 python3 "${PROGRAM[@]}" || status=$?
+exit "$status"

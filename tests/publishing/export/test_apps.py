@@ -1,0 +1,170 @@
+"""The apps themselves: golden ones for each release of a portal, read by the readers they are for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fsdpkit
+from fsdpkit.publishing.export import yaml_text
+from fsdpkit.publishing.export.build import PORTALS, RELEASES, App, Portal, build
+from fsdpkit.publishing.template_cases import sites
+from fsdpkit.publishing.template_named import open_template
+from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
+from tests.publishing.export import made, portals
+from tests.publishing.export.made import folder  # noqa: F401
+
+GOLDEN = Path(__file__).parent / "golden"
+"""Of the newest release each file; of an older one those that differ. Written anew with
+UPDATE_GOLDEN=1."""
+EVERY = [(portal, release) for portal in PORTALS for release in RELEASES[portal]]
+SEVERAL = ("ondemand", "project-manager")
+
+
+def app_of(folder: Path, portal: Portal, release: str) -> App:  # noqa: F811
+    clusters = ("heron", "egret") if portal in SEVERAL else ("heron",)
+    return made.app(folder, portal, *clusters, release=release)
+
+
+def neutral(app: App) -> dict[str, str]:
+    """Without what differs from one release of fsdpkit to the next."""
+    digests = {exported.template.sha256 for exported in app.exports}
+    found = {}
+    for name, text in app.files.items():
+        for digest in digests:
+            text = text.replace(digest, "0" * 64).replace(digest[:12], "0" * 12)
+        text = re.sub(r'"(site|job)": "[0-9a-f]{64}"', r'"\1": "' + "0" * 64 + '"', text)
+        text = text.replace(f'"version": "{fsdpkit.__version__}"', '"version": "0.0.0"')
+        text = re.sub(r"FSDPKIT-[0-9a-f]{16}", "FSDPKIT-" + "0" * 16, text)
+        found[name] = text.replace(f"fsdpkit {fsdpkit.__version__} ", "fsdpkit 0.0.0 ")
+    return found
+
+
+def golden_files(portal: Portal, release: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in (RELEASES[portal][-1], release):
+        root = GOLDEN / f"{portal}-{each}"
+        for path in root.rglob("*"):
+            if path.is_file():
+                found[path.relative_to(root).as_posix()] = path.read_text()
+    return found
+
+
+@pytest.mark.parametrize(("portal", "release"), EVERY[::-1])
+def test_each_release_gets_what_its_golden_app_holds(
+    folder: Path, portal: Portal, release: str  # noqa: F811
+) -> None:
+    files = neutral(app_of(folder, portal, release))
+    if os.environ.get("UPDATE_GOLDEN"):
+        newest = {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
+        for name, text in files.items():
+            if newest.get(name) != text:
+                path = GOLDEN / f"{portal}-{release}" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    assert files == golden_files(portal, release)
+
+
+def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -> None:  # noqa: F811
+    names = {"4.0": "bc_num_slots", "4.1": "bc_num_nodes", "4.2": "bc_num_nodes"}
+    for release, name in names.items():
+        files = app_of(folder, "project-manager", release).files
+        forms = [text for path, text in files.items() if path.endswith("/form.yml")]
+        assert len(forms) == 2
+        for form in forms:
+            read = yaml.safe_load(form)["form"]
+            assert [key for key in read if key in names.values()] == [name]
+
+
+def documents(folder: Path) -> Iterator[tuple[str, str]]:  # noqa: F811
+    for portal in PORTALS:
+        for name, text in app_of(folder, portal, RELEASES[portal][-1]).files.items():
+            if name.endswith(".yml"):
+                yield f"{portal}: {name}", text
+
+
+@portals.needs_ruby
+def test_ruby_and_python_read_the_same_from_every_yaml_file(folder: Path) -> None:  # noqa: F811
+    found = list(documents(folder))
+    read = portals.in_ruby("read", None, [text for _, text in found])
+    assert len(found) == 8
+    for (name, text), ruby in zip(found, read, strict=True):
+        assert yaml.safe_load(text) == ruby, name
+
+
+RECORD = {
+    "no": "no",
+    "1:30": ["1:30", "~", "null", "=", "%x", "@y", "`z`", "- a", "a: b", "#c", "é\u202e", "", " "],
+    "block": "first\n  indented: %>\n\n# no comment\n",
+    "odd block": "ends without a line break\nindeed",
+    "tabs": "a\tb\n\x1bc\n",
+    "deep": {"a": {"b": [["x", {"data-max": 1, "data-option": False}], [1.5, None]]}},
+    "empty": {},
+}
+
+
+@portals.needs_ruby
+def test_no_text_is_read_as_anything_else() -> None:
+    text = yaml_text.document(RECORD)
+    assert yaml.safe_load(text) == RECORD
+    assert portals.in_ruby("read", None, [text]) == [RECORD]
+
+
+def test_every_packaged_profile_can_be_exported_to_every_portal() -> None:
+    """By each portal's rules, or for a reason that names what stands in the way."""
+    template = open_template("torchrun")
+    found, broken = sites()
+    assert not broken
+    slurm = [site for site in found if site.profile.kind == "slurm"]
+    assert len(slurm) > 20
+    for site in slurm:
+        for portal in PORTALS:
+            assert build(template, [(site, "cluster")], portal).files["README.md"]
+
+
+@pytest.mark.skipif(not has_shellcheck(), reason="there is no shellcheck here")
+@pytest.mark.parametrize("python", ["venv", "conda"])
+def test_shellcheck_and_bash_find_nothing_in_an_exported_script(python: str) -> None:
+    (site,), _ = sites(["osc-cardinal"])
+    app = build(open_template("torchrun"), [(site, "cardinal")], "project-manager", python=python)
+    script = app.files["train-cardinal.sh"]
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    complaints = [c for (c) in shellcheck([script]) if "SC2086" not in str(c)]
+    assert complaints == []  # but that a checked number stands without quotes
+
+
+@pytest.mark.skipif(portals.RUBY is None, reason="no ruby here")
+def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:  # noqa: F811
+    """And says what the form said, to the checks; what says nothing leaves no line."""
+    app = made.app(folder, "open-composer")
+    root = made.on_disk(app, folder)
+    said = portals.open_composer_defaults(root) | {"environment": "/opt/env", "account": ""}
+    script = portals.filled_in(root, said)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    directives = [line for line in script.split("\n") if line.startswith("#SBATCH")]
+    assert directives == [
+        *("#SBATCH --job-name=train", "#SBATCH --partition=long", "#SBATCH --ntasks-per-node=1"),
+        *("#SBATCH --cpus-per-task=64", "#SBATCH --gpus-per-node=4", "#SBATCH --open-mode=append"),
+        *("#SBATCH --signal=B:USR1@120", "#SBATCH --nodes=2", "#SBATCH --time=4:00:00"),
+    ]
+    inputs = script.split("# ---- What the form says")[0]
+    values = {field.variable: field for field in app.exports[0].fields}
+    shown = "; ".join(f'printf "{name}=%q\\n" "${name}"' for name in values)
+    done = subprocess.run(["bash"], input=inputs + shown, text=True, capture_output=True, check=True)
+    told = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert told == {
+        "FSDPKIT_FORM_SCRIPT": "train.py",
+        "FSDPKIT_FORM_ARGUMENTS": "''",
+        "FSDPKIT_FORM_ENVIRONMENT": "/opt/env",
+        "FSDPKIT_FORM_GPUS": "4",
+        "FSDPKIT_FORM_P_WAIT_S": "60",
+        "FSDPKIT_FORM_P_SHARE": "0.5",
+        "FSDPKIT_FORM_P_TAG": "plain",
+        "FSDPKIT_FORM_P_MODE": "fast",
+    }

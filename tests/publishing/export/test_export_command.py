@@ -1,0 +1,255 @@
+"""`fsdpkit template export`: what it writes, over what, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import ConfigError, NotFoundError, RenderError, StorageError, UsageError
+from fsdpkit.publishing.export.writing import RECORD, write
+from tests.publishing.called import Call, answer
+from tests.publishing.called import call as call
+from tests.publishing.export import made
+
+APP = ("--to", "ondemand", "--cluster", "osc-cardinal")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_it_writes_the_app_and_says_how_to_install_it(call: Call, tmp_path: Path) -> None:
+    done = call("template", "export", "torchrun", *APP, "--output", "app")
+    assert done.exit_code == 0
+    assert done.stdout == f"{tmp_path / 'app'}\n"
+    assert "README.md" in done.stderr
+    assert "not asked for: parameters.preflight: the script differs for yes and no" in done.stderr
+    assert set(tree(tmp_path / "app")) == {
+        *("manifest.yml", "form.yml", "submit.yml.erb", "view.html.erb", "README.md"),
+        *("CHECKLIST.md", "template/before.sh.erb", "template/script-cardinal.sh", RECORD),
+    }
+    assert os.access(tmp_path / "app" / "template" / "script-cardinal.sh", os.X_OK)
+    readme = (tmp_path / "app" / "README.md").read_text()
+    assert "exit status 65" in readme
+    assert max(map(len, readme.splitlines())) < 130
+
+
+def test_its_json_says_what_the_form_asks_for(call: Call, tmp_path: Path) -> None:
+    words = ("--to", "project-manager", "--cluster", "osc-cardinal=ood-one", "--release", "4.0")
+    told = answer(call("template", "export", "torchrun", *words, "--output", "a", "--json"))
+    assert (told["to"], told["release"], told["template"]) == ("project-manager", "4.0", "torchrun")
+    assert told["dir"] == str(tmp_path / "a")
+    (cluster,) = told["clusters"]
+    assert (cluster["site"], cluster["name"]) == ("osc-cardinal", "ood-one")
+    assert cluster["places"] == ["gpu:4"]
+    assert "FSDPKIT_FORM_SCRIPT" in cluster["fields"]
+    assert cluster["fixed"]["gpus"] == "the portal cannot ask for GPUs: 4 per node"
+    assert sorted({*told["files"], RECORD}) == sorted(tree(tmp_path / "a"))
+
+
+def test_an_app_for_several_clusters_has_a_script_for_each(call: Call, tmp_path: Path) -> None:
+    both = ("--to", "ondemand", "--cluster", "osc-cardinal", "--cluster", "osc-pitzer=pitzer")
+    assert call("template", "export", "torchrun", *both, "--output", "app").exit_code == 0
+    form = (tmp_path / "app" / "form.yml").read_text()
+    assert 'cluster: ["cardinal", "pitzer"]' in form
+    assert '"data-option-for-cluster-pitzer": false' in form
+    scripts = {path.name for path in (tmp_path / "app" / "template").glob("*.sh")}
+    assert scripts == {"script-cardinal.sh", "script-pitzer.sh"}
+
+
+def test_a_job_decides_what_the_form_begins_with(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "mine.toml").write_text(
+        'schema = "fsdpkit.job/1"\nname = "mine"\nentry = "mine.py"\nargs = ["--lr", "1e-4"]\n'
+        '[resources]\nnodes = 3\ngpus = 2\ntime = "09:30:00"\n'
+        '[environment]\nconda = "torch-2"\n[parameters]\nwait_s = 90\n'
+        '[notify]\nmail = "ann@example.org"\n[training]\nepochs = 2\n'
+    )
+    words = (*APP, "--job", "mine.toml", "--output", "app")
+    done = call("template", "export", "torchrun", *words)
+    assert done.exit_code == 0
+    assert "not asked for: notify" in done.stderr
+    form = (tmp_path / "app" / "form.yml").read_text()
+    for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', "value: 90"):
+        assert said in form
+    assert 'value: "cardinal:gpu:2"' in form
+    for name, value in (("fsdpkit_nodes", 3), ("bc_num_hours", 9)):
+        assert f"value: {value}\n" in form.split(f"  {name}:\n")[1][:120]
+    script = (tmp_path / "app" / "template" / "script-cardinal.sh").read_text()
+    assert "ann@example.org" not in "".join(map(str, tree(tmp_path / "app").values()))
+    assert '"training": {' in script
+    assert 'FSDPKIT_FORM_WORDS=(--job "$FSDPKIT_FORM_RUN_DIR/job.json"' in script
+    assert 'CONDA_ENV="$FSDPKIT_FORM_ENVIRONMENT"' in script
+
+
+def test_the_same_again_replaces_it_and_what_is_no_longer_made_goes(
+    call: Call, tmp_path: Path
+) -> None:
+    both = ("--to", "ondemand", "--cluster", "osc-cardinal", "--cluster", "osc-pitzer=pitzer")
+    assert call("template", "export", "torchrun", *both, "--output", "app").exit_code == 0
+    assert call("template", "export", "torchrun", *APP, "--output", "app").exit_code == 0
+    assert call("template", "export", "torchrun", *APP, "--output", "fresh").exit_code == 0
+    assert tree(tmp_path / "app") == tree(tmp_path / "fresh")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["app", "fresh"]
+
+
+def test_what_was_changed_by_hand_is_replaced_only_with_force(call: Call, tmp_path: Path) -> None:
+    words = ("template", "export", "torchrun", *APP, "--output", "app")
+    assert call(*words).exit_code == 0
+    form = tmp_path / "app" / "form.yml"
+    sound = form.read_text()
+    form.write_text(sound + "# mine\n")
+    refused = call(*words)
+    assert refused.exit_code == UsageError.exit_code
+    assert "form.yml was changed since it was exported" in str(refused.exception)
+    assert "--force" in str(refused.exception)
+    assert form.read_text() == sound + "# mine\n"
+    assert call(*words, "--force").exit_code == 0
+    assert form.read_text() == sound
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize("what", ["file", "directory", "link", "link inside", "other", "forged"])
+def test_nothing_else_is_ever_replaced(
+    call: Call, tmp_path: Path, what: str, force: list[str]
+) -> None:
+    app = tmp_path / "app"
+    if what == "file":
+        app.write_text("mine")
+    elif what == "link":
+        (tmp_path / "real").mkdir()
+        app.symlink_to("real")
+    else:
+        app.mkdir()
+        if what == "directory":
+            (app / "thesis.tex").write_text("mine")
+        elif what == "other":
+            assert call("template", "export", "torchrun", *APP, "--output", "app").exit_code == 0
+            (app / "notes.txt").write_text("mine")
+        elif what == "forged":
+            (app / RECORD).write_text("{")
+            (app / "form.yml").write_text("mine")
+        else:
+            (app / "form.yml").symlink_to("/etc/passwd")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    done = call("template", "export", "torchrun", *APP, "--output", "app", *force)
+    assert done.exit_code == UsageError.exit_code
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("output", [".", "..", "/"])
+def test_the_directory_one_is_in_is_not_replaced(call: Call, output: str) -> None:
+    done = call("template", "export", "torchrun", *APP, "--output", output)
+    assert done.exit_code == UsageError.exit_code
+    assert "holds the directory you are in" in str(done.exception)
+
+
+def test_a_failure_halfway_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"portal": "ondemand", "release": "4.2", "template": "x"}
+    write({"a": "old\n", "b/c": "old\n"}, tmp_path / "app", **about)
+    old = tree(tmp_path / "app")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write({"a": "new\n"}, tmp_path / "app", **about)
+    assert tree(tmp_path / "app") == old
+    assert [path.name for path in tmp_path.iterdir()] == ["app"]
+
+
+def test_where_nobody_may_write_is_said(call: Call, tmp_path: Path) -> None:
+    done = call("template", "export", "torchrun", *APP, "--output", "/proc/none/app")
+    assert done.exit_code == StorageError.exit_code
+    assert "/proc/none" in str(done.exception)
+
+
+REFUSED = [
+    (("--to", "ondemand", "--cluster", "local"), ConfigError, "is no Slurm cluster"),
+    (("--to", "ondemand", "--cluster", "nowhere"), NotFoundError, "nowhere"),
+    (("--to", "open-composer", "--cluster", "osc-pitzer", "--cluster", "osc-ascend"), UsageError, "one cluster"),
+    (("--to", "ondemand", "--cluster", "osc-pitzer", "--cluster", "osc-ascend=pitzer"), UsageError, "two clusters are called"),
+    (("--to", "ondemand", "--cluster", "osc-pitzer=../x"), UsageError, "the portal's name of the cluster"),
+    (("--to", "ondemand", "--cluster", "osc-pitzer=$(id)"), UsageError, "the portal's name of the cluster"),
+    (("--to", "ondemand", "--cluster", "osc-pitzer", "--release", "3.1"), UsageError, "knows the releases 4.0, 4.1, 4.2"),
+    (("--to", "open-composer", "--cluster", "osc-pitzer", "--release", "4.2"), UsageError, "knows the releases 2.0"),
+    (("--to", "ondemand", "--cluster", "osc-pitzer", "--job", "none"), NotFoundError, "none"),
+]
+
+
+@pytest.mark.parametrize(("words", "error", "told"), REFUSED)
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
+    call: Call, tmp_path: Path, words: tuple[str, ...], error: type[Exception], told: str
+) -> None:
+    done = call("template", "export", "torchrun", *words, "--output", "app")
+    assert isinstance(done.exception, error)
+    assert done.exit_code == error.exit_code  # type: ignore[attr-defined]
+    assert told in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_template_that_decides_by_what_only_the_form_knows_is_refused(
+    call: Call, tmp_path: Path
+) -> None:
+    script = made.SCRIPT.replace("{% if job.args %}", '{% if job.entry == "a.py" %}')
+    made.template(tmp_path, script)
+    done = call("template", "export", "./small", *APP, "--output", "app")
+    assert isinstance(done.exception, RenderError)
+    assert "the script decides by job.entry, which only the form will say" in str(done.exception)
+
+
+def test_a_template_that_decides_by_a_parameter_keeps_that_one_fixed(
+    call: Call, tmp_path: Path
+) -> None:
+    script = made.SCRIPT.replace("set -euo", "{% if parameters.wait_s > 100 %}\nsleep 1\n{% endif %}\nset -euo")
+    made.template(tmp_path, script)
+    words = ("template", "export", "./small", *APP, "--output", "app", "--json")
+    (cluster,) = answer(call(*words))["clusters"]
+    assert cluster["fixed"]["parameters.wait_s"] == "the script decides by it: 60"
+    assert "FSDPKIT_FORM_P_WAIT_S" not in cluster["fields"]
+    assert "WAIT=60 " in (tmp_path / "app" / "template" / "script-cardinal.sh").read_text()
+
+
+def test_two_hundred_parameters_and_five_thousand_nodes(call: Call, tmp_path: Path) -> None:
+    one = '[parameters.{}]\ntype = "int"\ndefault = 1\nminimum = 0\nmaximum = 9\nhelp = "x"\n'
+    names = [f"value_{number}" for number in range(200)]
+    manifest = made.MANIFEST + "".join(map(one.format, names))
+    uses = " ".join(f"{name}={{{{ parameters.{name} }}}}" for name in names)
+    made.template(tmp_path, made.SCRIPT.replace("set -euo", f"export {uses}\nset -euo"), manifest)
+    (tmp_path / "vast.toml").write_text(
+        'schema = "fsdpkit.site/1"\ntitle = "Vast"\n[node_types.n]\ngpus = 8\nnodes = 5000\n'
+        '[partitions.all]\nnode_type = "n"\nmax_node_hours = 20000.0\nmax_time = "7-00:00:00"\n'
+    )
+    for portal in ("ondemand", "open-composer"):
+        words = ("--to", portal, "--cluster", "./vast.toml=vast", "--output", portal)
+        told = answer(call("template", "export", "./small", *words, "--json"))
+        assert len(told["clusters"][0]["fields"]) > 200
+        assert len(told["clusters"][0]["places"]) == 8
+
+
+def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> None:
+    """A title, a description and a partition with markup, quotes and commands in them."""
+    hostile = "<script>x</script> \"'`$(id)` %> <%= 1 %> #{x}"
+    (tmp_path / "odd.toml").write_text(
+        f'schema = "fsdpkit.site/1"\ntitle = {json.dumps(hostile)}\n'
+        '[node_types.n]\ngpus = 2\n[partitions."it\'s $(id) %>"]\nnode_type = "n"\n'
+    )
+    manifest = made.MANIFEST.replace('"One process a node."', json.dumps(hostile))
+    made.template(tmp_path, manifest=manifest)
+    words = ("--cluster", "./odd.toml=odd", "--output", "app")
+    assert call("template", "export", "./small", "--to", "ondemand", *words).exit_code == 0
+    submit = (tmp_path / "app" / "submit.yml.erb").read_text()
+    assert submit.count("%>") == submit.count("<%") == 2
+    assert "<script>" not in (tmp_path / "app" / "README.md").read_text()
+    refused = call("template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc")
+    assert "Open Composer cannot hand on" in str(refused.exception)

@@ -1,0 +1,342 @@
+"""Whatever a form's field says: it is one of the values that are allowed, or the job ends with status
+65 and a sentence, and nothing of it was run.
+
+The script's own checks are held to Python's reading of what is allowed, in real bash; the Ruby that
+portals run before they submit is held to the same, in real Ruby.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpkit.publishing.export.checks import check_lines
+from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.script import Exported
+from tests.publishing.export import made, portals
+from tests.publishing.export.made import folder  # noqa: F401
+from tests.rendering.hostile_strings import PIECES
+
+REFUSED = 65
+HOSTILE = (
+    *(
+        "",
+        " ",
+        "  ",
+        "-x",
+        "--flag",
+        "--wrap=id",
+        "-",
+        "--",
+        "'",
+        '"',
+        "`touch gotcha`",
+        "\\",
+        "\\n",
+    ),
+    *(
+        "$(touch gotcha)",
+        "${IFS}",
+        "$((1+1))",
+        "a;touch gotcha",
+        "a|touch gotcha",
+        "a&touch gotcha",
+    ),
+    *(
+        "a\ntouch gotcha",
+        "a\r\nb",
+        "a\tb",
+        "\x1b[31mred\x1b[0m",
+        "\x07",
+        "\x7f",
+        "a\x0bb",
+        ">gotcha",
+    ),
+    *(
+        "x" * 10_000,
+        "9" * 10_000,
+        "a " * 5_000,
+        "../../etc/passwd",
+        "..",
+        "/",
+        "/../..",
+        "~",
+        "~root",
+    ),
+    *("é", "日本", "\u202eevil", "\u00a0", "\ufeff", "٤", "１", "𝕏", "e\u0301", "/tmp/é.py"),
+    *("0", "1", "-1", "+1", "01", "007", "1e3", "1E3", "0x10", "1_000", "1.5", "1.", ".5", "1,5"),
+    *("nan", "inf", "-inf", "NaN", "1 2", " 1", "1 ", "1\n", "99999999999999999999", "2147483648"),
+    *(
+        "3600",
+        "3601",
+        "0.25",
+        "0.249999",
+        "0.2499999",
+        "1.5",
+        "1.500001",
+        "1.0000000",
+        "0.3000000001",
+    ),
+    *(
+        "a[$(touch gotcha)]",
+        "x[0]",
+        "RANDOM",
+        "SECONDS",
+        "FSDPKIT_FORM_NODES",
+        "%n",
+        "%s%s%s",
+        "%>",
+    ),
+    *("*", "?", "[a-z]", "{a,b}", "!!", "#", "a#b", "#{place}", "#{`touch gotcha`}", "<%= 1 %>"),
+    *(
+        "train.py",
+        "a/b.py",
+        "a//b.py",
+        "a.py ",
+        "a.pyc",
+        "-a.py",
+        "./-a.py",
+        "a b.py",
+        ".py",
+        "/.py",
+    ),
+    *("/opt/env", "/opt/env/", "/opt/my env", "opt/env", "torch", "--epochs 2", "a=b c,d", "a  b"),
+    *(
+        "plain",
+        "fast-007",
+        "fast-1234",
+        "Fast",
+        "fast",
+        "very slow",
+        "very  slow",
+        "slow",
+        "fast\n",
+    ),
+    *("true", "null", "no", "~/x.py", "&a", "*a", "!ruby/object:Object {}", "---", "- a", "{a: b}"),
+)
+NUL = "a\0b"
+"""Only where a portal hands texts on; no variable of an environment can hold it."""
+
+
+def drawn(count: int) -> list[str]:
+    """Texts put together from what means something to a shell, always the same ones."""
+    dice = random.Random(20261124)
+    return ["".join(dice.choices(PIECES, k=dice.randint(1, 6))) for _ in range(count)]
+
+
+def allowed(field: Field, text: str) -> bool:
+    """Python's reading of what the field may say."""
+    if text == "" or not (text.isascii() and text.isprintable()):
+        return text == "" and field.may_be_empty
+    if field.kind == "choice":
+        return text in field.choices
+    if not field.allows(text):
+        return False
+    return field.low is None or field.high is None or field.low <= float(text) <= field.high
+
+
+def good_values(fields: tuple[Field, ...]) -> dict[str, str]:
+    filled = {"directory": "/", "environment": "/opt/env"}
+    return {field.key: str(filled.get(field.key, field.default)) for field in fields}
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path) -> Exported:  # noqa: F811
+    return made.app(folder, "ondemand").exports[0]
+
+
+ONE_CASE = """\
+for case in cases/*; do
+    (
+        unset -v hostile; IFS= read -r -d '' hostile < "$case/value" || true
+        IFS= read -r name < "$case/variable"
+        export "$name=$hostile"
+        SLURM_JOB_NUM_NODES=2
+        source ./checks.sh
+        printf 'ALLOWED ' ; printf '%s' "${FSDPKIT_FORM_WORDS[*]}"
+    ) > "$case/out" 2> "$case/err"
+    echo $? > "$case/status"
+done
+"""
+
+
+def test_the_scripts_own_checks_let_nothing_through_but_what_is_allowed(
+    exported: Exported, tmp_path: Path
+) -> None:
+    (tmp_path / "checks.sh").write_text(check_lines(exported.fields, 1, 64))
+    (tmp_path / "cases").mkdir()
+    cases = [(field, text) for field in exported.fields for text in (*HOSTILE, *drawn(20))]
+    for number, (field, text) in enumerate(cases):
+        case = tmp_path / "cases" / f"{number:05}"
+        case.mkdir()
+        (case / "variable").write_text(f"{field.variable}\n")
+        (case / "value").write_bytes(text.encode())
+    good = {field.variable: good_values(exported.fields)[field.key] for field in exported.fields}
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = subprocess.run(
+        ["bash", "-p", "-c", ONE_CASE],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **good},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0
+    wrong = []
+    for number, (field, text) in enumerate(cases):
+        case = tmp_path / "cases" / f"{number:05}"
+        status = int((case / "status").read_text())
+        out, err = (case / "out").read_text(), (case / "err").read_text(errors="replace")
+        if allowed(field, text) and not (field.key == "directory" and not Path(text).is_dir()):
+            ok = status == 0 and out.startswith("ALLOWED ") and err == ""
+            if field.key == "arguments":
+                ok = ok and out == f"ALLOWED {text}"
+        else:
+            ok = status == REFUSED and out == "" and err.startswith("fsdpkit: the form: ")
+            ok = ok and f": {field.label}: " in err and "; allowed: " in err
+            ok = (
+                ok and all(char.isprintable() for char in err.removesuffix("\n")) and len(err) < 900
+            )
+        if not ok:
+            wrong.append((field.key, text[:80], status, out[:80], err[:200]))
+    assert wrong == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == before, "something was run"
+
+
+def verdicts(answers: list[Any]) -> list[str | None]:
+    return [answer.get("error") for answer in answers]
+
+
+def forms(
+    fields: tuple[Field, ...], good: dict[str, Any], name: Any
+) -> list[tuple[Field, str, Any]]:
+    texts = (*HOSTILE, *drawn(10), NUL)
+    return [
+        (field, text, {**good, name(field): text})
+        for field in fields
+        if field.key != "gpus"
+        for text in texts
+    ]
+
+
+def assert_refused_alike(cases: list[tuple[Field, str, Any]], errors: list[str | None]) -> None:
+    for (field, text, _), error in zip(cases, errors, strict=True):
+        # A pattern of a template's own is left to the script.
+        own = field.key.startswith("p_") and field.kind == "text"
+        good = field.may_be_empty if text == "" else text.isascii() and text.isprintable()
+        good = good and len(text) <= field.longest if own else allowed(field, text)
+        assert (error is None) == good, (field.key, text[:80], error)
+        if error is not None:
+            assert error.startswith(f"{field.label}: "), error
+            assert "; allowed: " in error
+            assert error.isprintable()
+            assert len(error) < 900
+
+
+@portals.needs_ruby
+def test_ondemands_server_refuses_the_same_before_it_submits(
+    folder: Path,
+    exported: Exported,  # noqa: F811
+) -> None:
+    root = made.on_disk(made.app(folder, "ondemand"), folder)
+    good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
+    good |= {f"fsdpkit_{key}": text for key, text in good_values(exported.fields).items()}
+    cases = forms(exported.fields, good, lambda field: f"fsdpkit_{field.key}")
+    answers = portals.in_ruby("batch-connect", root, [form for _, _, form in cases])
+    assert_refused_alike(cases, verdicts(answers))
+
+
+@portals.needs_ruby
+def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
+    folder: Path,  # noqa: F811
+) -> None:
+    app = made.app(folder, "open-composer")
+    root, fields = made.on_disk(app, folder), app.exports[0].fields
+    good = portals.open_composer_defaults(root) | {"account": "pas1234", **good_values(fields)}
+    cases = forms(fields, good, lambda field: field.key)
+    answers = portals.in_ruby("open-composer", root, [form for _, _, form in cases])
+    assert_refused_alike(cases, verdicts(answers))
+
+
+PLACES = (
+    ("fsdpkit_place", "heron:long:5", "Partition and GPUs: is"),
+    ("fsdpkit_place", "long:4", "Partition and GPUs: is"),
+    ("fsdpkit_place", "$(id)", "Partition and GPUs: is"),
+    ("fsdpkit_place", "", "Partition and GPUs: is empty"),
+    ("cluster", "egret", 'Partition and GPUs: is not on the cluster "egret"'),
+    ("cluster", "$(id)", "Partition and GPUs: is not on the cluster"),
+    ("fsdpkit_nodes", "0", "Nodes: is"),
+    ("fsdpkit_nodes", "-1", "Nodes: is"),
+    ("fsdpkit_nodes", "1e3", "Nodes: is"),
+    ("fsdpkit_nodes", "02", "Nodes: is"),
+    ("fsdpkit_nodes", "5", "Nodes: are 5; allowed there: 1 to 4"),
+    ("fsdpkit_nodes", "65", "Nodes: is"),
+    ("fsdpkit_nodes", "9" * 10_000, "Nodes: has 10000 characters"),
+    ("bc_num_hours", "13", "Hours: are 13; allowed there: 1 to 12"),
+    ("bc_num_hours", "0", "Hours: is"),
+    ("bc_num_hours", "4.5", "Hours: is"),
+    ("auto_accounts", "", "Account: is empty"),
+    ("auto_accounts", "--wrap=id", "Account: is"),
+    ("auto_accounts", "a b", "Account: is"),
+)
+
+
+@portals.needs_ruby
+def test_what_slurm_is_told_is_within_the_limits_of_the_place(
+    folder: Path,
+    exported: Exported,  # noqa: F811
+) -> None:
+    root = made.on_disk(made.app(folder, "ondemand"), folder)
+    good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
+    good |= {f"fsdpkit_{key}": text for key, text in good_values(exported.fields).items()}
+    good |= {"fsdpkit_place": "heron:long:4", "fsdpkit_nodes": "4", "bc_num_hours": "12"}
+    single = {**good, "fsdpkit_nodes": "1", "bc_num_hours": "48"}
+    changed = [{**good, name: text} for name, text, _ in PLACES]
+    answers = portals.in_ruby("batch-connect", root, [good, single, *changed])
+    assert answers[0]["submit"] == {
+        "batch_connect": {"template": "basic"},
+        "script": {
+            "native": [
+                *("--partition=long", "--ntasks-per-node=1", "--cpus-per-task=64"),
+                *("--gpus-per-node=4", "--open-mode=append", "--signal=B:USR1@120", "--nodes=4"),
+            ],
+            "wall_time": 12 * 3600,
+            "accounting_id": "pas1234",
+        },
+    }
+    assert answers[1]["submit"]["script"]["wall_time"] == 48 * 3600
+    for (name, text, told), answer in zip(PLACES, answers[2:], strict=True):
+        assert str(answer.get("error")).startswith(told), (name, text, answer)
+
+
+@portals.needs_ruby
+@pytest.mark.parametrize("name", ["_script_location", "_script_1", "_script_2"])
+def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str) -> None:  # noqa: F811
+    """Its sbatch command is one text, in which a job's name would be read by a shell."""
+    app = made.app(folder, "open-composer")
+    root = made.on_disk(app, folder)
+    good = portals.open_composer_defaults(root) | {"account": "pas1234"}
+    good |= good_values(app.exports[0].fields)
+    texts = ["x; touch gotcha", "$(id)", "a b", "-x", "a\nb", "'", "x" * 10_000]
+    answers = portals.in_ruby("open-composer", root, [good, *({**good, name: t} for t in texts)])
+    assert answers[0] == {"error": None}
+    assert all(answer["error"] for answer in answers[1:]), answers
+
+
+def test_a_pattern_with_quotes_reaches_job_json_as_json(exported: Exported, tmp_path: Path) -> None:
+    """A template may allow what it likes; the record stays one that can be read."""
+    (tag,) = (field for field in exported.fields if field.key == "p_tag")
+    free = replace(tag, pattern=".*")
+    script = check_lines([free], 1, 64) + "json FSDPKIT_FORM_P_TAG\n"
+    text = 'it\'s "$(id)" \\ `x` \\" %s'
+    env = {"FSDPKIT_FORM_P_TAG": text, "SLURM_JOB_NUM_NODES": "1"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == text

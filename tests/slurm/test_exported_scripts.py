@@ -1,0 +1,154 @@
+"""Exported apps on a real Slurm, submitted as their portals do: with `--export=NONE` or the form's
+variables alone, and by a user who has nothing of fsdpkit on PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.config.site import load_site
+from fsdpkit.config.job import load_job
+from fsdpkit.publishing.export.build import PORTALS, Portal, build
+from fsdpkit.publishing.export.writing import write
+from fsdpkit.publishing.template_named import open_template
+from tests.publishing.export import portals
+from tests.publishing.export.portals import Submission
+from tests.slurm.conftest import USERS_LANE, Person, everything_said
+from tests.slurm_cluster import SlurmCluster
+
+pytestmark = [pytest.mark.slurm, USERS_LANE, portals.needs_ruby]
+
+WHO = """
+import os, sys
+leaked = sorted(name for name in os.environ if name.startswith("LEAK"))
+print(os.environ["RANK"], os.environ["WORLD_SIZE"], leaked, sys.argv[1:])
+"""
+JOB = """
+schema = "fsdpkit.job/1"
+name = "who"
+entry = "who.py"
+[resources]
+nodes = 2
+gpus = 1
+time = "01:00:00"
+[launch]
+warm = "off" # ranks without torch
+[retry]
+on_crash = "stop"
+"""
+
+
+@dataclass(frozen=True)
+class Office:
+    """Where apps lie, and who submits them."""
+
+    cluster: SlurmCluster
+    user: Person
+    apps: Path
+
+    def submit(self, portal: Portal, **said: str) -> tuple[str, Path]:
+        """The job's number and directory, of a form filled in with its defaults but for `said`."""
+        place = self.user.home / f"{portal}-{len(list(self.user.home.glob(f'{portal}-*')))}"
+        session = self.user.session
+        assert session is not None
+        place.mkdir()
+        (place / "who.py").write_text(WHO)
+        made = self.submission(portal, place, said)
+        for name, text in {"job.sh": made.script, **made.files}.items():
+            (place / name).write_text(text)
+        for path in (place, *place.iterdir()):
+            os.chown(path, session.user.id, session.user.id)
+        stdin = [] if "job.sh" in made.argv else ["<", "job.sh"]
+        words = " ".join([shlex.join(["sbatch", "--parsable", *made.argv]), *stdin])
+        env = {**session.env(), **made.env, "LEAKED": "from the web server"}
+        done = session.run(["bash", "-c", words], cwd=place, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), place
+
+    def submission(self, portal: Portal, place: Path, said: dict[str, str]) -> Submission:
+        app = self.apps / portal
+        shared = {"arguments": "--epochs 2 a=b", "environment": sys.prefix, **said}
+        if portal == "ondemand":
+            form = portals.batch_connect_defaults(app) | {"auto_accounts": "pas1234"}
+            form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place)}
+            form |= {f"fsdpkit_{key}": text for key, text in shared.items()}
+            return portals.batch_connect(app, form, place)
+        if portal == "project-manager":
+            form = portals.launcher_defaults(app) | {"auto_accounts": "pas1234"}
+            variable = "auto_environment_variable_FSDPKIT_FORM_"
+            form |= {f"{variable}{key.upper()}": text for key, text in shared.items()}
+            return portals.launcher(app, form, place)
+        if portal == "open-composer":
+            form = portals.open_composer_defaults(app) | {"account": "pas1234", **shared}
+            assert portals.in_ruby(portal, app, [form]) == [{"error": None}]
+            return portals.open_composer(app, form)
+        script = (app / "job.sh").read_text()
+        for key, text in shared.items():
+            name = f"FSDPKIT_FORM_{key.upper()}="
+            script, count = re.subn(
+                rf"(?m)^{name}.*$", lambda _, line=name + shlex.quote(text): line, script
+            )
+            assert count == 1
+        argv = ["-D", str(place), "-A", "pas1234", "--export", "NONE"]
+        return Submission(argv, script)
+
+
+@pytest.fixture(scope="module")
+def office(
+    shared_cluster: SlurmCluster, sam: Person, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Office]:
+    apps = tmp_path_factory.mktemp("apps")
+    (apps / "who.py").write_text(WHO)
+    (apps / "who.toml").write_text(JOB)
+    profile = sam.home / "centre" / "site" / "profiles" / "testbed.toml"
+    clusters = [(load_site(str(profile)), "testbed")]
+    job = load_job(str(apps / "who.toml")).spec
+    for portal in PORTALS:
+        app = build(open_template("torchrun"), clusters, portal, job=job)
+        write(app.files, apps / portal, portal=portal, release=app.release, template="torchrun")
+    yield Office(shared_cluster, sam, apps)
+    shared_cluster.run(["scancel", "--user=sam"])
+    shared_cluster.wait_idle()
+
+
+def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
+    """With the form's arguments, none of the web server's variables, and a run to read afterwards."""
+    jobs = {portal: office.submit(portal) for portal in PORTALS}
+    for portal, (job, place) in jobs.items():
+        ended = office.cluster.wait_job(job)
+        logs = [path for path in place.iterdir() if path.suffix in (".out", ".log")]
+        said = "".join(path.read_text() for path in logs)
+        said += "".join(map(everything_said, place.glob("runs/*")))
+        assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), f"{portal}: {said}"
+        (run,) = (place / "runs").iterdir()
+        assert run.name == f"who-{job}"
+        logs = sorted(run.glob("attempt-0/rank-*.out"))
+        told = [log.read_text().strip() for log in logs]
+        assert told == [f"{rank} 2 [] ['--epochs', '2', 'a=b']" for rank in (0, 1)], portal
+        status = json.loads(office.user.fsdpkit("status", str(run), "--json").stdout)
+        assert (status["phase"], status["error"]) == ("succeeded", None), status
+        assert office.user.fsdpkit("diagnose", str(run)).returncode == 0
+
+
+HOSTILE = "$(touch gotcha)`touch gotcha`;touch gotcha"
+
+
+def test_a_hostile_value_ends_the_job_before_anything_is_made(office: Office) -> None:
+    """Where no server stands before the script: its own checks, in the job."""
+    for portal in ("project-manager", "job-composer"):
+        job, place = office.submit(portal, arguments=HOSTILE)
+        ended = office.cluster.wait_job(job)
+        log = "".join(path.read_text() for path in place.glob("slurm-*.out"))
+        assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "65:0"), log
+        assert "fsdpkit: the form: Arguments: is " in log
+        assert "allowed: words of letters" in log
+        assert not (place / "runs").exists()
+        assert not (place / "gotcha").exists()
