@@ -99,6 +99,7 @@ INTERNAL: Group = {
     "FSDPKIT_ALLOW_LOOPBACK": "The head node may have a loopback address: the local cluster.",
     "FSDPKIT_CONTAINER": "Words that start the container.",
     "FSDPKIT_DEVICE": "`gpu`, `nvidia`, `amd` or `cpu`, by the job and the profile.",
+    "FSDPKIT_FORM_…": "A field of an Open OnDemand form, for the script that was exported for it.",
     "FSDPKIT_JOB_SHA256": "Digest of `job.json`; nodes believe no other.",
     "FSDPKIT_MIN_FREE_GB": "`parameters.min_free_gb`.",
     "FSDPKIT_NODES": "Number of nodes, without standby nodes.",
