@@ -41,7 +41,7 @@ def _tape(
     asked: Asked, settings: TrainingSettings, steps: int, kernels: Kernels, side: Side
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings)
+        build, vocabulary = of_model(asked.model, settings, asked.args)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
