@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import AFTERWARDS, WHAT, GroupedCommand, complete, grouped, wanted
+from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
 
 if TYPE_CHECKING:
     from fsdpkit.config.training import TrainingSettings
@@ -31,7 +31,8 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     return tuple(sorted({*counts}))
 
 
-@click.command("plan", cls=GroupedCommand)
+@click.command("plan", cls=WithTrainerArgs)
+@click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
 @wanted("sets")
 @grouped(
@@ -120,6 +121,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
 )
 @grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
+    args: tuple[str, ...],
     job: str | None,
     cluster: str | None,
     model: str | None,
@@ -146,7 +148,7 @@ def command(
       fsdpkit plan --gpu h100-80 --try training.sharding.activation_checkpointing=none,full
       fsdpkit plan --gpu a100-40 --most training.batch_size
       fsdpkit plan --gpu h100-80 --tune --nodes 1-8
-      fsdpkit plan --gpu 48 --model train.py:planned
+      fsdpkit plan --gpu 48 --model train.py:planned -- --batch 16
 
     One rank's training step runs here without values and without a GPU: seconds to a minute.
     Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not
@@ -175,7 +177,7 @@ def command(
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> Asked:
-        return asked(job, cluster, gpu, model, extra, options)
+        return asked(job, cluster, gpu, model, extra, options, args)
 
     by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
     if calibration:
@@ -213,8 +215,8 @@ def command(
     open_ended = one.fit in ("fits", "not known")
     better = [] if open_ended else list(plans.what_would_fit(ask, one.asked))
     own = model is not None
-    if not own or (args := args_alone(job, options)) is not None:
-        plans.keep(one, [sets for sets, _ in better], expected, args if own else None)
+    if not own or (told := args_alone(job, options, args)) is not None:
+        plans.keep(one, [sets for sets, _ in better], expected, told if own else None)
     if picture:
         from fsdpkit.planning.picture import draw
         from fsdpkit.runs.layout import write_atomically
@@ -242,6 +244,7 @@ def asked(
     model: str | None,
     extra: Sequence[str],
     options: dict[str, Any],
+    args: Sequence[str] = (),
 ) -> Asked:
     """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
     import msgspec
@@ -257,7 +260,7 @@ def asked(
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**{**options, "sets": (*options.get("sets", ()), *extra)})
-    loaded = load_job(job, options=said.options, sets=said.sets)
+    loaded = load_job(job, options=said.options, sets=said.sets, args=args)
     resources = loaded.spec.resources
     if gpu is not None:
         card = card_named(gpu)
@@ -275,10 +278,13 @@ def asked(
     if wrong := problems(settings, resources.ranks, resources.gpus):
         raise ConfigError("\n".join(wrong))
     assert not isinstance(settings, msgspec.UnsetType)
-    return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model)
+    told = tuple(loaded.spec.args)
+    return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model, args=told)
 
 
-def args_alone(job: str | None, options: dict[str, Any]) -> list[str] | None:
+def args_alone(
+    job: str | None, options: dict[str, Any], args: Sequence[str] = ()
+) -> list[str] | None:
     """What a script that does not read [training] is told; None for one that reads it, whose plan
     goes by its settings, which those of `--model` need not be."""
     import msgspec
@@ -287,7 +293,7 @@ def args_alone(job: str | None, options: dict[str, Any]) -> list[str] | None:
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**options)
-    spec = load_job(job, options=said.options, sets=said.sets).spec
+    spec = load_job(job, options=said.options, sets=said.sets, args=args).spec
     return list(spec.args) if spec.training is msgspec.UNSET else None
 
 

@@ -29,6 +29,8 @@ class Asked:
     """FILE.py:FUNCTION, in the place of the trainer."""
     expandable: bool = True
     """Whether the allocator has expandable segments."""
+    args: tuple[str, ...] = ()
+    """What the script is told; `model` reads it as its own, in `sys.argv`."""
 
     @property
     def ranks(self) -> int:
