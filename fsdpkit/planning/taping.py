@@ -44,7 +44,7 @@ def _tape(
     asked: Asked, settings: TrainingSettings, steps: int, kernels: Kernels, side: Side
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings)
+        build, vocabulary = of_model(asked.model, settings, asked.rows)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
