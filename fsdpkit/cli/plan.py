@@ -11,9 +11,8 @@ import click
 from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
 
 if TYPE_CHECKING:
-    from fsdpkit.config.training import TrainingSettings
     from fsdpkit.planning.asked import Asked
-    from fsdpkit.planning.forecast import By, Forecast
+    from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.verdict import Verdict
 
 
@@ -172,8 +171,6 @@ def command(
         raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(nodes) > 1 and not tune:
         raise UsageError("--nodes: several numbers are for --tune")
-    if tune and model:
-        raise UsageError("--tune chooses settings of the T5 trainer: leave out --model")
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> Asked:
@@ -186,8 +183,10 @@ def command(
         return show(ask().card.name, by, forget, save_to, as_json)
     click.get_current_context().with_resource(one_child())
     if tune:
-        places, refused = _places(job, cluster, gpu, nodes, options)
-        return _tune(ask(), places, refused, aim, by, as_json)
+        from fsdpkit.cli.plan_tune import answer, places
+
+        where, refused = places(job, cluster, gpu, nodes, options)
+        return answer(ask(), where, refused, aim, by, as_json)
 
     if tried:
         compared = list(plans.tried(ask, tried))
@@ -337,81 +336,3 @@ def _answer(
     from fsdpkit.cli.json_plans import planned
 
     print_answer(planned(found, expected))
-
-
-def _places(
-    job: str | None,
-    cluster: str | None,
-    gpu: str | None,
-    nodes: Sequence[int],
-    options: dict[str, Any],
-) -> tuple[list[int], dict[int, str]]:
-    """The numbers of nodes that the site has a place for, and why not the others; all of them where
-    a GPU was named and no site. Raises UsageError if it has none for any."""
-    from fsdpkit.config.job import load_job
-    from fsdpkit.config.site import choose_site
-    from fsdpkit.errors import UsageError
-    from fsdpkit.planning.tune_space import nodes_that_fit
-    from fsdpkit.scheduling.wanted import Wanted
-
-    if gpu is not None and cluster is None:
-        return list(nodes), {}
-    said = Wanted(**options)
-    resources = load_job(job, options=said.options, sets=said.sets).spec.resources
-    site, _ = choose_site(cluster)
-    fitting, refused = nodes_that_fit(resources, site, nodes or (resources.nodes,))
-    if not fitting:
-        raise UsageError("--tune: " + next(iter(refused.values())))
-    return fitting, refused
-
-
-def _tune(
-    base: Asked,
-    nodes: Sequence[int],
-    refused: dict[int, str],
-    aim: Any,
-    by: By,
-    as_json: bool,
-) -> int:
-    """The fastest settings on some of `nodes`; 1 if none fit."""
-    import dataclasses
-
-    import msgspec
-
-    from fsdpkit.planning import plans, speed_words
-    from fsdpkit.planning.forecast import goal_of
-    from fsdpkit.planning.outside import SAFE
-    from fsdpkit.planning.tune import tune
-
-    def memory_of(settings: TrainingSettings, nodes: int, gpus: int) -> int:
-        each = dataclasses.replace(base, settings=settings, nodes=nodes, gpus=gpus)
-        return plans.plan(each).total
-
-    basis = by.basis(base.card.name)
-    found = tune(
-        base.settings,
-        nodes=nodes or (base.nodes,),
-        gpus=base.gpus,
-        base_nodes=base.nodes,
-        calibration=basis.calibration,
-        memory_of=memory_of,
-        room_bytes=int(base.card.memory * SAFE),
-        aim=aim,
-        goal=goal_of(base),
-    )
-    if refused:
-        why = next(iter(refused.values()))
-        numbers = ", ".join(map(str, refused))
-        found = msgspec.structs.replace(
-            found, notes=(*found.notes, f"the site has no place for {numbers} nodes; {why}")
-        )
-    if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.json_plans import TunedPlan
-
-        print_answer(TunedPlan(tuned=found))
-    else:
-        _print(speed_words.tuned_lines(found))
-        click.echo(f"speed is computed from: a closed form, an estimate; {basis.words}")
-        _print(speed_words.left_out_lines(basis.left_out))
-    return 0 if found.fits else 1

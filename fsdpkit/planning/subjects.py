@@ -112,12 +112,29 @@ def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
         yield trainer.Batch(ids, ids > 0, labels, segments)
 
 
-def of_model(name: str, settings: TrainingSettings, args: Sequence[str] = ()) -> tuple[Build, int]:
-    """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION. Raises UsageError."""
+def of_model(
+    name: str, settings: TrainingSettings, args: Sequence[str] = (), rows: int | None = None
+) -> tuple[Build, int]:
+    """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION: a function that finds
+    `args` in `sys.argv` and returns a dict with
+
+    - "model": on the meta device (`with torch.device("meta")`), or built with values;
+    - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
+      (`model(**batch)`);
+    - "forward": optional, a function of the model and the batch that gives the loss, as a loop of
+      one's own has it; else
+    - "loss": optional, a function of the model's output and the batch; else the output itself, or
+      its `loss`;
+    - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
+    - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
+
+    rows: samples of one rank in a step; None: as many as it gives. Raises UsageError.
+    """
     directory = Path(name)
-    if directory.is_dir():
-        return _of_given(_pretrained(directory, settings), settings)
-    return of_function(name, settings, args)
+    given = _pretrained(directory, settings) if directory.is_dir() else _call(name, args)
+    if rows is not None:
+        given = {**given, "batch": _with_rows(given["batch"], rows)}
+    return _of_given(given, settings)
 
 
 def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
@@ -137,26 +154,6 @@ def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
 
 
 KEYS = ("model", "batch", "forward", "loss", "blocks", "vocabulary", "last")
-
-
-def of_function(
-    name: str, settings: TrainingSettings, args: Sequence[str] = ()
-) -> tuple[Build, int]:
-    """FILE.py:FUNCTION: a function that finds `args` in `sys.argv` and returns a dict with
-
-    - "model": on the meta device (`with torch.device("meta")`), or built with values;
-    - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
-      (`model(**batch)`);
-    - "forward": optional, a function of the model and the batch that gives the loss, as a loop of
-      one's own has it; else
-    - "loss": optional, a function of the model's output and the batch; else the output itself, or
-      its `loss`;
-    - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
-    - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
-
-    Raises UsageError.
-    """
-    return _of_given(_call(name, args), settings)
 
 
 def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Build, int]:
@@ -212,6 +209,18 @@ class _Rows:
             _Rows(tree_map_only(Tensor, itemgetter(slice(at, at + rows)), self.values))
             for at in range(0, count, rows)
         ]
+
+
+def _with_rows(batch: Any, rows: int) -> Any:
+    """The same with another number of samples; what has no dimension of them stays."""
+    now = _rows(batch)
+
+    def resized(each: Tensor) -> Tensor:
+        if not each.ndim or len(each) != now:
+            return each
+        return each.new_zeros((rows, *each.shape[1:]))
+
+    return tree_map_only(Tensor, resized, batch)
 
 
 def _rows(batch: Any) -> int:

@@ -56,7 +56,7 @@ def _tape(
     trust: Trust,
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings, asked.args)
+        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):

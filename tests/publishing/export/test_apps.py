@@ -58,11 +58,15 @@ def golden_files(portal: Portal, release: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("portal", "release"), EVERY[::-1])
 def test_each_release_gets_what_its_golden_app_holds(
-    folder: Path, portal: Portal, release: str  # noqa: F811
+    folder: Path,
+    portal: Portal,
+    release: str,  # noqa: F811
 ) -> None:
     files = neutral(app_of(folder, portal, release))
     if os.environ.get("UPDATE_GOLDEN"):
-        newest = {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
+        newest = (
+            {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
+        )
         for name, text in files.items():
             if newest.get(name) != text:
                 path = GOLDEN / f"{portal}-{release}" / name
@@ -156,7 +160,9 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None: 
     inputs = script.split("# ---- What the form says")[0]
     values = {field.variable: field for field in app.exports[0].fields}
     shown = "; ".join(f'printf "{name}=%q\\n" "${name}"' for name in values)
-    done = subprocess.run(["bash"], input=inputs + shown, text=True, capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash"], input=inputs + shown, text=True, capture_output=True, check=True
+    )
     told = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert told == {
         "FSDPKIT_FORM_SCRIPT": "train.py",

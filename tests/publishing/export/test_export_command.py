@@ -177,12 +177,36 @@ def test_where_nobody_may_write_is_said(call: Call, tmp_path: Path) -> None:
 REFUSED = [
     (("--to", "ondemand", "--cluster", "local"), ConfigError, "is no Slurm cluster"),
     (("--to", "ondemand", "--cluster", "nowhere"), NotFoundError, "nowhere"),
-    (("--to", "open-composer", "--cluster", "osc-pitzer", "--cluster", "osc-ascend"), UsageError, "one cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer", "--cluster", "osc-ascend=pitzer"), UsageError, "two clusters are called"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer=../x"), UsageError, "the portal's name of the cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer=$(id)"), UsageError, "the portal's name of the cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer", "--release", "3.1"), UsageError, "knows the releases 4.0, 4.1, 4.2"),
-    (("--to", "open-composer", "--cluster", "osc-pitzer", "--release", "4.2"), UsageError, "knows the releases 2.0"),
+    (
+        ("--to", "open-composer", "--cluster", "osc-pitzer", "--cluster", "osc-ascend"),
+        UsageError,
+        "one cluster",
+    ),
+    (
+        ("--to", "ondemand", "--cluster", "osc-pitzer", "--cluster", "osc-ascend=pitzer"),
+        UsageError,
+        "two clusters are called",
+    ),
+    (
+        ("--to", "ondemand", "--cluster", "osc-pitzer=../x"),
+        UsageError,
+        "the portal's name of the cluster",
+    ),
+    (
+        ("--to", "ondemand", "--cluster", "osc-pitzer=$(id)"),
+        UsageError,
+        "the portal's name of the cluster",
+    ),
+    (
+        ("--to", "ondemand", "--cluster", "osc-pitzer", "--release", "3.1"),
+        UsageError,
+        "knows the releases 4.0, 4.1, 4.2",
+    ),
+    (
+        ("--to", "open-composer", "--cluster", "osc-pitzer", "--release", "4.2"),
+        UsageError,
+        "knows the releases 2.0",
+    ),
     (("--to", "ondemand", "--cluster", "osc-pitzer", "--job", "none"), NotFoundError, "none"),
 ]
 
@@ -211,7 +235,9 @@ def test_a_template_that_decides_by_what_only_the_form_knows_is_refused(
 def test_a_template_that_decides_by_a_parameter_keeps_that_one_fixed(
     call: Call, tmp_path: Path
 ) -> None:
-    script = made.SCRIPT.replace("set -euo", "{% if parameters.wait_s > 100 %}\nsleep 1\n{% endif %}\nset -euo")
+    script = made.SCRIPT.replace(
+        "set -euo", "{% if parameters.wait_s > 100 %}\nsleep 1\n{% endif %}\nset -euo"
+    )
     made.template(tmp_path, script)
     words = ("template", "export", "./small", *APP, "--output", "app", "--json")
     (cluster,) = answer(call(*words))["clusters"]
@@ -251,5 +277,7 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
     submit = (tmp_path / "app" / "submit.yml.erb").read_text()
     assert submit.count("%>") == submit.count("<%") == 2
     assert "<script>" not in (tmp_path / "app" / "README.md").read_text()
-    refused = call("template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc")
+    refused = call(
+        "template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc"
+    )
     assert "Open Composer cannot hand on" in str(refused.exception)
