@@ -1,5 +1,5 @@
-"""Whatever a form's field says: it is one of the values that are allowed, or the job ends with status
-65 and a sentence, and nothing of it was run.
+"""Whatever a form's field says: it is one of the values that are allowed, or the job ends with
+status 65 and a sentence, and nothing of it was run.
 
 The script's own checks are held to Python's reading of what is allowed, in real bash; the Ruby that
 portals run before they submit is held to the same, in real Ruby.
@@ -21,7 +21,6 @@ from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.script import Exported
 from tests.publishing.export import made, portals
-from tests.publishing.export.made import folder  # noqa: F401
 from tests.rendering.hostile_strings import PIECES
 
 REFUSED = 65
@@ -148,7 +147,7 @@ def good_values(fields: tuple[Field, ...]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def exported(folder: Path) -> Exported:  # noqa: F811
+def exported(folder: Path) -> Exported:
     return made.app(folder, "ondemand").exports[0]
 
 
@@ -242,7 +241,7 @@ def assert_refused_alike(cases: list[tuple[Field, str, Any]], errors: list[str |
 @portals.needs_ruby
 def test_ondemands_server_refuses_the_same_before_it_submits(
     folder: Path,
-    exported: Exported,  # noqa: F811
+    exported: Exported,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -254,7 +253,7 @@ def test_ondemands_server_refuses_the_same_before_it_submits(
 
 @portals.needs_ruby
 def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
-    folder: Path,  # noqa: F811
+    folder: Path,
 ) -> None:
     app = made.app(folder, "open-composer")
     root, fields = made.on_disk(app, folder), app.exports[0].fields
@@ -290,7 +289,7 @@ PLACES = (
 @portals.needs_ruby
 def test_what_slurm_is_told_is_within_the_limits_of_the_place(
     folder: Path,
-    exported: Exported,  # noqa: F811
+    exported: Exported,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -317,7 +316,7 @@ def test_what_slurm_is_told_is_within_the_limits_of_the_place(
 
 @portals.needs_ruby
 @pytest.mark.parametrize("name", ["_script_location", "_script_1", "_script_2"])
-def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str) -> None:  # noqa: F811
+def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str) -> None:
     """Its sbatch command is one text, in which a job's name would be read by a shell."""
     app = made.app(folder, "open-composer")
     root = made.on_disk(app, folder)
