@@ -82,6 +82,8 @@ def _check(field: Field) -> str:
         low, high = (round((bound or 0) * 10**6) for bound in (field.low, field.high))
         check += f'scaled "${name}"\n'
         check += f"(( millionths >= {low} && millionths <= {high} )) || {refusal}\n"
+    if field.path:
+        check += f"case /${name}/ in */../*) {refusal} ;; esac\n"
     if field.key == "directory":
         check += (
             f'cd -- "${name}" 2>/dev/null || '

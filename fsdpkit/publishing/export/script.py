@@ -8,7 +8,7 @@ job of several are different scripts, so both are in it and the number of nodes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from fsdpkit.publishing.export.fields import (
 )
 from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
 from fsdpkit.publishing.template_cases import HOME
+from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
 from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of
@@ -46,6 +47,9 @@ FORM_DECIDES = frozenset({"chdir", "output", "comment", "account"})
 """Directives that a portal sets itself, or that would name a person or a place."""
 _IN_A_PLACE = frozenset({"job-name", "nodes", "ntasks", "time"})
 """Those that the form's other fields decide."""
+
+Options = tuple[tuple[str, str | None], ...]
+"""Of sbatch: each a long name, with its value if it has one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Exported:
     places: tuple[Place, ...]
     place: Place
     """The default."""
-    options: Mapping[str, tuple[tuple[str, str | None], ...]]
+    options: Mapping[str, Options]
     """What Slurm is told, by the place's value, besides nodes, tasks and time."""
     left_out: tuple[str, ...]
     head: str
@@ -166,9 +170,11 @@ def export_script(
                 alike = [place for place in alike if place.gpus == chosen.gpus]
                 low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
             value = chosen.gpus if blamed[0].key == "gpus" else blamed[0].default
-            fixed[_named(blamed[0])] = f"the script decides by it: {value}"
+            fixed[_named(blamed[0])] = f"{error.use}: {value}"
     head, body = _joined(parts)
     _refuse_quoted(body)
+    known = {name for name, _ in _directives(plan)} | FORM_DECIDES
+    own = _own_directives(head, known)
     exported = Exported(
         template,
         site,
@@ -178,7 +184,7 @@ def export_script(
         fixed,
         tuple(alike),
         chosen,
-        {place.value: _options(_plan(template, site, place, python)) for place in alike},
+        {place.value: _options(_plan(template, site, place, python)) + own for place in alike},
         tuple(dict.fromkeys(left_out)),
         head,
         checks.check_lines(fields, low, high) + _files(plan, fields),
@@ -324,11 +330,11 @@ def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
     return trace_template(plan.template, context)
 
 
-def _options(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+def _options(plan: Plan) -> Options:
     return tuple(pair for pair in _directives(plan) if pair[0] not in _IN_A_PLACE)
 
 
-def _directives(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+def _directives(plan: Plan) -> Options:
     context = context_of(plan, _run_dir(plan))
     pairs = ((d["name"], d["value"]) for d in context["directives"])
     return tuple(pair for pair in pairs if pair[0] not in FORM_DECIDES)
@@ -339,7 +345,11 @@ def _joined(parts: list[Traced]) -> tuple[str, str]:
     split = [_split(part.script) for part in parts]
     if len(split) == 1:
         return split[0]
-    (head, one), (_, several) = split
+    (head, one), (other, several) = split
+    if _own_directives(head, ()) != _own_directives(other, ()):
+        raise RenderError(
+            "its directives differ for one node and for several, and a form says which"
+        )
     return head, (
         "\n# ---- One node: the template's script for it, which ends with its own exit ----------\n"
         f"if (( {checks.NODES} == 1 )); then\n{one}\nfi\n"
@@ -352,6 +362,14 @@ def _split(script: str) -> tuple[str, str]:
     lines = script.split("\n")
     last = max((n for n, line in enumerate(lines) if line.startswith("#SBATCH")), default=0)
     return "\n".join(lines[: last + 1]) + "\n", "\n".join(lines[last + 1 :])
+
+
+def _own_directives(head: str, known: Collection[str]) -> Options:
+    """Directives that the template itself asks for, besides the `known` ones."""
+    try:
+        return tuple(pair for pair in read_directives(head) if pair[0] not in known)
+    except DirectiveError as error:
+        raise RenderError(f"a directive that cannot be handed on: {error}") from error
 
 
 def _refuse_quoted(body: str) -> None:

@@ -219,7 +219,9 @@ def test_a_template_that_decides_by_what_only_the_form_knows_is_refused(
     made.template(tmp_path, script)
     done = call("template", "export", "./small", *APP, "--output", "app")
     assert isinstance(done.exception, RenderError)
-    assert "the script decides by job.entry, which only the form will say" in str(done.exception)
+    assert "the script decides by it, and only the form will say what job.entry is" in str(
+        done.exception
+    )
 
 
 def test_a_template_that_decides_by_a_parameter_keeps_that_one_fixed(

@@ -7,6 +7,7 @@ portals run before they submit is held to the same, in real Ruby.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -15,11 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fsdpkit.config.job import JobSpec
 from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import Exported, _plain_job, export_script
 from tests.publishing.export import made, portals
 from tests.rendering.hostile_strings import PIECES
 
@@ -339,3 +342,43 @@ def test_a_pattern_with_quotes_reaches_job_json_as_json(exported: Exported, tmp_
         ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == text
+
+
+def test_what_a_job_says_of_itself_is_text_in_the_record(folder: Path, tmp_path: Path) -> None:
+    """Its description, variables and arguments stand in a here-document, where bash expands."""
+    hostile = "$(touch gotcha) `touch gotcha` \\ \" ' ${HOME} $HOME\nJOB\ntouch gotcha é"
+    spec = _plain_job()
+    environment = msgspec.structs.replace(spec.environment, variables={"X": hostile})
+    spec = msgspec.structs.replace(spec, description=hostile, environment=environment)
+    exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
+    (tmp_path / "train.py").write_text("")
+    good = {field.variable: good_values(exported.fields)[field.key] for field in exported.fields}
+    good |= {"FSDPKIT_FORM_ARGUMENTS": "--a b=c", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "7"}
+    script = tmp_path / "script.sh"
+    script.write_text(exported.checks)
+    run = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(["bash", "-p", script], env={"PATH": os.environ["PATH"], **good}, **run)
+    assert (done.returncode, done.stderr) == (0, "")
+    run_dir = tmp_path / "runs" / "train-7"
+    job = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
+    assert (job.description, job.environment.variables) == (hostile, {"X": hostile})
+    assert (job.args, job.resources.nodes, job.template) == (["--a", "b=c"], 3, "small")
+    assert job.parameters == {"wait_s": 60, "share": 0.5, "tag": "plain", "mode": "fast"}
+    record = json.loads((run_dir / "run.json").read_text())
+    sha256 = hashlib.sha256((run_dir / "job.json").read_bytes()).hexdigest()
+    assert (record["id"], record["nodes"], record["job_id"]) == ("train-7", 3, "7")
+    assert record["digests"]["job"] == sha256
+    assert (run_dir.stat().st_mode & 0o777, (run_dir / "job.json").stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+    assert not list(tmp_path.rglob("gotcha"))
+
+    # What somebody else has put in the run's place is not written to.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs" / "train-8").symlink_to(tmp_path / "elsewhere")
+    good["SLURM_JOB_ID"] = "8"
+    done = subprocess.run(["bash", "-p", script], env={"PATH": os.environ["PATH"], **good}, **run)
+    assert done.returncode == REFUSED
+    assert "cannot be written" in done.stderr
+    assert not (tmp_path / "elsewhere" / "job.json").exists()

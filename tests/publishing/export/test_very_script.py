@@ -151,3 +151,45 @@ def test_no_value_of_a_form_stands_outside_its_variable(folder: Path) -> None:
     exported = made.app(folder, "ondemand").exports[0]
     for use in re.findall(r".?\$\{?FSDPKIT_FORM_\w+[^\n]{0,5}", exported.body):
         assert re.match(r'"\$\{?\w+(\[@\])?\}?"|.\$\{\w+\}', use), use
+
+
+# ---- Directives of a template's own
+
+DIRECTIVES = "RUN={{ run.dir | sh }}"
+
+
+def with_lines(folder: Path, *lines: str) -> Exported:
+    script = made.SCRIPT.replace(DIRECTIVES, "\n".join([*lines, "", DIRECTIVES]))
+    try:
+        return export_script(made.template(folder, script), made.site(folder, "heron"))
+    finally:
+        made.template(folder)
+
+
+def test_a_directive_that_the_template_adds_is_asked_for_everywhere(folder: Path) -> None:
+    exported = with_lines(folder, "#SBATCH --licenses=matlab", '#SBATCH --comment="two words"')
+    for options in exported.options.values():
+        assert ("licenses", "matlab") in options
+    assert "#SBATCH --licenses=matlab" in exported.script()
+
+
+def test_a_parameter_in_a_directive_keeps_its_default(folder: Path) -> None:
+    exported = with_lines(folder, "#SBATCH --wckey={{ parameters.tag | sb }}")
+    assert exported.fixed["parameters.tag"] == "it stands in a directive: plain"
+    assert all(("wckey", "plain") in options for options in exported.options.values())
+    assert "FSDPKIT_FORM_P_TAG" not in exported.script()
+
+
+def test_directives_that_differ_by_the_number_of_nodes_are_refused(folder: Path) -> None:
+    lines = ("{% if nodes > 1 %}", "#SBATCH --switches=1", "{% endif %}")
+    with pytest.raises(RenderError, match="directives differ for one node and for several"):
+        with_lines(folder, *lines)
+
+
+def test_arithmetic_on_the_gpus_fixes_them_and_only_such_places_remain(folder: Path) -> None:
+    script = made.SCRIPT.replace("set -euo", "THREADS={{ 64 // gpus }}\nset -euo")
+    exported = export_script(made.template(folder, script), made.site(folder, "heron"))
+    made.template(folder)
+    assert exported.fixed["gpus"] == "the script decides by it: 4"
+    assert {place.gpus for place in exported.places} == {4}
+    assert "THREADS=16" in exported.body

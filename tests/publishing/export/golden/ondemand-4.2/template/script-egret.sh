@@ -25,16 +25,19 @@ json() {    # a checked text as JSON has it
     local text=${!1//\\/\\\\}
     printf '"%s"' "${text//\"/\\\"}"
 }
-check FSDPKIT_FORM_DIRECTORY 'Directory of the job' 'the whole path of a directory, of letters, digits and ._/@%+,=:-' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
-cd -- "$FSDPKIT_FORM_DIRECTORY" 2>/dev/null || refuse 'Directory of the job' "cannot be entered: $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-'
+check FSDPKIT_FORM_DIRECTORY 'Directory of the job' 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+case /$FSDPKIT_FORM_DIRECTORY/ in */../*) refuse 'Directory of the job' "is $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' ;; esac
+cd -- "$FSDPKIT_FORM_DIRECTORY" 2>/dev/null || refuse 'Directory of the job' "cannot be entered: $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..'
 export FSDPKIT_FORM_DIRECTORY
-check FSDPKIT_FORM_SCRIPT 'Training script' 'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front' 1000 '[A-Za-z0-9_./@%+,=:][A-Za-z0-9_./@%+,=:-]*\.py'
+check FSDPKIT_FORM_SCRIPT 'Training script' 'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..' 1000 '[A-Za-z0-9_./@%+,=:][A-Za-z0-9_./@%+,=:-]*\.py'
+case /$FSDPKIT_FORM_SCRIPT/ in */../*) refuse 'Training script' "is $FSDPKIT_FORM_SCRIPT" 'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..' ;; esac
 export FSDPKIT_FORM_SCRIPT
 if [[ -n ${FSDPKIT_FORM_ARGUMENTS-} ]]; then
     check FSDPKIT_FORM_ARGUMENTS Arguments 'words of letters, digits and ._/@%+,=:-, with one space between two' 4000 '[A-Za-z0-9_./@%+,=:-]+( [A-Za-z0-9_./@%+,=:-]+)*'
 fi
 IFS=' ' read -ra FSDPKIT_FORM_WORDS <<<"${FSDPKIT_FORM_ARGUMENTS-}"
-check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+case /$FSDPKIT_FORM_ENVIRONMENT/ in */../*) refuse 'Python environment' "is $FSDPKIT_FORM_ENVIRONMENT" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' ;; esac
 export FSDPKIT_FORM_ENVIRONMENT
 check FSDPKIT_FORM_GPUS 'GPUs per node' 'a whole number from 1 to 2' 1000 '[1-9][0-9]{0,3}'
 (( FSDPKIT_FORM_GPUS >= 1 && FSDPKIT_FORM_GPUS <= 2 )) || refuse 'GPUs per node' "is $FSDPKIT_FORM_GPUS" 'a whole number from 1 to 2'
@@ -65,7 +68,7 @@ case $PWD in
 esac
 if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM_SCRIPT; fi
 [[ -f $FSDPKIT_FORM_SCRIPT ]] || refuse 'Training script' "is no file: $FSDPKIT_FORM_SCRIPT" \
-    'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front'
+    'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..'
 export FSDPKIT_FORM_RUN_ID=train-$SLURM_JOB_ID
 export FSDPKIT_FORM_RUN_DIR=$PWD/runs/$FSDPKIT_FORM_RUN_ID
 words=
