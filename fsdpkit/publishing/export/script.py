@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,6 +34,7 @@ from fsdpkit.publishing.export.fields import (
     parameter_field,
 )
 from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
+from fsdpkit.publishing.export.run_record import record_lines
 from fsdpkit.publishing.template_cases import HOME
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
@@ -187,7 +187,7 @@ def export_script(
         {place.value: _options(_plan(template, site, place, python)) + own for place in alike},
         tuple(dict.fromkeys(left_out)),
         head,
-        checks.check_lines(fields, low, high) + _files(plan, fields),
+        checks.check_lines(fields, low, high) + record_lines(plan, fields),
         body,
     )
     problems = [
@@ -379,52 +379,3 @@ def _refuse_quoted(body: str) -> None:
             number = body.count("\n", 0, at) + 1
             line = body.split("\n")[number - 1].strip()
             raise RenderError(f"a value stands in single quotes: {line[:80]}")
-
-
-def _files(plan: Plan, fields: list[Field]) -> str:
-    spec = plan.job.spec
-    job: dict[str, Any] = msgspec.to_builtins(spec)
-    words = checks.Expanded("[$words]")
-    gpus = next((f for f in fields if f.key == "gpus"), None)
-    script = next(f for f in fields if f.key == "script")
-    ranks = checks.number_of(gpus.variable) if gpus else plan.job.spec.resources.gpus
-    job |= {"entry": checks.text_of(SCRIPT.variable), "args": words}
-    job["template"] = plan.template.manifest.name
-    if environment := next((f for f in fields if f.key == "environment"), None):
-        job["environment"][plan.python.kind] = checks.text_of(environment.variable)
-    job["resources"] = {
-        **{k: v for k, v in job["resources"].items() if k != "account"},
-        "nodes": checks.number_of(checks.NODES),
-        "gpus": ranks,
-        "partition": None if gpus else spec.resources.partition,
-    }
-    for field in fields:
-        if field.key.startswith("p_"):
-            number = field.kind in ("int", "float") or not isinstance(field.default, str)
-            make = checks.number_of if number else checks.text_of
-            make = checks.quoted_text_of if checks.is_free_text(field) else make
-            job["parameters"][field.key[2:]] = make(field.variable)
-    record = {
-        "schema": "fsdpkit.run/1",
-        "id": checks.text_of(checks.RUN_ID),
-        "state": "submitted",
-        "created_s": checks.Expanded("$(printf '%(%s)T' -1)"),
-        "name": spec.name,
-        "site": plan.site.id,
-        "kind": "slurm",
-        "cluster": plan.site.profile.slurm_clusters,
-        "job_id": checks.text_of("SLURM_JOB_ID"),
-        "nodes": checks.number_of(checks.NODES),
-        "ranks_per_node": ranks,
-        "work_dir": checks.text_of("PWD"),
-        "version": fsdpkit.__version__,
-        "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
-        "digests": {**plan.digests, "job": checks.Expanded(f'"${{{checks.SHA256}%% *}}"')},
-    }
-    return checks.file_lines(
-        script,
-        job,
-        record,
-        settings=spec.training is not msgspec.UNSET,
-        container=spec.environment.container is not None,
-    )

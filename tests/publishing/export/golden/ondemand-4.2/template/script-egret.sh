@@ -75,7 +75,9 @@ words=
 for word in ${FSDPKIT_FORM_WORDS[@]+"${FSDPKIT_FORM_WORDS[@]}"}; do words+="${words:+, }\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
     umask 077
-    mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" && [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
+    mkdir -p "${FSDPKIT_FORM_RUN_DIR%/*}" || return
+    mkdir "$FSDPKIT_FORM_RUN_DIR" 2>/dev/null || [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
+    mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" || return
     cat > "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" <<JOB || return
 {"schema": "fsdpkit.job/1", "name": "train", "entry": "${FSDPKIT_FORM_SCRIPT}", "resources": {"nodes": ${FSDPKIT_FORM_NODES}, "gpus": ${FSDPKIT_FORM_GPUS}, "time": "04:00:00", "cpus_per_gpu": null, "memory": null, "partition": null, "qos": null, "constraint": null, "reservation": null, "nodelist": null, "exclude": null, "exclusive": false, "spare": 0}, "description": "", "template": "small", "args": [$words], "environment": {"modules": null, "conda": null, "venv": "${FSDPKIT_FORM_ENVIRONMENT}", "container": null, "variables": {}}, "parameters": {"wait_s": ${FSDPKIT_FORM_P_WAIT_S}, "share": ${FSDPKIT_FORM_P_SHARE}, "tag": $(json FSDPKIT_FORM_P_TAG), "mode": "${FSDPKIT_FORM_P_MODE}"}, "launch": {"warm": "auto", "check": true, "preload": []}, "retry": {"on_time_limit": "requeue", "on_preemption": "requeue", "on_node_failure": "restart", "on_crash": "restart", "on_hang": "restart", "on_out_of_memory": "stop", "restarts": 3, "requeues": 3, "backoff_s": 5.0, "hang_s": 600, "lost_s": 30, "avoid_node_h": 6.0}, "notify": {"mail": null, "command": [], "on": ["end", "failure", "requeue"], "limit_s": 20}}
 JOB
