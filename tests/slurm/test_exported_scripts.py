@@ -31,6 +31,15 @@ import os, sys
 leaked = sorted(name for name in os.environ if name.startswith("LEAK"))
 print(os.environ["RANK"], os.environ["WORLD_SIZE"], leaked, sys.argv[1:])
 """
+AGAIN = """
+import os, subprocess, sys, time
+if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+    if os.environ["RANK"] == "0":
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+    time.sleep(600)
+print("again", os.environ["RANK"])
+sys.exit(3)
+"""
 JOB = """
 schema = "fsdpkit.job/1"
 name = "who"
@@ -58,7 +67,10 @@ class Office:
         """The job's number and directory, of a form filled in with its defaults but for `said`."""
         place = self.user.home / f"{portal}-{len(list(self.user.home.glob(f'{portal}-*')))}"
         place.mkdir()
-        (place / "who.py").write_text(WHO)
+        work = place / "work" if portal == "ondemand" else place
+        work.mkdir(exist_ok=True)
+        (work / "who.py").write_text(WHO)
+        (work / "again.py").write_text(AGAIN)
         return hand_in(self.user, place, self.submission(portal, place, said)), place
 
     def submission(self, portal: Portal, place: Path, said: dict[str, str]) -> Submission:
@@ -66,7 +78,7 @@ class Office:
         shared = {"arguments": "--epochs 2 a=b", "environment": sys.prefix, **said}
         if portal == "ondemand":
             form = portals.batch_connect_defaults(app) | {"auto_accounts": "pas1234"}
-            form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place)}
+            form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place / "work")}
             form |= {f"fsdpkit_{key}": text for key, text in shared.items()}
             return portals.batch_connect(app, form, place)
         if portal == "project-manager":
@@ -112,9 +124,9 @@ def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
         ended = office.cluster.wait_job(job)
         logs = [path for path in place.iterdir() if path.suffix in (".out", ".log")]
         said = "".join(path.read_text() for path in logs)
-        said += "".join(map(everything_said, place.glob("runs/*")))
+        said += "".join(map(everything_said, place.glob("**/runs/*")))
         assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), f"{portal}: {said}"
-        (run,) = (place / "runs").iterdir()
+        (run,) = place.glob("**/runs/*")
         assert run.name == f"who-{job}"
         logs = sorted(run.glob("attempt-0/rank-*.out"))
         told = [log.read_text().strip() for log in logs]
@@ -138,3 +150,18 @@ def test_a_hostile_value_ends_the_job_before_anything_is_made(office: Office) ->
         assert "allowed: words of letters" in log
         assert not (place / "runs").exists()
         assert not (place / "gotcha").exists()
+
+
+def test_a_job_that_is_queued_again_goes_on_in_its_run(office: Office) -> None:
+    """With what the form said the first time. Its status is the training's, and `resume` can go
+    on from there."""
+    job, place = office.submit("ondemand", script="again.py")
+    ended = office.cluster.wait_job(job)
+    (run,) = (place / "work" / "runs").iterdir()
+    said = (place / "output.log").read_text() + everything_said(run)
+    assert (ended["ExitCode"], ended["Restarts"]) == ("3:0", "1"), said
+    logs = sorted(run.glob("attempt-1/rank-*.out"))
+    assert [log.read_text().strip() for log in logs] == ["again 0", "again 1"]
+    told = office.user.fsdpkit("resume", str(run), "--account", "pas1234", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert "again.py" in told.stdout
