@@ -266,6 +266,51 @@ def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
     assert_refused_alike(cases, verdicts(answers))
 
 
+def bad_arguments(exported: Exported) -> list[str]:
+    (field,) = (field for field in exported.fields if field.key == "arguments")
+    return [text for text in HOSTILE if not allowed(field, text)]
+
+
+def run_to_refusal(script: Path, folder: Path) -> None:
+    """The whole script ends at its checks, and leaves nothing behind."""
+    before = sorted(path.name for path in folder.iterdir())
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+    run = {"cwd": folder, "env": env, "capture_output": True, "check": False}
+    done = subprocess.run(["bash", "-p", str(script)], **run)
+    assert done.returncode == REFUSED, (script.read_text()[:3000], done.stderr)
+    assert done.stderr.startswith(b"fsdpkit: the form: Arguments: "), done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@portals.needs_ruby
+def test_what_ondemand_stages_carries_any_text_to_the_checks(folder: Path, tmp_path: Path) -> None:
+    """Even if the server's own check were not there."""
+    app = made.app(folder, "ondemand")
+    root, exported = made.on_disk(app, folder), app.exports[0]
+    (tmp_path / "script-heron.sh").write_text(app.files["template/script-heron.sh"])
+    (tmp_path / "train.py").write_text("")
+    good = {f"fsdpkit_{key}": text for key, text in good_values(exported.fields).items()}
+    good = portals.batch_connect_defaults(root) | good | {"fsdpkit_directory": str(tmp_path)}
+    texts = bad_arguments(exported)
+    staged = portals.in_ruby("before", root, [{**good, "fsdpkit_arguments": t} for t in texts])
+    for before in staged:
+        (tmp_path / "before.sh").write_text(before)
+        run_to_refusal(tmp_path / "before.sh", tmp_path)
+
+
+def test_what_open_composer_fills_in_carries_any_text_to_the_checks(
+    folder: Path, tmp_path: Path
+) -> None:
+    app = made.app(folder, "open-composer")
+    root = made.on_disk(app, folder)
+    (tmp_path / "train.py").write_text("")
+    good = portals.open_composer_defaults(root) | good_values(app.exports[0].fields)
+    for text in bad_arguments(app.exports[0]):
+        script = portals.filled_in(root, {**good, "arguments": text})
+        (tmp_path / "job.sh").write_text(script)
+        run_to_refusal(tmp_path / "job.sh", tmp_path)
+
+
 PLACES = (
     ("fsdpkit_place", "heron:long:5", "Partition and GPUs: is"),
     ("fsdpkit_place", "long:4", "Partition and GPUs: is"),
