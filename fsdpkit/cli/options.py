@@ -151,7 +151,7 @@ _WANTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "spare": (
         RESOURCES,
         ("--spare",),
-        {"type": click.IntRange(0, 1000), "help": "Nodes more, to replace a lost one."},
+        {"type": click.IntRange(0, 1000), "help": "Extra standby nodes that replace a failed one."},
     ),
     "sets": (
         WHAT,

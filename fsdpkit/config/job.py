@@ -74,7 +74,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exclude: Annotated[Text | None, Meta(description="Nodes that must not be in the job.")] = None
     exclusive: Annotated[bool, Meta(description="Share no node with other jobs.")] = False
     spare: Annotated[
-        int, Meta(ge=0, le=1000, description="Nodes more, which wait to replace one that is lost.")
+        int, Meta(ge=0, le=1000, description="Extra standby nodes that replace a failed one.")
     ] = 0
 
     def __post_init__(self) -> None:

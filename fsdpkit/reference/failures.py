@@ -78,7 +78,9 @@ def _lines(cause: Cause) -> Iterator[str]:
 def _filled(text: str) -> str:
     """With what stands for a rank, words and a node."""
     text = markdown.typed(text.replace("{run}", "RUN").replace("{node}", "NODE"))
+    text = text.replace("cancelled{words}", "cancelled by USER")
     text = re.sub(r"\{\w+\}", lambda found: _STAND_FOR[found[0]], markdown.escaped(text))
+    text = re.sub("^[*]rank", "*Rank", text)
     return text if not text or re.search(r"[.…:]$", text) else f"{text}."
 
 

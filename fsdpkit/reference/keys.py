@@ -7,7 +7,7 @@ on the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 from fsdpkit.reference import markdown
 
 Schema = Mapping[str, Any]
+_ONE, _BY_NAME, _LISTED = "table", "tables by name", "tables in a list"
+_TABLES = (_ONE, _BY_NAME, _LISTED)
 
 
 class Key(NamedTuple):
@@ -37,28 +39,30 @@ def _of_table(table: Schema, whole: Schema, above: str) -> Iterator[Key]:
     for name, given in table.get("properties", {}).items():
         about = _followed(given, whole)
         dotted = f"{above}{name}"
-        below, more = _table_in(about, whole)
+        below, kind = _table_in(about, whole)
         default = "required" if name in required else _default(given, below)
         sentence = str(given.get("description") or about.get("description") or "")
         if below is None:
             yield Key(dotted, _kind(about, whole), default, sentence)
         else:
-            yield Key(dotted, "table" if not more else "tables by name", "", sentence)
-            yield from _of_table(below, whole, f"{dotted}.{more}")
+            yield Key(dotted, kind, "", sentence)
+            yield from _of_table(
+                below, whole, f"{dotted}.NAME." if kind == _BY_NAME else f"{dotted}."
+            )
 
 
 def _table_in(about: Schema, whole: Schema) -> tuple[Schema | None, str]:
-    """The table that the value is; or, of tables under free names, one of them and `NAME.`."""
+    """The table that the value is or holds, and how: itself, by free names, or in a list."""
     for one in about.get("anyOf", [about]):
         found = _followed(one, whole)
         if "properties" in found:
-            return found, ""
+            return found, _ONE
         inner = found.get("additionalProperties")
         if isinstance(inner, Mapping) and "properties" in _followed(inner, whole):
-            return _followed(inner, whole), "NAME."
+            return _followed(inner, whole), _BY_NAME
         items = _followed(found.get("items") or {}, whole)
         if "properties" in items:
-            return items, ""
+            return items, _LISTED
     return None, ""
 
 
@@ -90,7 +94,9 @@ def _kind(about: Schema, whole: Schema) -> str:
         return f"list of {_kind(about.get('items') or {}, whole)}"
     if about.get("type") == "object":
         inner = about.get("additionalProperties")
-        return f"table of {_kind(inner, whole)}" if isinstance(inner, Mapping) else "table"
+        if not isinstance(inner, Mapping) or not inner:
+            return "table of anything"
+        return f"table of {_kind(inner, whole)}"
     kind = _KINDS.get(str(about.get("type")), "anything")
     return f"{kind}{_bounds(about)}"
 
@@ -106,10 +112,29 @@ def _bounds(about: Schema) -> str:
 
 
 def page(title: str, head: str, struct: type[msgspec.Struct]) -> str:
-    rows = [
-        (f"`{key.dotted}`", key.kind, key.default, markdown.escaped(key.sentence))
-        for key in keys_of(struct)
-        if key.dotted != "schema"
-    ]
-    table = markdown.table(("key", "type", "default", "meaning"), rows)
-    return markdown.page(title, [head], table)
+    """A section for each table, with the keys that stand in it directly."""
+    sections: dict[str, list[Key]] = {"": []}
+    told: dict[str, str] = {}
+    listed: set[str] = set()
+    for key in keys_of(struct):
+        if key.kind in _TABLES:
+            path = f"{key.dotted}.NAME" if key.kind == _BY_NAME else key.dotted
+            sections[path], told[path] = [], key.sentence
+            listed |= {path} if key.kind == _LISTED else set()
+        elif key.dotted != "schema":
+            sections[key.dotted.rpartition(".")[0]].append(key)
+    return markdown.page(title, [head], *_sections(sections, told, listed))
+
+
+def _sections(
+    sections: Mapping[str, list[Key]], told: Mapping[str, str], listed: Collection[str]
+) -> Iterator[list[str]]:
+    for path, keys in sections.items():
+        rows = [
+            (f"`{key.dotted}`", markdown.escaped(key.sentence), key.kind, key.default)
+            for key in keys
+        ]
+        name = f"[[{path}]]" if path in listed else f"[{path}]"
+        head = [f"## `{name}`", "", markdown.escaped(told[path]), ""] if path else []
+        if rows:
+            yield [*head, *markdown.table(("key", "meaning", "type", "default"), rows)]

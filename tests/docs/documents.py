@@ -12,6 +12,7 @@ from tests.packaging.installation import ROOT
 from tests.packaging.test_documentation import tracked
 
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^ {4,}(?:\$ )?(fsdpkit .*(?:\\\n.*)*)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 _ANCHOR = re.compile(r"<a id=\"([^\"]+)\"")
@@ -56,7 +57,7 @@ def prose(document: str) -> str:
 def commands(document: str) -> list[str]:
     """Every `fsdpkit …` of the document's code blocks as one line; of what a terminal shows
     (`text`, `console`) what was typed behind the prompt."""
-    found = []
+    found = [line.replace("\\\n", " ") for line in _INDENTED.findall(prose(document))]
     for language, text in blocks(document):
         for line in text.replace("\\\n", " ").splitlines():
             shown = line.strip()

@@ -4,6 +4,7 @@ files that it reads. What costs little is run."""
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import fsdpkit
 from fsdpkit.cli.main import fsdpkit as top
 from fsdpkit.config.explain import fields_of
 from fsdpkit.config.job import JobSpec
@@ -23,10 +25,13 @@ from fsdpkit.config.trust import AllowedKinds
 from fsdpkit.errors import ConfigError
 from fsdpkit.remote.hosts import chosen_host, hosts_file
 from fsdpkit.sweeps.file import load_file
-from tests.docs.documents import blocks, commands, documents, words_of
+from tests.docs.documents import blocks, commands, documents, prose, words_of
 from tests.packaging.installation import ROOT
 
-TYPED = [(name, line) for name in documents() for line in commands(name)]
+REFUSED = "docs/messages.md"
+"""What stands there is typed wrong on purpose; messages.py runs it."""
+TAKEN = [name for name in documents() if name != REFUSED]
+TYPED = [(name, line) for name in TAKEN for line in commands(name)]
 
 
 # The command line's own parser
@@ -84,7 +89,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("document", documents())
+@pytest.mark.parametrize("document", TAKEN)
 def test_every_command_in_a_code_block_is_one_that_the_program_takes(
     document: str, place: Path
 ) -> None:
@@ -194,6 +199,25 @@ def built(kind: Any, *files: Path) -> None:
     build(kind, layered, files[-1].name)
 
 
+def python(text: str) -> ast.Module:
+    return ast.parse(text.replace(", …", "").replace("…", "..."))
+
+
 @pytest.mark.parametrize("text", shown("python"))
-def test_program_text_is_python(text: str) -> None:
-    ast.parse(text.replace(", …", "").replace("…", "..."))
+def test_program_text_is_python_and_names_what_the_package_has(text: str) -> None:
+    for node in ast.walk(python(text)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "fsdpkit":
+            assert hasattr(fsdpkit, node.attr)
+        if isinstance(node, ast.ImportFrom) and node.module == "fsdpkit":
+            assert all(hasattr(fsdpkit, name.name) for name in node.names)
+
+
+@pytest.mark.parametrize("document", documents())
+def test_files_and_extras_in_code_blocks_exist(document: str) -> None:
+    """Paths that begin with a folder of this project, and what pip is to bring along."""
+    text = "\n".join(block.text for block in blocks(document))
+    paths = re.findall(r"(?<![\w/.~-])(?:examples|templates/torchrun|jobs)/[\w/.-]+\w", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    extras = read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
+    named = re.findall(r"(?:\.|fsdpkit)\[([\w,]+)\]'", text + prose(document))
+    assert {extra for words in named for extra in words.split(",")} <= set(extras)

@@ -19,13 +19,15 @@ from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import commands, failures, keys, markdown, variables
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
-from tests.docs import examples
+from tests.docs import examples, messages
 from tests.docs.documents import read
 from tests.packaging.installation import ROOT
+from tests.reporting.captures import all_captures
 
 PROGRAMS: list[tuple[str, Callable[[], dict[Path, str]]]] = [
     (markdown.COMMAND, reference),
     (examples.COMMAND, examples.files),
+    (messages.COMMAND, messages.files),
 ]
 
 
@@ -52,6 +54,13 @@ def test_no_page_is_of_a_cause_that_does_not_exist() -> None:
     lying = {path.relative_to(ROOT) for path in (ROOT / "docs" / "failures").glob("*.md")}
     assert lying == {*failures.pages(), Path("docs/failures/index.md")}
     assert {name for name in CAUSES if page_of(name) is None} == {"running", "done"}
+
+
+def test_the_first_page_counts_right() -> None:
+    page = read("docs/failures/index.md")
+    no_failure = {"pending-forever", "pending", "running", "done", "unknown"}
+    assert f"knows {len(CAUSES.keys() - no_failure)} causes" in page
+    assert f"tried on {len(all_captures())} captured failures" in page
 
 
 def test_every_page_has_a_remedy_or_words_of_a_person() -> None:

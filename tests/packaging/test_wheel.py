@@ -13,6 +13,8 @@ import pytest
 
 from fsdpkit import __version__
 from tests.packaging.installation import ROOT, Completed, Installation
+from tests.reporting.made_run import T0, made_run, starts
+from tests.reporting.test_evidence import fails
 
 ASSETS = ("templates", "jobs", "site", "skills", "examples", "docs/failures")
 
@@ -101,6 +103,18 @@ def test_the_dry_run_is_the_checkout_s_but_for_where_the_trainer_lies(
     moved = ours.stdout.replace(f"{installation.package}/_shared", str(ROOT))
     digest = re.compile(r"(FSDPKIT_JOB_SHA256=)[0-9a-f]{64}\n")  # of a job with the trainer's path
     assert digest.sub(r"\1", moved) == digest.sub(r"\1", theirs.stdout)
+
+
+def test_a_diagnosis_brings_its_page_with_it(
+    installation: Installation, tmp_path: Path, empty: Path
+) -> None:
+    run = made_run(tmp_path / "t5-1", state="FAILED", exit_code=74)
+    task = run.paths.task()
+    starts(task, 0, T0)
+    fails(task, 0, T0 + 10, 0, "OSError: [Errno 28] No space left on device", rank=0)
+    told = installation.fsdpkit("diagnose", str(run.dir), "--page", cwd=empty)
+    assert told.returncode == 0, told.stderr
+    assert "`fsdpkit diagnose` calls it `disk-full`" in told.stdout
 
 
 @pytest.mark.parametrize("kind", ["sites", "jobs", "templates"])

@@ -1,0 +1,43 @@
+"""The whole script of docs/your-script.md saves when asked to stop, and goes on behind that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documents import blocks
+
+RANK = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
+
+
+@pytest.mark.torch
+def test_it_stops_with_its_work_saved_and_goes_on_behind_that_step(tmp_path: Path) -> None:
+    (text,) = (b.text for b in blocks("docs/your-script.md") if "STEPS = 1000" in b.text)
+    script, task = tmp_path / "train.py", tmp_path / "task"
+    script.write_text(text.replace("STEPS = 1000", "STEPS = 4"))
+    task.mkdir()
+    (task / "stop-requested").touch()
+
+    def run() -> int:
+        env = {**os.environ, **RANK, "FSDPKIT_TASK_DIR": str(task)}
+        return subprocess.run([sys.executable, script], env=env, check=False).returncode
+
+    assert run() == 75
+    assert (task / "checkpoint.pt").exists()
+    (task / "stop-requested").unlink()
+    assert run() == 0
+    steps = [json.loads(line)["step"] for line in (task / "metrics.jsonl").read_text().splitlines()]
+    assert steps[0] == 1
+    assert steps[-1] == 4
+    assert steps.count(1) == 1
