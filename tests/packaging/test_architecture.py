@@ -30,7 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("runs", "rendering", "config"),
         "training.export",
     },
-    "publishing": {"scheduling", "rendering", "config", "runs"},
+    "publishing": {
+        *("planning.remembered", "launching.torch_release", "scheduling", "rendering", "config"),
+        "runs",
+    },
     "interactive": {"scheduling", "reporting.printable", "runs"},
     "remote": {"config.assets", "runs.layout", "worktree"},
     "worktree": set(),
