@@ -220,8 +220,11 @@ def _speed(found: Predicted | None) -> str:
         return ""
     rate, mfu = found.tokens_per_s, found.mfu
     of_peak = f", {mfu.middle:.0%} of the GPUs' peak" if mfu else ""
+    low, middle, high = (
+        f"{float(f'{each:.2g}'):,.0f}" for each in (rate.low, rate.middle, rate.high)
+    )
     return (
-        f"; about {rate.middle:,.0f} tokens/s ({rate.low:,.0f} to {rate.high:,.0f}{of_peak}), from "
+        f"; about {middle} tokens/s (four times of five {low} to {high}{of_peak}), from "
         f"{found.rests_on or 'a formula'}"
     )
 

@@ -16,7 +16,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlencode
 
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.plans import Plans, read_plans
@@ -28,9 +29,12 @@ from tests.publishing.shown_centre import NAME, shown_centre
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 MOST_BYTES = 200 << 10
-SCHEMES = ("light", "dark")
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 DESK, PHONE = (1200, 800), (390, 780)
-FORM = "generator.html#account=hrc0042&work-dir=/work/hrc0042/t5"
+SETS = ("training.model.preset=t5-v1.1-large", "training.batch_size=16")
+FORM = "generator.html#" + urlencode(
+    {"job": "t5", "account": "hrc0042", "work-dir": "/work/hrc0042/t5", "sets": "\n".join(SETS)}
+)
 VIEWS: dict[str, tuple[str, tuple[int, int]]] = {
     "form": (FORM, DESK),
     "refused": (f"{FORM}&nodes=90", DESK),
@@ -64,8 +68,9 @@ def served_centre() -> Iterator[str]:
 
 
 def planned(top: Path) -> Plans:
-    """What `fsdpkit plan` computes of the centre's own job."""
-    words = ["plan", "pretrain", "--cluster", "hrc-heron", "--account", "hrc0042"]
+    """What `fsdpkit plan` computes of the job in the pictures."""
+    words = ["plan", "t5", "--cluster", "hrc-heron", "--account", "hrc0042"]
+    words += [word for each in SETS for word in ("--set", each)]
     subprocess.run(
         [sys.executable, "-m", "fsdpkit", *words, "--no-calibration"],
         env={**os.environ, "XDG_CACHE_HOME": f"{top}/cache"},

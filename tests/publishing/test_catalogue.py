@@ -20,6 +20,7 @@ from fsdpkit.publishing.catalogue import runtime, writing
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.facts import sections
 from fsdpkit.publishing.catalogue.reading import read_catalogue
+from tests.publishing import catalogue_pictures
 from tests.publishing.made_centre import make_centre
 
 
@@ -268,3 +269,15 @@ def test_a_download_that_fails_says_what_to_type_elsewhere(
     assert "no network" in str(told.value)
     assert "npm pack --silent pyodide@" in str(told.value)
     assert [*(tmp_path / "cache").iterdir()] == []
+
+
+def test_the_pictures_in_the_documentation_are_there_and_small() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text()
+    shown = {*re.findall(r"pictures/(catalogue-[a-z-]+\.png)", page)}
+    made = {path.name for path in catalogue_pictures.PICTURES.glob("catalogue-*")}
+    assert shown <= made == {*catalogue_pictures.pictures()}
+    assert {f"catalogue-form-{scheme}.png" for scheme in catalogue_pictures.SCHEMES} <= shown
+    for name in made:
+        content = (catalogue_pictures.PICTURES / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) <= catalogue_pictures.MOST_BYTES, name

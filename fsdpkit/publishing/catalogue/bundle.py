@@ -9,6 +9,7 @@ input gives the same bytes.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import io
 import zipfile
@@ -32,6 +33,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 _READ = (".toml", ".json", ".j2")
 
 
+@functools.cache
 def modules_zip() -> bytes:
     files = {f"{name}.py": content for name, content in own_modules().items()}
     for library in _LIBRARIES:

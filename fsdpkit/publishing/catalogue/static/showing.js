@@ -47,6 +47,7 @@ const FITS = { fits: "It fits", tight: "It hardly fits", "does not fit": "It doe
 
 // known: as in fsdpkit.cli.in_page.Known.
 function showKnown(at, { least, plan, fit, would_fit, command }) {
+  at("known").classList.remove("old");
   at("known").hidden = !(least || plan || command);
   at("known").classList.toggle("bad", fit === "does not fit");
   at("known").classList.toggle("warn", fit === "tight");
