@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins \
     slurm-wlm-mysql-plugin munge mariadb-server iproute2 mmdebstrap
-TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck btrfs-progs chromium openssh-server tcsh
+TEST_PACKAGES := $(SLURM_PACKAGES) shellcheck btrfs-progs chromium openssh-server tcsh ruby
 # Of Slurm, e.g. 24.11 or 26.05; empty: the one that is installed on this machine.
 SLURM ?= $(FSDPKIT_TEST_SLURM)
 SLURM_ROOT := .slurm$(if $(SLURM),-$(SLURM))

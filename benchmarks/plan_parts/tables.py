@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -96,22 +97,48 @@ def _own(result: Row) -> str:
             row["size"],
             str(row["ranks"]),
             f"{row['measured_s']:.3f} s",
+            "{:.3f} to {:.3f} s".format(*median_between(row["samples_s"])),
             f"{row['predicted_s']:.3f} s",
             "calibrates" if row["status"] == "calibrates" else _signed(row["error"]),
             f"× {row['factor']:.2f}",
         )
         for row in result["rows"]
     ]
-    lines = _lines(("T5", "Ranks", "Measured", "Predicted", "Error", "Range"), rows)
+    head = ("T5", "Ranks", "Measured", "Median between", "Predicted", "Error", "Range")
+    lines = _lines(head, rows)
     predicted = _errors(result)
     inside = sum(error <= WITHIN_EACH for error in predicted)
+    unsure = sum(_unsure(row) for row in result["rows"])
     measured = result["measured"]
     load = ", ".join(f"{each:g}" for each in measured["load"])
     closing = (
-        f"Target: each within 15 %: {inside} of {len(predicted)}, {_verdict(result)}. Measured on "
+        f"Target: each within 15 %: {inside} of {len(predicted)}, {_verdict(result)}. *Median "
+        "between*: where the median of many more samples would lie at least 85 times of 100. For "
+        f"{unsure} of {len(rows)} rows that is more than 15 % off the one measured, and a row that "
+        "calibrates moves all of its number of ranks. Measured on "
         f"{measured['cpus']} CPU cores; load before each number of ranks and at the end: {load}."
     )
     return "\n".join([*lines, "", closing])
+
+
+SURE = 0.85
+
+
+def median_between(samples: Sequence[float]) -> tuple[float, float]:
+    """The two samples between which the median of what they are drawn from lies with `SURE` or
+    more, whatever its distribution: so many of them fall on either side as heads in tosses of a
+    coin (David and Nagaraja, "Order Statistics", 2003, section 7.1). The extremes where there are
+    too few."""
+    ordered, n = sorted(samples), len(samples)
+    for k in reversed(range((n + 1) // 2)):
+        if 1 - 2 * sum(math.comb(n, tosses) for tosses in range(k + 1)) / 2**n >= SURE:
+            return ordered[k], ordered[n - 1 - k]
+    return ordered[0], ordered[-1]
+
+
+def _unsure(row: Row) -> bool:
+    low, high = median_between(row["samples_s"])
+    return bool(max(high / row["measured_s"], row["measured_s"] / low) > 1 + WITHIN_EACH)
 
 
 def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -55,6 +55,7 @@ from fsdpkit.cli.publish_answers import (
 from fsdpkit.cli.scale_answers import (
     ScaleAdvanced,
     ScaleCancelled,
+    ScaleExpected,
     ScaleStarted,
     ScaleStatus,
     ScaleWritten,
@@ -92,7 +93,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "sweep report": (SweepReport,),
     "sweep advance": (Advanced,),
     "sweep cancel": (SweepCancelled,),
-    "scale": (ScaleStarted,),
+    "scale": (ScaleStarted, ScaleExpected),
     "scale status": (ScaleStatus,),
     "scale write": (ScaleWritten,),
     "scale advance": (ScaleAdvanced,),

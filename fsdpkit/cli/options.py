@@ -46,6 +46,18 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
+class WithTrainerArgs(GroupedCommand):
+    """What follows `--` is the trainer's, even where JOB is left out; click would call it JOB."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.obj = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- TRAINER ARGS...]"]
+
+
 def grouped(group: str, *names: str, **about: Any) -> Callable[[Any], Any]:
     """An option below the heading `group`."""
     return click.option(*names, cls=_Grouped, group=group, **about)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import AFTERWARDS, WHAT, GroupedCommand, complete, grouped, wanted
+from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
 
 if TYPE_CHECKING:
-    from fsdpkit.config.training import TrainingSettings
     from fsdpkit.planning.asked import Asked
-    from fsdpkit.planning.forecast import By, Forecast
+    from fsdpkit.planning.forecast import Forecast
     from fsdpkit.planning.verdict import Verdict
 
 
@@ -31,7 +30,8 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     return tuple(sorted({*counts}))
 
 
-@click.command("plan", cls=GroupedCommand)
+@click.command("plan", cls=WithTrainerArgs)
+@click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
 @wanted("sets")
 @grouped(
@@ -120,6 +120,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
 )
 @grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
+    args: tuple[str, ...],
     job: str | None,
     cluster: str | None,
     model: str | None,
@@ -146,7 +147,7 @@ def command(
       fsdpkit plan --gpu h100-80 --try training.sharding.activation_checkpointing=none,full
       fsdpkit plan --gpu a100-40 --most training.batch_size
       fsdpkit plan --gpu h100-80 --tune --nodes 1-8
-      fsdpkit plan --gpu 48 --model train.py:planned
+      fsdpkit plan --gpu 48 --model train.py:planned -- --batch 16
 
     One rank's training step runs here without values and without a GPU: seconds to a minute.
     Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not
@@ -170,12 +171,10 @@ def command(
         raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(nodes) > 1 and not tune:
         raise UsageError("--nodes: several numbers are for --tune")
-    if tune and model:
-        raise UsageError("--tune chooses settings of the T5 trainer: leave out --model")
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> Asked:
-        return asked(job, cluster, gpu, model, extra, options)
+        return asked(job, cluster, gpu, model, extra, options, args)
 
     by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
     if calibration:
@@ -184,8 +183,10 @@ def command(
         return show(ask().card.name, by, forget, save_to, as_json)
     click.get_current_context().with_resource(one_child())
     if tune:
-        places, refused = _places(job, cluster, gpu, nodes, options)
-        return _tune(ask(), places, refused, aim, by, as_json)
+        from fsdpkit.cli.plan_tune import answer, places
+
+        where, refused = places(job, cluster, gpu, nodes, options)
+        return answer(ask(), where, refused, aim, by, as_json)
 
     if tried:
         compared = list(plans.tried(ask, tried))
@@ -213,8 +214,8 @@ def command(
     open_ended = one.fit in ("fits", "not known")
     better = [] if open_ended else list(plans.what_would_fit(ask, one.asked))
     own = model is not None
-    if not own or (args := args_alone(job, options)) is not None:
-        plans.keep(one, [sets for sets, _ in better], expected, args if own else None)
+    if not own or (told := args_alone(job, options, args)) is not None:
+        plans.keep(one, [sets for sets, _ in better], expected, told if own else None)
     if picture:
         from fsdpkit.planning.picture import draw
         from fsdpkit.runs.layout import write_atomically
@@ -242,6 +243,7 @@ def asked(
     model: str | None,
     extra: Sequence[str],
     options: dict[str, Any],
+    args: Sequence[str] = (),
 ) -> Asked:
     """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
     import msgspec
@@ -257,7 +259,7 @@ def asked(
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**{**options, "sets": (*options.get("sets", ()), *extra)})
-    loaded = load_job(job, options=said.options, sets=said.sets)
+    loaded = load_job(job, options=said.options, sets=said.sets, args=args)
     resources = loaded.spec.resources
     if gpu is not None:
         card = card_named(gpu)
@@ -275,10 +277,13 @@ def asked(
     if wrong := problems(settings, resources.ranks, resources.gpus):
         raise ConfigError("\n".join(wrong))
     assert not isinstance(settings, msgspec.UnsetType)
-    return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model)
+    told = tuple(loaded.spec.args)
+    return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model, args=told)
 
 
-def args_alone(job: str | None, options: dict[str, Any]) -> list[str] | None:
+def args_alone(
+    job: str | None, options: dict[str, Any], args: Sequence[str] = ()
+) -> list[str] | None:
     """What a script that does not read [training] is told; None for one that reads it, whose plan
     goes by its settings, which those of `--model` need not be."""
     import msgspec
@@ -287,7 +292,7 @@ def args_alone(job: str | None, options: dict[str, Any]) -> list[str] | None:
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**options)
-    spec = load_job(job, options=said.options, sets=said.sets).spec
+    spec = load_job(job, options=said.options, sets=said.sets, args=args).spec
     return list(spec.args) if spec.training is msgspec.UNSET else None
 
 
@@ -331,81 +336,3 @@ def _answer(
     from fsdpkit.cli.json_plans import planned
 
     print_answer(planned(found, expected))
-
-
-def _places(
-    job: str | None,
-    cluster: str | None,
-    gpu: str | None,
-    nodes: Sequence[int],
-    options: dict[str, Any],
-) -> tuple[list[int], dict[int, str]]:
-    """The numbers of nodes that the site has a place for, and why not the others; all of them where
-    a GPU was named and no site. Raises UsageError if it has none for any."""
-    from fsdpkit.config.job import load_job
-    from fsdpkit.config.site import choose_site
-    from fsdpkit.errors import UsageError
-    from fsdpkit.planning.tune_space import nodes_that_fit
-    from fsdpkit.scheduling.wanted import Wanted
-
-    if gpu is not None and cluster is None:
-        return list(nodes), {}
-    said = Wanted(**options)
-    resources = load_job(job, options=said.options, sets=said.sets).spec.resources
-    site, _ = choose_site(cluster)
-    fitting, refused = nodes_that_fit(resources, site, nodes or (resources.nodes,))
-    if not fitting:
-        raise UsageError("--tune: " + next(iter(refused.values())))
-    return fitting, refused
-
-
-def _tune(
-    base: Asked,
-    nodes: Sequence[int],
-    refused: dict[int, str],
-    aim: Any,
-    by: By,
-    as_json: bool,
-) -> int:
-    """The fastest settings on some of `nodes`; 1 if none fit."""
-    import dataclasses
-
-    import msgspec
-
-    from fsdpkit.planning import plans, speed_words
-    from fsdpkit.planning.forecast import goal_of
-    from fsdpkit.planning.outside import SAFE
-    from fsdpkit.planning.tune import tune
-
-    def memory_of(settings: TrainingSettings, nodes: int, gpus: int) -> int:
-        each = dataclasses.replace(base, settings=settings, nodes=nodes, gpus=gpus)
-        return plans.plan(each).total
-
-    basis = by.basis(base.card.name)
-    found = tune(
-        base.settings,
-        nodes=nodes or (base.nodes,),
-        gpus=base.gpus,
-        base_nodes=base.nodes,
-        calibration=basis.calibration,
-        memory_of=memory_of,
-        room_bytes=int(base.card.memory * SAFE),
-        aim=aim,
-        goal=goal_of(base),
-    )
-    if refused:
-        why = next(iter(refused.values()))
-        numbers = ", ".join(map(str, refused))
-        found = msgspec.structs.replace(
-            found, notes=(*found.notes, f"the site has no place for {numbers} nodes; {why}")
-        )
-    if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.json_plans import TunedPlan
-
-        print_answer(TunedPlan(tuned=found))
-    else:
-        _print(speed_words.tuned_lines(found))
-        click.echo(f"speed is computed from: a closed form, an estimate; {basis.words}")
-        _print(speed_words.left_out_lines(basis.left_out))
-    return 0 if found.fits else 1

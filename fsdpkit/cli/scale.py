@@ -14,6 +14,7 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling import Mode, Size
+    from fsdpkit.sweeps.scaling_expected import Expected
     from fsdpkit.sweeps.scaling_record import Study, StudyPaths
 
 _PATIENCE_S = 600.0
@@ -40,6 +41,7 @@ def command() -> None:
     \b
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --set training.steps=100
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --both --bound 0.7
+      fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --dry-run
       fsdpkit scale status scale-fsdp-t5
       fsdpkit scale write scale-fsdp-t5 -o proposal
 
@@ -65,6 +67,7 @@ def command() -> None:
 @wanted("gpus", "time", "cluster", "partition", "account")
 @wanted("runs")
 @trust_option
+@click.option("--dry-run", is_flag=True, help="Print what is expected of each; submit nothing.")
 @json_option
 def start(
     job: str,
@@ -77,13 +80,16 @@ def start(
     cluster: str | None,
     runs: str | None,
     trust: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
     **resources: Any,
 ) -> int:
-    """Start a study of JOB."""
+    """Start a study of JOB; say first what is expected of each size, where that is known."""
+    from fsdpkit.cli.scale_expected import expected
     from fsdpkit.cli.submit import say_where
     from fsdpkit.sweeps import scaling_study
     from fsdpkit.sweeps.scaling import MODES
+    from fsdpkit.sweeps.scaling_expected import by_size
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
@@ -93,14 +99,27 @@ def start(
     prepared = scaling_study.prepare(asked)
     largest = prepared.plans[modes[0], max(nodes)]
     say_where(largest, prepared.why_site)
-    require_trust(largest, trust, submits=True)
-    paths, study = scaling_study.start(prepared, runs)
+    require_trust(largest, trust, submits=not dry_run)
+    told = expected(prepared, runs)
+    sizes = [one for of_mode in told.values() for one in of_mode]
+    if not as_json:
+        _print_expected(told, bound, alone=dry_run)
+    if dry_run:
+        if as_json:
+            from fsdpkit.cli.json_output import print_answer
+            from fsdpkit.cli.scale_answers import ScaleExpected
+
+            print_answer(ScaleExpected(name=prepared.study.name, bound=bound, sizes=sizes))
+        return 0
+    paths, study = scaling_study.start(prepared, runs, by_size(sizes))
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.scale_answers import ScaleStarted
 
         submitted = {f"{point.mode} {point.nodes}": point.run for point in study.points}
-        print_answer(ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted))
+        print_answer(
+            ScaleStarted(name=study.name, dir=str(paths.dir), runs=submitted, expected=sizes)
+        )
         return 0
     click.echo(study.name)
     for point in study.points:
@@ -108,6 +127,27 @@ def start(
     typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
     click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
     return 0
+
+
+def _print_expected(told: dict[Mode, list[Expected]], bound: float | None, *, alone: bool) -> None:
+    """As a table where it is all that was asked for; else in lines on stderr."""
+    from fsdpkit.sweeps.scaling_expected import HEAD, in_words, rows, where_it_would_stop
+
+    sizes = [one for of_mode in told.values() for one in of_mode]
+    if alone:
+        table([*HEAD], rows(sizes))
+    if all(one.rate is None for one in sizes):
+        click.echo(
+            "fsdpkit: no prediction: fsdpkit plan was not asked about these sizes of this job, or "
+            "the site's GPUs are not known",
+            err=True,
+        )
+        return
+    lines = [] if alone else [in_words(one) for one in sizes]
+    stops = [where_it_would_stop(of_mode, bound) for of_mode in told.values()]
+    rest_on = dict.fromkeys(one.rests_on for one in sizes if one.rests_on)
+    lines += [*filter(None, stops), *(f"computed, not measured: {one}" for one in rest_on)]
+    click.echo("\n".join(lines), err=not alone)
 
 
 def _open(name: str, runs: str | None) -> tuple[StudyPaths, Study]:
@@ -160,8 +200,8 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
             click.echo(f"{mode}: {study.stopped[mode]}")
     if any(one.predicted_tokens_per_s is None for sizes in found.values() for one in sizes):
         click.echo(
-            "PREDICTED is empty where fsdpkit plan was not asked about that size before it was "
-            "submitted"
+            "PREDICTED is empty where nothing was known of that size before it was submitted: ask "
+            "fsdpkit plan about it first"
         )
     return 0
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fsdpkit.sweeps.scaling import Size
+from fsdpkit.sweeps.scaling_expected import Expected
 
 
 class ScaleStarted(Struct, frozen=True, kw_only=True):
@@ -17,6 +18,17 @@ class ScaleStarted(Struct, frozen=True, kw_only=True):
     dir: str
     runs: dict[str, str]
     """By mode and nodes (`weak 2`), those that were submitted at once."""
+    expected: list[Expected] = []
+    """Of each size, also those that are submitted later, if at all."""
+
+
+class ScaleExpected(Struct, frozen=True, kw_only=True):
+    """What a study would show, as far as that is known; with --dry-run."""
+
+    schema: Literal["fsdpkit.scale-expected/1"] = "fsdpkit.scale-expected/1"
+    name: str
+    bound: float | None
+    sizes: list[Expected]
 
 
 class ScaleStatus(Struct, frozen=True, kw_only=True):

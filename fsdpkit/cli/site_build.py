@@ -26,12 +26,27 @@ import click
     metavar="DIR",
     help="Where fsdpkit's own templates, jobs and profiles lie on the cluster, if not as here.",
 )
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="NAME",
+    help="A cluster of the centre's, shown first; several: repeat it (default: its folder's).",
+)
+@click.option(
+    "--plans",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Show these answers of `fsdpkit plan` in the form, such as ~/.cache/fsdpkit/plans.",
+)
 def command(
     centres: tuple[Path, ...],
     output: Path,
     name: str | None,
     runtime: Path | None,
     installed: str | None,
+    clusters: tuple[str, ...],
+    plans: Path | None,
 ) -> int:
     """Build the pages of a centre: its clusters, templates and jobs, and a form that writes the
     very script of `fsdpkit submit`.
@@ -47,19 +62,21 @@ def command(
     from fsdpkit.config import assets
     from fsdpkit.errors import ConfigError
     from fsdpkit.publishing.catalogue.build import catalogue_files
+    from fsdpkit.publishing.catalogue.plans import NO_PLANS, read_plans
     from fsdpkit.publishing.catalogue.reading import read_catalogue
     from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
     from fsdpkit.publishing.catalogue.writing import write
 
     folders = [centre.absolute() for centre in centres]
     folders = folders or [layer.dir for layer in reversed(assets.centre_layers())]
-    catalogue = read_catalogue(folders, installed)
+    carried = NO_PLANS if plans is None else read_plans(plans)
+    catalogue = read_catalogue(folders, installed, clusters, carried)
     shown = name or (folders[0].name if folders else "fsdpkit")
     engine = runtime_files(fetch(cache_dir()) if runtime is None else runtime)
     write(catalogue_files(catalogue, shown, engine), output)
     click.echo(
         f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
-        f"{len(catalogue.jobs)} jobs"
+        f"{len(catalogue.jobs)} jobs" + ("" if plans is None else f", {len(carried.files)} plans")
     )
     for problem in catalogue.problems:
         click.echo(f"fsdpkit: left out: {problem}", err=True)

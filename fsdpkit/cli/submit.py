@@ -10,7 +10,7 @@ import click
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
-    GroupedCommand,
+    WithTrainerArgs,
     complete,
     fsdpkit_as_typed,
     going_on,
@@ -27,19 +27,7 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.states import JobState
 
 
-class _WithTrainerArgs(GroupedCommand):
-    """What follows `--` is the trainer's, even where JOB is left out; click would call it JOB."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.obj = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- TRAINER ARGS...]"]
-
-
-@click.command("submit", cls=_WithTrainerArgs)
+@click.command("submit", cls=WithTrainerArgs)
 @click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
 @wanted("sets", "array", "snapshot")

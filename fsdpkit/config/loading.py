@@ -219,14 +219,21 @@ def _check_strings(value: object, layered: Layered, path: str, what: str) -> Non
 
 
 def _check_text(text: str, layered: Layered, path: str, what: str) -> None:
-    where = f"{what}: {path or 'the file'} ({layered.source(path)})"
     if found := CONTROL_CHARACTER.search(text):
         raise ConfigError(
-            f"{where}: holds the control character {found.group()!r}; "
+            f"{_where(layered, path, what)}: holds the control character {found.group()!r}; "
             "a line break there would be a new line of the script"
         )
     if len(text) > _MAX_STRING:
-        raise ConfigError(f"{where}: {len(text)} characters; at most {_MAX_STRING} are allowed")
+        raise ConfigError(
+            f"{_where(layered, path, what)}: {len(text)} characters; at most {_MAX_STRING} are "
+            "allowed"
+        )
+
+
+def _where(layered: Layered, path: str, what: str) -> str:
+    """Where a mistake is; worked out for mistakes alone, for that looks at every key."""
+    return f"{what}: {path or 'the file'} ({layered.source(path)})"
 
 
 def overrides(kind: type[msgspec.Struct], assignments: Iterable[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 _MOST_BYTES = 4 << 20
@@ -38,19 +39,45 @@ def has_main_guard(tree: ast.Module) -> bool:
 def reads_settings(tree: ast.Module, beside: Path) -> bool:
     """Whether a script may read `[training]`: it, or a module that lies `beside` it, imports who
     does, names the option itself, or runs code that is not seen here."""
+    names = set[str]()
+    for one in _with_modules(tree, beside):
+        if one is None or any(_reads_them(node) for node in ast.walk(one)):
+            return True
+        names |= _imported(one)
+    return bool(names & _RUNS_OTHER_CODE)
+
+
+def settings_named(tree: ast.Module, beside: Path) -> frozenset[str] | None:
+    """Names of attributes and keys that a script and the modules `beside` it use, among them those
+    of the settings that it reads; None where some of its code is not seen here."""
+    names, found = set[str](), set[str]()
+    for one in _with_modules(tree, beside):
+        if one is None:
+            return None
+        names |= _imported(one)
+        for node in ast.walk(one):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return None if names & _RUNS_OTHER_CODE else frozenset(found)
+
+
+def _with_modules(tree: ast.Module, beside: Path) -> Iterator[ast.Module | None]:
+    """A script and, of the modules that it imports, those that lie beside it, and so on; None for
+    one that cannot be read as Python."""
     trees, names = [tree], set[str]()
     for one in trees:
-        if any(_reads_them(node) for node in ast.walk(one)):
-            return True
+        yield one
         for name in _imported(one) - names:
             names.add(name)
             found = [beside / f"{name}.py", beside / name / "__init__.py"]
             for path in filter(Path.is_file, found):
                 source = read_source(path)
                 if source is None or (read := syntax_of(source)) is None:
-                    return True
-                trees.append(read)
-    return bool(names & _RUNS_OTHER_CODE)
+                    yield None
+                else:
+                    trees.append(read)
 
 
 def _imported(tree: ast.Module) -> set[str]:

@@ -1,15 +1,18 @@
 """Tapes made in a child of this process.
 
 What goes wrong inside a kernel or on a thread of torch ends the process that it is in, and must not
-end the command. A process that has taped once tapes again in two thirds of the time, so `one_child`
-lets plans of the trainer share one. A model of one's own has a child for each tape: importing a
-file and building a model a second time may not do what it did first.
+end the command: a kernel that reads at an address that is none, say. The step is then taped again
+without what may have done that. A process that has taped once tapes again in two thirds of the
+time, so `one_child` lets plans of the trainer share one. A model of one's own has a child for each
+tape: importing a file and building a model a second time may not do what it did first.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
@@ -18,9 +21,26 @@ from typing import Any, NoReturn
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import Asked
-from fsdpkit.planning.tape import Tape
+from fsdpkit.planning.tape import TRUST, Tape, Trust
 
 Taped = tuple[Tape, tuple[str, ...]]
+
+
+class Ended(FsdpkitError):
+    """In the place of an answer. dump: where its program was, as `faulthandler` says it."""
+
+    def __init__(self, status: int, dump: str) -> None:
+        super().__init__(
+            f"the step could not be followed: its process ended (wait status {status}), for lack "
+            "of memory or inside a kernel. Tensors have neither values nor addresses here: your "
+            "own kernel needs a fake version (torch.library.register_fake)."
+        )
+        self.in_a_kernel = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OF_KERNELS
+        self.dump = dump
+
+
+_OF_KERNELS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+_MOST_DUMPED = 1 << 16
 
 
 class Child:
@@ -28,9 +48,11 @@ class Child:
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:
         self._pipe, other = Pipe()
+        self._dump = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the child is there
         self._pid = os.fork()
         if not self._pid:
             self._pipe.close()
+            faulthandler.enable(self._dump, all_threads=False)
             _live(lambda: serve(other))
         other.close()
 
@@ -39,17 +61,16 @@ class Child:
         return self._pipe.closed
 
     def ask(self, question: Any) -> Any:
-        """Its answer. Raises FsdpkitError where it has ended instead, or answered with an error."""
+        """Its answer. Raises Ended, or the error that it answers with."""
         try:
             self._pipe.send(question)
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            raise FsdpkitError(
-                "the step could not be followed: its process ended (wait status "
-                f"{self.close()}), for lack of memory or inside a kernel. Tensors have neither "
-                "values nor addresses here: your own kernel needs a fake version "
-                "(torch.library.register_fake)."
-            ) from None
+            self._pipe.close()
+            status = os.waitpid(self._pid, 0)[1]
+            with self._dump as dump:
+                dump.seek(0)
+                raise Ended(status, dump.read(_MOST_DUMPED).decode("ascii", "replace")) from None
         except BaseException:  # interrupted: an answer that comes later is not the next one's
             os.kill(self._pid, signal.SIGKILL)
             self.close()
@@ -58,12 +79,12 @@ class Child:
             raise answer
         return answer
 
-    def close(self) -> int:
-        """Let it go, once it is done. Its wait status; 0 where it was let go of before."""
-        if self.has_ended:
-            return 0
-        self._pipe.close()
-        return os.waitpid(self._pid, 0)[1]
+    def close(self) -> None:
+        """Let it go, once it is done."""
+        if not self.has_ended:
+            self._pipe.close()
+            os.waitpid(self._pid, 0)
+            self._dump.close()
 
 
 def _live(serve: Callable[[], None]) -> NoReturn:
@@ -95,7 +116,20 @@ def one_child() -> Iterator[None]:
 
 
 def tape_apart(asked: Asked) -> Taped:
-    """`taping.tape_of` in a child. Raises what that does, and FsdpkitError where the child ends."""
+    """`taping.tape_of` in a child. Raises what that does, and Ended where nothing can be taped."""
+    dump = ""
+    for trust in TRUST:
+        try:
+            return _taped(asked, trust, dump)
+        except Ended as error:
+            if not error.in_a_kernel or trust == TRUST[-1]:
+                raise
+            dump = dump or error.dump
+    raise AssertionError("there is a last trust")
+
+
+def _taped(asked: Asked, trust: Trust, dump: str) -> Taped:
+    question = asked, os.getcwd(), trust, dump
     if asked.model:
         # Seconds of imports, here once and not in each child. What has run a backward cannot fork.
         import torch._dynamo  # noqa: F401
@@ -104,18 +138,18 @@ def tape_apart(asked: Asked) -> Taped:
 
         own = Child(_answer_all)
         try:
-            return _ask(own, asked)
+            return _answer_of(own, question)
         finally:
             own.close()
     with one_child():
         child = _shared[0]
         if child is None or child.has_ended:
             child = _shared[0] = Child(_answer_all)
-        return _ask(child, asked)
+        return _answer_of(child, question)
 
 
-def _ask(child: Child, asked: Asked) -> Taped:
-    taped: Taped = child.ask((asked, os.getcwd()))
+def _answer_of(child: Child, question: tuple[Asked, str, Trust, str]) -> Taped:
+    taped: Taped = child.ask(question)
     return taped
 
 
@@ -126,18 +160,18 @@ def _answer_all(pipe: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            asked, directory = pipe.recv()
+            question = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(asked, directory))
+        pipe.send(_answer(*question))
 
 
-def _answer(asked: Asked, directory: str) -> Taped | Exception:
+def _answer(asked: Asked, directory: str, trust: Trust, dump: str) -> Taped | Exception:
     try:
         from fsdpkit.planning.taping import tape_of
 
         os.chdir(directory)
-        return tape_of(asked)
+        return tape_of(asked, trust=trust, dump=dump)
     except (FsdpkitError, ImportError) as error:
         error.__cause__ = None  # neither goes through a pipe
         return error.with_traceback(None)

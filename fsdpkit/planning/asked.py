@@ -27,8 +27,12 @@ class Asked:
     """The trainer of the job."""
     model: str | None = None
     """FILE.py:FUNCTION, in the place of the trainer."""
+    rows: int | None = None
+    """Samples of one rank in a step, where they are to be others than `model` itself gives."""
     expandable: bool = True
     """Whether the allocator has expandable segments."""
+    args: tuple[str, ...] = ()
+    """What the script is told; `model` reads it as its own, in `sys.argv`."""
 
     @property
     def ranks(self) -> int:

@@ -33,8 +33,19 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
-from fsdpkit.planning.tape import HOST, Block, Collective, Kind, Operation, Phase, Tape, layer_of
-from fsdpkit.planning.unknown import Side, Unknown
+from fsdpkit.planning.launches import not_launched
+from fsdpkit.planning.tape import (
+    HOST,
+    Block,
+    Collective,
+    Kind,
+    Operation,
+    Phase,
+    Tape,
+    Trust,
+    layer_of,
+)
+from fsdpkit.planning.unknown import Side, Unknown, caller
 from fsdpkit.training.units import plain_name
 
 _COLLECTIVES = {
@@ -56,7 +67,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device: whose memory is written down. Other devices' is the host's (stream `HOST`).
     stream: tells the number of the stream that work is given to at the moment.
     vocabulary: the last dimension of tensors that are scores; 0: none are.
-    side: how a value is answered that is read and not there (unknown.py).
+    side: how a value is answered that is read and not there; trust: whose kernels are called
+    (unknown.py).
     """
 
     def __init__(
@@ -66,9 +78,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         vocabulary: int = 0,
         side: Side = "most",
+        trust: Trust = "kernels",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._unknown = Unknown(side)
+        self._unknown = Unknown(side, trust)
         self.tape = Tape(
             torch=torch.__version__,
             assumed=self._unknown.assumed,
@@ -363,6 +376,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif kind == "reduce_scatter":
             self._label(tensors, "reduction")
 
+    def _launched(self, kernel: str, tensors: list[FakeTensor]) -> None:
+        if (note := f"{kernel} in {caller()}") not in self.tape.launched:
+            self.tape.launched.append(note)
+        phase = self.phase
+        self.tape.work.append(
+            Operation(
+                name=f"triton_{kernel}",
+                flops=0,
+                bytes_read=sum(map(_bytes, tensors)),
+                bytes_written=0,
+                phase=phase,
+                module=self._module(phase),
+                stream=self._stream(),
+                dtype=str(tensors[-1].dtype).removeprefix("torch."),
+            )
+        )
+
     def _also_used(self, tensor: Tensor, stream: Any) -> None:
         if found := self._alive.get(tensor.untyped_storage()._cdata):
             block, number = found[0], int(getattr(stream, "stream_id", 0))
@@ -401,7 +431,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for place, name, new in changed:
             setattr(place, name, new)
         try:
-            with self:
+            with not_launched(self._launched), self:
                 yield self
         finally:
             for place, name, old in before:

@@ -57,9 +57,11 @@ def name_of(
     card: Card,
     trainer: Path,
     args: Sequence[str] | None = None,
+    torch: str | None = None,
 ) -> str:
     """Of what a plan depends on, the SHA-256 as hex. gpus: per node; args: of a script that does
-    not read [training], all that it is told; None for one that does."""
+    not read [training], all that it is told; None for one that does. torch: its version, if not
+    the one that is installed here."""
     tables: dict[str, Any] = {
         "training": {key: getattr(settings, key) for key in _OF_TRAINING},
         "model": [settings.model.dimensions(), settings.model.attention],
@@ -68,7 +70,7 @@ def name_of(
         "ranks": [nodes, gpus],
         "card": [card.name, card.memory, card.capability],
         "trainer": _digest(trainer),
-        "software": [installed_torch(), fsdpkit.__version__],
+        "software": [torch or installed_torch(), fsdpkit.__version__],
     }
     if args is not None:
         tables["args"] = list(args)

@@ -50,15 +50,21 @@ def left_out_lines(sentences: Sequence[str]) -> Iterator[str]:
 
 def tuned_lines(found: Tuned) -> Iterator[str]:
     """The answer of `--tune`: what to type, and why each choice."""
-    sets = " ".join(f"--set {each}" for each in found.sets) or "(as it is)"
+    as_it_is = "" if found.in_script else "(as it is)"
+    sets = " ".join(f"--set {each}" for each in found.sets) or as_it_is
     needed = f"{found.memory_bytes / GIB:.1f}" if found.memory_bytes is not None else "?"
     room = f"{found.room_bytes / GIB:.1f} GiB"
     if found.fits:
-        yield f"fastest that fits: --nodes {found.nodes} {sets}"
+        yield f"fastest that fits: --nodes {found.nodes} {sets}".rstrip()
         yield f"takes {needed} of {room} a GPU"
     else:
-        yield f"nothing fits {room} a GPU; the nearest miss: --nodes {found.nodes} {sets}"
+        yield f"nothing fits {room} a GPU; the nearest miss: --nodes {found.nodes} {sets}".rstrip()
         yield f"takes {needed} GiB{_too_much(found)}"
+    if found.in_script:
+        yield (
+            "in the script itself, which reads no [training] and so takes no --set of them: "
+            + ", ".join(found.in_script)
+        )
     speed = found.speed
     rate = speed.tokens_per_s or speed.samples_per_s
     yield (

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -112,12 +112,29 @@ def _batches(trainer: Any, settings: TrainingSettings) -> Iterator[Any]:
         yield trainer.Batch(ids, ids > 0, labels, segments)
 
 
-def of_model(name: str, settings: TrainingSettings) -> tuple[Build, int]:
-    """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION. Raises UsageError."""
+def of_model(
+    name: str, settings: TrainingSettings, args: Sequence[str] = (), rows: int | None = None
+) -> tuple[Build, int]:
+    """`--model`: a directory in Hugging Face's format, or FILE.py:FUNCTION: a function that finds
+    `args` in `sys.argv` and returns a dict with
+
+    - "model": on the meta device (`with torch.device("meta")`), or built with values;
+    - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
+      (`model(**batch)`);
+    - "forward": optional, a function of the model and the batch that gives the loss, as a loop of
+      one's own has it; else
+    - "loss": optional, a function of the model's output and the batch; else the output itself, or
+      its `loss`;
+    - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
+    - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
+
+    rows: samples of one rank in a step; None: as many as it gives. Raises UsageError.
+    """
     directory = Path(name)
-    if directory.is_dir():
-        return _of_given(_pretrained(directory, settings), settings)
-    return of_function(name, settings)
+    given = _pretrained(directory, settings) if directory.is_dir() else _call(name, args)
+    if rows is not None:
+        given = {**given, "batch": _with_rows(given["batch"], rows)}
+    return _of_given(given, settings)
 
 
 def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
@@ -137,24 +154,6 @@ def _pretrained(directory: Path, settings: TrainingSettings) -> dict[str, Any]:
 
 
 KEYS = ("model", "batch", "forward", "loss", "blocks", "vocabulary", "last")
-
-
-def of_function(name: str, settings: TrainingSettings) -> tuple[Build, int]:
-    """FILE.py:FUNCTION: a function that returns a dict with
-
-    - "model": on the meta device (`with torch.device("meta")`), or built with values;
-    - "batch": one rank's samples of one step: a tensor, a tuple (`model(*batch)`) or a dict
-      (`model(**batch)`);
-    - "forward": optional, a function of the model and the batch that gives the loss, as a loop of
-      one's own has it; else
-    - "loss": optional, a function of the model's output and the batch; else the output itself, or
-      its `loss`;
-    - "blocks": optional, the classes of its repeated layers; a model of transformers names its own;
-    - "vocabulary": optional, the width of its scores; "last": optional, as `shard` takes it.
-
-    Raises UsageError.
-    """
-    return _of_given(_call(name), settings)
 
 
 def _of_given(given: Mapping[str, Any], settings: TrainingSettings) -> tuple[Build, int]:
@@ -212,6 +211,18 @@ class _Rows:
         ]
 
 
+def _with_rows(batch: Any, rows: int) -> Any:
+    """The same with another number of samples; what has no dimension of them stays."""
+    now = _rows(batch)
+
+    def resized(each: Tensor) -> Tensor:
+        if not each.ndim or len(each) != now:
+            return each
+        return each.new_zeros((rows, *each.shape[1:]))
+
+    return tree_map_only(Tensor, resized, batch)
+
+
 def _rows(batch: Any) -> int:
     found: list[Tensor] = []
     tree_map_only(Tensor, found.append, batch)
@@ -257,7 +268,7 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
     return loss
 
 
-def _call(name: str) -> dict[str, Any]:
+def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
     file, _, function = name.rpartition(":")
     path = Path(file)
     if not file or not path.is_file():
@@ -270,17 +281,26 @@ def _call(name: str) -> dict[str, Any]:
         raise UsageError(f"--model {name}: {path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickles look there
+    sys.argv, before = [file, *args], sys.argv
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise _failed(name, "cannot be imported", error) from error
-    made = getattr(module, function, None)
-    if not callable(made):
-        raise UsageError(f"--model {name}: {path.name} has no function {function}")
-    try:
-        given = made()
-    except Exception as error:
-        raise _failed(name, "fails", error) from error
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise _failed(name, "cannot be imported", error) from error
+        made = getattr(module, function, None)
+        if not callable(made):
+            raise UsageError(f"--model {name}: {path.name} has no function {function}")
+        try:
+            given = made()
+        except Exception as error:
+            raise _failed(name, "fails", error) from error
+    except SystemExit as ended:
+        raise UsageError(
+            f"--model {name} ends the program (exit status {ended.code!r:.80}): what it reads from "
+            "its command line is given behind --"
+        ) from ended
+    finally:
+        sys.argv = before
     if not isinstance(given, Mapping) or not {"model", "batch"} <= given.keys():
         raise UsageError(f'--model {name}: return a dict with "model" and "batch"')
     if unknown := given.keys() - set(KEYS):

@@ -38,6 +38,11 @@ KINDS: tuple[Kind, ...] = (
 """In the order in which a picture stacks them."""
 
 
+Trust = Literal["kernels", "torch", "nothing"]
+"""Whose kernels are called when a step is taped: everybody's, those of torch and what declares a
+fake version, or none, for no step is run."""
+TRUST: tuple[Trust, ...] = ("kernels", "torch", "nothing")
+
 HOST = -1
 """The `stream` of a block of host memory."""
 
@@ -121,6 +126,8 @@ class Tape:
     tokens: int = 0
     parameters: int = 0
     """Of the whole model."""
+    launched: list[str] = field(default_factory=list)
+    """Triton kernels that were not run, and where: they make no tensors, and take time."""
     lacking: list[str] = field(default_factory=list)
     """What could not be followed, and where: the tape is then a lower bound."""
     least: Tape | None = None

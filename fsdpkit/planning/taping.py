@@ -13,35 +13,50 @@ from fsdpkit.planning.asked import Asked, resolved
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
-from fsdpkit.planning.tape import Tape
-from fsdpkit.planning.unknown import Side, place_of
+from fsdpkit.planning.tape import Tape, Trust
+from fsdpkit.planning.unknown import Side, place_in, place_of
 
 STEPS = 2
 """The peak is reached in the second: the first has no optimizer state yet."""
 
 
 def tape_of(
-    asked: Asked, steps: int = STEPS, kernels: Kernels = "gpu"
+    asked: Asked,
+    steps: int = STEPS,
+    kernels: Kernels = "gpu",
+    *,
+    trust: Trust = "kernels",
+    dump: str = "",
 ) -> tuple[Tape, tuple[str, ...]]:
     """The tape of rank 0, and what to know of it. Where values decide, `least` has the other side;
     where something could not be followed, the tape says so and is a lower bound.
 
+    dump: where a kernel has ended the process that taped this before, with more `trust`.
+
     Raises FsdpkitError for what the trainer refuses.
     """
     settings, notes = resolved(asked)
-    tape = _tape(asked, settings, steps, kernels, "most")
+    steps = 0 if trust == "nothing" else steps
+    tape = _tape(asked, settings, steps, kernels, "most", trust)
+    if not steps:
+        tape.lacking.append(f"a kernel without a fake version ended the step{place_in(dump)}")
     if tape.assumed:
-        least = _tape(asked, settings, steps, kernels, "least")
+        least = _tape(asked, settings, steps, kernels, "least", trust)
         if not least.lacking or tape.lacking:
             tape.least = least
     return tape, notes
 
 
 def _tape(
-    asked: Asked, settings: TrainingSettings, steps: int, kernels: Kernels, side: Side
+    asked: Asked,
+    settings: TrainingSettings,
+    steps: int,
+    kernels: Kernels,
+    side: Side,
+    trust: Trust,
 ) -> Tape:
     if asked.model:
-        build, vocabulary = of_model(asked.model, settings)
+        build, vocabulary = of_model(asked.model, settings, asked.args, asked.rows)
     else:
         build, vocabulary = of_trainer(asked.entry, settings)
     with pretend(asked.ranks, asked.gpus, asked.card.memory, kernels) as (ranks, _):
@@ -50,6 +65,7 @@ def _tape(
             lambda: backend().current_stream().stream_id,
             vocabulary=vocabulary,
             side=side,
+            trust=trust,
         )
         with recorder.recording(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
@@ -66,6 +82,9 @@ def _tape(
                 try:
                     for number in range(steps):
                         subject.step(number)
+                        recorder.step_is_done()
+                    if not steps:
+                        _update_alone(subject)
                         recorder.step_is_done()
                 except UsageError:
                     raise

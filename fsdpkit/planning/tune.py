@@ -11,7 +11,7 @@ The batch of one optimizer step over all ranks is never changed: the answer trai
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from fsdpkit.planning.speed_schedule import computation_s, simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.tune_memory import Memory, MemoryOf
 from fsdpkit.planning.tune_space import (
+    ALL,
     BATCH,
     MICRO,
     Candidate,
@@ -60,6 +61,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     sets: tuple[str, ...]
     """KEY=VALUE for `--set`, only what differs from the job's own settings."""
+    in_script: tuple[str, ...] = ()
+    """The same for a script that reads no [training], to be written in its source."""
     nodes: int
     speed: Speed
     memory_bytes: int | None
@@ -86,21 +89,24 @@ def tune(
     goal: Goal | None = None,
     beside: Beside | None = None,
     seconds: float = 100,
+    keys: Set[str] = ALL,
+    parameters: int | None = None,
 ) -> Tuned:
     """The fastest of `candidates(base, …)` that needs at most `room_bytes` of a GPU, for tokens a
-    second or for GPU-hours. After `seconds` no more memory is asked for.
+    second or for GPU-hours. After `seconds` no more memory is asked for. keys: what may be chosen;
+    parameters: of the whole model, None: of the T5 that `base` describes.
 
     Raises UsageError where `submit` would accept no candidate at all.
     """
-    points = list(candidates(base, nodes, gpus, base_nodes))
+    points = list(candidates(base, nodes, gpus, base_nodes, keys))
     if not points:
         raise UsageError(
             f"No settings to choose from: {base.batch_size * base_nodes * gpus} samples of one "
             f"optimizer step over {base_nodes * gpus} ranks divide among none of "
             f"{', '.join(str(n * gpus) for n in nodes)} ranks, or submit refuses all that do."
         )
-    search = _Search(base, gpus, calibration.machine.rates(), work_of, aim)
-    memory = Memory(memory_of, room_bytes, gpus, search.moved, seconds)
+    search = _Search(base, gpus, calibration.machine.rates(), work_of, aim, keys)
+    memory = Memory(memory_of, room_bytes, gpus, search.moved, seconds, parameters=parameters)
     best, fits = search.best(points, memory)
     notes = []
     if not fits and memory.out_of_time:
@@ -126,8 +132,15 @@ class _Search:
     """Times of candidates, each worked out once."""
 
     def __init__(
-        self, base: TrainingSettings, gpus: int, rates: Rates, work_of: WorkOf, aim: Aim
+        self,
+        base: TrainingSettings,
+        gpus: int,
+        rates: Rates,
+        work_of: WorkOf,
+        aim: Aim,
+        keys: Set[str],
     ) -> None:
+        self.keys = keys
         self.base, self.gpus, self.rates, self.work_of, self.aim = base, gpus, rates, work_of, aim
         self._bounds: dict[tuple[Any, ...], float] = {}
         self._moved: dict[str, int] = {}
@@ -171,14 +184,16 @@ class _Search:
         return (self.cost(one) if cost is None else cost) * (1 + _WORTH * len(changes))
 
     def cost(self, one: Candidate) -> float:
-        """What the aim counts: seconds of a step, or GPU-seconds."""
+        """What the aim counts: seconds, or GPU-seconds."""
         key = (one.combination, one.micro)
         if key not in self._costs:
             self._costs[key] = self._counted(self.step_s(one), one)
         return self._costs[key]
 
     def _counted(self, step_s: float, one: Candidate) -> float:
-        return step_s if self.aim == "tokens_per_s" else step_s * one.nodes * self.gpus
+        """Of one sample: where a rank's batch stays, more nodes do more of them in a step."""
+        seconds = step_s / int(one.values[BATCH])
+        return seconds / (one.nodes * self.gpus) if self.aim == "tokens_per_s" else seconds
 
     def step_s(self, one: Candidate) -> float:
         batches = int(one.values[BATCH]) // one.micro
@@ -248,7 +263,7 @@ def _choices(
     """Each setting of the answer against its other values, everything else as it is."""
     found = []
     for key, value in best.values.items():
-        if key == BATCH:
+        if key == BATCH or key not in search.keys:
             continue
         others = [
             each
@@ -316,5 +331,5 @@ def _nodes(
         if same:
             ratio = min(search.cost(each) for each in same) / search.cost(best)
             word = "time" if search.aim == "tokens_per_s" else "GPU time"
-            said.append(f"{count}: {ratio:.2f} times the {word} of a step")
+            said.append(f"{count}: {ratio:.2f} times the {word} of as many samples")
     return "; ".join(said) or "these settings fit no other number"

@@ -46,6 +46,8 @@ class Memory:
     corrections: dict[str, float] = field(default_factory=dict)
     """By the kind of activation checkpointing: what was measured, over what was guessed."""
     asked: int = 0
+    parameters: int | None = None
+    """Of the whole model; None: of the T5 that the settings describe."""
 
     @property
     def out_of_time(self) -> bool:
@@ -102,7 +104,9 @@ class Memory:
         return round(self.least(one) + factor * self._activations(one))
 
     def least(self, one: Candidate) -> int:
-        parameters = parameter_count(one.settings.model.dimensions())
+        parameters = self.parameters
+        if parameters is None:
+            parameters = parameter_count(one.settings.model.dimensions())
         return least_gpu_bytes(one.settings, parameters, one.nodes * self.gpus, self.gpus)
 
     def _activations(self, one: Candidate) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import product
 from typing import Any
 
@@ -36,8 +36,18 @@ _LESS_THAN = {
 
 STRATEGY = "training.sharding.strategy"
 RESHARD = "training.sharding.reshard_to"
+SHARDING = (
+    STRATEGY,
+    RESHARD,
+    "training.sharding.engine",
+    "training.sharding.activation_checkpointing",
+    "training.sharding.cpu_offload",
+)
+LOSS = "training.loss"
 MICRO = "training.micro_batch"
 BATCH = "training.batch_size"
+ALL = frozenset({*SHARDING, LOSS, MICRO, BATCH})
+"""What the T5 trainer can be told."""
 
 Values = Mapping[str, Any]
 
@@ -61,23 +71,32 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(
-    base: TrainingSettings, nodes: Sequence[int], gpus: int, base_nodes: int
+    base: TrainingSettings,
+    nodes: Sequence[int],
+    gpus: int,
+    base_nodes: int,
+    keys: Set[str] = ALL,
 ) -> Iterator[Candidate]:
-    """Every point that `submit` accepts. Samples of one optimizer step over all ranks stay those of
-    `base` on `base_nodes`: another number of them would be another training."""
+    """Every point that `submit` accepts; `keys`: what may be chosen. Samples of one optimizer step
+    over all ranks stay those of `base` on `base_nodes`, for another number of them would be another
+    training; of a script whose batch nobody can set, those of a rank stay."""
     whole_batch = base.batch_size * base_nodes * gpus
     for count in nodes:
         ranks = count * gpus
+        if BATCH not in keys:
+            whole_batch = base.batch_size * ranks
         if whole_batch % ranks:
             continue
         batch = whole_batch // ranks
-        for values in _values(base, count, batch):
+        for values in _values(base, count, batch, keys):
             settings = _apply(base, values)
             if not problems(settings, ranks, gpus):
                 yield Candidate(nodes=count, values=values, settings=settings)
 
 
-def _values(base: TrainingSettings, nodes: int, batch: int) -> Iterator[dict[str, Any]]:
+def _values(
+    base: TrainingSettings, nodes: int, batch: int, keys: Set[str]
+) -> Iterator[dict[str, Any]]:
     # What --set cannot take back stays as it was given.
     given = base.sharding.reshard_to
     reshards = (given,) if given else (None, "node") if nodes > 1 else (None,)
@@ -87,9 +106,14 @@ def _values(base: TrainingSettings, nodes: int, batch: int) -> Iterator[dict[str
         "training.sharding.engine": ("fsdp2", "fsdp1"),
         "training.sharding.activation_checkpointing": CHECKPOINTING,
         "training.sharding.cpu_offload": (False, True),
-        "training.loss": ("whole", "chunked"),
+        LOSS: ("whole", "chunked"),
         MICRO: [n for n in range(batch, 0, -1) if batch % n == 0],
     }
+    for key in dimensions.keys() - keys:
+        now = batch if key == MICRO else _get(base, key)
+        dimensions[key] = (now,)
+    if MICRO not in keys and isinstance(base.micro_batch, int):
+        dimensions[MICRO] = (base.micro_batch,)
     for values in product(*dimensions.values()):
         yield {**dict(zip(dimensions, values, strict=True)), BATCH: batch}
 

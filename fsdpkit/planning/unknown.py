@@ -8,6 +8,7 @@ bounds that, so the plan is then a lower bound. Each place is named by its line.
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections import Counter
@@ -17,17 +18,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._library import simple_registry as registry
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_iter
 
 import fsdpkit
 from fsdpkit.errors import FsdpkitError
+from fsdpkit.planning.tape import Trust
 
 Side = Literal["most", "least"]
 """most: a number that is read is 1, a condition holds, a size is the largest possible; least: 0,
 False and none."""
-NOT_THE_PROGRAM = (str(Path(torch.__file__).parent), str(Path(fsdpkit.__file__).parent))
-"""Where files are that a person did not write."""
+NOT_THE_PROGRAM = (
+    str(Path(torch.__file__).parent),
+    str(Path(fsdpkit.__file__).parent),
+    str(Path(torch.__file__).parents[1] / "triton"),
+)
+"""Where files are that launch what a person wrote, and are not it."""
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 _OWN_TRAINING = str(Path(fsdpkit.__file__).parent / "training")
 MOST_READS = 4096
@@ -44,8 +51,8 @@ class Unknown:
     lacking: what could not be followed, so that a plan of it is a lower bound.
     """
 
-    def __init__(self, side: Side) -> None:
-        self._side, self._reads = side, Counter[str]()
+    def __init__(self, side: Side, trust: Trust = "kernels") -> None:
+        self._side, self._trust, self._reads = side, trust, Counter[str]()
         self.assumed: list[str] = []
         self.lacking: list[str] = []
 
@@ -115,20 +122,27 @@ class Unknown:
     # What nobody can follow
 
     def _foreign(self, func: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            return func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError) as error:
-            first = next((t for t in tree_iter((args, kwargs)) if isinstance(t, FakeTensor)), None)
-            returns = [str(each.type) for each in func._schema.returns]
-            if first is None or any(kind != "Tensor" for kind in returns):
-                raise
-            self.lacking.append(
-                f"{func.namespace}::{func.overloadpacket.__name__} in {caller()} has no fake "
-                "version: its result is taken to be like its first tensor, and what it allocates "
-                "inside is not seen"
-                + ("" if "fake" in str(error).lower() or not str(error) else f" ({error!s:.80})")
-            )
-            made = [torch.empty_like(first) for _ in returns]
+        first = next((t for t in tree_iter((args, kwargs)) if isinstance(t, FakeTensor)), None)
+        returns = [str(each.type) for each in func._schema.returns]
+        guessed = first is not None and all(kind == "Tensor" for kind in returns)
+        reason = ""
+        if not guessed or self._trust == "kernels" or _declares_a_fake_version(func):
+            try:
+                return func(*args, **kwargs)
+            except (RuntimeError, NotImplementedError) as error:
+                if not guessed:
+                    raise
+                reason = str(error)
+        note = (
+            f"{func.namespace}::{func.overloadpacket.__name__} in {caller()} has no fake "
+            "version: its result is taken to be like its first tensor, and what it allocates "
+            "inside is not seen"
+        )
+        if reason and "fake" not in reason.lower():
+            note += f" ({reason:.80})"
+        if note not in self.lacking:
+            self.lacking.append(note)
+        made = [torch.empty_like(first) for _ in returns]  # type: ignore[arg-type]
         return made[0] if len(made) == 1 else tuple(made) or None
 
     def read_address(self, tensor: Tensor, usual: Callable[[Tensor], int]) -> int:
@@ -146,6 +160,13 @@ class Unknown:
         note = f"{what} in {where}"
         if note not in self.assumed:
             self.assumed.append(note)
+
+
+def _declares_a_fake_version(func: Any) -> bool:
+    """One of its own, and not its kernel for all devices, which may read what is not there."""
+    name = func.name()
+    fake = registry.singleton.find(name.partition(".")[0]).fake_impl
+    return bool(fake.kernel) or torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
 
 
 def _numbers(like: Tensor, *shape: int) -> Tensor:
@@ -191,9 +212,18 @@ def caller() -> str:
 
 def place_of(error: BaseException) -> str:
     """` at FILE:LINE` of the program in an error's traceback; empty if it is not there."""
-    own: Sequence[str] = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(NOT_THE_PROGRAM)
-    ]
-    return f" at {own[-1]}" if own else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _innermost([(frame.filename, frame.lineno or 0) for frame in reversed(frames)])
+
+
+def place_in(dump: str) -> str:
+    """The same, of what `faulthandler` wrote when a process ended."""
+    return _innermost([(file, int(line)) for file, line in _FRAME.findall(dump)])
+
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
+
+
+def _innermost(places: Sequence[tuple[str, int]]) -> str:
+    own = (f" at {file}:{line}" for file, line in places if not file.startswith(NOT_THE_PROGRAM))
+    return next(own, "")

@@ -118,7 +118,7 @@ def _verdict(asked: Asked, tape: Tape, notes: Iterable[str]) -> Verdict:
         after_forward=_most(tape, ("activations", "logits")),
         units=units_at_most(tape),
         kept=kept_for_backward(tape),
-        notes=(*notes, *around.notes, *_lacking(tape), *_assumptions(tape), *_recorded(tape)),
+        notes=(*notes, *around.notes, *_of_tape(tape)),
         tape=tape,
     )
 
@@ -147,9 +147,17 @@ def course(tape: Tape) -> Iterator[tuple[int, dict[Kind, int]]]:
             yield event, sizes
 
 
-def _lacking(tape: Tape) -> Iterator[str]:
+def _of_tape(tape: Tape) -> Iterator[str]:
     if tape.lacking:
         yield f"a lower bound, for not all was followed: {_first(tape.lacking)}"
+    if tape.launched:
+        yield (
+            "Triton kernels are not run, and make no tensors: "
+            f"{_first(tape.launched)}; a step takes at least the time in which they read or write "
+            "each of theirs once"
+        )
+    yield from _assumptions(tape)
+    yield from _recorded(tape)
 
 
 def _assumptions(tape: Tape) -> Iterator[str]:

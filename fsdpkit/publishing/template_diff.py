@@ -44,6 +44,11 @@ class Compared:
     cases: int
     differences: tuple[Difference, ...]
 
+    @property
+    def changed(self) -> int:
+        """How many of the cases differ."""
+        return sum(len(each.cases) for each in self.differences)
+
 
 def compare(old: Template, new: Template, found: Sequence[LoadedSite]) -> Compared:
     """Raises nothing of a template: one that refuses a case has the refusal for a script."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.quoting import Quoted
-from fsdpkit.rendering.variables import Variable
+from fsdpkit.rendering.variables import Undecided, Variable
 
 HOLE = "\0"  # stands for a value; no template holds one
 Place = str
@@ -108,7 +108,7 @@ def printed(value: Any, place: Place, quoters: str) -> str:
         return str(value)
     if isinstance(value, Variable) and value.kind == "number":
         if place in ("directive", "option", "shebang"):
-            raise RenderError(f"{value.of} stands where no variable is expanded")
+            raise Undecided(value, "it stands in a directive")
         return value.number
     if not isinstance(value, Quoted):
         shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"

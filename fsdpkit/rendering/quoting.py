@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import RenderError
-from fsdpkit.rendering.variables import Variable
+from fsdpkit.rendering.variables import Undecided, Variable
 
 _PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_.,/=+@%^:-]*")
 
@@ -81,7 +81,7 @@ def with_array_task(value: Any) -> Quoted:
 def for_directive(value: Any) -> Quoted:
     """Jinja filter `sb`: the value of an `#SBATCH` option."""
     if isinstance(value, Variable):
-        raise RenderError(f"a directive holds {value.of}, and nothing is expanded there")
+        raise Undecided(value, "it stands in a directive")
     return Quoted("directive", directive_quote(_plain(value)))
 
 

@@ -14,11 +14,11 @@ from fsdpkit.errors import RenderError
 
 
 class Undecided(RenderError):
-    """A template decides by a value that is known only when the script runs."""
+    """A template needs a value before the script runs: to decide by it, or in a directive."""
 
-    def __init__(self, variable: Variable) -> None:
-        super().__init__(f"the script decides by {variable.of}, which only the form will say")
-        self.variable = variable
+    def __init__(self, variable: Variable, use: str = "the script decides by it") -> None:
+        super().__init__(f"{use}, and only the form will say what {variable.of} is")
+        self.variable, self.use = variable, use
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.elsewhere import not_from_here, refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
+from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import check_needed, refuse_without_room, room_for
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
@@ -159,6 +160,8 @@ def fit(
     if here:
         _check_environment(job)
     placement = place(resources, site)
+    if profile.kind == "local":
+        check_nodes(resources)
     warnings = [*placement.warnings, *_check_on(job, placement.node_type, work_dir)]
     avoided: tuple[tuple[str, str], ...] = ()
     if here:

@@ -21,6 +21,7 @@ from msgspec import Meta
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
+from fsdpkit.runs.predicted import Positive
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, RunId, Time
 from fsdpkit.sweeps.record import directory_of
@@ -59,6 +60,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     work_dir: str
     cluster: str | None = None
     points: list[Point] = []
+    predicted: dict[str, Positive] = {}
+    """Tokens per second as they were told at the start, by mode and nodes (`weak 2`)."""
     stopped: dict[str, str] = {}
     """By mode, why larger sizes were not tried."""
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,9 +168,14 @@ def _refuse_second(paths: StudyPaths) -> None:
         )
 
 
-def start(prepared: Prepared, runs: str | os.PathLike[str] | None) -> tuple[StudyPaths, Study]:
-    """Make the study and submit what may be submitted at once. Raises FsdpkitError."""
-    study = prepared.study
+def start(
+    prepared: Prepared,
+    runs: str | os.PathLike[str] | None,
+    predicted: Mapping[str, float] | None = None,
+) -> tuple[StudyPaths, Study]:
+    """Make the study and submit what may be submitted at once. predicted: tokens per second by
+    `weak 2`, to be compared with what is measured. Raises FsdpkitError."""
+    study = msgspec.structs.replace(prepared.study, predicted=dict(predicted or {}))
     paths = StudyPaths(runs_dir(runs) / "studies" / study.name)
     make_run_dir(paths.dir, group=prepared.base.opens_to_group)
     try:
@@ -290,7 +295,8 @@ def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
     """All sizes of a mode as of now, the smallest first."""
     runs = {point.nodes: point.run for point in study.points if point.mode == mode}
     sizes = []
-    predicted: dict[int, float] = {}
+    told = {nodes: study.predicted.get(f"{mode} {nodes}") for nodes in study.nodes}
+    predicted = {nodes: rate for nodes, rate in told.items() if rate is not None}
     for nodes in study.nodes:
         run_id, state, speed = runs.get(nodes), "not submitted", Speed()
         if run_id is not None:

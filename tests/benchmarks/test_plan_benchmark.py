@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import plan
 from benchmarks.plan_parts.speed import summary
+from benchmarks.plan_parts.tables import median_between
 from benchmarks.report import table
 
 Parts = dict[str, dict[str, Any]]
@@ -28,7 +29,8 @@ def published(error: float) -> dict[str, Any]:
 
 
 def own(*errors: float) -> dict[str, Any]:
-    rows = [ROW | {"size": "wide", "ranks": 2, "error": error} for error in errors]
+    about = ROW | {"size": "wide", "ranks": 2, "samples_s": [0.9, 1.0, 1.2]}
+    rows = [about | {"error": error} for error in errors]
     return {"plan_speed": "", "measured": {"cpus": 2, "load": [0.5]}, "rows": rows}
 
 
@@ -120,6 +122,13 @@ def test_a_missed_target_is_shown_as_missed_and_is_the_exit_status(
     parts["gloo"] = result
     assert ("**missed**" in table(result)) is not reached
     assert plan.main(["--only", "gloo", "--quick"]) == (0 if reached else 1)
+
+
+def test_between_which_samples_the_median_lies_is_counted_in_tosses_of_a_coin() -> None:
+    seven = [0.7, 0.1, 0.6, 0.2, 0.5, 0.3, 0.4]
+    assert median_between(seven) == (0.2, 0.6)  # 1 - 2 × (1 + 7) / 128 = 0.875
+    assert median_between([*range(25)]) == (8, 16)  # 0.89; one more inward 0.77
+    assert median_between([2.0, 1.0]) == (1.0, 2.0)  # too few to say more
 
 
 def test_every_part_can_be_measured_and_has_a_file_of_its_own() -> None:

@@ -31,7 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "training.export",
     },
     "reference": {"cli", "sweeps", "failures", "runs", "config"},
-    "publishing": {"scheduling", "rendering", "config", "runs"},
+    "publishing": {
+        *("planning.remembered", "launching.torch_release", "scheduling", "rendering", "config"),
+        "runs",
+    },
     "interactive": {"scheduling", "reporting.printable", "runs"},
     "remote": {"config.assets", "runs.layout", "worktree"},
     "worktree": set(),

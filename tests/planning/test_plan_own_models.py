@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from fsdpkit.cli.plan import command
 from fsdpkit.errors import FsdpkitError, UsageError
 from tests.training.launch import REPOSITORY
+from tests.training.small_transformers import made
 
 pytestmark = pytest.mark.torch
 
@@ -66,6 +67,20 @@ def test_a_directory_of_transformers_is_planned_without_its_weights(tmp_path):
     (tmp_path / "config.json").unlink()
     with pytest.raises(UsageError, match=r"no config\.json"):
         plan(str(tmp_path), "--set", "training.seed=2")
+
+
+def test_the_example_for_hugging_face_reads_its_own_options(tmp_path):
+    """As it trains: the rows and tokens of its command line, not those of [training]."""
+    sharded = f"{REPOSITORY}/examples/huggingface/sharded.py:planned"
+    directory = str(made("llama", tmp_path / "model"))
+    told = ("--", "--model", directory, "--batch", "4", "--length", "32")
+    status, answer = plan(sharded, *told)
+    assert (status, answer["lower_bound"], answer["notes"]) == (0, False, [])
+    rows = ("training.batch_size=4", "training.data.source_length=32")
+    _, same = plan(directory, *(word for each in rows for word in ("--set", each)))
+    assert answer["memory"]["allocated_bytes"] == same["memory"]["allocated_bytes"]
+    with pytest.raises(UsageError, match=r"ends the program \(exit status 2\).* behind --"):
+        plan(sharded)
 
 
 def test_a_branch_on_a_value_is_followed_both_ways_and_its_line_is_named():

@@ -11,7 +11,7 @@ from tests.rendering.hostile_strings import PIECES
 
 CLUSTERS = (
     *("osc-cardinal", "osc-ascend", "osc-pitzer", "generic", "zoo-heron", "zoo-hostile"),
-    *("zoo-vast", "zoo-heron", "osc-cardinal", "zoo-heorn", "", "no/such.toml"),
+    *("zoo-vast", "hrc-heron", "osc-cardinal", "zoo-heorn", "", "no/such.toml"),
 )
 JOBS = (
     "t5",
@@ -24,9 +24,14 @@ JOBS = (
     "train.py",
     "sub/it's.py",
     "t6",
+    "pretrain",
     "-x",
 )
-TEMPLATES = ("torchrun", "typed", "many", "torchrunn", "../typed")
+TEMPLATES = (
+    *("torchrun", "typed", "many", "torchrun@testing", "torchrun@3.3", "torchrunn", "../typed"),
+    *("torchrun@3.3.1", "torchrun@9", "hostile", "typed@2"),
+)
+_ACCOUNTS = {"zoo-heron": "ab123", "hrc-heron": "hrc0042"}
 _VALUES = {
     "--nodes": ("1", "2", "3", "5", "16", "64", "5000", "0", "-1", "10001", "two", "1e3", "01", ""),
     "--gpus": ("1", "2", "3", "4", "8", "16", "0", "65", "4.0", "\u0664"),
@@ -118,7 +123,7 @@ def _words(rng: random.Random) -> Iterator[str]:
         yield rng.choice(JOBS if wild else JOBS[:9])
     yield from ("--cluster", cluster)
     if not wild:
-        yield from ("--account", "ab123" if cluster == "zoo-heron" else "PAS2136")
+        yield from ("--account", _ACCOUNTS.get(cluster, "PAS2136"))
     for option, values in _VALUES.items():
         if option == "--account" and not wild:
             continue
@@ -127,7 +132,7 @@ def _words(rng: random.Random) -> Iterator[str]:
         if rng.random() < (0.35 if wild else 0.3):
             yield from (option, rng.choice(values if wild else values[:2]))
     if rng.random() < 0.4:
-        yield from ("--set", f"template={rng.choice(TEMPLATES if wild else TEMPLATES[:3])}")
+        yield from ("--set", f"template={rng.choice(TEMPLATES if wild else TEMPLATES[:5])}")
     for _ in range(rng.choice((0, 0, 1, 2))):
         yield from ("--set", rng.choice(_SETS if wild else _TAME))
     if rng.random() < 0.35:

@@ -80,6 +80,21 @@ node_type = "node"
 select = { partition = "all" }
 max_nodes = 5000
 """
+_HOSTILE_TEMPLATE = f"""
+schema = "fsdpkit.template/1"
+name = "hostile"
+version = "1.0.0"
+description = {json.dumps(HOSTILE)}
+[parameters.choice]
+type = "str"
+choices = [{json.dumps(HOSTILE)}, "plain"]
+help = {json.dumps(HOSTILE)}
+[parameters.pattern]
+type = "str"
+default = {json.dumps(HOSTILE)}
+pattern = {json.dumps(r"(?s).*|</code><script>alert(4)</script>")}
+help = {json.dumps(HOSTILE)}
+"""
 _TYPED = """
 schema = "fsdpkit.template/1"
 name = "typed"
@@ -143,6 +158,10 @@ def make_centre(top: Path) -> Path:
     names = ("verbose", "tries", "share", "mode", "label")
     _write(centre / "templates" / "typed" / "job.sbatch.j2", _body(names))
     _write(centre / "templates" / "typed" / "README.md", "# typed\n\nFor tests.\n")
+    hostile = centre / "templates" / "hostile"
+    _write(hostile / "template.toml", _HOSTILE_TEMPLATE)
+    _write(hostile / "job.sbatch.j2", _body(("choice", "pattern")))
+    _write(hostile / "README.md", f"</pre>{HOSTILE}\n")
     many = [f"p{number}" for number in range(200)]
     manifest = _TYPED.partition("[parameters")[0].replace('"typed"', '"many"')
     manifest += "".join(
@@ -154,6 +173,9 @@ def make_centre(top: Path) -> Path:
     _write(centre / "jobs" / "own.py", "print('trained')\n")
     _write(centre / "jobs" / "own.toml", _job("own", "typed", 'args = ["--out", "it\'s $HOME"]'))
     _write(centre / "jobs" / "wide.toml", _job("wide", "many", ""))
+    hostile_job = _job("hostile", "hostile", f"args = [{json.dumps(HOSTILE)}]")
+    hostile_job = hostile_job.replace('"For tests."', json.dumps(HOSTILE))
+    _write(centre / "jobs" / "hostile.toml", hostile_job)
     _write(centre / "defaults.toml", "[retry]\nrequeues = 3\n")
     return centre
 

@@ -77,11 +77,11 @@ def test_the_trainer_under_fsdp2_and_our_loop_have_the_same_losses(start: Start,
     assert ours[20] < ours[10]
 
 
-STEP = "        progress.step += 1\n"
+STEP = "            progress.step += 1\n"
 STOPS_AFTER_7 = """\
-        progress.step += 1
-        if progress.step == 7 and ranks.is_first:
-            stop._file.touch()  # as the agent does
+            progress.step += 1
+            if progress.step == 7 and ranks.is_first:
+                stop._file.touch()  # as the agent does
 """
 
 

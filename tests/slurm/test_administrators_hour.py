@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from tests.conftest import Completed
 from tests.json_answers import checked
 from tests.publishing.centres import ALEX as SIGNER
 from tests.publishing.centres import Said, line_of, make_key, typed
+from tests.publishing.export import portals
 from tests.slurm.conftest import USERS_LANE, Person, everything_said
+from tests.slurm.exported_jobs import hand_in
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE]
@@ -178,6 +181,7 @@ def test_from_no_profile_to_a_template_that_others_use_and_back(hour: Hour) -> N
     a_rollback_gives_the_first_again(hour)
     one_byte_changed_is_refused_and_nothing_is_queued(hour)
     the_audit_counts_who_shares_and_nobody_else(hour)
+    a_project_of_ondemand_runs_it(hour)
 
 
 def draft_a_profile(hour: Hour) -> None:
@@ -290,3 +294,24 @@ def the_audit_counts_who_shares_and_nobody_else(hour: Hour) -> None:
         ("site", "testbed", "1"): (3, 1, 2, 1, 0, "published"),
     }
     assert lines["template", "ours", "1.0.0"]["causes"] == {"crash": 1}
+
+
+def a_project_of_ondemand_runs_it(hour: Hour) -> None:
+    """From a launcher's fields alone, as Project Manager submits it for a user."""
+    (hour.dir / "who.py").write_text(WHO)
+    job = JOB.format(name="portal", status=0, template="ours", share="false")
+    (hour.dir / "portal.toml").write_text(job)
+    words = ("--to", "project-manager", "--cluster", "testbed", "--job", "portal.toml")
+    hour.good("template", "export", "ours", *words, "--output", "project")
+
+    project = hour.sam.home / "hour" / "project"
+    shutil.copytree(hour.dir / "project", project)
+    shutil.copy(hour.dir / "who.py", project)
+    said = portals.launcher_defaults(project) | {"auto_accounts": "pas1234"}
+    said |= {"auto_environment_variable_FSDPKIT_FORM_ENVIRONMENT": sys.prefix}
+    job = hand_in(hour.sam, project, portals.launcher(project, said, project))
+    ended = hour.cluster.wait_job(job)
+    (run,) = (project / "runs").iterdir()
+    assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), everything_said(run)
+    logs = sorted(run.glob("attempt-0/rank-*.out"))
+    assert [log.read_text().strip() for log in logs] == ["one 0 2", "one 1 2"]

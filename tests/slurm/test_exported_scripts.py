@@ -4,7 +4,6 @@ variables alone, and by a user who has nothing of fsdpkit on PATH."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -14,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.site import load_site
 from fsdpkit.config.job import load_job
+from fsdpkit.config.site import load_site
 from fsdpkit.publishing.export.build import PORTALS, Portal, build
 from fsdpkit.publishing.export.writing import write
 from fsdpkit.publishing.template_named import open_template
 from tests.publishing.export import portals
 from tests.publishing.export.portals import Submission
 from tests.slurm.conftest import USERS_LANE, Person, everything_said
+from tests.slurm.exported_jobs import hand_in
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.slurm, USERS_LANE, portals.needs_ruby]
@@ -30,6 +30,15 @@ WHO = """
 import os, sys
 leaked = sorted(name for name in os.environ if name.startswith("LEAK"))
 print(os.environ["RANK"], os.environ["WORLD_SIZE"], leaked, sys.argv[1:])
+"""
+AGAIN = """
+import os, subprocess, sys, time
+if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+    if os.environ["RANK"] == "0":
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+    time.sleep(600)
+print("again", os.environ["RANK"])
+sys.exit(3)
 """
 JOB = """
 schema = "fsdpkit.job/1"
@@ -57,28 +66,19 @@ class Office:
     def submit(self, portal: Portal, **said: str) -> tuple[str, Path]:
         """The job's number and directory, of a form filled in with its defaults but for `said`."""
         place = self.user.home / f"{portal}-{len(list(self.user.home.glob(f'{portal}-*')))}"
-        session = self.user.session
-        assert session is not None
         place.mkdir()
-        (place / "who.py").write_text(WHO)
-        made = self.submission(portal, place, said)
-        for name, text in {"job.sh": made.script, **made.files}.items():
-            (place / name).write_text(text)
-        for path in (place, *place.iterdir()):
-            os.chown(path, session.user.id, session.user.id)
-        stdin = [] if "job.sh" in made.argv else ["<", "job.sh"]
-        words = " ".join([shlex.join(["sbatch", "--parsable", *made.argv]), *stdin])
-        env = {**session.env(), **made.env, "LEAKED": "from the web server"}
-        done = session.run(["bash", "-c", words], cwd=place, env=env)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip(), place
+        work = place / "work" if portal == "ondemand" else place
+        work.mkdir(exist_ok=True)
+        (work / "who.py").write_text(WHO)
+        (work / "again.py").write_text(AGAIN)
+        return hand_in(self.user, place, self.submission(portal, place, said)), place
 
     def submission(self, portal: Portal, place: Path, said: dict[str, str]) -> Submission:
         app = self.apps / portal
         shared = {"arguments": "--epochs 2 a=b", "environment": sys.prefix, **said}
         if portal == "ondemand":
             form = portals.batch_connect_defaults(app) | {"auto_accounts": "pas1234"}
-            form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place)}
+            form |= {"fsdpkit_place": "testbed:main:1", "fsdpkit_directory": str(place / "work")}
             form |= {f"fsdpkit_{key}": text for key, text in shared.items()}
             return portals.batch_connect(app, form, place)
         if portal == "project-manager":
@@ -93,10 +93,8 @@ class Office:
         script = (app / "job.sh").read_text()
         for key, text in shared.items():
             name = f"FSDPKIT_FORM_{key.upper()}="
-            script, count = re.subn(
-                rf"(?m)^{name}.*$", lambda _, line=name + shlex.quote(text): line, script
-            )
-            assert count == 1
+            (line,) = re.findall(rf"(?m)^{name}.*$", script)
+            script = script.replace(line, name + shlex.quote(text))
         argv = ["-D", str(place), "-A", "pas1234", "--export", "NONE"]
         return Submission(argv, script)
 
@@ -120,15 +118,15 @@ def office(
 
 
 def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
-    """With the form's arguments, none of the web server's variables, and a run to read afterwards."""
+    """With the form's arguments, no variable of the web server's, and a run to read afterwards."""
     jobs = {portal: office.submit(portal) for portal in PORTALS}
     for portal, (job, place) in jobs.items():
         ended = office.cluster.wait_job(job)
         logs = [path for path in place.iterdir() if path.suffix in (".out", ".log")]
         said = "".join(path.read_text() for path in logs)
-        said += "".join(map(everything_said, place.glob("runs/*")))
+        said += "".join(map(everything_said, place.glob("**/runs/*")))
         assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), f"{portal}: {said}"
-        (run,) = (place / "runs").iterdir()
+        (run,) = place.glob("**/runs/*")
         assert run.name == f"who-{job}"
         logs = sorted(run.glob("attempt-0/rank-*.out"))
         told = [log.read_text().strip() for log in logs]
@@ -152,3 +150,18 @@ def test_a_hostile_value_ends_the_job_before_anything_is_made(office: Office) ->
         assert "allowed: words of letters" in log
         assert not (place / "runs").exists()
         assert not (place / "gotcha").exists()
+
+
+def test_a_job_that_is_queued_again_goes_on_in_its_run(office: Office) -> None:
+    """With what the form said the first time. Its status is the training's, and `resume` can go
+    on from there."""
+    job, place = office.submit("ondemand", script="again.py")
+    ended = office.cluster.wait_job(job)
+    (run,) = (place / "work" / "runs").iterdir()
+    said = (place / "output.log").read_text() + everything_said(run)
+    assert (ended["ExitCode"], ended["Restarts"]) == ("3:0", "1"), said
+    logs = sorted(run.glob("attempt-1/rank-*.out"))
+    assert [log.read_text().strip() for log in logs] == ["again 0", "again 1"]
+    told = office.user.fsdpkit("resume", str(run), "--account", "pas1234", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert "again.py" in told.stdout

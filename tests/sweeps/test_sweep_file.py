@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from fsdpkit.rendering.script import render
 from fsdpkit.sweeps.file import load_file
 from fsdpkit.sweeps.starting import Asked, Prepared, prepare
 from tests.conftest import Completed
+from tests.sweeps.made_up import made_up_sweep
 from tests.sweeps.trials import as_toml
 
 SEEDS: dict[str, Any] = {"parameters": {"training.seed": [1, 2, 3]}}
@@ -40,6 +43,18 @@ def sweep(
     ("keys", "reason"),
     [
         ({"trails": 3}, "Did you mean 'trials'?"),
+        ({"smapler": "grid"}, "Did you mean 'sampler'?"),
+        ({"sampler": "randon"}, "Did you mean 'random'?"),
+        ({"halving": {"rung": 3}}, "Did you mean 'rungs'?"),
+        ({"parameter": {"training.seed": [1]}}, "Did you mean 'parameters'?"),
+        (
+            {"parameters": {"training.optimizer.lr": {"log_unifrom": [1e-4, 1e-3]}}},
+            "'log_uniform'?",
+        ),
+        ({"parameters": {"trainig.seed": [1, 2]}}, "Did you mean 'training'?"),
+        ({"parameters": {"resources.nodes": [1, 2]}}, "fsdpkit scale JOB --nodes 1,2,4"),
+        ({"parameters": {"retry.hang_s": [30, -1]}}, "must be at least 0"),
+        ({"parameters": {"environment.variables.PPID": ["1", "2"]}}, "PPID"),
         ({"trials": 10**6}, "at most 1000"),
         ({"trials": "3"}, "a whole number"),
         ({"trials": None}, "trials (PATH): is missing"),
@@ -79,6 +94,59 @@ def test_what_is_wrong_is_named(
         sweep(**{**SEEDS, **keys})
     assert reason.replace("PATH", str(tmp_path / "a.toml")) in str(refused.value)
     assert [path.name for path in tmp_path.iterdir() if path.name != "a.toml"] == []
+
+
+MILLION: dict[str, dict[str, Any]] = {
+    "drawn": {"trials": 10**6, "parameters": {"args.x": {"uniform": [0.0, 1.0]}}},
+    "on a grid": {
+        "trials": None,
+        "sampler": "grid",
+        "parameters": {"args.a": [*range(1000)], "args.b": [*range(1000)]},
+    },
+    "on a grid of eight": {
+        "trials": None,
+        "sampler": "grid",
+        "parameters": {f"args.{key}": [*range(1000)] for key in "abcdefgh"},
+    },
+    "of a range on a grid": {
+        "trials": None,
+        "sampler": "grid",
+        "parameters": {"args.x": {"int": [0, 10**6]}},
+    },
+    "in a list": {"parameters": {"args.x": [*range(10**6)]}},
+    "halved": {"trials": 10**6, "halving": {"rungs": 2, "resource": "args.n", "most": 8}},
+}
+
+
+@pytest.mark.parametrize("which", MILLION)
+def test_a_million_trials_are_refused_without_making_them(
+    which: str, tmp_path: Path, isolated_user: Path
+) -> None:
+    told = {"schema": "fsdpkit.sweep/1", "name": "a", "trials": 3, **SEEDS, **MILLION[which]}
+    path = tmp_path / "a.toml"
+    path.write_text(as_toml({key: value for key, value in told.items() if value is not None}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError) as refused:
+            load_file(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert re.search(
+        r"at most 1000|a grid needs a list|larger than 1000000 bytes", str(refused.value)
+    )
+    # As many settings would take more than a hundred times as much.
+    assert peak < 5e6
+
+
+def test_a_million_more_trials_are_refused(
+    fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    paths, _ = made_up_sweep(tmp_path)
+    done = fsdpkit("sweep", "extend", str(paths.dir), "--trials", str(10**6))
+    assert (done.returncode, "1<=x<=1000" in done.stderr) == (2, True)
+    more = fsdpkit("sweep", "extend", str(paths.dir), "--trials", "1000")
+    assert "more than 1000 would be tasks" in more.stderr
 
 
 def test_a_key_that_the_command_line_sets_too_is_refused(sweep: Callable[..., Prepared]) -> None:

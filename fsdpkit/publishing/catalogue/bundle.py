@@ -9,6 +9,7 @@ input gives the same bytes.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import io
 import zipfile
@@ -17,10 +18,12 @@ from pathlib import Path
 
 from fsdpkit.config import assets
 from fsdpkit.config.published.index import KINDS, published_dir
+from fsdpkit.publishing.catalogue.reading_files import content_of_file
 
 _ENTRY = (
     *("fsdpkit.cli.in_page", "fsdpkit.cli.main", "fsdpkit.cli.submit", "fsdpkit.config.trust"),
-    *("fsdpkit.remote.hosts", "fsdpkit.scheduling.slurm_release", "fsdpkit.scheduling.submission"),
+    *("fsdpkit.planning.remembered", "fsdpkit.remote.hosts"),
+    *("fsdpkit.scheduling.slurm_release", "fsdpkit.scheduling.submission"),
 )
 """What is imported by name, or inside a function that a dry run calls."""
 _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")
@@ -28,10 +31,9 @@ _WHOLE = ("fsdpkit.config", "fsdpkit.rendering")
 _LIBRARIES = ("click", "jinja2", "markupsafe")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _READ = (".toml", ".json", ".j2")
-_MOST_BYTES = 4_000_000
-"""Of one file: jobs, profiles, templates and scripts are far smaller."""
 
 
+@functools.cache
 def modules_zip() -> bytes:
     files = {f"{name}.py": content for name, content in own_modules().items()}
     for library in _LIBRARIES:
@@ -115,16 +117,5 @@ def scripts(entries: Iterable[Path]) -> dict[str, bytes]:
 
 
 def _contents(paths: Mapping[str, Path]) -> dict[str, bytes]:
-    read = {name: _content(path) for name, path in paths.items()}
+    read = {name: content_of_file(path) for name, path in paths.items()}
     return {name: content for name, content in read.items() if content is not None}
-
-
-def _content(path: Path) -> bytes | None:
-    """None for what is no plain file, cannot be read or is too large; the reading of the catalogue
-    has named it then."""
-    try:
-        if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-            return path.read_bytes()
-    except OSError:
-        pass
-    return None

@@ -70,7 +70,7 @@ def in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:g}"
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={in_words(below)}" for key, below in value.items())
     if isinstance(value, list | tuple):

@@ -17,9 +17,13 @@ from fsdpkit.config.job import LoadedJob, load_job
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.errors import FsdpkitError, NotFoundError
+from fsdpkit.publishing.catalogue.plans import NO_PLANS, Plans
+from fsdpkit.publishing.catalogue.released import Released, released
 
 T = TypeVar("T")
+NOBODYS = ("generic", "local")
+"""Profiles that are no centre's."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,29 @@ class Catalogue:
     jobs: Sequence[tuple[str, LoadedJob]]
     layers: dict[tuple[str, str], str]
     """By kind and name: `packaged`, `centre`, or both."""
+    own: Sequence[LoadedSite]
+    """The centre's clusters; the others come with fsdpkit."""
+    released: Sequence[Released]
+    plans: Plans
     problems: Sequence[Problem]
 
+    def released_as(self, kind: str, name: str) -> Released | None:
+        """How the centre published it; None for what is in no signed index."""
+        found = (one for one in self.released if (one.kind, one.name) == (kind, name))
+        return next(found, None)
 
-def read_catalogue(centres: Sequence[Path], packaged: str | None = None) -> Catalogue:
+
+def read_catalogue(
+    centres: Sequence[Path],
+    packaged: str | None = None,
+    clusters: Sequence[str] = (),
+    plans: Plans = NO_PLANS,
+) -> Catalogue:
     """All of the packaged ones and of the folders of `centres`, the nearest first.
 
-    packaged: where fsdpkit's own lie on the cluster, if not where they do here. Nothing of the
-    person who calls is read. Raises UsageError if a folder is missing.
+    packaged: where fsdpkit's own lie on the cluster, if not where they do here; clusters: those
+    that are the centre's, if not the ones of its folders. Nothing of the person who calls is read.
+    Raises UsageError if a folder is missing, NotFoundError for a cluster that there is not.
     """
     here = of_this_process()
     variables = {"HOME": here.variables.get("HOME", "/"), "FSDPKIT_CONFIG_DIR": os.devnull}
@@ -69,6 +88,11 @@ def read_catalogue(centres: Sequence[Path], packaged: str | None = None) -> Cata
         sites = _read("site", known["site"], load_site, problems)
         templates = _read("template", known["template"], load_template, problems)
         jobs = _read("job", known["job"], load_job, problems)
+        own = _own([site for _, site in sites], clusters, known["site"])
+        published = released(centres, [site for site in own if site.profile.kind == "slurm"])
+    for one in published:
+        damaged = [version for version in one.versions if version.damage]
+        problems += [Problem(one.kind, f"{one.name} {v.version}", v.damage) for v in damaged]
     return Catalogue(
         surroundings=Surroundings(
             work_dir="",
@@ -85,8 +109,28 @@ def read_catalogue(centres: Sequence[Path], packaged: str | None = None) -> Cata
             for kind, names in known.items()
             for name, places in names.items()
         },
-        problems=problems,
+        own=own,
+        released=published,
+        plans=plans,
+        problems=list(dict.fromkeys(problems)),
     )
+
+
+def _own(
+    sites: Sequence[LoadedSite], named: Sequence[str], layers: dict[str, list[Layer]]
+) -> list[LoadedSite]:
+    """Those that were named, else those of the centre's folders, else all that are somebody's."""
+    by_id = {site.id: site for site in sites}
+    for name in named:
+        if name not in layers:
+            raise NotFoundError(
+                f"there is no cluster named {name!r}.{assets.nearest(name, layers)} "
+                "fsdpkit sites lists them"
+            )
+    if named:
+        return [by_id[name] for name in dict.fromkeys(named) if name in by_id]
+    of_centre = [s for s in sites if "centre" in [layer.name for layer in layers[s.id]]]
+    return of_centre or [site for site in sites if site.id not in NOBODYS]
 
 
 def _known(kind: str, layers: Sequence[Layer], problems: list[Problem]) -> dict[str, list[Layer]]:

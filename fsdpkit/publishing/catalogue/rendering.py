@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
+from fsdpkit.publishing.catalogue.choices import template_choices
 from fsdpkit.publishing.catalogue.facts import in_words, named, sections, table_of
 from fsdpkit.publishing.catalogue.reading import Catalogue
 
@@ -28,6 +30,8 @@ POLICY = (
 )
 _SHOWN_ELSEWHERE = ("schema", "title", "docs", "sources", "unknown")
 _MOST_TEXT = 200_000
+_OWN_SHAPE = {"nodes": 1, "gpus": 1, "time": "01:00:00", "template": "torchrun"}
+"""Of a script that is no job: what a job's defaults are."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Writing:
             "policy": POLICY,
             "problems": read.problems,
             "layers": read.layers,
+            "released": read.released,
+            "released_as": read.released_as,
             "sites": read.sites,
             "templates": read.templates,
             "jobs": read.jobs,
@@ -65,59 +71,113 @@ class Writing:
 
     def _index(self) -> str:
         read = self.catalogue
-        slurm = [site for site in read.sites if site.profile.kind == "slurm"]
-        # The centre's own first; those that are no cluster of anybody's last.
-        order = {"generic": 2, "local": 3}
-        shown = sorted(
-            read.sites,
-            key=lambda s: order.get(s.id, int("centre" not in read.layers[("site", s.id)])),
-        )
-        return self._render("index", slurm=slurm, sites=shown)
+        own = {site.id for site in read.own}
+        order = {"generic": 1, "local": 2}
+        others = [site for site in read.sites if site.id not in own]
+        others.sort(key=lambda site: order.get(site.id, 0))
+        jobs = sorted(read.jobs, key=lambda job: "centre" not in read.layers[("job", job[0])])
+        return self._render("index", own=read.own, others=others, jobs=jobs)
 
     def _cluster(self, site: LoadedSite) -> str:
         told = sections(site.profile, leave_out=_SHOWN_ELSEWHERE)
         digest = hashlib.sha256(msgspec.json.encode(site.profile, order="deterministic"))
         return self._render(
-            "cluster", up="../", site=site, sections=told, digest=digest.hexdigest()
+            "cluster",
+            up="../",
+            site=site,
+            sections=told,
+            digest=digest.hexdigest(),
+            checked=sorted(source.checked for source in site.profile.sources),
+            released=self.catalogue.released_as("site", site.id),
+            command=self._command(self._first_job(), site),
         )
 
     def _template(self, template: Template) -> str:
         manifest = template.manifest
-        told = sections(manifest, leave_out=("schema", "name", "description", "parameters"))
+        told = sections(
+            manifest, leave_out=("schema", "name", "version", "description", "parameters")
+        )
         parts = [(name, _text(content)) for name, content in sorted(template.parts.items())]
+        published = self.catalogue.released_as("template", manifest.name)
+        shown = published.shown if published else None
+
+        def text(name: str) -> str:
+            return shown.texts.get(name, "") if shown else _beside(template, name)
+
         return self._render(
             "template",
             up="../",
             template=template,
             parameters=table_of(manifest.parameters),
             sections=[section for section in told if section.title],
-            about=_beside(template, "README.md"),
-            changes=_beside(template, "CHANGES.md") or _beside(template, "CHANGELOG.md"),
+            about=text("README.md"),
+            changes=text("CHANGES.md") or text("CHANGELOG.md"),
             parts=parts,
+            released=published,
         )
 
     def _job(self, name: str, job: LoadedJob) -> str:
         told = sections(job.spec, leave_out=("schema", "description", "training"))
         told = [section for section in told if section.facts]
         settings = [*_settings(job)]
-        return self._render("job", up="../", id=name, job=job, sections=told, settings=settings)
+        return self._render(
+            "job",
+            up="../",
+            id=name,
+            job=job,
+            sections=told,
+            settings=settings,
+            released=self.catalogue.released_as("job", name),
+            command=self._command(name, self._first_site()),
+        )
 
     def _generator(self) -> str:
         read = self.catalogue
-        slurm = [site.id for site in read.sites if site.profile.kind == "slurm"]
-        own = [site for site in slurm if "centre" in read.layers[("site", site)]]
-        plain = [site for site in slurm if site != "generic"]
+        choices, groups = template_choices(read.templates, read.released)
+        first = self._first_site()
+        own = {site.id for site in read.own}
+        shapes = {name: _shape(job) for name, job in read.jobs}
         return self._render(
             "generator",
             here="generator.html",
-            first=next(iter([*own, *plain, *slurm]), ""),
+            own=read.own,
+            others=[site for site in read.sites if site.id not in own],
+            first=first.id if first else "",
+            first_job=self._first_job(),
+            begins=shapes.get(self._first_job(), _OWN_SHAPE),
+            commands=[self._command(name, first) for name, _ in read.jobs],
             limits={site.id: _limits(site.profile) for site in read.sites},
-            shapes={name: _shape(job) for name, job in read.jobs},
-            own_shape={"nodes": 1, "gpus": 1, "time": "01:00:00", "template": "torchrun"},
+            shapes=shapes,
+            own_shape=_OWN_SHAPE,
+            choices=choices,
+            groups=groups,
+            plans=len(read.plans.files),
             python=read.surroundings.python,
             packaged=read.surroundings.packaged,
             centres=[str(centre) for centre in read.centres],
         )
+
+    def _first_site(self) -> LoadedSite | None:
+        """What the form begins with: of the centre's clusters one that fsdpkit has run on."""
+        own = [site for site in self.catalogue.own if site.profile.kind == "slurm"]
+        ran = [site for site in own if site.profile.verified]
+        return next(iter([*ran, *own, *self.catalogue.sites]), None)
+
+    def _first_job(self) -> str:
+        """The centre's own first, else the one that comes with fsdpkit for that."""
+        read = self.catalogue
+        names = [name for name, _ in read.jobs]
+        own = [name for name in names if "centre" in read.layers[("job", name)]]
+        return next(iter([*own, *(name for name in names if name == "t5"), *names]), "")
+
+    def _command(self, job: str, site: LoadedSite | None) -> str:
+        """That prints the script of a job, with an account of the right form if one is needed."""
+        words = ["fsdpkit", "submit", *([job] if job else [])]
+        if site is not None:
+            words += ["--cluster", site.id]
+            if site.profile.account.required:
+                words += ["--account", site.profile.account.example or "ACCOUNT"]
+        return shlex.join([*words, "--dry-run"])
 
 
 @functools.cache
@@ -191,7 +251,10 @@ def _shape(job: LoadedJob) -> Mapping[str, Any]:
 
 
 def _beside(template: Template, name: str) -> str:
-    """The text of a file in a template's folder; nothing where there is none."""
+    """The text of a file in a plain template's folder; nothing where there is none. Of a published
+    one nothing is read that was not verified."""
+    if template.release is not None:
+        return ""
     try:
         with open(template.dir / name, "rb") as file:
             return _text(file.read(_MOST_TEXT))

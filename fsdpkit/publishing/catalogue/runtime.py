@@ -102,10 +102,10 @@ def _read(path: Path, archive: Archive) -> bytes:
     return content
 
 
-def fetch(cache: Path) -> Path:
+def fetch(cache: Path, archives: Sequence[Archive] = ARCHIVES) -> Path:
     """`cache` with the archives in it, downloaded where they are not there. Raises NotFoundError
     with the commands to type elsewhere, or ConfigError."""
-    for archive in ARCHIVES:
+    for archive in archives:
         if (cache / archive.file).is_file():
             continue
         try:

@@ -82,6 +82,8 @@ def _check(field: Field) -> str:
         low, high = (round((bound or 0) * 10**6) for bound in (field.low, field.high))
         check += f'scaled "${name}"\n'
         check += f"(( millionths >= {low} && millionths <= {high} )) || {refusal}\n"
+    if field.path:
+        check += f"case /${name}/ in */../*) {refusal} ;; esac\n"
     if field.key == "directory":
         check += (
             f'cd -- "${name}" 2>/dev/null || '
@@ -111,7 +113,9 @@ words=
 for word in ${{{words}[@]+"${{{words}[@]}}"}}; do words+="${{words:+, }}\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
     umask 077
-    mkdir -p "${run_dir}/submitit" && [[ -O ${run_dir} && ! -L ${run_dir} ]] || return
+    mkdir -p "${{{run_dir}%/*}}" || return
+    mkdir "${run_dir}" 2>/dev/null || [[ -O ${run_dir} && ! -L ${run_dir} ]] || return
+    mkdir -p "${run_dir}/submitit" || return
     cat > "${run_dir}/.job.json.$$" <<JOB || return
 {job_json}
 JOB

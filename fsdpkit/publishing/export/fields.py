@@ -37,6 +37,8 @@ class Field:
     high: float | None = None
     choices: Sequence[str] = ()
     longest: int = 1000
+    path: bool = False
+    """Whether it is a path, which may not go upwards."""
 
     @property
     def variable(self) -> str:
@@ -45,7 +47,9 @@ class Field:
 
     def allows(self, text: str) -> bool:
         """Whether a text in Python's own reading of the pattern; the script decides in bash's."""
-        return re.fullmatch(self.pattern, text) is not None and len(text) <= self.longest
+        if len(text) > self.longest or (self.path and "/../" in f"/{text}/"):
+            return False
+        return re.fullmatch(self.pattern, text) is not None
 
     @property
     def may_be_empty(self) -> bool:
@@ -57,9 +61,10 @@ SCRIPT = Field(
     "Training script",
     "A Python file, by its path or relative to the job's directory.",
     "text",
-    "the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front",
+    "the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..",
     rf"{_START}{_PATH}\.py",
     "train.py",
+    path=True,
 )
 ARGUMENTS = Field(
     "arguments",
@@ -77,16 +82,18 @@ PYTHON = {
         "Python environment",
         "Directory of a virtual environment that has torch and fsdpkit.",
         "text",
-        "the whole path of a directory, of letters, digits and ._/@%+,=:-",
+        "the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..",
         rf"/{_PATH}",
+        path=True,
     ),
     "conda": Field(
         "environment",
         "Conda environment",
         "Name or path of a conda environment that has torch and fsdpkit.",
         "text",
-        "a name or path of letters, digits and ._/@%+,=:-, and no dash in front",
+        "a name or path of letters, digits and ._/@%+,=:-, no dash in front, no ..",
         rf"{_START}{_PATH}",
+        path=True,
     ),
 }
 
@@ -96,8 +103,9 @@ DIRECTORY = Field(
     "Directory of the job",
     "The training script lies in it, and the run is written to `runs` in it.",
     "text",
-    "the whole path of a directory, of letters, digits and ._/@%+,=:-",
+    "the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..",
     rf"/{_PATH}",
+    path=True,
 )
 
 

@@ -216,7 +216,7 @@ case $place in
 {scripts}
     *) printf 'fsdpkit: the form: Partition and GPUs: is %q\\n' "${{place:0:60}}" >&2; exit 65 ;;
 esac
-exec bash -p "./$script"
+exec bash -p "$PWD/$script"
 """
 
 

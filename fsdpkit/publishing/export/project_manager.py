@@ -60,8 +60,8 @@ def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
         "auto_batch_clusters": {"value": exported.portal, "fixed": True},
         "auto_scripts": {"value": script_name(exported), "fixed": True},
     }
-    if exported.site.profile.account.required:
-        attributes["auto_accounts"] = {"label": "Account"}
+    needed = exported.site.profile.account.required
+    attributes["auto_accounts" if needed else "bc_account"] = {"label": "Account"}
     nodes: dict[str, Any] = {
         "label": "Nodes",
         "value": str(exported.nodes),

@@ -30,6 +30,7 @@ refused = lambda do |say|    # the first field that is wrong, in words; nil: all
     return wrong.call(rule, "has #{{text.length}} characters") if text.length > rule["longest"]
     good = Regexp.new("\\A(?:" + rule["pattern"] + ")\\z").match?(text)
     good &&= text.to_f.between?(rule["low"], rule["high"]) if rule["low"]
+    good &&= !"/#{{text}}/".include?("/../") if rule["path"]
     good &&= rule["choices"].include?(text) if rule["choices"]
     return wrong.call(rule, "is " + text[0, 60].dump) unless good
   end
@@ -123,6 +124,8 @@ def _rule(field: Field) -> dict[str, Any]:
         rule |= {"low": field.low, "high": field.high}
     if field.kind == "choice":
         rule["choices"] = list(field.choices)
+    if field.path:
+        rule["path"] = True
     if field.may_be_empty:
         rule["optional"] = True
     return rule

@@ -8,10 +8,9 @@ job of several are different scripts, so both are in it and the number of nodes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,9 @@ from fsdpkit.publishing.export.fields import (
     parameter_field,
 )
 from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
+from fsdpkit.publishing.export.run_record import record_lines
 from fsdpkit.publishing.template_cases import HOME
+from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
 from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of
@@ -46,6 +47,9 @@ FORM_DECIDES = frozenset({"chdir", "output", "comment", "account"})
 """Directives that a portal sets itself, or that would name a person or a place."""
 _IN_A_PLACE = frozenset({"job-name", "nodes", "ntasks", "time"})
 """Those that the form's other fields decide."""
+
+Options = tuple[tuple[str, str | None], ...]
+"""Of sbatch: each a long name, with its value if it has one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Exported:
     places: tuple[Place, ...]
     place: Place
     """The default."""
-    options: Mapping[str, tuple[tuple[str, str | None], ...]]
+    options: Mapping[str, Options]
     """What Slurm is told, by the place's value, besides nodes, tasks and time."""
     left_out: tuple[str, ...]
     head: str
@@ -166,9 +170,11 @@ def export_script(
                 alike = [place for place in alike if place.gpus == chosen.gpus]
                 low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
             value = chosen.gpus if blamed[0].key == "gpus" else blamed[0].default
-            fixed[_named(blamed[0])] = f"the script decides by it: {value}"
+            fixed[_named(blamed[0])] = f"{error.use}: {value}"
     head, body = _joined(parts)
     _refuse_quoted(body)
+    known = {name for name, _ in _directives(plan)} | FORM_DECIDES
+    own = _own_directives(head, known)
     exported = Exported(
         template,
         site,
@@ -178,10 +184,10 @@ def export_script(
         fixed,
         tuple(alike),
         chosen,
-        {place.value: _options(_plan(template, site, place, python)) for place in alike},
+        {place.value: _options(_plan(template, site, place, python)) + own for place in alike},
         tuple(dict.fromkeys(left_out)),
         head,
-        checks.check_lines(fields, low, high) + _files(plan, fields),
+        checks.check_lines(fields, low, high) + record_lines(plan, fields),
         body,
     )
     problems = [
@@ -324,11 +330,11 @@ def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
     return trace_template(plan.template, context)
 
 
-def _options(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+def _options(plan: Plan) -> Options:
     return tuple(pair for pair in _directives(plan) if pair[0] not in _IN_A_PLACE)
 
 
-def _directives(plan: Plan) -> tuple[tuple[str, str | None], ...]:
+def _directives(plan: Plan) -> Options:
     context = context_of(plan, _run_dir(plan))
     pairs = ((d["name"], d["value"]) for d in context["directives"])
     return tuple(pair for pair in pairs if pair[0] not in FORM_DECIDES)
@@ -339,7 +345,11 @@ def _joined(parts: list[Traced]) -> tuple[str, str]:
     split = [_split(part.script) for part in parts]
     if len(split) == 1:
         return split[0]
-    (head, one), (_, several) = split
+    (head, one), (other, several) = split
+    if _own_directives(head, ()) != _own_directives(other, ()):
+        raise RenderError(
+            "its directives differ for one node and for several, and a form says which"
+        )
     return head, (
         "\n# ---- One node: the template's script for it, which ends with its own exit ----------\n"
         f"if (( {checks.NODES} == 1 )); then\n{one}\nfi\n"
@@ -354,6 +364,14 @@ def _split(script: str) -> tuple[str, str]:
     return "\n".join(lines[: last + 1]) + "\n", "\n".join(lines[last + 1 :])
 
 
+def _own_directives(head: str, known: Collection[str]) -> Options:
+    """Directives that the template itself asks for, besides the `known` ones."""
+    try:
+        return tuple(pair for pair in read_directives(head) if pair[0] not in known)
+    except DirectiveError as error:
+        raise RenderError(f"a directive that cannot be handed on: {error}") from error
+
+
 def _refuse_quoted(body: str) -> None:
     """A number that a template prints in single quotes would not be expanded there."""
     for at in in_single_quotes(body):
@@ -361,52 +379,3 @@ def _refuse_quoted(body: str) -> None:
             number = body.count("\n", 0, at) + 1
             line = body.split("\n")[number - 1].strip()
             raise RenderError(f"a value stands in single quotes: {line[:80]}")
-
-
-def _files(plan: Plan, fields: list[Field]) -> str:
-    spec = plan.job.spec
-    job: dict[str, Any] = msgspec.to_builtins(spec)
-    words = checks.Expanded("[$words]")
-    gpus = next((f for f in fields if f.key == "gpus"), None)
-    script = next(f for f in fields if f.key == "script")
-    ranks = checks.number_of(gpus.variable) if gpus else plan.job.spec.resources.gpus
-    job |= {"entry": checks.text_of(SCRIPT.variable), "args": words}
-    job["template"] = plan.template.manifest.name
-    if environment := next((f for f in fields if f.key == "environment"), None):
-        job["environment"][plan.python.kind] = checks.text_of(environment.variable)
-    job["resources"] = {
-        **{k: v for k, v in job["resources"].items() if k != "account"},
-        "nodes": checks.number_of(checks.NODES),
-        "gpus": ranks,
-        "partition": None if gpus else spec.resources.partition,
-    }
-    for field in fields:
-        if field.key.startswith("p_"):
-            number = field.kind in ("int", "float") or not isinstance(field.default, str)
-            make = checks.number_of if number else checks.text_of
-            make = checks.quoted_text_of if checks.is_free_text(field) else make
-            job["parameters"][field.key[2:]] = make(field.variable)
-    record = {
-        "schema": "fsdpkit.run/1",
-        "id": checks.text_of(checks.RUN_ID),
-        "state": "submitted",
-        "created_s": checks.Expanded("$(printf '%(%s)T' -1)"),
-        "name": spec.name,
-        "site": plan.site.id,
-        "kind": "slurm",
-        "cluster": plan.site.profile.slurm_clusters,
-        "job_id": checks.text_of("SLURM_JOB_ID"),
-        "nodes": checks.number_of(checks.NODES),
-        "ranks_per_node": ranks,
-        "work_dir": checks.text_of("PWD"),
-        "version": fsdpkit.__version__,
-        "template": f"{plan.template.manifest.name} {plan.template.manifest.version}",
-        "digests": {**plan.digests, "job": checks.Expanded(f'"${{{checks.SHA256}%% *}}"')},
-    }
-    return checks.file_lines(
-        script,
-        job,
-        record,
-        settings=spec.training is not msgspec.UNSET,
-        container=spec.environment.container is not None,
-    )

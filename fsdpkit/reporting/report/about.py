@@ -246,7 +246,8 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
     for key, value in _flat(job).items():
         if key in ("schema", "description"):
             continue
-        hidden = key.startswith("environment.variables.") and _SECRET.search(key.split(".", 2)[2])
+        variable = key.partition("environment.variables.")[2]  # of all tasks, or of a single one
+        hidden = variable and _SECRET.search(variable)
         shown = HIDDEN if hidden else _shown(value)
         if key == "args" and isinstance(value, list):
             shown = command([str(word) for word in value])

@@ -16,6 +16,7 @@ from fsdpkit.config.units import format_gb, parse_memory_mb
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.scheduling.local import store
+from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.slurm import Submitted, scrubbed
 from fsdpkit.scheduling.states import JobState
 
@@ -30,8 +31,7 @@ def check_fits(resources: Resources) -> None:
         need_mb, why = resources.nodes * parse_memory_mb(resources.memory), "as --set memory asks"
     else:
         need_mb, why = resources.ranks * RANK_MB, f"at least {RANK_MB} MB a process"
-    if resources.nodes > 250:
-        raise UsageError("the local cluster has at most 250 nodes")
+    check_nodes(resources)
     if need_mb > available_mb:
         raise UsageError(
             f"{resources.nodes} nodes x {resources.gpus} processes need {format_gb(need_mb)} "

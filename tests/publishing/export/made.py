@@ -1,10 +1,8 @@
-"""A template with a parameter of each kind and profiles to export it for, which no release changes."""
+"""A template with a parameter of each kind and profiles for it, which no release changes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import Template, load_template
@@ -121,11 +119,6 @@ def template(folder: Path, script: str = SCRIPT, manifest: str = MANIFEST) -> Te
     (made / "job.sbatch.j2").write_text(script)
     (made / "README.md").write_text("# small\n")
     return load_template(str(made))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("export")
 
 
 def app(

@@ -1,6 +1,8 @@
 # What a portal does with an app's Ruby, for many forms at once: JSON on stdin and stdout.
 #   batch-connect APP: each form -> what submit.yml.erb asks for and before.sh, or the error
+#   before APP: each form -> before.sh, whatever submit.yml.erb says
 #   open-composer APP: each form -> nil, or the error of `check`
+#   read: each YAML text -> what it holds
 require "erb"
 require "json"
 require "ostruct"
@@ -55,6 +57,10 @@ answers =
   case ARGV[0]
   when "batch-connect"
     forms.map { |said| batch_connect(said) }
+  when "before"
+    forms.map do |said|
+      rendered("template/before.sh.erb", Staging.new(Context.new(said)).get_binding)
+    end
   when "open-composer"
     check = YAML.load(app_file("form.yml"))["check"]
     forms.map { |params| open_composer(params, check) }

@@ -1,4 +1,4 @@
-"""The apps themselves: golden ones for each release of a portal, read by the readers they are for."""
+"""The apps themselves: golden ones for each release of a portal, read by their own readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
 from tests.publishing.export import made, portals
-from tests.publishing.export.made import folder  # noqa: F401
 
 GOLDEN = Path(__file__).parent / "golden"
 """Of the newest release each file; of an older one those that differ. Written anew with
@@ -27,7 +26,7 @@ EVERY = [(portal, release) for portal in PORTALS for release in RELEASES[portal]
 SEVERAL = ("ondemand", "project-manager")
 
 
-def app_of(folder: Path, portal: Portal, release: str) -> App:  # noqa: F811
+def app_of(folder: Path, portal: Portal, release: str) -> App:
     clusters = ("heron", "egret") if portal in SEVERAL else ("heron",)
     return made.app(folder, portal, *clusters, release=release)
 
@@ -58,11 +57,15 @@ def golden_files(portal: Portal, release: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("portal", "release"), EVERY[::-1])
 def test_each_release_gets_what_its_golden_app_holds(
-    folder: Path, portal: Portal, release: str  # noqa: F811
+    folder: Path,
+    portal: Portal,
+    release: str,
 ) -> None:
     files = neutral(app_of(folder, portal, release))
     if os.environ.get("UPDATE_GOLDEN"):
-        newest = {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
+        newest = (
+            {} if release == RELEASES[portal][-1] else golden_files(portal, RELEASES[portal][-1])
+        )
         for name, text in files.items():
             if newest.get(name) != text:
                 path = GOLDEN / f"{portal}-{release}" / name
@@ -71,7 +74,7 @@ def test_each_release_gets_what_its_golden_app_holds(
     assert files == golden_files(portal, release)
 
 
-def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -> None:  # noqa: F811
+def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -> None:
     names = {"4.0": "bc_num_slots", "4.1": "bc_num_nodes", "4.2": "bc_num_nodes"}
     for release, name in names.items():
         files = app_of(folder, "project-manager", release).files
@@ -82,7 +85,7 @@ def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -
             assert [key for key in read if key in names.values()] == [name]
 
 
-def documents(folder: Path) -> Iterator[tuple[str, str]]:  # noqa: F811
+def documents(folder: Path) -> Iterator[tuple[str, str]]:
     for portal in PORTALS:
         for name, text in app_of(folder, portal, RELEASES[portal][-1]).files.items():
             if name.endswith(".yml"):
@@ -90,7 +93,7 @@ def documents(folder: Path) -> Iterator[tuple[str, str]]:  # noqa: F811
 
 
 @portals.needs_ruby
-def test_ruby_and_python_read_the_same_from_every_yaml_file(folder: Path) -> None:  # noqa: F811
+def test_ruby_and_python_read_the_same_from_every_yaml_file(folder: Path) -> None:
     found = list(documents(folder))
     read = portals.in_ruby("read", None, [text for _, text in found])
     assert len(found) == 8
@@ -135,12 +138,12 @@ def test_shellcheck_and_bash_find_nothing_in_an_exported_script(python: str) -> 
     app = build(open_template("torchrun"), [(site, "cardinal")], "project-manager", python=python)
     script = app.files["train-cardinal.sh"]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    complaints = [c for (c) in shellcheck([script]) if "SC2086" not in str(c)]
+    complaints = [c for c in shellcheck([script]) if "SC2086" not in str(c)]
     assert complaints == []  # but that a checked number stands without quotes
 
 
 @pytest.mark.skipif(portals.RUBY is None, reason="no ruby here")
-def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:  # noqa: F811
+def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:
     """And says what the form said, to the checks; what says nothing leaves no line."""
     app = made.app(folder, "open-composer")
     root = made.on_disk(app, folder)
@@ -156,7 +159,9 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None: 
     inputs = script.split("# ---- What the form says")[0]
     values = {field.variable: field for field in app.exports[0].fields}
     shown = "; ".join(f'printf "{name}=%q\\n" "${name}"' for name in values)
-    done = subprocess.run(["bash"], input=inputs + shown, text=True, capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash"], input=inputs + shown, text=True, capture_output=True, check=True
+    )
     told = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert told == {
         "FSDPKIT_FORM_SCRIPT": "train.py",

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import ConfigError, NotFoundError, RenderError, StorageError, UsageError
+from fsdpkit.errors import (
+    ConfigError,
+    FsdpkitError,
+    NotFoundError,
+    RenderError,
+    StorageError,
+    UsageError,
+)
 from fsdpkit.publishing.export.writing import RECORD, write
 from tests.publishing.called import Call, answer
 from tests.publishing.called import call as call
@@ -174,26 +181,33 @@ def test_where_nobody_may_write_is_said(call: Call, tmp_path: Path) -> None:
     assert "/proc/none" in str(done.exception)
 
 
+OSC = ("--cluster", "osc-pitzer")
+TWO = (*OSC, "--cluster", "osc-ascend=pitzer")
 REFUSED = [
-    (("--to", "ondemand", "--cluster", "local"), ConfigError, "is no Slurm cluster"),
-    (("--to", "ondemand", "--cluster", "nowhere"), NotFoundError, "nowhere"),
-    (("--to", "open-composer", "--cluster", "osc-pitzer", "--cluster", "osc-ascend"), UsageError, "one cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer", "--cluster", "osc-ascend=pitzer"), UsageError, "two clusters are called"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer=../x"), UsageError, "the portal's name of the cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer=$(id)"), UsageError, "the portal's name of the cluster"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer", "--release", "3.1"), UsageError, "knows the releases 4.0, 4.1, 4.2"),
-    (("--to", "open-composer", "--cluster", "osc-pitzer", "--release", "4.2"), UsageError, "knows the releases 2.0"),
-    (("--to", "ondemand", "--cluster", "osc-pitzer", "--job", "none"), NotFoundError, "none"),
+    ("ondemand", ("--cluster", "local"), ConfigError, "is no Slurm cluster"),
+    ("ondemand", ("--cluster", "nowhere"), NotFoundError, "nowhere"),
+    ("open-composer", (*OSC, "--cluster", "osc-ascend"), UsageError, "one cluster"),
+    ("ondemand", TWO, UsageError, "two clusters are called"),
+    ("ondemand", ("--cluster", "osc-pitzer=../x"), UsageError, "the portal's name of the cluster"),
+    ("ondemand", ("--cluster", "osc-pitzer=$(id)"), UsageError, "the portal's name of the cluster"),
+    ("ondemand", (*OSC, "--release", "3.1"), UsageError, "knows the releases 4.0, 4.1, 4.2"),
+    ("open-composer", (*OSC, "--release", "4.2"), UsageError, "knows the releases 2.0"),
+    ("ondemand", (*OSC, "--job", "none"), NotFoundError, "none"),
 ]
 
 
-@pytest.mark.parametrize(("words", "error", "told"), REFUSED)
+@pytest.mark.parametrize(("portal", "words", "error", "told"), REFUSED)
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
-    call: Call, tmp_path: Path, words: tuple[str, ...], error: type[Exception], told: str
+    call: Call,
+    tmp_path: Path,
+    portal: str,
+    words: tuple[str, ...],
+    error: type[FsdpkitError],
+    told: str,
 ) -> None:
-    done = call("template", "export", "torchrun", *words, "--output", "app")
+    done = call("template", "export", "torchrun", "--to", portal, *words, "--output", "app")
     assert isinstance(done.exception, error)
-    assert done.exit_code == error.exit_code  # type: ignore[attr-defined]
+    assert done.exit_code == error.exit_code
     assert told in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
@@ -205,13 +219,17 @@ def test_a_template_that_decides_by_what_only_the_form_knows_is_refused(
     made.template(tmp_path, script)
     done = call("template", "export", "./small", *APP, "--output", "app")
     assert isinstance(done.exception, RenderError)
-    assert "the script decides by job.entry, which only the form will say" in str(done.exception)
+    assert "the script decides by it, and only the form will say what job.entry is" in str(
+        done.exception
+    )
 
 
 def test_a_template_that_decides_by_a_parameter_keeps_that_one_fixed(
     call: Call, tmp_path: Path
 ) -> None:
-    script = made.SCRIPT.replace("set -euo", "{% if parameters.wait_s > 100 %}\nsleep 1\n{% endif %}\nset -euo")
+    script = made.SCRIPT.replace(
+        "set -euo", "{% if parameters.wait_s > 100 %}\nsleep 1\n{% endif %}\nset -euo"
+    )
     made.template(tmp_path, script)
     words = ("template", "export", "./small", *APP, "--output", "app", "--json")
     (cluster,) = answer(call(*words))["clusters"]
@@ -251,5 +269,7 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
     submit = (tmp_path / "app" / "submit.yml.erb").read_text()
     assert submit.count("%>") == submit.count("<%") == 2
     assert "<script>" not in (tmp_path / "app" / "README.md").read_text()
-    refused = call("template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc")
+    refused = call(
+        "template", "export", "./small", "--to", "open-composer", *words[:2], "--output", "oc"
+    )
     assert "Open Composer cannot hand on" in str(refused.exception)

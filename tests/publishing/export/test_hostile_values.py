@@ -1,5 +1,5 @@
-"""Whatever a form's field says: it is one of the values that are allowed, or the job ends with status
-65 and a sentence, and nothing of it was run.
+"""Whatever a form's field says: it is one of the values that are allowed, or the job ends with
+status 65 and a sentence, and nothing of it was run.
 
 The script's own checks are held to Python's reading of what is allowed, in real bash; the Ruby that
 portals run before they submit is held to the same, in real Ruby.
@@ -7,6 +7,7 @@ portals run before they submit is held to the same, in real Ruby.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -15,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fsdpkit.config.job import JobSpec
 from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import Exported, _plain_job, export_script
 from tests.publishing.export import made, portals
-from tests.publishing.export.made import folder  # noqa: F401
 from tests.rendering.hostile_strings import PIECES
 
 REFUSED = 65
@@ -148,7 +150,7 @@ def good_values(fields: tuple[Field, ...]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def exported(folder: Path) -> Exported:  # noqa: F811
+def exported(folder: Path) -> Exported:
     return made.app(folder, "ondemand").exports[0]
 
 
@@ -242,7 +244,7 @@ def assert_refused_alike(cases: list[tuple[Field, str, Any]], errors: list[str |
 @portals.needs_ruby
 def test_ondemands_server_refuses_the_same_before_it_submits(
     folder: Path,
-    exported: Exported,  # noqa: F811
+    exported: Exported,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -254,7 +256,7 @@ def test_ondemands_server_refuses_the_same_before_it_submits(
 
 @portals.needs_ruby
 def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
-    folder: Path,  # noqa: F811
+    folder: Path,
 ) -> None:
     app = made.app(folder, "open-composer")
     root, fields = made.on_disk(app, folder), app.exports[0].fields
@@ -262,6 +264,51 @@ def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
     cases = forms(fields, good, lambda field: field.key)
     answers = portals.in_ruby("open-composer", root, [form for _, _, form in cases])
     assert_refused_alike(cases, verdicts(answers))
+
+
+def bad_arguments(exported: Exported) -> list[str]:
+    (field,) = (field for field in exported.fields if field.key == "arguments")
+    return [text for text in HOSTILE if not allowed(field, text)]
+
+
+def run_to_refusal(script: Path, folder: Path) -> None:
+    """The whole script ends at its checks, and leaves nothing behind."""
+    before = sorted(path.name for path in folder.iterdir())
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+    run = {"cwd": folder, "env": env, "capture_output": True, "check": False}
+    done = subprocess.run(["bash", "-p", str(script)], **run)
+    assert done.returncode == REFUSED, (script.read_text()[:3000], done.stderr)
+    assert done.stderr.startswith(b"fsdpkit: the form: Arguments: "), done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@portals.needs_ruby
+def test_what_ondemand_stages_carries_any_text_to_the_checks(folder: Path, tmp_path: Path) -> None:
+    """Even if the server's own check were not there."""
+    app = made.app(folder, "ondemand")
+    root, exported = made.on_disk(app, folder), app.exports[0]
+    (tmp_path / "script-heron.sh").write_text(app.files["template/script-heron.sh"])
+    (tmp_path / "train.py").write_text("")
+    good = {f"fsdpkit_{key}": text for key, text in good_values(exported.fields).items()}
+    good = portals.batch_connect_defaults(root) | good | {"fsdpkit_directory": str(tmp_path)}
+    texts = bad_arguments(exported)
+    staged = portals.in_ruby("before", root, [{**good, "fsdpkit_arguments": t} for t in texts])
+    for before in staged:
+        (tmp_path / "before.sh").write_text(before)
+        run_to_refusal(tmp_path / "before.sh", tmp_path)
+
+
+def test_what_open_composer_fills_in_carries_any_text_to_the_checks(
+    folder: Path, tmp_path: Path
+) -> None:
+    app = made.app(folder, "open-composer")
+    root = made.on_disk(app, folder)
+    (tmp_path / "train.py").write_text("")
+    good = portals.open_composer_defaults(root) | good_values(app.exports[0].fields)
+    for text in bad_arguments(app.exports[0]):
+        script = portals.filled_in(root, {**good, "arguments": text})
+        (tmp_path / "job.sh").write_text(script)
+        run_to_refusal(tmp_path / "job.sh", tmp_path)
 
 
 PLACES = (
@@ -290,7 +337,7 @@ PLACES = (
 @portals.needs_ruby
 def test_what_slurm_is_told_is_within_the_limits_of_the_place(
     folder: Path,
-    exported: Exported,  # noqa: F811
+    exported: Exported,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -317,7 +364,7 @@ def test_what_slurm_is_told_is_within_the_limits_of_the_place(
 
 @portals.needs_ruby
 @pytest.mark.parametrize("name", ["_script_location", "_script_1", "_script_2"])
-def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str) -> None:  # noqa: F811
+def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str) -> None:
     """Its sbatch command is one text, in which a job's name would be read by a shell."""
     app = made.app(folder, "open-composer")
     root = made.on_disk(app, folder)
@@ -340,3 +387,43 @@ def test_a_pattern_with_quotes_reaches_job_json_as_json(exported: Exported, tmp_
         ["bash", "-c", script], env=env, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == text
+
+
+def test_what_a_job_says_of_itself_is_text_in_the_record(folder: Path, tmp_path: Path) -> None:
+    """Its description, variables and arguments stand in a here-document, where bash expands."""
+    hostile = "$(touch gotcha) `touch gotcha` \\ \" ' ${HOME} $HOME\nJOB\ntouch gotcha é"
+    spec = _plain_job()
+    environment = msgspec.structs.replace(spec.environment, variables={"X": hostile})
+    spec = msgspec.structs.replace(spec, description=hostile, environment=environment)
+    exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
+    (tmp_path / "train.py").write_text("")
+    good = {field.variable: good_values(exported.fields)[field.key] for field in exported.fields}
+    good |= {"FSDPKIT_FORM_ARGUMENTS": "--a b=c", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "7"}
+    script = tmp_path / "script.sh"
+    script.write_text(exported.checks)
+    run = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(["bash", "-p", script], env={"PATH": os.environ["PATH"], **good}, **run)
+    assert (done.returncode, done.stderr) == (0, "")
+    run_dir = tmp_path / "runs" / "train-7"
+    job = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
+    assert (job.description, job.environment.variables) == (hostile, {"X": hostile})
+    assert (job.args, job.resources.nodes, job.template) == (["--a", "b=c"], 3, "small")
+    assert job.parameters == {"wait_s": 60, "share": 0.5, "tag": "plain", "mode": "fast"}
+    record = json.loads((run_dir / "run.json").read_text())
+    sha256 = hashlib.sha256((run_dir / "job.json").read_bytes()).hexdigest()
+    assert (record["id"], record["nodes"], record["job_id"]) == ("train-7", 3, "7")
+    assert record["digests"]["job"] == sha256
+    assert (run_dir.stat().st_mode & 0o777, (run_dir / "job.json").stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+    assert not list(tmp_path.rglob("gotcha"))
+
+    # What somebody else has put in the run's place is not written to.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs" / "train-8").symlink_to(tmp_path / "elsewhere")
+    good["SLURM_JOB_ID"] = "8"
+    done = subprocess.run(["bash", "-p", script], env={"PATH": os.environ["PATH"], **good}, **run)
+    assert done.returncode == REFUSED
+    assert "cannot be written" in done.stderr
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -13,14 +13,13 @@ import yaml
 from fsdpkit.publishing.export.build import PORTALS, RELEASES, Portal
 from fsdpkit.publishing.export.rules import problems
 from tests.publishing.export import made
-from tests.publishing.export.made import folder  # noqa: F401
 
 Files = dict[str, Any]
 LAUNCHER = ".ondemand/launchers/{}/form.yml"
 
 
 @pytest.fixture(scope="module")
-def sound(folder: Path) -> dict[str, Files]:  # noqa: F811
+def sound(folder: Path) -> dict[str, Files]:
     """What each portal takes, with YAML as what it holds."""
     found = {}
     for portal in PORTALS:

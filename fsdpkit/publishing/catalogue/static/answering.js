@@ -1,17 +1,19 @@
 // The worker as a promise: ask(asked) is what `fsdpkit submit … --dry-run` would have written.
-export class Answering {
+"use strict";
+class Answering {
   #worker;
   #waiting = new Map();
   #next = 0;
-  #fail;
 
-  constructor() {
+  // told: called with what is being loaded, until it is ready.
+  constructor(told = () => {}) {
     this.ready = new Promise((resolve, reject) => {
-      this.#fail = reject;
-      this.#worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+      const place = new URL("static/worker.js", document.baseURI);
+      this.#worker = new Worker(place, { type: "module" });
       this.#worker.onerror = (event) => reject(new Error(event.message || "it could not be loaded"));
       this.#worker.onmessage = ({ data }) => {
         if (data.ready) resolve();
+        else if (data.stage) told(data.stage);
         else if (data.failed) reject(new Error(data.failed));
         else this.#answered(data);
       };
@@ -23,9 +25,9 @@ export class Answering {
     return JSON.parse(await this.#send("answer", asked));
   }
 
-  // A sentence about the memory of what was asked, or nothing.
-  async memory(asked) {
-    return this.#send("memory", asked);
+  // What is known of the memory and the speed of what was asked.
+  async known(asked) {
+    return JSON.parse(await this.#send("known", asked));
   }
 
   async #send(wanted, asked) {

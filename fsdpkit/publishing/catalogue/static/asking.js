@@ -1,26 +1,27 @@
 // From the form's values to the words of a command line, and to what stands in for a shell. No DOM.
+"use strict";
 
 const PLAIN = /^[A-Za-z0-9_@%+=:,./-]+$/;
 const BARE = /^[A-Za-z_][A-Za-z0-9_.-]*$/;
 const READ_OTHERWISE = /^(true|false|inf|nan)$/;
 
 // As Python's shlex.quote.
-export function quoted(word) {
+function quoted(word) {
   return PLAIN.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
 // --set reads the values of parameters as TOML; a text that TOML could read otherwise is quoted.
-export function asToml(value, type) {
+function asToml(value, type) {
   if (type !== "str" || (BARE.test(value) && !READ_OTHERWISE.test(value))) return value;
   return JSON.stringify(value).replaceAll("\x7f", "\\u007f");
 }
 
-export function linesOf(text) {
+function linesOf(text) {
   return text.split("\n").map((line) => line.replace(/\r$/, "")).filter((line) => line !== "");
 }
 
 // values: by name of a field; fields: [{name, option, set, type, lines}] in the form's order.
-export function wordsOf(values, fields) {
+function wordsOf(values, fields) {
   const words = [];
   const job = values.job || values["script-path"];
   if (job) words.push(job);
@@ -35,12 +36,12 @@ export function wordsOf(values, fields) {
   return args.length ? [...words, "--", ...args] : words;
 }
 
-export function commandOf(words) {
+function commandOf(words) {
   return ["fsdpkit", "submit", ...words].map(quoted).join(" ");
 }
 
 // A whole path without what a shell's working directory never has.
-export function path(text, base = "/") {
+function path(text, base = "/") {
   const parts = [];
   for (const part of (text.startsWith("/") ? text : `${base}/${text}`).split("/")) {
     if (part === "..") parts.pop();
@@ -50,13 +51,14 @@ export function path(text, base = "/") {
 }
 
 // What fsdpkit.cli.in_page.Asked holds.
-export function askedOf(values, words, centreFields) {
+function askedOf(values, words, centreFields) {
   const home = path(values.home || "/home/you");
   const workDir = path(values["work-dir"] || `${home}/project`);
   const centres = centreFields.map((name) => path(values[name] || `/${name}`));
   const variables = { HOME: home };
   if (centres.length) variables.FSDPKIT_SITE_PATH = centres.join(":");
   if (values.runs) variables.FSDPKIT_RUNS = values.runs;
+  if (values.channel) variables.FSDPKIT_CHANNEL = values.channel;
   if (values["sbatch-account"]) variables.SBATCH_ACCOUNT = values["sbatch-account"];
   const files = {};
   if (values.defaults) files[`${home}/.config/fsdpkit/defaults.toml`] = values.defaults;

@@ -1,10 +1,11 @@
 // A filled form in the address's fragment, which no browser sends to a server. What comes from a
 // link is a stranger's: a field takes a value only if a person could have chosen or typed it.
+"use strict";
 
 const LONGEST = 10_000;
 const MOST = 40_000;
 
-export function fragmentOf(controls) {
+function fragmentOf(controls) {
   const said = new URLSearchParams();
   for (const control of controls) {
     const value = valueOf(control);
@@ -13,11 +14,11 @@ export function fragmentOf(controls) {
   return String(said);
 }
 
-export function valueOf(control) {
+function valueOf(control) {
   return control.type === "checkbox" ? (control.checked ? "1" : "") : control.value;
 }
 
-export function defaultOf(control) {
+function defaultOf(control) {
   if (control.type === "checkbox") return control.defaultChecked ? "1" : "";
   if (control.tagName !== "SELECT") return control.defaultValue;
   const chosen = [...control.options].find((option) => option.defaultSelected);
@@ -25,7 +26,7 @@ export function defaultOf(control) {
 }
 
 // Puts what a fragment says into the form; the names of what it said and the form did not take.
-export function fill(controls, fragment) {
+function fill(controls, fragment) {
   if (fragment.length > MOST) return ["all of it, for it is too long"];
   const byName = new Map(controls.map((control) => [control.name, control]));
   const seen = new Set();

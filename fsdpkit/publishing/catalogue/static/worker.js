@@ -1,6 +1,7 @@
 // fsdpkit's own command line in a Python of its own, away from the page so that typing never waits.
 // In: {id, wanted, asked}, asked as JSON of fsdpkit.cli.in_page.Asked. Out: {id, answered} with its
-// answer or, where "memory" is wanted, a sentence; {ready} once, or {failed} with the reason.
+// answer or, where "known" is wanted, its Known; {stage} while it loads; {ready} once, or {failed}
+// with the reason.
 import { loadPyodide } from "../engine/pyodide.js";
 
 const ENGINE = new URL("../engine/", import.meta.url);
@@ -13,7 +14,7 @@ from pathlib import Path
 import fsdpkit.cli.main, fsdpkit.cli.submit, fsdpkit.scheduling.submission
 from fsdpkit.cli import in_page
 files = in_page.Files(in_page.read_folders(Path("${FOLDERS}")))
-lambda wanted, asked: (in_page.memory if wanted == "memory" else in_page.answer)(asked, files)
+lambda wanted, asked: (in_page.known if wanted == "known" else in_page.answer)(asked, files)
 `;
 
 async function zipFile(name) {
@@ -23,8 +24,10 @@ async function zipFile(name) {
 }
 
 async function start() {
+  postMessage({ stage: "Loading Python: 13 MB, once" });
   const files = Promise.all(["msgspec.zip", "modules.zip", "folders.zip"].map(zipFile));
   const python = await loadPyodide({ indexURL: ENGINE.href });
+  postMessage({ stage: "Starting fsdpkit" });
   const [msgspec, modules, folders] = await files;
   for (const archive of [msgspec, modules]) {
     python.unpackArchive(archive, "zip", { extractDir: LIBRARY });

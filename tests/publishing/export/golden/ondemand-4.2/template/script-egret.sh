@@ -25,16 +25,19 @@ json() {    # a checked text as JSON has it
     local text=${!1//\\/\\\\}
     printf '"%s"' "${text//\"/\\\"}"
 }
-check FSDPKIT_FORM_DIRECTORY 'Directory of the job' 'the whole path of a directory, of letters, digits and ._/@%+,=:-' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
-cd -- "$FSDPKIT_FORM_DIRECTORY" 2>/dev/null || refuse 'Directory of the job' "cannot be entered: $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-'
+check FSDPKIT_FORM_DIRECTORY 'Directory of the job' 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+case /$FSDPKIT_FORM_DIRECTORY/ in */../*) refuse 'Directory of the job' "is $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' ;; esac
+cd -- "$FSDPKIT_FORM_DIRECTORY" 2>/dev/null || refuse 'Directory of the job' "cannot be entered: $FSDPKIT_FORM_DIRECTORY" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..'
 export FSDPKIT_FORM_DIRECTORY
-check FSDPKIT_FORM_SCRIPT 'Training script' 'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front' 1000 '[A-Za-z0-9_./@%+,=:][A-Za-z0-9_./@%+,=:-]*\.py'
+check FSDPKIT_FORM_SCRIPT 'Training script' 'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..' 1000 '[A-Za-z0-9_./@%+,=:][A-Za-z0-9_./@%+,=:-]*\.py'
+case /$FSDPKIT_FORM_SCRIPT/ in */../*) refuse 'Training script' "is $FSDPKIT_FORM_SCRIPT" 'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..' ;; esac
 export FSDPKIT_FORM_SCRIPT
 if [[ -n ${FSDPKIT_FORM_ARGUMENTS-} ]]; then
     check FSDPKIT_FORM_ARGUMENTS Arguments 'words of letters, digits and ._/@%+,=:-, with one space between two' 4000 '[A-Za-z0-9_./@%+,=:-]+( [A-Za-z0-9_./@%+,=:-]+)*'
 fi
 IFS=' ' read -ra FSDPKIT_FORM_WORDS <<<"${FSDPKIT_FORM_ARGUMENTS-}"
-check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
+case /$FSDPKIT_FORM_ENVIRONMENT/ in */../*) refuse 'Python environment' "is $FSDPKIT_FORM_ENVIRONMENT" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' ;; esac
 export FSDPKIT_FORM_ENVIRONMENT
 check FSDPKIT_FORM_GPUS 'GPUs per node' 'a whole number from 1 to 2' 1000 '[1-9][0-9]{0,3}'
 (( FSDPKIT_FORM_GPUS >= 1 && FSDPKIT_FORM_GPUS <= 2 )) || refuse 'GPUs per node' "is $FSDPKIT_FORM_GPUS" 'a whole number from 1 to 2'
@@ -65,14 +68,16 @@ case $PWD in
 esac
 if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM_SCRIPT; fi
 [[ -f $FSDPKIT_FORM_SCRIPT ]] || refuse 'Training script' "is no file: $FSDPKIT_FORM_SCRIPT" \
-    'the path of a Python file, of letters, digits and ._/@%+,=:-, and no dash in front'
+    'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..'
 export FSDPKIT_FORM_RUN_ID=train-$SLURM_JOB_ID
 export FSDPKIT_FORM_RUN_DIR=$PWD/runs/$FSDPKIT_FORM_RUN_ID
 words=
 for word in ${FSDPKIT_FORM_WORDS[@]+"${FSDPKIT_FORM_WORDS[@]}"}; do words+="${words:+, }\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
     umask 077
-    mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" && [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
+    mkdir -p "${FSDPKIT_FORM_RUN_DIR%/*}" || return
+    mkdir "$FSDPKIT_FORM_RUN_DIR" 2>/dev/null || [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
+    mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" || return
     cat > "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" <<JOB || return
 {"schema": "fsdpkit.job/1", "name": "train", "entry": "${FSDPKIT_FORM_SCRIPT}", "resources": {"nodes": ${FSDPKIT_FORM_NODES}, "gpus": ${FSDPKIT_FORM_GPUS}, "time": "04:00:00", "cpus_per_gpu": null, "memory": null, "partition": null, "qos": null, "constraint": null, "reservation": null, "nodelist": null, "exclude": null, "exclusive": false, "spare": 0}, "description": "", "template": "small", "args": [$words], "environment": {"modules": null, "conda": null, "venv": "${FSDPKIT_FORM_ENVIRONMENT}", "container": null, "variables": {}}, "parameters": {"wait_s": ${FSDPKIT_FORM_P_WAIT_S}, "share": ${FSDPKIT_FORM_P_SHARE}, "tag": $(json FSDPKIT_FORM_P_TAG), "mode": "${FSDPKIT_FORM_P_MODE}"}, "launch": {"warm": "auto", "check": true, "preload": []}, "retry": {"on_time_limit": "requeue", "on_preemption": "requeue", "on_node_failure": "restart", "on_crash": "restart", "on_hang": "restart", "on_out_of_memory": "stop", "restarts": 3, "requeues": 3, "backoff_s": 5.0, "hang_s": 600, "lost_s": 30, "avoid_node_h": 6.0}, "notify": {"mail": null, "command": [], "on": ["end", "failure", "requeue"], "limit_s": 20}}
 JOB

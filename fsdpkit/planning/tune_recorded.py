@@ -1,0 +1,183 @@
+"""What `--tune` goes by for a model of one's own: its layers, as they were recorded. No torch.
+
+Two recordings of the step, of one and of two samples under full sharding, say what each FSDP unit
+holds, computes and moves, and how that grows with the samples. From these layers a step under any
+other setting is put together as T5's is from counted ones (`speed_layers.py`): an estimate, by
+which candidates are ordered. Whether one fits is asked of a recording of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fsdpkit.config.script_source import read_source, reads_settings, settings_named, syntax_of
+from fsdpkit.config.training import TrainingSettings
+from fsdpkit.errors import FsdpkitError, UsageError
+from fsdpkit.planning.speed_layers import Layer, Part, work_of
+from fsdpkit.planning.speed_settings import micro_batch, sharded_of
+from fsdpkit.planning.speed_tape import work_of as work_on_tape
+from fsdpkit.planning.tape import Tape
+from fsdpkit.planning.tune_space import BATCH, MICRO, SHARDING
+from fsdpkit.planning.work import Computation, ComputationKind, Work
+
+RECORDED = {"strategy": "full_shard", "reshard_to": None, "engine": "fsdp2", "cpu_offload": False}
+_HEAD = "(after the last unit)"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A step of one sample and one of two, put down as layers."""
+
+    one: tuple[Layer, ...]
+    two: tuple[Layer, ...]
+    tokens: int
+    """Of one sample."""
+    parameters: int
+
+    def work(self, settings: TrainingSettings, nodes: int, gpus: int) -> Work:
+        """One optimizer step of one rank under these settings."""
+        rows = micro_batch(settings)
+        layers = tuple(_with_rows(a, b, rows) for a, b in zip(self.one, self.two, strict=True))
+        sharded = sharded_of(settings, nodes, gpus)
+        samples = rows * sharded.accumulation
+        forward = sum(part.flops for layer in layers for part in layer.forward)
+        return work_of(
+            layers,
+            sharded,
+            tokens=self.tokens * samples,
+            samples=samples,
+            model_flops=3 * forward * sharded.accumulation,
+        )
+
+
+def to_record(settings: TrainingSettings) -> TrainingSettings:
+    """The settings under which every unit gathers its weights, and nothing is computed twice."""
+    sharding = replace(settings.sharding, activation_checkpointing="none", **RECORDED)
+    return replace(settings, sharding=sharding, micro_batch=None)
+
+
+def recorded(one: Tape, two: Tape, ranks: int, ranks_per_node: int) -> Recorded:
+    """From tapes of `to_record`'s settings with one and with two samples. Raises UsageError for a
+    step that was not followed to its end."""
+    for tape in (one, two):
+        if tape.lacking:
+            raise UsageError(
+                "--tune compares whole steps, and not all of this one could be followed: "
+                + tape.lacking[0]
+            )
+    first, second = (_layers(tape, ranks, ranks_per_node) for tape in (one, two))
+    if _shape(first) != _shape(second):
+        raise UsageError(
+            "--tune compares steps by the layers that compute them, and this model computes other "
+            "layers for two samples than for one"
+        )
+    return Recorded(first, second, one.tokens, one.parameters)
+
+
+def _shape(layers: Sequence[Layer]) -> list[tuple[str, list[ComputationKind]]]:
+    return [(layer.unit, [part.kind for part in layer.forward]) for layer in layers]
+
+
+def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[Layer, ...]:
+    """The units in the order in which forward gathers them, with what forward does in each."""
+    work = work_on_tape(
+        tape,
+        ranks=ranks,
+        ranks_per_node=ranks_per_node,
+        tokens=tape.tokens,
+        samples=tape.samples,
+        parameters=tape.parameters,
+    )
+    gathered: dict[str, int] = {}
+    for each in work.collectives():
+        if each.kind == "all_gather" and each.phase == "forward" and each.unit is not None:
+            gathered.setdefault(each.unit, each.bytes)
+    again = {
+        each.unit
+        for each in work.collectives()
+        if each.kind == "all_gather" and each.phase == "backward"
+    }
+    if not gathered:
+        raise UsageError("--tune: no unit of the model was seen to gather its weights")
+    whole = sum(gathered.values())
+    forward = [one for one in work.computations() if one.phase == "forward"]
+    inner = [n for n, one in enumerate(forward) if one.unit]
+    last = max(inner, default=len(forward))
+    layers = []
+    for unit, size in gathered.items():
+        own = [one for n, one in enumerate(forward) if one.unit == unit and (unit or n < last)]
+        parts = _parts(own)
+        layers.append(
+            Layer(
+                unit=unit,
+                # Shares of the whole: what is sent of a parameter has the width of its type.
+                parameters=round(tape.parameters * size / whole),
+                forward=parts,
+                block=bool(unit) and any(part.kind == "matmul" for part in parts),
+                stays=not unit or unit not in again,
+            )
+        )
+    if tail := [one for n, one in enumerate(forward) if not one.unit and n > last]:
+        layers.append(
+            Layer(unit=_HEAD, parameters=0, forward=_parts(tail), block=False, stays=True)
+        )
+    return tuple(layers)
+
+
+def _parts(computations: Sequence[Computation]) -> tuple[Part, ...]:
+    """Each product by itself, since checkpointing makes them again one by one; of the rest,
+    neighbours together."""
+    found: list[Part] = []
+    for one in computations:
+        part = Part(one.kind, one.flops, one.bytes, one.kernels)
+        if found and found[-1].kind == part.kind == "other":
+            before = found.pop()
+            size, kernels = before.bytes + part.bytes, before.kernels + part.kernels
+            part = Part("other", 0, size, kernels)
+        found.append(part)
+    return tuple(found)
+
+
+def _with_rows(one: Layer, two: Layer, rows: int) -> Layer:
+    """A layer at so many samples, on the line through one and two."""
+
+    def at(first: int, second: int) -> int:
+        return max(0, first + (second - first) * (rows - 1))
+
+    parts = [
+        Part(a.kind, at(a.flops, b.flops), at(a.bytes, b.bytes), a.kernels)
+        for a, b in zip(one.forward, two.forward, strict=True)
+    ]
+    return replace(one, forward=tuple(parts))
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which settings a script takes, and how it is told them."""
+
+    keys: frozenset[str]
+    reads: bool
+    """Whether it reads [training], so that `--set` reaches it; else its source has them."""
+    name: str
+    """Of the script."""
+
+
+def allowed_by(entry: Path) -> Allowed:
+    """Of what could be chosen, the settings that a script has a use for: those that its source, or
+    that of a module beside it, names; of one that reads no [training], how it is sharded."""
+    try:
+        source = read_source(entry)
+        tree = None if source is None else syntax_of(source)
+        if tree is not None and not reads_settings(tree, entry.parent):
+            return Allowed(frozenset(SHARDING), reads=False, name=entry.name)
+        named = None if tree is None else settings_named(tree, entry.parent)
+    except OSError as error:
+        raise FsdpkitError(f"{entry} cannot be read: {error.strerror}") from error
+    keys = {*SHARDING, MICRO, BATCH}
+    if named is not None:
+        keys = {key for key in keys if key.split(".")[1] in named}
+    return Allowed(frozenset(keys), reads=True, name=entry.name)

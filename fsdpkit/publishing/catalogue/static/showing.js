@@ -1,0 +1,60 @@
+// What came back, on the page. Every text becomes a text node; nothing is ever read as markup.
+"use strict";
+
+// A script, line by line: comments, directives, and the lines that the last change brought. The
+// text of the element is the script itself.
+function showScript(element, text) {
+  const before = element.dataset.shown === "yes" ? new Set(element.textContent.split("\n")) : null;
+  const lines = text.split("\n").map((line, at, all) => {
+    const made = document.createElement("span");
+    made.textContent = at === all.length - 1 ? line : `${line}\n`;
+    if (/^#(SBATCH\s|!)/.test(line)) made.className = "directive";
+    else if (/^\s*#/.test(line)) made.className = "comment";
+    if (before && line && !before.has(line)) made.classList.add("new");
+    return made;
+  });
+  element.replaceChildren(...(text ? lines : []));
+  element.dataset.shown = text ? "yes" : "no";
+}
+
+// The shapes that the error names, as buttons; take is called with {nodes, gpus, time}.
+function offersIn(error, take) {
+  const named = /^(?:What|Most that) would fit: (.*)\.$/m.exec(error)?.[1].split("; ") ?? [];
+  return named.flatMap((text) => {
+    const found = /^--nodes (\d+) --gpus (\d+)(?: --time (\S+))? on (.+)$/.exec(text);
+    if (!found) return [];
+    const [, nodes, gpus, time, partition] = found;
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = `Take ${nodes} × ${gpus} GPUs${time ? ` for ${time}` : ""} on ${partition}`;
+    made.addEventListener("click", () => take({ nodes, gpus, time }));
+    return [made];
+  });
+}
+
+function partitionOf(script) {
+  const partition = /^#SBATCH --partition=(.*)$/m.exec(script);
+  return partition ? `, partition ${partition[1]}` : "";
+}
+
+function item(text) {
+  const made = document.createElement("li");
+  made.textContent = text;
+  return made;
+}
+
+const FITS = { fits: "It fits", tight: "It hardly fits", "does not fit": "It does not fit" };
+
+// known: as in fsdpkit.cli.in_page.Known.
+function showKnown(at, { least, plan, fit, would_fit, command }) {
+  at("known").classList.remove("old");
+  at("known").hidden = !(least || plan || command);
+  at("known").classList.toggle("bad", fit === "does not fit");
+  at("known").classList.toggle("warn", fit === "tight");
+  const would = would_fit ? ` What would fit: ${would_fit}.` : "";
+  at("planned").textContent = plan ? `${FITS[fit] ?? "Planned"}: ${plan}${would}` : "";
+  at("least").textContent = least;
+  at("plan-it").hidden = Boolean(plan) || !command;
+  at("plan-why").textContent = "Not planned by the centre. On a login node, without a GPU:";
+  at("plan-command").textContent = command;
+}

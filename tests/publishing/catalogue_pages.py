@@ -1,0 +1,202 @@
+"""A built catalogue in a real browser, once for all tests that look at one.
+
+Needs Chromium, playwright and the archives of the browser's Python. Where one is not there the
+tests are skipped; where FSDPKIT_REQUIRE_SLURM=1 says that everything must be there, a missing
+browser fails them, and archives that no registry gave are named in the summary, as a root of
+Slurm's newest release is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fsdpkit.config.job import load_job
+from fsdpkit.config.site import load_site
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.planning.cards import card_of
+from fsdpkit.planning.remembered import Remembered, name_of
+from fsdpkit.publishing.catalogue.build import catalogue_files
+from fsdpkit.publishing.catalogue.plans import Plans
+from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
+from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
+from fsdpkit.publishing.catalogue.writing import write
+from fsdpkit.runs.predicted import Predicted, Span
+from fsdpkit.scheduling.submission import training_of
+from tests.publishing.made_centre import HOSTILE, make_centre
+from tests.publishing.shown_centre import shown_centre
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CACHE = cache_dir()  # before a test gets an XDG_CACHE_HOME of its own
+READY_MS = 300_000
+SETTLED = "#state.good, #state.bad, #state.missing"
+LANE = pytest.mark.xdist_group("catalogue")
+"""One worker has the browser, the pages and their Python."""
+TORCH = "9.9.9"
+"""Of which the plans are: no torch of this machine."""
+
+
+def not_here(what: str) -> None:
+    if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
+        pytest.fail(f"required here, but missing: {what}")
+    pytest.skip(f"missing: {what}")
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two centres, one that signs; a home with projects, environments of three kinds."""
+    top = tmp_path_factory.mktemp("place")
+    make_centre(top)
+    for project in ("project", "it's a project", "100%"):
+        scripts = top / "ann" / project
+        (scripts / "sub").mkdir(parents=True)
+        for name in ("train.py", "sub/it's.py"):
+            (scripts / name).write_text("")
+    (top / "prefix" / "bin").mkdir(parents=True)
+    (top / "venv" / "bin").mkdir(parents=True)
+    (top / "venv" / "bin" / "activate").write_text("")
+    (top / "conda" / "conda-meta").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FSDPKIT_STATE_DIR", str(top / "state"))
+        patch.setenv("FSDPKIT_CONFIG_DIR", str(top / "config"))
+        shown_centre(top, reason=f"asks {HOSTILE}")
+        yield top
+
+
+def centres_of(place: Path) -> list[Path]:
+    """The nearest first."""
+    return [place / "heron", place / "centre"]
+
+
+@pytest.fixture(scope="session")
+def catalogue(place: Path) -> Catalogue:
+    """What the pages are made of, with a plan of one job."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(place / "ann"))
+        patch.setenv("FSDPKIT_STATE_DIR", str(place / "state"))
+        patch.setenv("FSDPKIT_SITE_PATH", ":".join(map(str, centres_of(place))))
+        plans = Plans(plan_of_pretrain(), TORCH)
+        read = read_catalogue(centres_of(place), clusters=("hrc-heron", "zoo-hostile"), plans=plans)
+    assert read.problems == []
+    return read
+
+
+def plan_of_pretrain() -> dict[str, bytes]:
+    """As `fsdpkit plan pretrain --cluster hrc-heron` keeps it."""
+    job, site = load_job("pretrain"), load_site("hrc-heron")
+    training = training_of(job, Path("/"))
+    assert training is not None
+    card = card_of(site.profile.node_types["h100"], "")
+    name = name_of(training, 4, 4, card, job.entry, torch=TORCH)
+    made_s = 1_793_000_000.0
+    predicted = Predicted(
+        name=name,
+        made_s=made_s,
+        nodes=4,
+        gpus=4,
+        card=card.name,
+        allocated_bytes=20 << 30,
+        reserved_bytes=22 << 30,
+        tokens_per_s=Span(700_000.0, 800_000.0, 900_000.0),
+        mfu=Span(0.3, 0.4, 0.5),
+        source="tape",
+        rests_on="published figures only",
+    )
+    plan = Remembered(
+        fit="fits",
+        total=23 << 30,
+        usable=75 << 30,
+        card=card.name,
+        made_s=made_s,
+        predicted=predicted,
+    )
+    return {name: msgspec.json.encode(plan)}
+
+
+@pytest.fixture(scope="session")
+def pages(place: Path, catalogue: Catalogue) -> Path:
+    """The built catalogue."""
+    try:
+        engine = runtime_files(fetch(CACHE))
+    except FsdpkitError as error:
+        pytest.skip(f"missing: {error}")
+    write(catalogue_files(catalogue, "The zoo <b>&", engine), place / "pages")
+    return place / "pages"
+
+
+@pytest.fixture(scope="session")
+def address(pages: Path) -> Iterator[str]:
+    """Of a web server of this machine that has them."""
+    handler = functools.partial(Quiet, directory=str(pages))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *about: Any) -> None:
+        pass
+
+
+def binary_of() -> str | None:
+    """Of the distribution's Chromium."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    binary = binary_of()
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        not_here("playwright")
+    if binary is None:
+        not_here("Chromium")
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=binary, args=flags, timeout=180_000)
+        yield started
+        started.close()
+
+
+@dataclass
+class Shown:
+    """An open page, what it said and what it asked for."""
+
+    page: Any
+    said: list[str]
+    requests: list[str]
+
+
+@contextlib.contextmanager
+def opened(browser: Any, url: str, **context: Any) -> Iterator[Shown]:
+    with browser.new_context(locale="en-GB", **context) as made:
+        page = made.new_page()
+        shown = Shown(page, [], [])
+        page.on("console", lambda message: shown.said.append(message.text))
+        page.on("pageerror", lambda error: shown.said.append(str(error)))
+        page.on("request", lambda request: shown.requests.append(request.url))
+        page.goto(url, timeout=READY_MS)
+        yield shown
+
+
+@pytest.fixture(scope="session")
+def form(browser: Any, address: str) -> Iterator[Shown]:
+    """The form with its Python ready: one for all tests, for that takes seconds."""
+    permissions = ["clipboard-read", "clipboard-write"]
+    url = f"{address}/generator.html"
+    with opened(browser, url, permissions=permissions) as shown:
+        shown.page.wait_for_selector(SETTLED, timeout=READY_MS)
+        yield shown
