@@ -23,7 +23,7 @@ _SITE = "How to write one: [profiles](../profiles.md). `NAME` is yours to choose
 _TEMPLATE = (
     "`template.toml` of a template's folder. How to write one: [templates](../templates.md)."
 )
-_SWEEP = "A sweep's file. How to write one: [many runs](../many-runs.md)."
+_SWEEP = "A sweep's file. How to write one: [sweeps](../sweeps.md)."
 
 
 def files() -> dict[Path, str]:
