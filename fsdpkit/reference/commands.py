@@ -84,7 +84,7 @@ def _help(command: click.Command) -> Iterator[str]:
             lines = inspect.cleandoc(paragraph.removeprefix("\b").strip("\n")).splitlines()
             yield from ("```", *lines, "```", "")
         elif paragraph.strip():
-            yield from (markdown.escaped(paragraph), "")
+            yield from (*markdown.folded(markdown.escaped(paragraph)), "")
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import platform
 import shlex
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from tests.packaging.installation import ROOT
 COMMAND = "python -m tests.docs.messages"
 PAGE = ROOT / "docs" / "messages.md"
 _OWN = ".own"
+_WIDTH = 100
 
 _FILES = {
     "train.py": "import torch\n",
@@ -137,6 +139,14 @@ def _of_anybody(text: str, directory: str) -> str:
     return text
 
 
+def _folded(text: str) -> Iterator[str]:
+    """As a terminal would show it that breaks between words."""
+    for line in text.splitlines():
+        rest = "    " if line.startswith(" ") else ""
+        folded = textwrap.wrap(line, _WIDTH, subsequent_indent=rest, break_on_hyphens=False)
+        yield from folded or [""]
+
+
 def files() -> dict[Path, str]:
     return {PAGE.relative_to(ROOT): page()}
 
@@ -148,9 +158,9 @@ def page() -> str:
         f"<!-- made by {COMMAND}: do not edit -->",
         "",
         "Each says what was wrong, where, and what to do; nothing was queued. They are printed on",
-        "standard error, with `--json` also as an object. What the statuses mean:",
-        "[exit statuses](reference/exit-statuses.md). What a run failed of: [when it",
-        "fails](failures/index.md).",
+        "standard error, with `--json` also as an object; long lines are folded here. What the",
+        "statuses mean: [exit statuses](reference/exit-statuses.md). Why a run failed:",
+        "[when it fails](failures/index.md).",
     ]
     with place() as directory:
         for message in MESSAGES:
@@ -158,8 +168,8 @@ def page() -> str:
             assert status not in (0, 1), f"{message.typed}: {status}\n{text}"
             shown = _of_anybody(text, directory).rstrip()
             lines += ["", f"## {message.title}", "", "```text", f"$ fsdpkit {message.typed}"]
-            lines += [shown, "```", "", f"Exit status {status}."]
-            lines[-1] += f" {message.more}" if message.more else ""
+            behind = f"Exit status {status}. {message.more}".rstrip()
+            lines += [*_folded(shown), "```", "", *textwrap.wrap(behind, _WIDTH)]
     return "\n".join(lines) + "\n"
 
 
