@@ -40,6 +40,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # Collecting 7,000 tests makes objects that all stay: each worker looks at them no more.
 gc.disable()
 
+# Read when torch is loaded: threads that wait for one another do so in circles, and where there are
+# fewer cores than threads that is nearly all they do.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 point_at_roots()  # before a test gets an XDG_CACHE_HOME of its own
 
 # A suite started in the background is deaf to Ctrl-C, and so would be the commands under test.
@@ -93,7 +97,6 @@ def isolated_user(
             monkeypatch.delenv(name)
     for name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and rich believes them first
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     if clients := release_clients():
         monkeypatch.setenv("PATH", f"{clients}:{os.environ['PATH']}")
     return home

@@ -40,6 +40,7 @@ from fsdpkit.launching.stack_requests import AskedForStacks
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import local_time_out, why_superseded
+from fsdpkit.launching.without_shapes import without_shapes
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
@@ -96,7 +97,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     heed_warnings(task)
     try:
-        with uncollected():  # here torchelastic is imported
+        with uncollected(), without_shapes():  # here torchelastic is imported
             warm.prepare(arguments, attempt, environ)  # while this process looks around
             findings = run_checks(environ)
             events = JsonLines(attempt.node_events(node))

@@ -40,10 +40,17 @@ class Preload:
     """Where the program would find other modules of the same names first."""
 
 
-def preload_of(program: Program, extra: Sequence[str] = (), *, elsewhere: bool = False) -> Preload:
-    """What may be loaded before the program runs.
+def preloads_of(program: Program, named: Sequence[str]) -> list[Preload]:
+    """What may be loaded before the program runs, then each module that the job names by itself:
+    one that turns out to be unsafe costs itself alone. Raises ColdStartError."""
+    own = preload_of(program)
+    return [own, *(Preload((name,), own.directories) for name in named)]
 
-    extra: modules that the job names. elsewhere: it will run in another environment, so a module
+
+def preload_of(program: Program, *, elsewhere: bool = False) -> Preload:
+    """What may be loaded before the program runs, by what is read in it.
+
+    elsewhere: it will run in another environment, so a module
     that is not found here is taken for a library. Raises ColdStartError if torch must be loaded
     later, or that cannot be told.
     """
@@ -64,7 +71,7 @@ def preload_of(program: Program, extra: Sequence[str] = (), *, elsewhere: bool =
     known = [name for name in reading.first if _top(name) in _KNOWN or _is_pythons(name)]
     plain = not others and len(known) == len(reading.first) and not reading.unread
     ahead = plain and "torch" in early and not reading.names_torch_variables
-    modules = [*(WITH_TORCH if ahead else ()), *known, *extra]
+    modules = [*(WITH_TORCH if ahead else ()), *known]
     return Preload(tuple(dict.fromkeys(modules)), tuple(map(str, reading.directories)))
 
 

@@ -63,9 +63,9 @@ def prepare(arguments: list[str], attempt: AttemptPaths, environ: Mapping[str, s
     try:
         from fsdpkit.launching.ranks import Torchrun
 
-        command = Torchrun.parse(arguments, attempt).command
-        preload = preloading.preload_of(Program.parse(command), _launch(environ).preload)
-        _here.server.preload(preload)
+        program = Program.parse(Torchrun.parse(arguments, attempt).command)
+        for preload in preloading.preloads_of(program, _launch(environ).preload):
+            _here.server.preload(preload)
     # A torch without what we need of it, which the checks will say; a file that cannot be read.
     except (ColdStartError, ImportError, OSError, StorageError) as error:
         _here.server.close()

@@ -391,7 +391,7 @@ def _check_forking(job: LoadedJob) -> None:
 
     try:
         program = Program.parse([sys.executable, "-u", str(job.entry)])
-        preload_of(program, job.spec.launch.preload, elsewhere=True)
+        preload_of(program, elsewhere=True)
     except ColdStartError as error:
         raise ConfigError(
             f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '

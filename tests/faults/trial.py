@@ -127,7 +127,7 @@ class Bed:
     ) -> tuple[Path, str]:
         """The run's directory and its job's id."""
         variables = f"{{FAULTS_DIR = {json.dumps(str(directory))}}}"
-        cold = () if trainer == T5 else ("launch.warm=off",)  # nothing to import
+        cold = ("launch.warm=off",) if trainer == LIGHT else ()  # nothing to import
         assigned = (
             *SETTINGS,
             *cold,

@@ -371,6 +371,21 @@ def test_a_library_that_cannot_be_loaded_ahead_is_loaded_by_each_rank(
         assert ended.out == ("" if ended.status else "x\n")
 
 
+def test_a_library_that_cannot_be_loaded_ahead_costs_no_other(tmp_path: Path) -> None:
+    for name, text in {
+        "first": "",
+        "unsafe": "import os; os.environ.get('RANK')",
+        "last": "",
+    }.items():
+        write(tmp_path / "installed" / f"{name}_library.py", text)
+    found = "{'first', 'unsafe', 'last'} & {name.partition('_library')[0] for name in sys.modules}"
+    script = write(tmp_path / "own" / "train.py", f"import sys\nprint(sorted({found}))")
+    with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
+        for name in ("first", "unsafe", "last"):
+            forking.load(f"{name}_library")
+        assert forking.run((*PYTHON, str(script))).out == "['first', 'last']\n"
+
+
 def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
     write(tmp_path / "installed" / "changing.py", "import os\nos.environ['SET_BY_LIBRARY'] = '1'")
     script = write(

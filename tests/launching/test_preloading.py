@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.launching.preloading import WITH_TORCH, preload_of, reading_of
+from fsdpkit.launching.preloading import WITH_TORCH, preload_of, preloads_of, reading_of
 from fsdpkit.launching.program import ColdStartError, Program
 from tests.conftest import ROOT
 
@@ -163,7 +163,10 @@ def test_libraries_that_may_keep_what_each_rank_must_have_are_left_to_the_ranks(
 ) -> None:
     made = program(tmp_path, "import torch\nimport transformers\nimport numpy\n")
     assert preload_of(made).modules == ("torch", "numpy")
-    assert preload_of(made, ["transformers"]).modules == ("torch", "numpy", "transformers")
+    own, *named = preloads_of(made, ["transformers", "accelerate"])
+    assert own == preload_of(made)
+    assert [each.modules for each in named] == [("transformers",), ("accelerate",)]
+    assert {each.directories for each in named} == {own.directories}
 
 
 def test_torch_s_later_needs_wait_where_the_script_names_a_variable_that_they_read(

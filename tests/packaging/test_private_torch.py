@@ -56,6 +56,7 @@ NAMES: dict[str, tuple[str, ...] | None] = {
         "placements",
         "skip_offset",
     ),
+    "torch:_meta_registrations": None,
     "torch.nn.modules.batchnorm:_BatchNorm": None,
     "torch:_C._autograd._get_sequence_nr": None,
     "torch:_C._current_autograd_node": None,

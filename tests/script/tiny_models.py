@@ -6,9 +6,6 @@ from pathlib import Path
 
 import torch
 
-PRELOADED = ("--set", 'launch.preload=["transformers.trainer", "accelerate"]')
-"""Of a submission: imported once a node, and not by each rank."""
-
 
 def save_tiny_llama(where: Path) -> Path:
     """A causal model with tied embeddings and a tokenizer of bytes; `where`."""

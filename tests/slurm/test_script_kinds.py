@@ -6,6 +6,7 @@ A script of plain torch goes the same way in test_logging_script.py.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +20,20 @@ from fsdpkit.reporting.status.overview import one_status
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.history import history_of
 from tests.conftest import ROOT, Completed
-from tests.script.tiny_models import PRELOADED, save_tiny_llama
+from tests.script.tiny_models import save_tiny_llama
 from tests.slurm.conftest import everything_said, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 STEPS = 40
+OWN_SIZE, SMALL = (
+    f"WIDTH, HEADS, LAYERS, CONTEXT, BATCH, LR, SEED = {sizes}, 1e-3, 42\n"
+    for sizes in ("128, 4, 4, 128, 8", "32, 2, 2, 32, 4")
+)
+"""Of the own model: how it starts and stops does not depend on it."""
 
 KILLED = ("trainer", "lightning")
-"""Kinds of which a rank is killed, and forked again by a server that has their library; the jobs of
-the others are queued again. Either way a script goes on from a checkpoint that is some steps old.
+"""Kinds of which a rank is killed, and forked again; the jobs of the others are queued again.
+Either way a script goes on from a checkpoint that is some steps old.
 """
 
 FAULTS = """
@@ -84,13 +90,14 @@ def scripts() -> dict[str, str]:
     own = with_faults(
         "own-model", "            metrics.step(", "            fault(progress.step)\n"
     )
+    assert OWN_SIZE in own
     found = {
         "trainer": with_faults("huggingface", "    trainer.train()\n", IN_TRAINER),
         "lightning": with_faults("lightning", "    trainer.fit(", IN_LIGHTNING),
         "accelerate": with_faults(
             "accelerate", "            step += 1\n", "            fault(step)\n", after=True
         ),
-        "own": own.replace("every_steps=100", "every_steps=5"),
+        "own": own.replace("every_steps=100", "every_steps=5").replace(OWN_SIZE, SMALL),
     }
     return {
         kind: f"{source}\n".replace("KILLED", str(kind in KILLED)) for kind, source in found.items()
@@ -114,18 +121,14 @@ def test_a_script_of_each_kind_goes_all_the_way(
 ) -> None:
     model = save_tiny_llama(tmp_path / "model")
     shape = ("--nodes", "1", "--gpus", "2", "--set", "retry.restarts=2")
-    preload = {
-        "trainer": PRELOADED,
-        "lightning": ("--set", 'launch.preload=["pytorch_lightning"]'),
-        "accelerate": ("--set", 'launch.preload=["accelerate"]'),
-    }
+    preload = {"trainer": ("transformers.trainer", "accelerate"), "accelerate": ("accelerate",)}
     runs = {}
     for kind, source in scripts().items():
         path = write_script(f"with_{kind}.py", source)
         shutil.copy(ROOT / "examples" / "huggingface" / "data.py", path.parent)
-        answer = submit(
-            str(path), *shape, *preload.get(kind, ()), "--", *arguments(kind, model), warm=True
-        )
+        named = json.dumps([*preload.get(kind, ()), "torch._dynamo"])  # by each optimizer, else
+        words = (*shape, "--set", f"launch.preload={named}")
+        answer = submit(str(path), *words, "--", *arguments(kind, model), warm=True)
         runs[kind] = Run.open(answer["dir"])
     try:
         all_the_way(runs, fsdpkit)

@@ -41,10 +41,12 @@ def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
 
 
 def run_ranks(
-    ranks: int, script: Path, *arguments: str, **extra: str
+    ranks: int, script: Path, *arguments: str, libraries: Sequence[str] = (), **extra: str
 ) -> subprocess.CompletedProcess[str]:
     """On ranks of the pool; the status is that of the first rank that failed."""
-    return the_pool().run(ranks, script, *arguments, environment=environment(**extra))
+    return the_pool().run(
+        ranks, script, *arguments, environment=environment(**extra), libraries=libraries
+    )
 
 
 @functools.cache
@@ -77,9 +79,11 @@ def run_torchrun(
     )
 
 
-def findings(ranks: int, script: str, result: Path, *arguments: str) -> dict:
+def findings(
+    ranks: int, script: str, result: Path, *arguments: str, libraries: Sequence[str] = ()
+) -> dict:
     """Run one of `ranks/*.py`; it writes what it found as JSON to `result`."""
-    done = run_ranks(ranks, RANKS / script, str(result), *arguments)
+    done = run_ranks(ranks, RANKS / script, str(result), *arguments, libraries=libraries)
     # Before torchrun's own traceback, which says nothing of the cause.
     assert done.returncode == 0, done.stdout.partition('File "<frozen runpy>"')[0][-6000:]
     return json.loads(result.read_text())

@@ -54,6 +54,7 @@ class Case:
     directory: str
     output: str
     """File that gets what all ranks print."""
+    libraries: list[str]
     timeout_s: float
 
 
@@ -72,16 +73,18 @@ class Pool:
 
     def run(
         self, ranks: int, script: Path, *arguments: str,
-        environment: dict[str, str], directory: Path | None = None, timeout_s: float = 300,
+        environment: dict[str, str], directory: Path | None = None,
+        libraries: Sequence[str] = (), timeout_s: float = 300,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """What all ranks printed, and the status of the first that failed (minus its signal).
 
+        libraries: modules that the pool is to import first, and has from then on.
         Raises subprocess.TimeoutExpired, whose output ends with the stacks of all ranks.
         """
         with tempfile.NamedTemporaryFile("r", errors="replace") as output:
             case = Case(
                 ranks, str(script), list(arguments), environment,
-                str(directory or Path.cwd()), output.name, timeout_s,
+                str(directory or Path.cwd()), output.name, [*libraries], timeout_s,
             )  # fmt: skip
             answer = self._ask(case)
             command = [case.script, *case.arguments]
@@ -129,6 +132,8 @@ def serve(control: socket.socket) -> Case | None:
     requests = control.makefile("r")
     while line := requests.readline():
         case = Case(**json.loads(line))
+        if not {*case.libraries} <= sys.modules.keys():
+            keep(case.libraries)
         threads = len(os.listdir("/proc/self/task"))
         assert threads == 1, f"forking needs a single thread, not {threads}"
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -156,6 +161,16 @@ def serve(control: socket.socket) -> Case | None:
         answer = {"statuses": statuses, "timed_out": timed_out}
         control.sendall(json.dumps(answer).encode() + b"\n")
     return None
+
+
+def keep(libraries: Sequence[str]) -> None:
+    """Import them, for all ranks to come."""
+    gc.disable()
+    for name in libraries:
+        import_module(name)
+    _of_the_pool.update(sys.modules.keys() - {"__main__", "sys", "builtins"})
+    gc.freeze()
+    gc.enable()
 
 
 def _keep_store(listening: socket.socket) -> NoReturn:
@@ -261,13 +276,9 @@ if __name__ == "__main__":
 
     for name in fsdpkit.training.__all__:
         getattr(fsdpkit.training, name)  # imports it
-    for name in sys.argv[2:]:
-        import_module(name)
+    keep(sys.argv[2:])
     faulthandler.enable()
     skip_destructors(os.environ)
-    _of_the_pool |= sys.modules.keys() - {"__main__", "sys", "builtins"}
-    gc.freeze()
-    gc.enable()
     if case := serve(socket.socket(fileno=int(sys.argv[1]))):
         # Down here, so that what the script raises, and the interpreter's end, are its own.
         exec(*_script(case))

@@ -136,3 +136,12 @@ def test_what_a_case_changes_is_gone_in_the_next(write_script: Write) -> None:
     )
     first, second = (run_ranks(1, script).stdout for _ in range(2))
     assert first == second
+
+
+def test_a_library_that_a_case_names_is_imported_once_for_all_to_come(write_script: Write) -> None:
+    text = "import sys; print('pydoc_data.topics' in sys.modules, flush=True)"
+    script = write_script("has.py", text)
+    before = run_ranks(1, script).stdout
+    named = run_ranks(2, script, libraries=["pydoc_data.topics"]).stdout
+    after = run_ranks(1, script).stdout
+    assert (before, named, after) == ("False\n", "True\nTrue\n", "True\n")

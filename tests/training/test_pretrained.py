@@ -15,6 +15,12 @@ from small_transformers import KINDS, made
 from fsdpkit.training import pretrained
 
 pytestmark = pytest.mark.torch
+LIBRARIES = (
+    *("transformers.modeling_utils", "transformers.models.auto.modeling_auto", "accelerate"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "mixtral", "qwen2")),
+    "transformers.models.t5.modeling_t5",
+)
+"""Seconds of each rank's time, if each imports them."""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +33,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=["1 rank", "2 ranks", "4 ranks"])
 def found(request: pytest.FixtureRequest, sources: Path) -> dict[str, Any]:
-    return findings(
-        request.param, "pretrained.py", sources / f"found {request.param}.json", str(sources)
-    )
+    file = sources / f"found {request.param}.json"
+    return findings(request.param, "pretrained.py", file, str(sources), libraries=LIBRARIES)
 
 
 def tensors(directory: Path) -> dict[str, tuple[list[int], str]]:
