@@ -51,7 +51,7 @@ def command() -> None:
       fsdpkit sweep best lr
       fsdpkit sweep extend lr --trials 16
 
-    FILE says what to try (README.md, Sweeps and scaling studies). Its options, those of fsdpkit
+    FILE says what to try (docs/sweeps.md). Its options, those of fsdpkit
     submit that hold for every trial: fsdpkit sweep FILE --help.
     """
 

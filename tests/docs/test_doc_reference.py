@@ -20,7 +20,7 @@ from fsdpkit.reference import commands, failures, keys, markdown, variables
 from fsdpkit.reference.__main__ import files as reference
 from fsdpkit.runs import layout
 from tests.docs import examples, messages
-from tests.docs.documents import read
+from tests.docs.documents import prose, read
 from tests.packaging.installation import ROOT
 from tests.reporting.captures import all_captures
 
@@ -61,6 +61,14 @@ def test_the_first_page_counts_right() -> None:
     no_failure = {"pending-forever", "pending", "running", "done", "unknown"}
     assert f"knows {len(CAUSES.keys() - no_failure)} causes" in page
     assert f"tried on {len(all_captures())} captured failures" in page
+
+
+def test_every_page_fits_a_terminal_of_80_columns() -> None:
+    """`fsdpkit diagnose --page` prints it there; what is typed, and addresses, stay whole."""
+    for path in failures.pages():
+        lines = [line for line in prose(str(path)).splitlines() if " " in line.strip("- ")]
+        wide = [line for line in lines if len(line) > 80 and not line.startswith("<!--")]
+        assert wide == [], path
 
 
 def test_every_page_has_a_remedy_or_words_of_a_person() -> None:
