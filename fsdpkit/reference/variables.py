@@ -57,8 +57,8 @@ IN_RANKS: Group = {
     "FSDPKIT_VISIT": "`1` in `fsdpkit shell`: nothing that runs there changes the run.",
 }
 IN_PORTALS: Group = {
-    "FSDPKIT_FORM_…": "A field of the form, such as `FSDPKIT_FORM_NODES`, or what the script made of "
-    "several; nothing is used before it was checked.",
+    "FSDPKIT_FORM_…": "A field of the form, such as `FSDPKIT_FORM_NODES`, or what the script made "
+    "of several; nothing is used before it was checked.",
 }
 IN_NOTIFY: Group = {
     "FSDPKIT_EVENT": "`end`, `failure` or `requeue`.",
