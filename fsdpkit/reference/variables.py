@@ -56,6 +56,10 @@ IN_RANKS: Group = {
     "FSDPKIT_HEARTBEAT_DIR": "Where `fsdpkit.log` notes that the rank made a step.",
     "FSDPKIT_VISIT": "`1` in `fsdpkit shell`: nothing that runs there changes the run.",
 }
+IN_PORTALS: Group = {
+    "FSDPKIT_FORM_…": "A field of the form, such as `FSDPKIT_FORM_NODES`, or what the script made "
+    "of several; nothing is used before it was checked.",
+}
 IN_NOTIFY: Group = {
     "FSDPKIT_EVENT": "`end`, `failure` or `requeue`.",
     "FSDPKIT_RUN_ID": "Name of the run.",
@@ -99,7 +103,6 @@ INTERNAL: Group = {
     "FSDPKIT_ALLOW_LOOPBACK": "The head node may have a loopback address: the local cluster.",
     "FSDPKIT_CONTAINER": "Words that start the container.",
     "FSDPKIT_DEVICE": "`gpu`, `nvidia`, `amd` or `cpu`, by the job and the profile.",
-    "FSDPKIT_FORM_…": "A field of an Open OnDemand form, for the script that was exported for it.",
     "FSDPKIT_JOB_SHA256": "Digest of `job.json`; nodes believe no other.",
     "FSDPKIT_MIN_FREE_GB": "`parameters.min_free_gb`.",
     "FSDPKIT_NODES": "Number of nodes, without standby nodes.",
@@ -123,6 +126,7 @@ GROUPS: Mapping[str, Group] = {
     "You may set": YOURS,
     "Your script finds": IN_RANKS,
     "The command of `[notify]` finds": IN_NOTIFY,
+    "In a script of `fsdpkit template export`": IN_PORTALS,
     "Of other programs": OF_OTHERS,
     "Between the script, agents and ranks": INTERNAL,
 }
