@@ -1,8 +1,9 @@
 """How far plans are from what was measured: `python benchmarks/plan.py`, half an hour.
 
 Speed against published runs and against our own runs on this machine's cores, memory against what
-real ranks hold, and what a plan itself takes. What is compared how stands in plan_parts/, a module
-each, with a file of results of its own, from which the tables in README.md are made.
+real ranks hold, what a plan itself takes, and what compiled blocks keep. What is compared how
+stands in plan_parts/, a module each, with a file of results of its own, from which the tables in
+README.md are made.
 
 `--only PART` measures one part and leaves the others' files as they are; `--quick` tries every part
 once with small numbers and writes nothing.
@@ -29,6 +30,7 @@ PACKAGE = "benchmarks.plan_parts"
 PARTS = {
     "memory": "plan-memory.json",
     "cost": "plan-cost.json",
+    "compiled": "plan-compiled.json",
     "speed": "plan-speed.json",
     "gloo": "plan-speed-cpu.json",
 }

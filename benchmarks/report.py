@@ -10,7 +10,7 @@ table a file, by name. A result file is one JSON object:
 - `notes`, if any: sentences that follow the tables.
 
 A file with `roofline` is computed instead, by gpu_parts/roofline.py, which says what it holds. One
-with `plan_speed`, `plan_memory` or `plan_cost` compares plans with what was measured (plan.py).
+with a key of `tables.KEYS`, such as `plan_speed`, compares plans with what was measured (plan.py).
 """
 
 from __future__ import annotations

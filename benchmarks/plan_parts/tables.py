@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.plan_parts import cost, memory
+from benchmarks.plan_parts import compiled, cost, memory
 
 Row = Mapping[str, Any]
 
@@ -20,15 +20,15 @@ WITHIN_MEDIAN, WITHIN_EACH = 0.10, 0.15
 """Of published runs, the median error; of our own, each one's."""
 
 
-KEYS = ("plan_speed", "plan_memory", "plan_cost")
+_OTHERS = {"plan_memory": memory, "plan_cost": cost, "plan_compiled": compiled}
+KEYS = ("plan_speed", *_OTHERS)
 """A file of results that is made into a table here has one of them."""
 
 
 def met(result: Row) -> bool:
-    if "plan_memory" in result:
-        return memory.all_within(result)
-    if "plan_cost" in result:
-        return cost.all_within(result)
+    for key, part in _OTHERS.items():
+        if key in result:
+            return bool(part.all_within(result))
     if result.get("systems"):
         return bool(result["summary"]["median_error"] <= WITHIN_MEDIAN)
     return all(error <= WITHIN_EACH for error in _errors(result))
@@ -39,10 +39,9 @@ def _errors(result: Row) -> list[float]:
 
 
 def table(result: Row) -> str:
-    if "plan_memory" in result:
-        return memory.table(result)
-    if "plan_cost" in result:
-        return cost.table(result)
+    for key, part in _OTHERS.items():
+        if key in result:
+            return str(part.table(result))
     systems = result.get("systems")
     return _published(result, systems) if systems else _own(result)
 

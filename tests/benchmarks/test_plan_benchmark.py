@@ -51,12 +51,21 @@ def taken(cpu_s: float, peak_bytes: int) -> dict[str, Any]:
     return {"plan_cost": "", "measured": measured, "rows": [row]}
 
 
+def foreseen(size: int) -> dict[str, Any]:
+    """Of a block that keeps 1,000 bytes."""
+    row = {"block": "encoder", "type": "float32", "dropout": 0.1, "uncompiled_bytes": 1100,
+           "compiled_bytes": 1000, "foreseen_bytes": size, "cpu_s": 1.0}  # fmt: skip
+    measured = {"date": "2026-11-24", "cpus": 2, "python": "3.11.7", "torch": "2.13.0"}
+    return {"plan_compiled": "", "measured": measured, "rows": [row]}
+
+
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Parts:
     """What the parts find, in the place of minutes of measuring. Files go to `tmp_path`."""
     found = {
         "memory": held(0.009, -0.009),
         "cost": taken(60.0, 10**9),
+        "compiled": foreseen(1000),
         "speed": published(0.05),
         "gloo": own(0.1, -0.1),
     }
@@ -114,6 +123,8 @@ def test_one_part_leaves_the_files_of_the_others(parts: Parts, tmp_path: Path) -
         (taken(60.0, 10**9), True),
         (taken(60.1, 10**8), False),
         (taken(6.0, 10**9 + 1), False),
+        (foreseen(981), True),
+        (foreseen(1021), False),
     ],
 )
 def test_a_missed_target_is_shown_as_missed_and_is_the_exit_status(

@@ -20,7 +20,7 @@ from fsdpkit.cli.plan import command
 pytestmark = pytest.mark.torch
 
 RANKS = Path(__file__).parent / "ranks"
-KERNELS = RANKS / "kernels.py"
+KERNELS = RANKS / "own_kernels.py"
 
 
 @cache
@@ -58,7 +58,7 @@ def where(request, monkeypatch, tmp_path) -> None:
 
 def line_of(text: str) -> str:
     (number,) = [k for k, line in enumerate(KERNELS.read_text().splitlines(), 1) if text in line]
-    return f"kernels.py:{number}"
+    return f"own_kernels.py:{number}"
 
 
 def lower_bound(answer: dict[str, Any]) -> str:

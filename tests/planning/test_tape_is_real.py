@@ -15,10 +15,13 @@ SCRIPT = REPOSITORY / "tests" / "planning" / "ranks" / "peaks.py"
 MODELS = SCRIPT.with_name("models.py")
 OWN = REPOSITORY / "examples" / "own-model" / "train.py"
 SMALL = [
-    "model.preset=tiny-byt5", "model.dropout_rate=0.0", "model.attention=math",
+    "model.preset=tiny-byt5", "model.num_layers=1", "model.num_decoder_layers=1",
+    "model.dropout_rate=0.0", "model.attention=math",
     "precision.param=bfloat16", "batch_size=4", "data.multiple=1",
     "data.source_length=48", "data.target_length=32", "compile=false",
 ]  # fmt: skip
+
+DEEPER = ["model.num_layers=2", "model.num_decoder_layers=2"]
 
 
 def sharding(**values: str) -> list[str]:
@@ -40,7 +43,7 @@ CASES = {
         *sharding(strategy="no_shard"),
         *("loss=chunked", "optimizer.name=sgd"),
     ],
-    "resharded to a node, prefetched": sharding(reshard_to="node", prefetch="2"),
+    "resharded to a node, prefetched": [*sharding(reshard_to="node", prefetch="2"), *DEEPER],
     "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
     "fsdp1": sharding(engine="fsdp1"),
     "fsdp1, gathered, recomputed, accumulated": [
@@ -54,6 +57,7 @@ CASES = {
     ],
     "lower masters, rounded": [
         *sharding(activation_checkpointing="full", checkpoint_every="2"),
+        *DEEPER,
         *("precision.master=bfloat16", "optimizer.rounding=stochastic"),
     ],
     "the example of one's own model": [f"model={OWN}:planned", "precision.param=bfloat16"],

@@ -47,6 +47,7 @@ def llama() -> dict[str, Any]:
     config = LlamaConfig(
         vocab_size=264, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager",
+        use_cache=False,
     )  # fmt: skip
     ids = torch.zeros(4, 32, dtype=torch.int64)
     return {"model": LlamaForCausalLM(config), "batch": {"input_ids": ids, "labels": ids}}
