@@ -131,7 +131,8 @@ _STYLE = """
   .halo { paint-order: stroke; stroke: #ffffff; stroke-width: 3px; }
   .line { fill: none; stroke-width: 1.6; vector-effect: non-scaling-stroke; }
   .a { stroke: #0969da; } .b { stroke: #bc4c00; stroke-width: 3; } .muted { stroke: #afb8c1; }
-  .fill-a { fill: #0969da; } .fill-b { fill: #bc4c00; } .dashed { stroke-dasharray: 5 4; }
+  .faint { opacity: 0.8; } .fill-a { fill: #0969da; } .fill-b { fill: #bc4c00; }
+  .dashed { stroke-dasharray: 5 4; }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc; } .paper { fill: #0d1117; } .tick { fill: #9198a1; }
     .axis, .rule { stroke: #656c76; } .halo { stroke: #0d1117; }
