@@ -120,7 +120,9 @@ def export_script(
     directory_open: whether it asks for the job's directory, or starts the job there.
     """
     if site.profile.kind != "slurm":
-        raise ConfigError(f"{site.id} is no Slurm cluster, so no portal submits to it")
+        raise ConfigError(
+            f"{site.id} is no Slurm cluster, so no portal submits to it; name one with --cluster"
+        )
     wanted = None if spec is None else spec.resources
     spec, fixed = _for_everybody(spec or _plain_job())
     places, left_out = places_of(spec, site)

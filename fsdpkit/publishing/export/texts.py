@@ -132,6 +132,8 @@ def _cluster(exported: Exported) -> str:
     lines = [f"`{exported.portal}`: {title} (profile {exported.site.id})", ""]
     lines += [f"- {_plain(place.label)}: {told(place)}" for place in exported.places]
     lines += [f"- not offered: {_plain(why)}" for why in exported.left_out]
+    told_of = dict.fromkeys(w for place in exported.places for w in place.placement.warnings)
+    lines += [f"- to know: {_plain(warning)}" for warning in told_of]
     return "\n".join(lines) + "\n"
 
 

@@ -153,6 +153,19 @@ def test_no_value_of_a_form_stands_outside_its_variable(folder: Path) -> None:
         assert re.match(r'"\$\{?\w+(\[@\])?\}?"|.\$\{\w+\}', use), use
 
 
+def test_a_container_gets_the_directories_that_the_form_says() -> None:
+    (site,), _ = sites(["osc-cardinal"])
+    spec = _plain_job()
+    environment = msgspec.structs.replace(spec.environment, container="/apps/torch.sif")
+    spec = msgspec.structs.replace(spec, environment=environment)
+    exported = export_script(open_template("torchrun"), site, spec)
+    assert "environment" not in {field.key for field in exported.fields}
+    words = 'exec --nv "$FSDPKIT_FORM_BIND_RUN" "$FSDPKIT_FORM_BIND_SCRIPT" /apps/torch.sif)'
+    assert f"FSDPKIT_CONTAINER=(apptainer {words}" in exported.body
+    assert "export FSDPKIT_FORM_BIND_RUN=--bind=$FSDPKIT_FORM_RUN_DIR" in exported.checks
+    assert "/home/alex" not in exported.script()
+
+
 # ---- Directives of a template's own
 
 DIRECTIVES = "RUN={{ run.dir | sh }}"
