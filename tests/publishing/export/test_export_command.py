@@ -266,6 +266,8 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
     made.template(tmp_path, manifest=manifest)
     words = ("--cluster", "./odd.toml=odd", "--output", "app")
     assert call("template", "export", "./small", "--to", "ondemand", *words).exit_code == 0
+    old = call("template", "export", "./small", "--to", "ondemand", "--release", "4.0", *words)
+    assert "OnDemand 4.0 finds no option with a quote" in str(old.exception)
     submit = (tmp_path / "app" / "submit.yml.erb").read_text()
     assert submit.count("%>") == submit.count("<%") == 2
     assert "<script>" not in (tmp_path / "app" / "README.md").read_text()
