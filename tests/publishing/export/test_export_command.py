@@ -84,7 +84,7 @@ def test_a_job_decides_what_the_form_begins_with(call: Call, tmp_path: Path) -> 
     assert done.exit_code == 0
     assert "not asked for: notify" in done.stderr
     form = (tmp_path / "app" / "form.yml").read_text()
-    for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', "value: 90"):
+    for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', 'value: "90"'):
         assert said in form
     assert 'value: "cardinal:gpu:2"' in form
     for name, value in (("fsdpkit_nodes", 3), ("bc_num_hours", 9)):

@@ -153,6 +153,29 @@ def test_no_value_of_a_form_stands_outside_its_variable(folder: Path) -> None:
         assert re.match(r'"\$\{?\w+(\[@\])?\}?"|.\$\{\w+\}', use), use
 
 
+RATES = [
+    ("default = 1e-05", "0.00001", None),
+    ("default = 0.1", "0.1", None),
+    ("default = 1.0", "1", None),
+    ("default = 1e-07", None, "it needs more than six decimals: 1e-07"),
+]
+
+
+@pytest.mark.parametrize(("default", "shown", "fixed"), RATES)
+def test_a_form_shows_a_number_that_its_script_takes(
+    folder: Path, default: str, shown: str | None, fixed: str | None
+) -> None:
+    rate = f'[parameters.rate]\ntype = "float"\n{default}\nminimum = 0\nmaximum = 1\nhelp = "x"\n'
+    script = made.SCRIPT.replace("export TAG", "export RATE={{ parameters.rate }} TAG")
+    template = made.template(folder, script, made.MANIFEST + rate)
+    exported = export_script(template, made.site(folder, "heron"))
+    made.template(folder)
+    found = {field.key: field for field in exported.fields}
+    assert exported.fixed.get("parameters.rate") == fixed
+    assert (found["p_rate"].shown if "p_rate" in found else None) == shown
+    assert shown is None or found["p_rate"].allows(shown)
+
+
 def test_a_container_gets_the_directories_that_the_form_says() -> None:
     (site,), _ = sites(["osc-cardinal"])
     spec = _plain_job()
