@@ -152,6 +152,8 @@ def parameter_field(name: str, parameter: Parameter) -> Field | str:
             return "it has no pattern that bash can check"
         if parameter.default == "":
             return "its default is empty"
+        if not (str(parameter.default).isascii() and str(parameter.default).isprintable()):
+            return f"its default is not printable ASCII: {parameter.default!a}"
         told = f"text that matches {parameter.pattern}"
         return Field(key, label, parameter.help, "text", told, posix, parameter.default)
     return _number(key, label, parameter)

@@ -31,7 +31,7 @@ The nodes need fsdpkit and torch in {python}: `pip install fsdpkit`.
 |---|---|
 {rows}
 A job with anything else in a field ends at once, before any of it is used: exit status 65, and the
-job's log names the field and what is allowed. No field becomes part of a command.
+job's log names the field and what is allowed. No field is read as shell code.
 {fixed}
 ## After a job
 

@@ -176,6 +176,17 @@ def test_a_form_shows_a_number_that_its_script_takes(
     assert shown is None or found["p_rate"].allows(shown)
 
 
+@pytest.mark.parametrize("args", [["--name", "a b"], ["$(id)"], ["a", ""], ["x" * 5000]])
+def test_arguments_that_no_field_can_say_are_told_and_not_changed(
+    folder: Path, args: list[str]
+) -> None:
+    spec = msgspec.structs.replace(_plain_job(), args=args)
+    exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
+    (field,) = (field for field in exported.fields if field.key == "arguments")
+    assert field.shown == ""
+    assert "no field can say what the job says" in exported.fixed["default of arguments"]
+
+
 def test_a_container_gets_the_directories_that_the_form_says() -> None:
     (site,), _ = sites(["osc-cardinal"])
     spec = _plain_job()
