@@ -136,6 +136,19 @@ def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
         assert office.user.fsdpkit("diagnose", str(run)).returncode == 0
 
 
+def test_one_node_with_all_its_gpus(office: Office) -> None:
+    """Another script of the same app: the form's number of nodes chooses."""
+    job, place = office.submit("ondemand", place="testbed:main:4", nodes="1")
+    ended = office.cluster.wait_job(job)
+    (run,) = (place / "work" / "runs").iterdir()
+    said = (place / "output.log").read_text() + everything_said(run)
+    assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "1"), said
+    logs = sorted(run.glob("attempt-0/rank-*.out"))
+    assert [log.read_text().split()[:2] for log in logs] == [[str(rank), "4"] for rank in range(4)]
+    record = json.loads((run / "job.json").read_text())
+    assert (record["resources"]["nodes"], record["resources"]["gpus"]) == (1, 4)
+
+
 HOSTILE = "$(touch gotcha)`touch gotcha`;touch gotcha"
 
 

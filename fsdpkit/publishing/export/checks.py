@@ -122,7 +122,7 @@ JOB
     mv "${run_dir}/.job.json.$$" "${run_dir}/job.json" || return
     {sha256}=$(sha256sum < "${run_dir}/job.json") || return
     if [[ -e ${run_dir}/run.json ]]; then return 0; fi    # queued again
-    cat "${{BASH_SOURCE[0]}}" > "${run_dir}/job.sbatch" || return
+    cat "${{BASH_SOURCE[0]}}" > "${run_dir}/job.sbatch" 2>/dev/null || rm -f "${run_dir}/job.sbatch"
     : > "${run_dir}/submitit/${{SLURM_JOB_ID}}_submitted.pkl" || return    # only looked for
     cat > "${run_dir}/.run.json.$$" <<RUN || return
 {run_json}

@@ -52,6 +52,13 @@ class Field:
         return re.fullmatch(self.pattern, text) is not None
 
     @property
+    def shown(self) -> str:
+        """The default as a form shows it."""
+        if isinstance(self.default, float):
+            return decimal(self.default)
+        return "" if self.default is None else str(self.default)
+
+    @property
     def may_be_empty(self) -> bool:
         return self.kind == "words"
 
@@ -145,9 +152,16 @@ def parameter_field(name: str, parameter: Parameter) -> Field | str:
             return "it has no pattern that bash can check"
         if parameter.default == "":
             return "its default is empty"
+        if not (str(parameter.default).isascii() and str(parameter.default).isprintable()):
+            return f"its default is not printable ASCII: {parameter.default!a}"
         told = f"text that matches {parameter.pattern}"
         return Field(key, label, parameter.help, "text", told, posix, parameter.default)
     return _number(key, label, parameter)
+
+
+def decimal(value: float) -> str:
+    """Without an exponent, which a form's field cannot have; up to six decimals."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _number(key: str, label: str, parameter: Parameter) -> Field | str:
@@ -157,10 +171,13 @@ def _number(key: str, label: str, parameter: Parameter) -> Field | str:
     if low < 0 or high >= 10**9:
         return "its bounds are not between 0 and 10^9"
     whole = parameter.type == "int"
+    numbers = (low, high, float(parameter.default or 0))
+    if not whole and any(float(decimal(number)) != number for number in numbers):
+        return f"it needs more than six decimals: {parameter.default}"
     if whole:
         low, high = math.ceil(low), math.floor(high)
     pattern = "0|[1-9][0-9]{0,8}" if whole else r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?"
-    told = f"a {'whole ' if whole else ''}number from {low:.10g} to {high:.10g}"
+    told = f"a {'whole ' if whole else ''}number from {decimal(low)} to {decimal(high)}"
     kind: Literal["int", "float"] = "int" if whole else "float"
     return Field(
         key, label, parameter.help, kind, told, pattern, parameter.default, low, high, longest=20

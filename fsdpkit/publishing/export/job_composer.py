@@ -27,9 +27,8 @@ def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
     }
     inputs = ["", "# ---- Values: edit these; what is allowed stands behind each. "]
     for field in exported.fields:
-        value = "" if field.default is None else str(field.default)
         inputs.append(
-            f"{field.variable}={shlex.quote(value)}    # {' '.join(field.allowed.split())}"
+            f"{field.variable}={shlex.quote(field.shown)}    # {' '.join(field.allowed.split())}"
         )
     script = exported.script("\n".join(inputs) + "\n\n")
     return {"manifest.yml": manifest, SCRIPT: script}

@@ -144,7 +144,7 @@ def _attribute(field: Field) -> dict[str, Any]:
         "widget": widget.get(field.kind, "text_field"),
         "label": field.label,
         "help": field.help,
-        "value": "" if field.default is None else field.default,
+        "value": field.shown,
     }
     if field.kind in ("int", "float"):
         made |= {"min": field.low, "max": field.high}

@@ -121,7 +121,7 @@ def _widget(field: Field) -> dict[str, Any]:
     made: dict[str, Any] = {
         "widget": "path" if field.key == "script" else kinds.get(field.kind, "text"),
         "label": field.label,
-        "value": "" if field.default is None else field.default,
+        "value": field.shown,
         "help": f"{field.help} Allowed: {field.allowed}.",
         "required": not field.may_be_empty,
     }

@@ -93,7 +93,7 @@ def _attribute(field: Field) -> dict[str, Any]:
     return {
         "label": field.label,
         "help": f"{field.help} Allowed: {field.allowed}.",
-        "value": "" if field.default is None else str(field.default),
+        "value": field.shown,
         "required": not field.may_be_empty,
     }
 

@@ -127,7 +127,7 @@ def _batch_connect(release: str, files: Files) -> Problems:
             yield f"form.yml: no item can be called {key}"
         attribute = attributes.get(key) or {}
         if attribute.get("widget") == "select":
-            yield from _choices(f"form.yml: {key}", attribute, form)
+            yield from _choices(f"form.yml: {key}", attribute, form, release)
     for needed in ("submit.yml.erb", "template/before.sh.erb"):
         text = files.get(needed)
         if not isinstance(text, str) or text.count("<%") != text.count("%>"):
@@ -138,7 +138,7 @@ def _batch_connect(release: str, files: Files) -> Problems:
             yield f"template/before.sh.erb: starts {script}, which is not there"
 
 
-def _choices(where: str, attribute: Document, form: Document) -> Problems:
+def _choices(where: str, attribute: Document, form: Document, release: str) -> Problems:
     """Options of a select, and what they do to other items (dynamic_forms.js)."""
     options = attribute.get("options") or []
     items = [*(form.get("form") or []), "cluster"]
@@ -147,6 +147,8 @@ def _choices(where: str, attribute: Document, form: Document) -> Problems:
     folded = [re.sub(r"[-_]+", "_", value.lower()) for value in values]
     if not options or not all(values):
         yield f"{where}: has no options, or an empty one"
+    if release == "4.0" and any(re.search(r"['\\\\]", value) for value in values):
+        yield f"{where}: OnDemand 4.0 finds no option with a quote or a backslash in it"
     if len(set(folded)) < len(folded):
         yield f"{where}: two options that the form cannot tell apart"
     if attribute.get("value") not in values:

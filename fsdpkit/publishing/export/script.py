@@ -120,7 +120,9 @@ def export_script(
     directory_open: whether it asks for the job's directory, or starts the job there.
     """
     if site.profile.kind != "slurm":
-        raise ConfigError(f"{site.id} is no Slurm cluster, so no portal submits to it")
+        raise ConfigError(
+            f"{site.id} is no Slurm cluster, so no portal submits to it; name one with --cluster"
+        )
     wanted = None if spec is None else spec.resources
     spec, fixed = _for_everybody(spec or _plain_job())
     places, left_out = places_of(spec, site)
@@ -140,7 +142,7 @@ def export_script(
     fields += [SCRIPT, ARGUMENTS]
     if not spec.environment.container:
         fields.append(PYTHON["conda" if plan.python.kind == "conda" else "venv"])
-    fields = [_with_default(field, spec) for field in fields]
+    fields = [_with_default(field, spec, fixed) for field in fields]
     if not places_open:
         alike = [chosen]
         fixed["partition"] = f"the portal cannot ask for it: {chosen.partition or 'the default'}"
@@ -237,14 +239,16 @@ def _for_everybody(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
     return changed, fixed
 
 
-def _with_default(field: Field, spec: JobSpec) -> Field:
-    """Filled in with what the job says, where the field can say it."""
-    words = " ".join(spec.args)
+def _with_default(field: Field, spec: JobSpec, fixed: dict[str, str]) -> Field:
+    """Filled in with what the job says; `fixed` is told what no field can say."""
     environment = spec.environment.conda or spec.environment.venv
-    said = {"script": spec.entry, "arguments": words, "environment": environment}.get(field.key)
-    if said is None or not field.allows(said):
+    texts = {"script": spec.entry, "arguments": " ".join(spec.args), "environment": environment}
+    said = texts.get(field.key)
+    if not said:
         return field
-    if field.key == "arguments" and words.split() != list(spec.args):
+    lost = field.key == "arguments" and said.split(" ") != spec.args
+    if lost or not field.allows(said):
+        fixed[f"default of {field.key}"] = f"no field can say what the job says: {said[:60]!a}"
         return field
     return replace(field, default=said)
 

@@ -31,7 +31,7 @@ The nodes need fsdpkit and torch in {python}: `pip install fsdpkit`.
 |---|---|
 {rows}
 A job with anything else in a field ends at once, before any of it is used: exit status 65, and the
-job's log names the field and what is allowed. No field becomes part of a command.
+job's log names the field and what is allowed. No field is read as shell code.
 {fixed}
 ## After a job
 
@@ -132,6 +132,8 @@ def _cluster(exported: Exported) -> str:
     lines = [f"`{exported.portal}`: {title} (profile {exported.site.id})", ""]
     lines += [f"- {_plain(place.label)}: {told(place)}" for place in exported.places]
     lines += [f"- not offered: {_plain(why)}" for why in exported.left_out]
+    told_of = dict.fromkeys(w for place in exported.places for w in place.placement.warnings)
+    lines += [f"- to know: {_plain(warning)}" for warning in told_of]
     return "\n".join(lines) + "\n"
 
 

@@ -84,7 +84,7 @@ def test_a_job_decides_what_the_form_begins_with(call: Call, tmp_path: Path) -> 
     assert done.exit_code == 0
     assert "not asked for: notify" in done.stderr
     form = (tmp_path / "app" / "form.yml").read_text()
-    for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', "value: 90"):
+    for said in ('"mine (torchrun)"', '"mine.py"', '"--lr 1e-4"', '"torch-2"', 'value: "90"'):
         assert said in form
     assert 'value: "cardinal:gpu:2"' in form
     for name, value in (("fsdpkit_nodes", 3), ("bc_num_hours", 9)):
@@ -266,6 +266,8 @@ def test_hostile_words_of_a_centre_stay_words(call: Call, tmp_path: Path) -> Non
     made.template(tmp_path, manifest=manifest)
     words = ("--cluster", "./odd.toml=odd", "--output", "app")
     assert call("template", "export", "./small", "--to", "ondemand", *words).exit_code == 0
+    old = call("template", "export", "./small", "--to", "ondemand", "--release", "4.0", *words)
+    assert "OnDemand 4.0 finds no option with a quote" in str(old.exception)
     submit = (tmp_path / "app" / "submit.yml.erb").read_text()
     assert submit.count("%>") == submit.count("<%") == 2
     assert "<script>" not in (tmp_path / "app" / "README.md").read_text()

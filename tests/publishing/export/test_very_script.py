@@ -153,6 +153,53 @@ def test_no_value_of_a_form_stands_outside_its_variable(folder: Path) -> None:
         assert re.match(r'"\$\{?\w+(\[@\])?\}?"|.\$\{\w+\}', use), use
 
 
+RATES = [
+    ("default = 1e-05", "0.00001", None),
+    ("default = 0.1", "0.1", None),
+    ("default = 1.0", "1", None),
+    ("default = 1e-07", None, "it needs more than six decimals: 1e-07"),
+]
+
+
+@pytest.mark.parametrize(("default", "shown", "fixed"), RATES)
+def test_a_form_shows_a_number_that_its_script_takes(
+    folder: Path, default: str, shown: str | None, fixed: str | None
+) -> None:
+    rate = f'[parameters.rate]\ntype = "float"\n{default}\nminimum = 0\nmaximum = 1\nhelp = "x"\n'
+    script = made.SCRIPT.replace("export TAG", "export RATE={{ parameters.rate }} TAG")
+    template = made.template(folder, script, made.MANIFEST + rate)
+    exported = export_script(template, made.site(folder, "heron"))
+    made.template(folder)
+    found = {field.key: field for field in exported.fields}
+    assert exported.fixed.get("parameters.rate") == fixed
+    assert (found["p_rate"].shown if "p_rate" in found else None) == shown
+    assert shown is None or found["p_rate"].allows(shown)
+
+
+@pytest.mark.parametrize("args", [["--name", "a b"], ["$(id)"], ["a", ""], ["x" * 5000]])
+def test_arguments_that_no_field_can_say_are_told_and_not_changed(
+    folder: Path, args: list[str]
+) -> None:
+    spec = msgspec.structs.replace(_plain_job(), args=args)
+    exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
+    (field,) = (field for field in exported.fields if field.key == "arguments")
+    assert field.shown == ""
+    assert "no field can say what the job says" in exported.fixed["default of arguments"]
+
+
+def test_a_container_gets_the_directories_that_the_form_says() -> None:
+    (site,), _ = sites(["osc-cardinal"])
+    spec = _plain_job()
+    environment = msgspec.structs.replace(spec.environment, container="/apps/torch.sif")
+    spec = msgspec.structs.replace(spec, environment=environment)
+    exported = export_script(open_template("torchrun"), site, spec)
+    assert "environment" not in {field.key for field in exported.fields}
+    words = 'exec --nv "$FSDPKIT_FORM_BIND_RUN" "$FSDPKIT_FORM_BIND_SCRIPT" /apps/torch.sif)'
+    assert f"FSDPKIT_CONTAINER=(apptainer {words}" in exported.body
+    assert "export FSDPKIT_FORM_BIND_RUN=--bind=$FSDPKIT_FORM_RUN_DIR" in exported.checks
+    assert "/home/alex" not in exported.script()
+
+
 # ---- Directives of a template's own
 
 DIRECTIVES = "RUN={{ run.dir | sh }}"

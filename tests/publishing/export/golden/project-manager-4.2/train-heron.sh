@@ -86,7 +86,7 @@ JOB
     mv "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" "$FSDPKIT_FORM_RUN_DIR/job.json" || return
     FSDPKIT_FORM_JOB_SHA256=$(sha256sum < "$FSDPKIT_FORM_RUN_DIR/job.json") || return
     if [[ -e $FSDPKIT_FORM_RUN_DIR/run.json ]]; then return 0; fi    # queued again
-    cat "${BASH_SOURCE[0]}" > "$FSDPKIT_FORM_RUN_DIR/job.sbatch" || return
+    cat "${BASH_SOURCE[0]}" > "$FSDPKIT_FORM_RUN_DIR/job.sbatch" 2>/dev/null || rm -f "$FSDPKIT_FORM_RUN_DIR/job.sbatch"
     : > "$FSDPKIT_FORM_RUN_DIR/submitit/${SLURM_JOB_ID}_submitted.pkl" || return    # only looked for
     cat > "$FSDPKIT_FORM_RUN_DIR/.run.json.$$" <<RUN || return
 {"schema": "fsdpkit.run/1", "id": "${FSDPKIT_FORM_RUN_ID}", "state": "submitted", "created_s": $(printf '%(%s)T' -1), "name": "train", "site": "heron", "kind": "slurm", "cluster": "heron", "job_id": "${SLURM_JOB_ID}", "nodes": ${FSDPKIT_FORM_NODES}, "ranks_per_node": 4, "work_dir": "${PWD}", "version": "0.0.0", "template": "small 1.0.0", "digests": {"template": "0000000000000000000000000000000000000000000000000000000000000000", "site": "0000000000000000000000000000000000000000000000000000000000000000", "job": "${FSDPKIT_FORM_JOB_SHA256%% *}"}}
