@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,37 +49,75 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Files:
-    """The files of a catalogue, which can be laid out where a form says that they are."""
+    """The files of a catalogue, which can be laid out where a form says that they are.
+
+    They lie there until a form says another place: only the person's own change with each question.
+    """
 
     def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
         """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""
         self._folders = folders
-        self._laid: dict[Path, bytes] = {}
-        self._made: list[Path] = []
+        self._catalogue = _Laid()
+        self._person = _Laid()
 
     def lay(self, asked: Asked) -> None:
         """Raises OSError where something cannot lie where it is said to."""
         places = {"packaged": asked.surroundings.packaged, "root": "/"}
         places |= {f"centre{number}": place for number, place in enumerate(asked.centres)}
-        wanted = {
-            Path(place, name): content
-            for folder, place in places.items()
-            for name, content in self._folders.get(folder, {}).items()
-        }
-        wanted |= {Path(path): text.encode() for path, text in asked.files.items()}
-        if wanted != self._laid:
-            self._clear()
-            for path, content in wanted.items():
-                self._directory(path.parent)
-                path.write_bytes(content)
-                self._laid[path] = content
-        self._directory(Path(asked.surroundings.work_dir))
-        for place in asked.centres:
-            self._directory(Path(place))
+        own = {Path(path): text.encode() for path, text in asked.files.items()}
+        directories = [Path(place) for place in (asked.surroundings.work_dir, *asked.centres)]
+        if self._catalogue.key != places:
+            self._person.take_away({})
+            self._catalogue.take_away({})
+            wanted = {
+                Path(place, name): content
+                for folder, place in places.items()
+                for name, content in self._folders.get(folder, {}).items()
+            }
+            self._catalogue.lay(places, wanted, [])
+        if self._person.key != (own, directories):
+            self._person.take_away(self._catalogue.files)
+            self._person.lay((own, directories), own, directories)
 
     def folder(self, name: str) -> Mapping[str, bytes]:
         """One that is laid nowhere, such as `plans`; empty where the catalogue has none."""
         return self._folders.get(name, {})
+
+    def take_away(self) -> None:
+        """All of it. Raises OSError."""
+        self._person.take_away({})
+        self._catalogue.take_away({})
+
+
+class _Laid:
+    """Files and directories that were made together. key: what they are of; None: nothing is laid,
+    or not all."""
+
+    def __init__(self) -> None:
+        self.key: object = None
+        self.files: dict[Path, bytes] = {}
+        self._made: list[Path] = []
+
+    def lay(self, key: object, files: Mapping[Path, bytes], directories: Sequence[Path]) -> None:
+        for path, content in files.items():
+            self._directory(path.parent)
+            path.write_bytes(content)
+            self.files[path] = content
+        for path in directories:
+            self._directory(path)
+        self.key = key
+
+    def take_away(self, beneath: Mapping[Path, bytes]) -> None:
+        """beneath: what lay where these were put, and lies there again."""
+        self.key = None
+        for path in self.files:
+            if path in beneath:
+                path.write_bytes(beneath[path])
+            else:
+                path.unlink(missing_ok=True)
+        for path in reversed(self._made):
+            path.rmdir()
+        self.files, self._made = {}, []
 
     def _directory(self, path: Path) -> None:
         if path.is_dir():
@@ -87,13 +125,6 @@ class Files:
         self._directory(path.parent)
         path.mkdir()
         self._made.append(path)
-
-    def _clear(self) -> None:
-        for path in self._laid:
-            path.unlink()
-        for path in reversed(self._made):
-            path.rmdir()
-        self._laid, self._made = {}, []
 
 
 def read_folders(top: Path) -> dict[str, dict[str, bytes]]:

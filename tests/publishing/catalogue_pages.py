@@ -54,7 +54,7 @@ def not_here(what: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two centres, one that signs; a home with projects, environments of three kinds."""
     top = tmp_path_factory.mktemp("place")
     make_centre(top)
@@ -71,7 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FSDPKIT_STATE_DIR", str(top / "state"))
         patch.setenv("FSDPKIT_CONFIG_DIR", str(top / "config"))
         shown_centre(top, reason=f"asks {HOSTILE}")
-        yield top
+    return top
 
 
 def centres_of(place: Path) -> list[Path]:

@@ -139,7 +139,7 @@ def known(catalogue: Catalogue, place: Path, *words: str) -> in_page.Known:
     found = msgspec.json.decode(
         in_page.known(msgspec.json.encode(asked).decode(), files), type=in_page.Known
     )
-    files._clear()
+    files.take_away()
     return found
 
 

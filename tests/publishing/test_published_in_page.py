@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -61,3 +62,26 @@ def test_a_byte_that_changed_on_the_page_is_refused_there_too(page: Centre, tmp_
 def test_history_and_lock_do_not_travel(page: Centre) -> None:
     tops = {Path(name).parts[1] for name in folder(page.dir) if name.startswith("published/")}
     assert tops == {"index", "template"}
+
+
+def test_what_was_laid_for_one_question_is_not_there_for_the_next(tmp_path: Path) -> None:
+    """But what the catalogue has lies there again, where the person's own file was put over it."""
+    here, place = of_this_process(), tmp_path / "centre"
+    job, own = place / "jobs" / "a.toml", tmp_path / "home" / "work" / "train.py"
+    files = in_page.Files({"centre0": {"jobs/a.toml": b"theirs"}})
+
+    def lay(work_dir: Path, more: dict[str, str], centre: Path = place) -> None:
+        said = replace(here, work_dir=str(work_dir))
+        files.lay(in_page.Asked([], said, [str(centre)], more))
+
+    lay(own.parent, {str(own): "", str(job): "mine"})
+    assert (job.read_bytes(), own.exists()) == (b"mine", True)
+    lay(tmp_path / "elsewhere", {})
+    assert job.read_bytes() == b"theirs"
+    assert not own.parent.parent.exists()
+    assert (tmp_path / "elsewhere").is_dir()
+    lay(tmp_path / "elsewhere", {}, tmp_path / "moved")
+    assert not place.exists()
+    assert (tmp_path / "moved" / "jobs" / "a.toml").read_bytes() == b"theirs"
+    files.take_away()
+    assert [*tmp_path.iterdir()] == []

@@ -28,7 +28,7 @@ POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'"
 )
-_SHOWN_ELSEWHERE = ("schema", "title", "docs", "sources", "unknown")
+_SHOWN_ELSEWHERE = ("schema", "title", "docs", "contact", "verified", "sources", "unknown")
 _MOST_TEXT = 200_000
 _OWN_SHAPE = {"nodes": 1, "gpus": 1, "time": "01:00:00", "template": "torchrun"}
 """Of a script that is no job: what a job's defaults are."""
