@@ -16,6 +16,7 @@ import pytest
 from fsdpkit.launching import flight_analysis
 from fsdpkit.launching.flight_analysis import read_dumps, record_of
 from fsdpkit.runs.flight_record import FlightRecord, in_words, read_flight_record
+from tests.training.launch import run_ranks
 
 pytestmark = pytest.mark.torch
 PROGRAM = Path(__file__).parent / "programs" / "leave_dumps.py"
@@ -34,10 +35,8 @@ def analysed(dumps: Path, world_size: int) -> FlightRecord | None:
 def real(tmp_path_factory: pytest.TempPathFactory) -> FlightRecord:
     directory = tmp_path_factory.mktemp("task") / "flight-0"
     directory.mkdir(mode=0o700)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(PROGRAM), str(directory)]
-    subprocess.run(command, check=True, timeout=300, env=environ)
+    done = run_ranks(3, PROGRAM, str(directory))
+    assert done.returncode == 0, done.stdout
     record = analysed(directory, 3)
     assert record is not None
     return record

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from launch import environment, run_ranks, run_torchrun, the_pool
 
 pytestmark = pytest.mark.torch
@@ -145,3 +146,7 @@ def test_a_library_that_a_case_names_is_imported_once_for_all_to_come(write_scri
     named = run_ranks(2, script, libraries=["pydoc_data.topics"]).stdout
     after = run_ranks(1, script).stdout
     assert (before, named, after) == ("False\n", "True\nTrue\n", "True\n")
+
+
+def test_tests_themselves_compute_with_one_thread_as_the_pool_s_ranks_do() -> None:
+    assert torch.get_num_threads() == 1
