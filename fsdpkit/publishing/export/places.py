@@ -163,6 +163,8 @@ def default_of(places: Sequence[Place], wanted: Resources | None) -> Place:
     if wanted is None:
         first = places[0].partition
         return max((p for p in places if p.partition == first), key=lambda place: place.gpus)
+    named = [place for place in places if place.partition == wanted.partition]
+    places = named or places
     alike = [place for place in places if place.gpus == wanted.gpus]
     fits = [place for place in alike if place.low_nodes <= wanted.nodes <= place.high_nodes]
     return (fits or alike or list(places))[0]

@@ -8,19 +8,17 @@ job of several are different scripts, so both are in it and the number of nodes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import JobSpec, LoadedJob, Resources
-from fsdpkit.config.loading import Layered, build
-from fsdpkit.config.notify import Notify
+from fsdpkit.config.job import JobSpec, LoadedJob
+from fsdpkit.config.loading import Layered
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
-from fsdpkit.config.units import format_time
 from fsdpkit.errors import ConfigError, RenderError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import in_single_quotes
@@ -35,6 +33,7 @@ from fsdpkit.publishing.export.fields import (
 )
 from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
 from fsdpkit.publishing.export.run_record import record_lines
+from fsdpkit.publishing.export.shared_job import as_wanted, for_everybody, plain_job
 from fsdpkit.publishing.template_cases import HOME
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
@@ -124,55 +123,30 @@ def export_script(
             f"{site.id} is no Slurm cluster, so no portal submits to it; name one with --cluster"
         )
     wanted = None if spec is None else spec.resources
-    spec, fixed = _for_everybody(spec or _plain_job())
+    spec, fixed = for_everybody(spec or plain_job())
     places, left_out = places_of(spec, site)
     if not places:
         raise ConfigError(f"{site.id}: its profile takes no job: {'; '.join(left_out)}")
-    chosen = _as_wanted(default_of(places, wanted), wanted)
+    chosen = as_wanted(default_of(places, wanted), wanted)
     plan = _plan(template, site, chosen, python)
-    device = context_of(plan, _run_dir(plan))["device"]
-    alike = []
-    for place in places:
-        other = context_of(_plan(template, site, place, python), _run_dir(plan))["device"]
-        if other == device:
-            alike.append(place)
-        else:
-            left_out.append(f"partition {place.partition}: the script differs for its GPUs")
-    fields: list[Field] = [DIRECTORY] if directory_open else []
-    fields += [SCRIPT, ARGUMENTS]
-    if not spec.environment.container:
-        fields.append(PYTHON["conda" if plan.python.kind == "conda" else "venv"])
-    fields = [_with_default(field, spec, fixed) for field in fields]
-    if not places_open:
-        alike = [chosen]
+    alike = [chosen]
+    if places_open:
+        alike = _with_equal_scripts(template, site, places, plan, python, left_out)
+    else:
         fixed["partition"] = f"the portal cannot ask for it: {chosen.partition or 'the default'}"
         fixed["gpus"] = f"the portal cannot ask for GPUs: {chosen.gpus} per node"
-    else:
-        fields.append(gpus_field(max(place.gpus for place in alike)))
-    for name, parameter in template.manifest.parameters.items():
-        set_by = {**site.profile.parameters, **spec.parameters}
-        if name in set_by:
-            parameter = msgspec.structs.replace(parameter, default=set_by[name])
-        field = parameter_field(name, parameter)
-        if isinstance(field, str):
-            fixed[f"parameters.{name}"] = field
-        else:
-            fields.append(field)
-    low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
+    fields, unasked = _fields(plan, directory_open, alike if places_open else [])
+    fixed |= unasked
     while True:
+        low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
         try:
             parts = _parts(plan, fields, low, high)
             break
         except Undecided as error:
-            blamed = [field for field in fields if _named(field) == error.variable.of]
-            if not blamed or not (blamed[0].key == "gpus" or blamed[0].key.startswith("p_")):
-                raise RenderError(f"template {template.manifest.name}: {error}") from error
-            fields.remove(blamed[0])
-            if blamed[0].key == "gpus":
+            name, value = _close(fields, error, chosen)
+            fixed[name] = f"{error.use}: {value}"
+            if name == "gpus":
                 alike = [place for place in alike if place.gpus == chosen.gpus]
-                low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
-            value = chosen.gpus if blamed[0].key == "gpus" else blamed[0].default
-            fixed[_named(blamed[0])] = f"{error.use}: {value}"
     head, body = _joined(parts)
     _refuse_quoted(body)
     known = {name for name, _ in _directives(plan)} | FORM_DECIDES
@@ -201,47 +175,61 @@ def export_script(
     return exported
 
 
-def _plain_job() -> JobSpec:
-    layered = Layered()
-    layered.overlay({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
-    layered.overlay({"resources": {"nodes": 1, "gpus": 1, "time": "04:00:00"}}, "template")
-    return build(JobSpec, layered, "job train")
+def _with_equal_scripts(
+    template: Template,
+    site: LoadedSite,
+    places: Sequence[Place],
+    plan: Plan,
+    python: str,
+    left_out: list[str],
+) -> list[Place]:
+    """Places for whose kind of GPU the script is the plan's; the others are told to `left_out`."""
+    device = context_of(plan, _run_dir(plan))["device"]
+    alike = []
+    for place in places:
+        other = _plan(template, site, place, python)
+        if context_of(other, _run_dir(other))["device"] == device:
+            alike.append(place)
+        else:
+            left_out.append(f"partition {place.partition}: the script differs for its GPUs")
+    return alike
 
 
-_NODES, _HOURS = 2, 4
-"""What a form shows where no job says otherwise."""
+def _fields(
+    plan: Plan, directory_open: bool, places: Sequence[Place]
+) -> tuple[list[Field], dict[str, str]]:
+    """What a form can ask for, and what not, with the reason. places: to choose from, if any."""
+    spec, fixed = plan.job.spec, dict[str, str]()
+    fields = [DIRECTORY] if directory_open else []
+    fields += [SCRIPT, ARGUMENTS]
+    if not spec.environment.container:
+        fields.append(PYTHON["conda" if plan.python.kind == "conda" else "venv"])
+    fields = [_with_default(field, spec, plan.python.path, fixed) for field in fields]
+    if places:
+        fields.append(gpus_field(max(place.gpus for place in places)))
+    set_by = {**plan.site.profile.parameters, **spec.parameters}
+    for name, parameter in plan.template.manifest.parameters.items():
+        if name in set_by:
+            parameter = msgspec.structs.replace(parameter, default=set_by[name])
+        field = parameter_field(name, parameter)
+        if isinstance(field, str):
+            fixed[f"parameters.{name}"] = field
+        else:
+            fields.append(field)
+    return fields, fixed
 
 
-def _as_wanted(place: Place, wanted: Resources | None) -> Place:
-    """The place for the job's number of nodes and hours, as far as the limits allow."""
-    nodes, hours = (wanted.nodes, wanted.time_s // 3600) if wanted else (_NODES, _HOURS)
-    nodes = max(place.low_nodes, min(nodes, place.high_nodes))
-    hours = max(1, min(hours, next(most for upto, most in place.hours if nodes <= upto)))
-    resources = msgspec.structs.replace(
-        place.spec.resources, nodes=nodes, time=format_time(hours * 3600)
-    )
-    return replace(place, spec=msgspec.structs.replace(place.spec, resources=resources))
+def _close(fields: list[Field], error: Undecided, chosen: Place) -> tuple[str, object]:
+    """Take out the field that the template needs to know beforehand: its name and its value."""
+    blamed = [field for field in fields if _named(field) == error.variable.of]
+    if not blamed or not (blamed[0].key == "gpus" or blamed[0].key.startswith("p_")):
+        raise RenderError(str(error)) from error
+    fields.remove(blamed[0])
+    return _named(blamed[0]), chosen.gpus if blamed[0].key == "gpus" else blamed[0].default
 
 
-def _for_everybody(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
-    """The job without what is one person's, and what was taken out."""
-    fixed = {}
-    if spec.notify != Notify():
-        fixed["notify"] = "it names a person, so nobody is told"
-    if spec.resources.spare:
-        fixed["spare"] = "a portal's job has no standby nodes"
-    if spec.array_args is not msgspec.UNSET:
-        fixed["array_args"] = "a portal's job is no array"
-    resources = msgspec.structs.replace(spec.resources, spare=0, account=None)
-    changed = msgspec.structs.replace(
-        spec, notify=Notify(), resources=resources, array_args=msgspec.UNSET
-    )
-    return changed, fixed
-
-
-def _with_default(field: Field, spec: JobSpec, fixed: dict[str, str]) -> Field:
+def _with_default(field: Field, spec: JobSpec, environment: str, fixed: dict[str, str]) -> Field:
     """Filled in with what the job says; `fixed` is told what no field can say."""
-    environment = spec.environment.conda or spec.environment.venv
     texts = {"script": spec.entry, "arguments": " ".join(spec.args), "environment": environment}
     said = texts.get(field.key)
     if not said:
@@ -267,13 +255,14 @@ def _plan(template: Template, site: LoadedSite, place: Place, python: str) -> Pl
     spec = place.spec
     bare = msgspec.structs.replace(spec.environment, conda=None, venv=None)
     kind = "conda" if spec.environment.conda else "venv" if spec.environment.venv else python
+    named = spec.environment.conda or spec.environment.venv or ""
     return Plan(
         LoadedJob(msgspec.structs.replace(spec, environment=bare), layered, (), HOME / "train.py"),
         free_of_account(site),
         template,
         place.placement,
         HOME,
-        python=PythonEnvironment("conda" if kind == "conda" else "venv", "/"),
+        python=PythonEnvironment("conda" if kind == "conda" else "venv", named),
     )
 
 

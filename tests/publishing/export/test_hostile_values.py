@@ -22,7 +22,8 @@ import pytest
 from fsdpkit.config.job import JobSpec
 from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.script import Exported, _plain_job, export_script
+from fsdpkit.publishing.export.script import Exported, export_script
+from fsdpkit.publishing.export.shared_job import plain_job
 from tests.publishing.export import made, portals
 from tests.rendering.hostile_strings import PIECES
 
@@ -392,7 +393,7 @@ def test_a_pattern_with_quotes_reaches_job_json_as_json(exported: Exported, tmp_
 def test_what_a_job_says_of_itself_is_text_in_the_record(folder: Path, tmp_path: Path) -> None:
     """Its description, variables and arguments stand in a here-document, where bash expands."""
     hostile = "$(touch gotcha) `touch gotcha` \\ \" ' ${HOME} $HOME\nJOB\ntouch gotcha é"
-    spec = _plain_job()
+    spec = plain_job()
     environment = msgspec.structs.replace(spec.environment, variables={"X": hostile})
     spec = msgspec.structs.replace(spec, description=hostile, environment=environment)
     exported = export_script(made.template(folder), made.site(folder, "heron"), spec)

@@ -16,7 +16,8 @@ from fsdpkit.errors import RenderError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import in_single_quotes
 from fsdpkit.publishing.export.places import places_of, told
-from fsdpkit.publishing.export.script import Exported, _plain_job, _plan, export_script
+from fsdpkit.publishing.export.script import Exported, _plan, export_script
+from fsdpkit.publishing.export.shared_job import plain_job
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.rendering.script import PythonEnvironment, trace
@@ -110,7 +111,7 @@ def test_a_limit_that_grows_with_the_nodes_is_told_by_steps() -> None:
 def test_node_hours_leave_each_number_of_nodes_its_hours(folder: Path, hours: float) -> None:
     text = f"{made.EGRET}max_node_hours = {hours}\n"
     site = made.site(folder, "limited", text)
-    found, _ = places_of(_plain_job(), site)
+    found, _ = places_of(plain_job(), site)
     for place in found:
         assert place.high_nodes == min(8, 8 // place.gpus, int(hours))
         for nodes in range(place.low_nodes, place.high_nodes + 1):
@@ -180,7 +181,7 @@ def test_a_form_shows_a_number_that_its_script_takes(
 def test_arguments_that_no_field_can_say_are_told_and_not_changed(
     folder: Path, args: list[str]
 ) -> None:
-    spec = msgspec.structs.replace(_plain_job(), args=args)
+    spec = msgspec.structs.replace(plain_job(), args=args)
     exported = export_script(made.template(folder), made.site(folder, "heron"), spec)
     (field,) = (field for field in exported.fields if field.key == "arguments")
     assert field.shown == ""
@@ -189,7 +190,7 @@ def test_arguments_that_no_field_can_say_are_told_and_not_changed(
 
 def test_a_container_gets_the_directories_that_the_form_says() -> None:
     (site,), _ = sites(["osc-cardinal"])
-    spec = _plain_job()
+    spec = plain_job()
     environment = msgspec.structs.replace(spec.environment, container="/apps/torch.sif")
     spec = msgspec.structs.replace(spec, environment=environment)
     exported = export_script(open_template("torchrun"), site, spec)
