@@ -132,7 +132,7 @@ _STYLE = """
   .line { fill: none; stroke-width: 1.6; vector-effect: non-scaling-stroke; }
   .a { stroke: #0969da; } .b { stroke: #bc4c00; stroke-width: 3; } .muted { stroke: #afb8c1; }
   .faint { opacity: 0.8; } .fill-a { fill: #0969da; } .fill-b { fill: #bc4c00; }
-  .dashed { stroke-dasharray: 5 4; }
+  .dashed { stroke-dasharray: 5 4; } .even { stroke-width: 2; } .chart { overflow: visible; }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc; } .paper { fill: #0d1117; } .tick { fill: #9198a1; }
     .axis, .rule { stroke: #656c76; } .halo { stroke: #0d1117; }
@@ -184,7 +184,7 @@ def sweep_picture(told: Mapping[str, Any]) -> str:
     best, worst = trials[0], max(one.value or 0 for one in trials)
     drawn = parallel(space, trials, told["metric"], height=230)
     inside = (
-        f'<svg x="{_MARGIN + 14}" y="48" width="{_WIDTH - 2 * _MARGIN - 20}" height="276" '
+        f'<svg x="{_MARGIN + 20}" y="48" width="{_WIDTH - 2 * _MARGIN - 26}" height="276" '
         f'overflow="visible">{drawn}</svg>'
     )
     of_all = len(told["trials"])
@@ -249,7 +249,7 @@ def _panel(
         known = [(one.nodes, getattr(one, what)) for one in found if one.efficiency is not None]
         points = [(x(n), y(value)) for n, value in known]
         if points:
-            parts.append(f'<path class="line {tone}" d="{path(points)}"/>')
+            parts.append(f'<path class="line {tone} even" d="{path(points)}"/>')
         for (n, value), (a, b) in zip(known, points, strict=True):
             shown = f"{value:.0%}" if what == "efficiency" else f"{value:.2f}"
             parts.append(

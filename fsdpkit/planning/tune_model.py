@@ -33,9 +33,10 @@ def tune_model(asked: Asked, nodes: Sequence[int], aim: Aim, calibration: Calibr
     followed, for then no two settings can be compared."""
     began = time.monotonic()
     allowed = allowed_by(asked.entry)
-    one, two = (_tape(asked, rows) for rows in (1, 2))
-    layers = recorded(one, two, *_shape(asked))
-    batch = _tape(asked, None).samples if asked.rows is None else asked.rows
+    whole = _tape(asked, None)
+    batch = whole.samples
+    several = whole if batch > 1 else _tape(asked, 2)
+    layers = recorded(_tape(asked, 1), several, *_shape(asked))
     base = msgspec.structs.replace(asked.settings, batch_size=batch)
 
     def memory_of(settings: TrainingSettings, count: int, gpus: int) -> int:

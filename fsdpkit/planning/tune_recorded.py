@@ -1,8 +1,8 @@
 """What `--tune` goes by for a model of one's own: its layers, as they were recorded. No torch.
 
-Two recordings of the step, of one and of two samples under full sharding, say what each FSDP unit
-holds, computes and moves, and how that grows with the samples. From these layers a step under any
-other setting is put together as T5's is from counted ones (`speed_layers.py`): an estimate, by
+Two recordings of the step, of one sample and of several under full sharding, say what each FSDP
+unit holds, computes and moves, and how that grows with the samples. From these layers a step under
+any other setting is put together as T5's is from counted ones (`speed_layers.py`): an estimate, by
 which candidates are ordered. Whether one fits is asked of a recording of its own.
 """
 
@@ -30,10 +30,12 @@ _HEAD = "(after the last unit)"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A step of one sample and one of two, put down as layers."""
+    """A step of one sample and one of several, put down as layers."""
 
     one: tuple[Layer, ...]
-    two: tuple[Layer, ...]
+    several: tuple[Layer, ...]
+    samples: int
+    """Of `several`."""
     tokens: int
     """Of one sample."""
     parameters: int
@@ -41,7 +43,9 @@ class Recorded:
     def work(self, settings: TrainingSettings, nodes: int, gpus: int) -> Work:
         """One optimizer step of one rank under these settings."""
         rows = micro_batch(settings)
-        layers = tuple(_with_rows(a, b, rows) for a, b in zip(self.one, self.two, strict=True))
+        share = (rows - 1) / (self.samples - 1)
+        pairs = zip(self.one, self.several, strict=True)
+        layers = tuple(_between(one, several, share) for one, several in pairs)
         sharded = sharded_of(settings, nodes, gpus)
         samples = rows * sharded.accumulation
         forward = sum(part.flops for layer in layers for part in layer.forward)
@@ -60,22 +64,22 @@ def to_record(settings: TrainingSettings) -> TrainingSettings:
     return replace(settings, sharding=sharding, micro_batch=None)
 
 
-def recorded(one: Tape, two: Tape, ranks: int, ranks_per_node: int) -> Recorded:
-    """From tapes of `to_record`'s settings with one and with two samples. Raises UsageError for a
+def recorded(one: Tape, several: Tape, ranks: int, ranks_per_node: int) -> Recorded:
+    """From tapes of `to_record`'s settings with one sample and with more. Raises UsageError for a
     step that was not followed to its end."""
-    for tape in (one, two):
+    for tape in (one, several):
         if tape.lacking:
             raise UsageError(
                 "--tune compares whole steps, and not all of this one could be followed: "
                 + tape.lacking[0]
             )
-    first, second = (_layers(tape, ranks, ranks_per_node) for tape in (one, two))
+    first, second = (_layers(tape, ranks, ranks_per_node) for tape in (one, several))
     if _shape(first) != _shape(second):
         raise UsageError(
             "--tune compares steps by the layers that compute them, and this model computes other "
-            "layers for two samples than for one"
+            f"layers for {several.samples} samples than for one"
         )
-    return Recorded(first, second, one.tokens, one.parameters)
+    return Recorded(first, second, several.samples, one.tokens, one.parameters)
 
 
 def _shape(layers: Sequence[Layer]) -> list[tuple[str, list[ComputationKind]]]:
@@ -142,15 +146,15 @@ def _parts(computations: Sequence[Computation]) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def _with_rows(one: Layer, two: Layer, rows: int) -> Layer:
-    """A layer at so many samples, on the line through one and two."""
+def _between(one: Layer, several: Layer, share: float) -> Layer:
+    """A layer on the line through two that were recorded; 0: the first, 1: the second."""
 
     def at(first: int, second: int) -> int:
-        return max(0, first + (second - first) * (rows - 1))
+        return max(0, round(first + (second - first) * share))
 
     parts = [
         Part(a.kind, at(a.flops, b.flops), at(a.bytes, b.bytes), a.kernels)
-        for a, b in zip(one.forward, two.forward, strict=True)
+        for a, b in zip(one.forward, several.forward, strict=True)
     ]
     return replace(one, forward=tuple(parts))
 

@@ -30,7 +30,7 @@ def parallel(
     values = [one.value for one in trials if one.value is not None]
     low, high = min(values), max(values)
     last = logarithmic(low, high) if low > 0 and high > 8 * low else linear(low, high)
-    axes = [(one.key.rpartition(".")[2], _ticks(one)) for one in shown]
+    axes = [(_name(one.key), _ticks(one)) for one in shown]
     axes.append((metric, [(last.fraction(v), label) for v, label in last.ticks]))
     foremost = max(1, round(_SHOWN * len(trials)))
     lines = [
@@ -41,6 +41,11 @@ def parallel(
     drawn = Markup('<svg y="{}" overflow="visible">{}</svg>').format(_TOP, stretched(lines, height))
     about = f"{len(trials)} trials over {', '.join(name for name, _ in axes)}"
     return frame("parallel", "Trials", about, height + _TOP + _BELOW, drawn + names)
+
+
+def _name(key: str) -> str:
+    """The last word of a key that says something: of `training.optimizer.name` the one before."""
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
 def _ticks(one: Parameter) -> list[tuple[float, str]]:

@@ -101,8 +101,8 @@ def test_a_picture_has_contrast_on_light_and_dark_paper(name: str, dark: bool) -
         assert contrast(colours[of_text], paper) >= 4.5, of_text
     for drawn in (".a", ".b", ".fill-a", ".fill-b", ".axis"):
         assert contrast(colours[drawn], paper) >= 3, drawn
+    known = {each.removeprefix(".") for each in colours} | {"line", "dashed", "title", "even"}
     used = set(re.findall(r'class="([^"]+)"', text_of(name)))
-    known = {selector.removeprefix(".") for selector in colours} | {"line", "dashed", "title"}
     assert {each for words in used for each in words.split()} - known <= {"chart", "data", "faint"}
 
 
