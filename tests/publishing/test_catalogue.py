@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from fsdpkit.cli.main import fsdpkit as command_line
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
+from fsdpkit.publishing import replacing
 from fsdpkit.publishing.catalogue import runtime, writing
 from fsdpkit.publishing.catalogue.build import catalogue_files
 from fsdpkit.publishing.catalogue.facts import sections
@@ -208,7 +209,7 @@ def test_a_build_that_fails_leaves_the_old_pages_whole(
     writing.write({"index.html": b"old"}, pages)
     before = listed(pages)
     if not exchanges:
-        monkeypatch.setattr(writing, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(replacing, "_exchange", lambda one, other: False)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import shutil
@@ -13,10 +12,9 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.errors import StorageError, UsageError
+from fsdpkit.publishing.replacing import put_in_place
 
 MANIFEST = "catalogue.json"
-_EXCHANGE = 2  # RENAME_EXCHANGE, renameat2(2)
-_AT_FDCWD = -100
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -36,7 +34,7 @@ def write(files: Mapping[str, bytes], output: Path) -> None:
         fresh = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
         try:
             _fill(fresh, files)
-            _put_in_place(fresh, output)
+            put_in_place(fresh, output)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
@@ -87,30 +85,3 @@ def _made_before(output: Path) -> set[str]:
         return {*msgspec.json.decode((output / MANIFEST).read_bytes(), type=Manifest).files}
     except (OSError, msgspec.MsgspecError):
         return set()
-
-
-def _put_in_place(fresh: Path, output: Path) -> None:
-    """Exchange the two, so that a reader sees one or the other; where a file system cannot, move
-    the old one away first."""
-    if not output.exists():
-        os.rename(fresh, output)
-        return
-    if _exchange(fresh, output):
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{output.name}.old.", dir=output.parent))
-    os.rename(output, old)
-    try:
-        os.rename(fresh, output)
-    except OSError:
-        os.rename(old, output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    try:
-        renameat2 = ctypes.CDLL(None).renameat2
-    except AttributeError:  # glibc before 2.28
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    return bool(renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0)

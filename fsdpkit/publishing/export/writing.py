@@ -17,7 +17,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.errors import StorageError, UsageError
-from fsdpkit.publishing.catalogue.writing import _put_in_place as put_in_place
+from fsdpkit.publishing.replacing import put_in_place
 
 RECORD = ".fsdpkit-export.json"
 _LARGEST = 1_000_000  # bytes of a record that is read
