@@ -183,8 +183,8 @@ def table(result: Mapping[str, Any]) -> str:
     verdict = "met" if all_within(result) else "**missed**"
     closing = (
         f"Target: each within 1 %: {verdict}. {_again(result['rows'])}A case of our T5 is one of "
-        "none, selective and full activation checkpointing, whole or accumulated in two passes, with one of "
-        f"{', '.join(OPTIMIZERS)}; of the others a whole batch with adamw. "
+        "none, selective and full activation checkpointing, whole or accumulated in two passes, "
+        f"with one of {', '.join(OPTIMIZERS)}; of the others a whole batch with adamw. "
         f"{result['refused']} more, of fsdp1 with adamw-scaled or adafactor, are refused "
         "by the trainer. Bytes of a step's largest moment, of the first of four ranks, two of "
         "which are a node. Measured "
