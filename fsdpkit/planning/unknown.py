@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +68,11 @@ class Unknown:
                 return self._indexed(func, args, kwargs)
         elif func.namespace not in _OWN_KERNELS:
             return self._foreign(func, args, kwargs)
+        elif not func._schema.returns and func._schema.is_mutable:
+            # It makes nothing, whether or not it has a fake version: torch's fused SGD has none.
+            with suppress(NotImplementedError):
+                func(*args, **kwargs)
+            return None
         return func(*args, **kwargs)
 
     # What a value decides

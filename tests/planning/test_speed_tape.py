@@ -38,11 +38,11 @@ CASES = {
 @cache
 def taped_on(nodes: int, case: str) -> tuple[Work, Work]:
     """Of the tape, and of the closed form."""
-    from fsdpkit.planning.taping import tape_of
+    from fsdpkit.planning.apart import tape_apart
 
     settings = load_settings({}, [*SETS, *CASES[case]])
     card = card_named("h100-80")
-    tape, _ = tape_of(Asked(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY))
+    tape, _ = tape_apart(Asked(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY))
     counted = work_of_settings(settings, nodes, GPUS)
     taped = work_of(
         tape,

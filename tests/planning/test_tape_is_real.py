@@ -45,7 +45,7 @@ CASES = {
     ],
     "resharded to a node, prefetched": [*sharding(reshard_to="node", prefetch="2"), *DEEPER],
     "fsdp1, replicated": sharding(engine="fsdp1", strategy="no_shard"),
-    "fsdp1": sharding(engine="fsdp1"),
+    "fsdp1, fused sgd": [*sharding(engine="fsdp1"), "optimizer.name=sgd"],
     "fsdp1, gathered, recomputed, accumulated": [
         *sharding(engine="fsdp1", strategy="shard_grad_op", activation_checkpointing="full"),
         "micro_batch=2",
