@@ -24,7 +24,7 @@ from tests.slurm.conftest import USERS_LANE, Person, everything_said
 from tests.slurm.exported_jobs import hand_in
 from tests.slurm_cluster import SlurmCluster
 
-pytestmark = [pytest.mark.slurm, USERS_LANE, portals.needs_ruby]
+pytestmark = [pytest.mark.slurm, USERS_LANE]
 
 WHO = """
 import os, sys
