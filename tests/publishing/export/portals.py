@@ -28,7 +28,6 @@ Said = Mapping[str, Any]
 def in_ruby(portal: str, app: Path | None, said: Sequence[Any]) -> list[Any]:
     """Each form's answer."""
     assert RUBY is not None, "portals are written in Ruby: make packages"
-    assert RUBY is not None
     script = Path(__file__).with_name("portal.rb")
     done = subprocess.run(
         [RUBY, str(script), portal, str(app or "")],
