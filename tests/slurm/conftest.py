@@ -55,12 +55,6 @@ automatic = false
 requeue = true
 """
 
-ONE_THREAD = """
-[parameters]
-omp_threads = 1
-"""
-"""Of a rank, which may compute: nodes have eight cores each, and this machine has fewer in all."""
-
 # Ranks that only say who they are: launching is what is tested, and torch takes seconds to import.
 WHO = """
     import json, os, pathlib
@@ -100,11 +94,11 @@ def wait_accounted(cluster: SlurmCluster, job_id: str | int, state: str) -> None
     until(lambda: cluster.run(ask).stdout.startswith(state), f"{state} in accounting")
 
 
-def write_profile(home: Path, text: str = PROFILE + ONE_THREAD) -> dict[str, str]:
-    """A profile of the cluster in `home`, and the variables with which fsdpkit finds it."""
+def write_profile(home: Path) -> dict[str, str]:
+    """The cluster's profile in `home`, and the variables with which fsdpkit finds it."""
     profiles = home / "centre" / "site" / "profiles"
     profiles.mkdir(parents=True)
-    (profiles / "testbed.toml").write_text(text)
+    (profiles / "testbed.toml").write_text(PROFILE)
     return {"FSDPKIT_SITE_PATH": str(home / "centre"), "FSDPKIT_CLUSTER": "testbed"}
 
 
@@ -119,8 +113,8 @@ class Person:
     """Of an ordinary user; the person is root without."""
 
     @classmethod
-    def at(cls, cluster: SlurmCluster, home: Path, profile: str = PROFILE + ONE_THREAD) -> Person:
-        return cls(cluster, home, write_profile(home, profile))
+    def at(cls, cluster: SlurmCluster, home: Path) -> Person:
+        return cls(cluster, home, write_profile(home))
 
     @classmethod
     def named(cls, cluster: SlurmCluster, user: str) -> Person:
@@ -179,7 +173,7 @@ def sam(shared_cluster: SlurmCluster) -> Person:
 
 @pytest.fixture(scope="session")
 def person(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Person:
-    return Person.at(slurm_cluster, tmp_path_factory.mktemp("person"), PROFILE)
+    return Person.at(slurm_cluster, tmp_path_factory.mktemp("person"))
 
 
 def finish(person: Person, name: str, text: str, *words: str, runs: str) -> Finished:
