@@ -2,7 +2,7 @@
 they measured.
 
     python -m benchmarks.study_pictures run     # both, on this machine's local cluster: minutes
-    python -m benchmarks.study_pictures draw    # docs/pictures/ from results/studies-cpu-2.json
+    python -m benchmarks.study_pictures draw    # from docs/pictures/studies.json
 
 The sweep is drawn by the code of `fsdpkit sweep report`. Both pictures are as wide as a phone, and
 light or dark as their reader's system is.
@@ -29,9 +29,8 @@ from fsdpkit.sweeps.results import Result
 from fsdpkit.sweeps.scaling import Mode, Size, knee
 from fsdpkit.sweeps.space import parameters
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results" / "studies-cpu-2.json"
-PICTURES = HERE.parent / "docs" / "pictures"
+PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+RESULTS = PICTURES / "studies.json"
 
 SWEEP = """\
 schema = "fsdpkit.sweep/1"
@@ -85,6 +84,7 @@ def run() -> dict[str, Any]:
         fsdpkit(directory, "sweep", "advance", "lr")  # what a small job does on Slurm
         _until_over(directory, "sweep", "lr")
         sweep = fsdpkit(directory, "sweep", "status", "lr")
+        del sweep["dir"]
         sizes = {mode: _study(directory, mode, local) for mode in MODES}
     return {"cores": os.cpu_count(), "sweep": sweep, "sizes": sizes}
 

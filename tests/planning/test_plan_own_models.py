@@ -109,6 +109,17 @@ def test_a_size_that_values_decide_lies_between_none_and_all(function, line):
     assert answer["memory"]["least_total_bytes"] < answer["memory"]["total_bytes"] + 1
 
 
+@pytest.fixture
+def two_threads():
+    """Of torch's in this process, which may have had one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.ones(1 << 20).add_(1)  # starts OpenMP's threads, which a plan's child must not wait for
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_where_only_values_decide_whether_it_fits_that_is_the_answer(tmp_path):
     (tmp_path / "wide.py").write_text(
         f"import sys\nsys.path.insert(0, {str(MODELS.parent)!r})\n"
@@ -116,8 +127,6 @@ def test_where_only_values_decide_whether_it_fits_that_is_the_answer(tmp_path):
         "def routed():\n"
         "    return {**small(), 'batch': torch.zeros(4, 48 * 800, dtype=torch.int64)}\n"
     )
-    torch.set_num_threads(2)
-    torch.ones(1 << 20).add_(1)  # starts OpenMP's threads, which the plan's child must not wait for
     status, answer = plan(f"{tmp_path / 'wide.py'}:routed", gpu="3")
     memory = answer["memory"]
     assert (status, answer["fit"], answer["lower_bound"]) == (1, "not known", False)
