@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -275,7 +277,9 @@ def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
         raise UsageError(
             f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is no file"
         )
-    sys.path.insert(0, str(path.resolve().parent))
+    directory = path.resolve().parent
+    sys.path.insert(0, str(directory))
+    _forget_others(directory)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"--model {name}: {path.name} is no Python file")
@@ -310,6 +314,18 @@ def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
     if not isinstance(given["model"], nn.Module):
         raise ConfigError(f'--model {name}: "model" is no torch.nn.Module')
     return dict(given)
+
+
+def _forget_others(directory: Path) -> None:
+    """A module beside the file is its own, as when it is started: one of the same name that lay
+    beside another script, and was loaded for that, is not."""
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    for path in directory.glob("*.py"):
+        where = getattr(sys.modules.get(path.stem), "__file__", None)
+        if where is None or Path(where).resolve() == path or path.stem in sys.stdlib_module_names:
+            continue
+        if PathFinder.find_spec(path.stem, installed) is None:
+            del sys.modules[path.stem]
 
 
 def _failed(name: str, how: str, error: Exception) -> UsageError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,8 +71,12 @@ def test_a_directory_of_transformers_is_planned_without_its_weights(tmp_path):
         plan(str(tmp_path), "--set", "training.seed=2")
 
 
-def test_the_example_for_hugging_face_reads_its_own_options(tmp_path):
-    """As it trains: the rows and tokens of its command line, not those of [training]."""
+def test_the_example_for_hugging_face_reads_its_own_options(tmp_path, monkeypatch):
+    """As it trains: the rows and tokens of its command line, not those of [training]; and with the
+    modules beside it, whatever lay beside another script."""
+    another = ModuleType("data")
+    another.__file__ = "/another/script/data.py"
+    monkeypatch.setitem(sys.modules, "data", another)
     sharded = f"{REPOSITORY}/examples/huggingface/sharded.py:planned"
     directory = str(made("llama", tmp_path / "model"))
     told = ("--", "--model", directory, "--batch", "4", "--length", "32")
