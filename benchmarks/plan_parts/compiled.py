@@ -8,15 +8,14 @@ compiled blocks uncompiled.
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from benchmarks.plan_parts.machine import measured
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp"
 WITHIN = 0.02
@@ -147,12 +146,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "plan_compiled": "what compiled blocks keep",
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": version("torch"),
-        },
+        "measured": measured(),
         "rows": rows,
     }
 

@@ -9,15 +9,15 @@ load is beside it.
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.plan_parts.machine import measured
 
 ASKED = ("--gpu", "h100-80", "--nodes", "8", "--gpus", "8", "--no-calibration")
 JOBS: dict[str, tuple[str, ...]] = {
@@ -90,12 +90,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
     rows = [{"job": name, **planned(sets)} for name, sets in jobs.items()]
     return {
         "plan_cost": "of one plan",
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": version("torch"),
-        },
+        "measured": measured(),
         "rows": rows,
     }
 

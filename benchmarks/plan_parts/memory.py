@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.plan_parts.machine import measured
 from fsdpkit.config.training import load_settings, problems
 from fsdpkit.config.training.settings import Strategy
 
@@ -134,13 +132,7 @@ def measure(quick: bool = False) -> dict[str, Any]:
                 rows.append({**about, "held_bytes": held, "planned_bytes": said})
     return {
         "plan_memory": "what four real ranks hold",
-        "measured": {
-            "date": time.strftime("%Y-%m-%d"),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-        },
+        "measured": measured("transformers"),
         "rows": rows,
         "refused": len(refused),
     }

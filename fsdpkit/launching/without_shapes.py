@@ -11,9 +11,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 _NAME = "_meta_registrations"
+
+
+class _Absent(ModuleType):
+    """In the module's place; a release of torch whose import takes something from it gets it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
 
 
 @contextmanager
@@ -26,7 +39,7 @@ def without_shapes() -> Iterator[None]:
         yield
         return
     name = f"torch.{_NAME}"
-    empty = sys.modules[name] = ModuleType(name)
+    empty = sys.modules[name] = _Absent(name)
     try:
         yield
     finally:

@@ -26,6 +26,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     print(*torch.nn.functional.embedding(torch.zeros(3, dtype=int), torch.ones(5, 4)).shape)
 """
+WANTED_WITHIN = """
+import sys
+from fsdpkit.launching.without_shapes import without_shapes
+with without_shapes():
+    import torch
+    from torch._meta_registrations import meta_index_Tensor
+import torch._meta_registrations as real
+print(real.meta_index_Tensor is meta_index_Tensor, torch._meta_registrations is real)
+"""
 LOADED_BEFORE = """
 import sys, torch
 from fsdpkit.launching.without_shapes import without_shapes
@@ -49,3 +58,7 @@ def test_an_agent_registers_no_shapes_and_leaves_no_trace_of_that() -> None:
 
 def test_a_torch_that_is_there_already_stays_as_it_is() -> None:
     assert printed(LOADED_BEFORE) == ["True"]
+
+
+def test_a_torch_that_takes_something_of_it_while_it_is_imported_gets_it() -> None:
+    assert printed(WANTED_WITHIN) == ["True", "True"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.errors import StorageError, UsageError
-from fsdpkit.publishing.replacing import put_in_place
+from fsdpkit.publishing.replacing import make_anew, present_in
 
 RECORD = ".fsdpkit-export.json"
 _LARGEST = 1_000_000  # bytes of a record that is read
@@ -59,16 +57,8 @@ def write(
         files={name: _sha256(text.encode()) for name, text in files.items()},
     )
     encoded = msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            _fill(fresh, {**files, RECORD: encoded.decode() + "\n"})
-            put_in_place(fresh, output)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be written: {error.strerror}") from error
+    contents = {name: text.encode() for name, text in files.items()}
+    make_anew(output, {**contents, RECORD: encoded + b"\n"})
     return output
 
 
@@ -76,44 +66,17 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _fill(directory: Path, files: Mapping[str, str]) -> None:
-    umask = os.umask(0)
-    os.umask(umask)
-    for name, text in sorted(files.items()):
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if text.startswith("#!"):
-            path.chmod(0o777 & ~umask)
-    directory.chmod(0o777 & ~umask)  # mkdtemp makes it its owner's alone
-
-
 def _refuse_others(output: Path, force: bool) -> None:
-    if output.is_symlink():
-        raise UsageError(f"--output {output}: is a symbolic link; name the directory itself")
     here = Path.cwd()
     if output == here or output in here.parents:
         raise UsageError(f"--output {output}: holds the directory you are in; name one below it")
-    if not output.exists():
-        return
-    if not output.is_dir():
-        raise UsageError(f"--output {output}: is no directory")
+    present, own = present_in(output), _made_before(output)
+    if strange := sorted(set(present) - set(own) - {RECORD}):
+        raise UsageError(
+            f"--output {output}: holds {strange[0]!r}, which no export put there, and it would be "
+            "lost: choose a directory that is the export's alone"
+        )
     try:
-        present = {
-            path.relative_to(output).as_posix(): path
-            for path in output.rglob("*")
-            if path.is_symlink() or not path.is_dir()
-        }
-        own = _made_before(output)
-        strange = sorted(set(present) - set(own) - {RECORD})
-        if strange:
-            raise UsageError(
-                f"--output {output}: holds {strange[0]!r}, which no export put there, and it "
-                "would be lost: choose a directory that is the export's alone"
-            )
         changed = sorted(
             name
             for name, path in present.items()
