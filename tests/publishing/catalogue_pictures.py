@@ -33,7 +33,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 DESK, PHONE = (1200, 800), (390, 780)
 SETS = ("training.model.preset=t5-v1.1-large", "training.batch_size=16")
 FORM = "generator.html#" + urlencode(
-    {"job": "t5", "account": "hrc0042", "work-dir": "/work/hrc0042/t5", "sets": "\n".join(SETS)}
+    {"job": "t5", "account": "hrc0042", "work-dir": "/scratch/hrc0042/t5", "sets": "\n".join(SETS)}
 )
 VIEWS: dict[str, tuple[str, tuple[int, int]]] = {
     "form": (FORM, DESK),

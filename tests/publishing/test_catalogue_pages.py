@@ -240,7 +240,7 @@ def test_the_keyboard_alone_leads_to_a_copied_script(form: Shown) -> None:
     go_to("account")
     page.keyboard.type("hrc0042")
     go_to("work-dir")
-    page.keyboard.type("/work/hrc0042")
+    page.keyboard.type("/scratch/hrc0042")
     settle(page)
     go_to("copy-script")
     page.keyboard.press("Enter")
@@ -249,7 +249,7 @@ def test_the_keyboard_alone_leads_to_a_copied_script(form: Shown) -> None:
     copied = page.evaluate("() => navigator.clipboard.readText()")
     assert copied == page.locator("#script").evaluate("(script) => script.textContent")
     assert "#SBATCH --nodes=2\n" in copied
-    assert "#SBATCH --chdir=/work/hrc0042\n" in copied
+    assert "#SBATCH --chdir=/scratch/hrc0042\n" in copied
     assert reached[0] == "Skip to the content"
     assert reached.index("cluster") < reached.index("job") < reached.index("nodes")
 
