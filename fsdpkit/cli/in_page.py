@@ -186,11 +186,12 @@ def _known(words: list[str], files: Files) -> Known:
     """Raises FsdpkitError."""
     from fsdpkit.cli.submit import command
     from fsdpkit.scheduling import submission
+    from fsdpkit.scheduling.job_checks import training_of
 
     with command.make_context("submit", list(words)) as read:
         said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
         plan, _ = submission.plan(submission.Request(args=read.obj, **said))
-    training = submission.training_of(plan.job, plan.work_dir)
+    training = training_of(plan.job, plan.work_dir)
     if training is None or training.model.pretrained or training.model.config:
         return Known()
     node = plan.placement.node_type

@@ -255,7 +255,7 @@ def asked(
     from fsdpkit.errors import ConfigError
     from fsdpkit.planning.asked import Asked
     from fsdpkit.planning.cards import card_named, card_of
-    from fsdpkit.scheduling.submission import training_of
+    from fsdpkit.scheduling.job_checks import training_of
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**{**options, "sets": (*options.get("sets", ()), *extra)})

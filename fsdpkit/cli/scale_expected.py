@@ -33,8 +33,8 @@ def _of_size(mode: Mode, plan: Plan, by: By) -> Expected:
     from msgspec.structs import replace
 
     from fsdpkit.errors import FsdpkitError
+    from fsdpkit.scheduling.job_checks import training_of
     from fsdpkit.scheduling.prediction import prediction_of
-    from fsdpkit.scheduling.submission import training_of
     from fsdpkit.sweeps.scaling_expected import Expected
 
     resources = plan.job.spec.resources

@@ -32,6 +32,7 @@ from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.elsewhere import refuse_from_here
+from fsdpkit.scheduling.job_checks import check_array, training_of
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
@@ -40,13 +41,7 @@ from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
-from fsdpkit.scheduling.submission import (
-    call_scheduler,
-    check_array,
-    fit,
-    training_of,
-    write_job,
-)
+from fsdpkit.scheduling.submission import call_scheduler, fit, write_job
 from fsdpkit.scheduling.wanted import Wanted
 
 _SETTLE_S = 10.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,37 +18,40 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.array_tasks import check_own
-from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
 from fsdpkit.config.placement import Placement, place
-from fsdpkit.config.profile import NodeType
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
-from fsdpkit.config.training import TrainingSettings, problems
-from fsdpkit.config.training.footprint import GIB, memory_problem
 from fsdpkit.config.trust import items_of, refuse_strangers
-from fsdpkit.errors import ConfigError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.predicted import save_predicted
 from fsdpkit.runs.record import RunRecord, now_s, save
-from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.elsewhere import not_from_here, refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
+from fsdpkit.scheduling.job_checks import (
+    check_array,
+    check_environment,
+    check_on,
+    check_planned,
+    check_start,
+    check_training,
+    look_at_files,
+    training_of,
+)
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.prediction import prediction_of
-from fsdpkit.scheduling.room import check_needed, refuse_without_room, room_for
-from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir, what_to_know_of
+from fsdpkit.scheduling.room import refuse_without_room
+from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir
 from fsdpkit.scheduling.wanted import Wanted
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
-    from fsdpkit.planning.remembered import Remembered
     from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.slurm import SlurmClient
@@ -106,7 +108,7 @@ def _plan(request: Request) -> tuple[Plan, str]:
     after = None
     if request.after is None:
         if stood_in() is None:
-            _check_start(job, work_dir)
+            check_start(job, work_dir)
     else:
         from fsdpkit.scheduling.run import Run
 
@@ -154,19 +156,19 @@ def fit(
     Raises UsageError or ConfigError for what cannot run there.
     """
     resources, profile = job.spec.resources, site.profile
-    _check_training(job, work_dir)
+    check_training(job, work_dir)
     check_path(runs)
     here = stood_in() is None
     if here:
-        _check_environment(job)
+        check_environment(job)
     placement = place(resources, site)
     if profile.kind == "local":
         check_nodes(resources)
-    warnings = [*placement.warnings, *_check_on(job, placement.node_type, work_dir)]
+    warnings = [*placement.warnings, *check_on(job, placement.node_type, work_dir)]
     avoided: tuple[tuple[str, str], ...] = ()
     if here:
         warnings += not_from_here(job, site, placement.node_type, work_dir)
-        warnings += _look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
+        warnings += look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
         if profile.kind == "local":
             from fsdpkit.scheduling.local.client import check_fits
 
@@ -180,223 +182,6 @@ def fit(
             "there: fsdpkit resume RUN --chained queues the run's next job behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
-
-
-def _check_environment(job: LoadedJob) -> None:
-    """What the shell and its Python must have. Raises ConfigError."""
-    _check_passed(job)
-    _check_torch(job)
-    if job.spec.launch.warm == "on":
-        _check_forking(job)
-
-
-def _look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:
-    """What to know of the files that the job reads and writes. Raises ConfigError."""
-    room = room_for(job, runs, training_of(job, work_dir))
-    return [
-        *what_to_know_of(runs),
-        *([room.note] if room.note else []),
-        *check_needed(job, work_dir, elsewhere=elsewhere),
-    ]
-
-
-def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
-    """What `fit` refuses of a job's settings, for one of many that differ in nothing else, on nodes
-    that are chosen already. Raises ConfigError."""
-    _check_training(job, work_dir)
-    _check_on(job, node, work_dir)
-    check_planned(job, node, work_dir)
-    if stood_in() is None:
-        _check_start(job, work_dir)
-        if job.spec.launch.warm == "on":
-            _check_forking(job)
-
-
-def _check_training(job: LoadedJob, work_dir: Path) -> None:
-    """Refuse settings of the trainer that contradict one another, or their files. Raises
-    ConfigError."""
-    training, resources = job.spec.training, job.spec.resources
-    if training is msgspec.UNSET:
-        return
-    wrong = problems(training, resources.ranks, resources.gpus)
-    if not wrong and training.names_files and stood_in() is None:
-        from fsdpkit.data.inputs import input_problems
-
-        wrong = input_problems(training, resources.ranks, work_dir)
-    if wrong:
-        raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
-
-
-def _check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
-    """What to know of the settings on such nodes. Raises ConfigError for what those cannot do."""
-    notes = _check_types(job, node)
-    _check_gpu_memory(job, node, work_dir)
-    return notes
-
-
-def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
-    """Raises UsageError for arguments that stand for an array task where there is none, unless
-    `array` is some `chosen` ones of an array's tasks."""
-    if array is None and any("{array_task}" in word for word in job.spec.args):
-        raise UsageError(
-            f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
-            "and this is no array: add --array, such as --array 0-15"
-        )
-    tasks = set() if array is None else {*parse_array(array)[0]}
-    if not chosen and (stray := sorted(job.array_args.keys() - tasks)):
-        raise UsageError(
-            f"job {job.spec.name}: array_args.{stray[0]}: the array has no task {stray[0]}: "
-            f"{array or 'add --array, such as --array 0-15'}"
-        )
-    if not chosen and (stray := sorted(job.array_settings.keys() - tasks)):
-        raise UsageError(
-            f"job {job.spec.name}: array_settings.{stray[0]}: the array has no task {stray[0]}: "
-            f"{array or 'add --array, such as --array 0-15'}"
-        )
-    check_own(job)
-
-
-def _check_start(job: LoadedJob, work_dir: Path) -> None:
-    """Raise for a training.checkpoint.start that is nothing to begin from; a directory may yet get
-    its first checkpoint."""
-    if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
-        return
-    if not (path := work_dir / start).is_dir():
-        starting_point(path)
-
-
-def _check_passed(job: LoadedJob) -> None:
-    """sbatch hands its environment on, so it must be set here. Raises ConfigError."""
-    missing = [name for name in job.spec.environment.passed if not os.environ.get(name)]
-    if missing:
-        raise ConfigError(
-            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so there "
-            "is nothing to hand on; export it where you submit"
-        )
-
-
-def _check_torch(job: LoadedJob) -> None:
-    """Refuse a torch that nodes would refuse, if the job uses this environment.
-
-    Raises ConfigError.
-    """
-    from fsdpkit.launching.torch_release import installed_torch, too_old
-
-    environment = job.spec.environment
-    if environment.conda or environment.venv or environment.container or environment.modules:
-        return
-    if (version := installed_torch()) and (problem := too_old(version)):
-        raise ConfigError(problem)
-
-
-def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
-    """What to know of the types that GPUs of a known capability compute in. Raises ConfigError for
-    one that they do not have."""
-    if job.spec.training is msgspec.UNSET or node.compute_capability is None:
-        return []
-    param, capability = job.spec.training.precision.param, parse_capability(node.compute_capability)
-    if problem := type_problem(param, capability, node.gpu):
-        raise ConfigError(f"job {job.spec.name}: {problem}")
-    note = type_note(param, capability, node.gpu)
-    return [note] if note else []
-
-
-def training_of(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
-    """The trainer's settings with whole paths of what describes the model; None without any."""
-    training = job.spec.training
-    if training is msgspec.UNSET:
-        return None
-    model = training.model
-    if directory := model.pretrained:
-        model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
-    elif file := model.config:
-        model = msgspec.structs.replace(model, config=str(work_dir / file))
-    return msgspec.structs.replace(training, model=model)
-
-
-def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
-    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
-    training, resources = computed_on(job, node, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None:
-        return
-    problem = memory_problem(
-        training,
-        resources.ranks,
-        resources.gpus,
-        node.gpu,
-        node.gpu_memory_gb,
-    )
-    if problem:
-        raise ConfigError(f"job {job.spec.name}: {problem}")
-
-
-def computed_on(job: LoadedJob, node: NodeType, work_dir: Path) -> TrainingSettings | None:
-    """The trainer's settings with the type that such GPUs compute in; None where how large the
-    model is is not known here."""
-    training = training_of(job, work_dir)
-    if training is None or node.gpu_memory_gb is None:
-        return None
-    if (training.model.pretrained or training.model.config) and stood_in() is not None:
-        return None  # how large it is says a file
-    capability = node.compute_capability and parse_capability(node.compute_capability)
-    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
-    precision = msgspec.structs.replace(training.precision, param=param)
-    return msgspec.structs.replace(training, precision=precision)
-
-
-def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
-    """What to know of the plan that `fsdpkit plan` made of this very job on such GPUs; None if it
-    fits, or none was made. Raises ConfigError for a job that by its plan does not fit."""
-    from fsdpkit.planning.remembered import NARROW
-
-    found = _recalled(job, node, work_dir)
-    if found is None or (found.fit == "fits" and found.total < NARROW * found.usable):
-        return None
-    day = time.strftime("%Y-%m-%d", time.localtime(found.made_s))
-    sizes = f"{found.total / GIB:.1f} GiB of {found.usable / GIB:.1f} GiB on {found.card}"
-    if does_not_fit(job, node, work_dir):
-        would = " ".join(f"--set {each}" for each in found.would_fit)
-        raise ConfigError(
-            f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
-            f"computed): {sizes}.\n"
-            + (f"What would fit: {would}. " if would else "")
-            + "To submit it all the same: --no-plan"
-        )
-    return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
-
-
-def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
-    """The plan by which a submission of this very job would be refused, if there is one."""
-    training, found = training_of(job, work_dir), _recalled(job, node, work_dir)
-    if found is None or training is None or training.micro_batch == "auto":
-        return None
-    return found if found.fit == "does not fit" else None
-
-
-def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
-    training, resources = training_of(job, work_dir), job.spec.resources
-    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
-        return None
-    from fsdpkit.planning.cards import card_of
-    from fsdpkit.planning.remembered import name_of, recall
-
-    card = card_of(node, "")
-    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
-
-
-def _check_forking(job: LoadedJob) -> None:
-    """Refuse what the nodes would refuse. Raises ConfigError."""
-    from fsdpkit.launching.preloading import preload_of
-    from fsdpkit.launching.program import ColdStartError, Program
-
-    try:
-        program = Program.parse([sys.executable, "-u", str(job.entry)])
-        preload_of(program, elsewhere=True)
-    except ColdStartError as error:
-        raise ConfigError(
-            f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
-            '"auto" they are started anew'
-        ) from error
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:

@@ -18,7 +18,7 @@ from fsdpkit.config.placement import place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.training.footprint import GIB, least_gpu_bytes, parameter_count
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.scheduling.submission import check_settings, computed_on, does_not_fit
+from fsdpkit.scheduling.job_checks import check_settings, computed_on, does_not_fit
 from fsdpkit.sweeps.space import Settings, told
 
 _MOST_DOUBLINGS = 6

@@ -13,8 +13,9 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
 from fsdpkit.runs.predicted import Predicted, Span
+from fsdpkit.scheduling.job_checks import check_settings, training_of
 from fsdpkit.scheduling.prediction import prediction_of
-from fsdpkit.scheduling.submission import Request, check_settings, plan, training_of
+from fsdpkit.scheduling.submission import Request, plan
 
 GIB = 2**30
 ASKED = {"cluster": "osc-ascend", "account": "PAS1234", "nodes": 1, "gpus": 4}

@@ -33,7 +33,7 @@ from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
 from fsdpkit.publishing.catalogue.writing import write
 from fsdpkit.runs.predicted import Predicted, Span
-from fsdpkit.scheduling.submission import training_of
+from fsdpkit.scheduling.job_checks import training_of
 from tests.publishing.made_centre import HOSTILE, make_centre
 from tests.publishing.shown_centre import shown_centre
 

@@ -17,7 +17,8 @@ from fsdpkit.config.training.footprint import GIB, least_gpu_bytes, parameter_co
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.remembered import Remembered, name_of, remember
-from fsdpkit.scheduling.submission import Request, plan, training_of
+from fsdpkit.scheduling.job_checks import training_of
+from fsdpkit.scheduling.submission import Request, plan
 from fsdpkit.sweeps.file import load_file
 from fsdpkit.sweeps.starting import Asked, Prepared, prepare
 from tests.sweeps.trials import as_toml

@@ -16,7 +16,7 @@ from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.forecast import By, forecast
 from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.runs.predicted import Predicted, Span
-from fsdpkit.scheduling.submission import training_of
+from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps.scaling_expected import Expected, where_it_would_stop, with_efficiency
 from fsdpkit.sweeps.scaling_study import Asked, prepare
 from tests.conftest import Completed, answer_of

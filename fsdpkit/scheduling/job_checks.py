@@ -1,0 +1,242 @@
+"""What a submission refuses of a job, or has to say of it, before anything is made.
+
+Its settings, its files, the environment that it takes along, and what its GPUs can hold.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fsdpkit.config.array_tasks import check_own
+from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
+from fsdpkit.config.job import LoadedJob, parse_array
+from fsdpkit.config.profile import NodeType
+from fsdpkit.config.surroundings import stood_in
+from fsdpkit.config.training import TrainingSettings, problems
+from fsdpkit.config.training.footprint import GIB, memory_problem
+from fsdpkit.errors import ConfigError, UsageError
+from fsdpkit.runs.starting_points import starting_point
+from fsdpkit.scheduling.room import check_needed, room_for
+from fsdpkit.scheduling.run_dir import what_to_know_of
+
+if TYPE_CHECKING:
+    from fsdpkit.planning.remembered import Remembered
+
+
+def check_environment(job: LoadedJob) -> None:
+    """What the shell and its Python must have. Raises ConfigError."""
+    _check_passed(job)
+    _check_torch(job)
+    if job.spec.launch.warm == "on":
+        _check_forking(job)
+
+
+def look_at_files(job: LoadedJob, runs: Path, work_dir: Path, *, elsewhere: bool) -> list[str]:
+    """What to know of the files that the job reads and writes. Raises ConfigError."""
+    room = room_for(job, runs, training_of(job, work_dir))
+    return [
+        *what_to_know_of(runs),
+        *([room.note] if room.note else []),
+        *check_needed(job, work_dir, elsewhere=elsewhere),
+    ]
+
+
+def check_settings(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
+    """What `fit` refuses of a job's settings, for one of many that differ in nothing else, on nodes
+    that are chosen already. Raises ConfigError."""
+    check_training(job, work_dir)
+    check_on(job, node, work_dir)
+    check_planned(job, node, work_dir)
+    if stood_in() is None:
+        check_start(job, work_dir)
+        if job.spec.launch.warm == "on":
+            _check_forking(job)
+
+
+def check_training(job: LoadedJob, work_dir: Path) -> None:
+    """Refuse settings of the trainer that contradict one another, or their files. Raises
+    ConfigError."""
+    training, resources = job.spec.training, job.spec.resources
+    if training is msgspec.UNSET:
+        return
+    wrong = problems(training, resources.ranks, resources.gpus)
+    if not wrong and training.names_files and stood_in() is None:
+        from fsdpkit.data.inputs import input_problems
+
+        wrong = input_problems(training, resources.ranks, work_dir)
+    if wrong:
+        raise ConfigError("\n".join(f"job {job.spec.name}: {text}" for text in wrong))
+
+
+def check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
+    """What to know of the settings on such nodes. Raises ConfigError for what those cannot do."""
+    notes = _check_types(job, node)
+    _check_gpu_memory(job, node, work_dir)
+    return notes
+
+
+def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
+    """Raises UsageError for arguments that stand for an array task where there is none, unless
+    `array` is some `chosen` ones of an array's tasks."""
+    if array is None and any("{array_task}" in word for word in job.spec.args):
+        raise UsageError(
+            f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
+            "and this is no array: add --array, such as --array 0-15"
+        )
+    tasks = set() if array is None else {*parse_array(array)[0]}
+    for key in ("array_args", "array_settings"):
+        if not chosen and (stray := sorted(getattr(job, key).keys() - tasks)):
+            raise UsageError(
+                f"job {job.spec.name}: {key}.{stray[0]}: the array has no task {stray[0]}: "
+                f"{array or 'add --array, such as --array 0-15'}"
+            )
+    check_own(job)
+
+
+def check_start(job: LoadedJob, work_dir: Path) -> None:
+    """Raise for a training.checkpoint.start that is nothing to begin from; a directory may yet get
+    its first checkpoint."""
+    if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
+        return
+    if not (path := work_dir / start).is_dir():
+        starting_point(path)
+
+
+def _check_passed(job: LoadedJob) -> None:
+    """sbatch hands its environment on, so it must be set here. Raises ConfigError."""
+    missing = [name for name in job.spec.environment.passed if not os.environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so there "
+            "is nothing to hand on; export it where you submit"
+        )
+
+
+def _check_torch(job: LoadedJob) -> None:
+    """Refuse a torch that nodes would refuse, if the job uses this environment.
+
+    Raises ConfigError.
+    """
+    from fsdpkit.launching.torch_release import installed_torch, too_old
+
+    environment = job.spec.environment
+    if environment.conda or environment.venv or environment.container or environment.modules:
+        return
+    if (version := installed_torch()) and (problem := too_old(version)):
+        raise ConfigError(problem)
+
+
+def _check_types(job: LoadedJob, node: NodeType) -> list[str]:
+    """What to know of the types that GPUs of a known capability compute in. Raises ConfigError for
+    one that they do not have."""
+    if job.spec.training is msgspec.UNSET or node.compute_capability is None:
+        return []
+    param, capability = job.spec.training.precision.param, parse_capability(node.compute_capability)
+    if problem := type_problem(param, capability, node.gpu):
+        raise ConfigError(f"job {job.spec.name}: {problem}")
+    note = type_note(param, capability, node.gpu)
+    return [note] if note else []
+
+
+def training_of(job: LoadedJob, work_dir: Path) -> TrainingSettings | None:
+    """The trainer's settings with whole paths of what describes the model; None without any."""
+    training = job.spec.training
+    if training is msgspec.UNSET:
+        return None
+    model = training.model
+    if directory := model.pretrained:
+        model = msgspec.structs.replace(model, pretrained=str(work_dir / directory))
+    elif file := model.config:
+        model = msgspec.structs.replace(model, config=str(work_dir / file))
+    return msgspec.structs.replace(training, model=model)
+
+
+def _check_gpu_memory(job: LoadedJob, node: NodeType, work_dir: Path) -> None:
+    """Refuse a T5 that GPUs of a known size cannot hold. Raises ConfigError."""
+    training, resources = computed_on(job, node, work_dir), job.spec.resources
+    if training is None or node.gpu_memory_gb is None:
+        return
+    problem = memory_problem(
+        training,
+        resources.ranks,
+        resources.gpus,
+        node.gpu,
+        node.gpu_memory_gb,
+    )
+    if problem:
+        raise ConfigError(f"job {job.spec.name}: {problem}")
+
+
+def computed_on(job: LoadedJob, node: NodeType, work_dir: Path) -> TrainingSettings | None:
+    """The trainer's settings with the type that such GPUs compute in; None where how large the
+    model is is not known here."""
+    training = training_of(job, work_dir)
+    if training is None or node.gpu_memory_gb is None:
+        return None
+    if (training.model.pretrained or training.model.config) and stood_in() is not None:
+        return None  # how large it is says a file
+    capability = node.compute_capability and parse_capability(node.compute_capability)
+    param = compute_type(training.precision.param, on_gpu=True, capability=capability or None)
+    precision = msgspec.structs.replace(training.precision, param=param)
+    return msgspec.structs.replace(training, precision=precision)
+
+
+def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
+    """What to know of the plan that `fsdpkit plan` made of this very job on such GPUs; None if it
+    fits, or none was made. Raises ConfigError for a job that by its plan does not fit."""
+    from fsdpkit.planning.remembered import NARROW
+
+    found = _recalled(job, node, work_dir)
+    if found is None or (found.fit == "fits" and found.total < NARROW * found.usable):
+        return None
+    day = time.strftime("%Y-%m-%d", time.localtime(found.made_s))
+    sizes = f"{found.total / GIB:.1f} GiB of {found.usable / GIB:.1f} GiB on {found.card}"
+    if does_not_fit(job, node, work_dir):
+        would = " ".join(f"--set {each}" for each in found.would_fit)
+        raise ConfigError(
+            f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
+            f"computed): {sizes}.\n"
+            + (f"What would fit: {would}. " if would else "")
+            + "To submit it all the same: --no-plan"
+        )
+    return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
+
+
+def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
+    """The plan by which a submission of this very job would be refused, if there is one."""
+    training, found = training_of(job, work_dir), _recalled(job, node, work_dir)
+    if found is None or training is None or training.micro_batch == "auto":
+        return None
+    return found if found.fit == "does not fit" else None
+
+
+def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
+    training, resources = training_of(job, work_dir), job.spec.resources
+    if training is None or node.gpu_memory_gb is None or stood_in() is not None:
+        return None
+    from fsdpkit.planning.cards import card_of
+    from fsdpkit.planning.remembered import name_of, recall
+
+    card = card_of(node, "")
+    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
+
+
+def _check_forking(job: LoadedJob) -> None:
+    """Refuse what the nodes would refuse. Raises ConfigError."""
+    from fsdpkit.launching.preloading import preload_of
+    from fsdpkit.launching.program import ColdStartError, Program
+
+    try:
+        program = Program.parse([sys.executable, "-u", str(job.entry)])
+        preload_of(program, elsewhere=True)
+    except ColdStartError as error:
+        raise ConfigError(
+            f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
+            '"auto" they are started anew'
+        ) from error
