@@ -101,8 +101,8 @@ class _Laid:
     def lay(self, key: object, files: Mapping[Path, bytes], directories: Sequence[Path]) -> None:
         for path, content in files.items():
             self._directory(path.parent)
+            self.files[path] = content  # before it is there: a write that fails leaves half of it
             path.write_bytes(content)
-            self.files[path] = content
         for path in directories:
             self._directory(path)
         self.key = key
@@ -115,9 +115,10 @@ class _Laid:
                 path.write_bytes(beneath[path])
             else:
                 path.unlink(missing_ok=True)
-        for path in reversed(self._made):
-            path.rmdir()
-        self.files, self._made = {}, []
+        self.files = {}
+        while self._made:
+            self._made[-1].rmdir()
+            self._made.pop()
 
     def _directory(self, path: Path) -> None:
         if path.is_dir():

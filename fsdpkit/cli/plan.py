@@ -171,6 +171,11 @@ def command(
         raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(nodes) > 1 and not tune:
         raise UsageError("--nodes: several numbers are for --tune")
+    if args and model is None:
+        raise UsageError(
+            "words behind -- are for the script that --model names; settings of the trainer: "
+            "--set KEY=VALUE"
+        )
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> Asked:

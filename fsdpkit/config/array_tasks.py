@@ -106,6 +106,8 @@ def text(value: Scalar) -> str:
 
 def check_own(job: LoadedJob) -> None:
     """Refuse what single tasks cannot have. Raises UsageError, or ConfigError for a wrong value."""
+    of_tasks = ("array_args", "array_settings")
+    shared = {key: value for key, value in job.layered.values.items() if key not in of_tasks}
     for task, tables in job.array_settings.items():
         where = f"job {job.spec.name}: array_settings.{task}"
         for key in _leaves(tables, ""):
@@ -115,7 +117,7 @@ def check_own(job: LoadedJob) -> None:
             if why is not None:
                 raise UsageError(f"{where}.{key}: {why}")
         merged = Layered()
-        merged.overlay(job.layered.values, job.layered.source("array_settings"))
+        merged.overlay(shared, job.layered.source("array_settings"))
         merged.overlay(tables, f"array_settings.{task}")
         refuse_secrets(merged, where)
         build(JobSpec, merged, where)

@@ -175,3 +175,5 @@ def _answer(asked: Asked, directory: str, trust: Trust, dump: str) -> Taped | Ex
     except (FsdpkitError, ImportError) as error:
         error.__cause__ = None  # neither goes through a pipe
         return error.with_traceback(None)
+    except (Exception, SystemExit) as error:
+        return FsdpkitError(f"the step could not be followed: {type(error).__name__}: {error}")

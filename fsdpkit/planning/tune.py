@@ -116,7 +116,7 @@ def tune(
     work = work_of(best.settings, best.nodes, gpus)
     return Tuned(
         fits=fits,
-        sets=sets_of(best, base),
+        sets=sets_of(best, base, keys),
         nodes=best.nodes,
         speed=predict(work, calibration, goal, beside),
         memory_bytes=memory.known_bytes(best),
@@ -180,7 +180,7 @@ class _Search:
         return None, put_off
 
     def _rank(self, one: Candidate, cost: float | None = None) -> float:
-        changes = [each for each in sets_of(one, self.base) if not each.startswith(f"{BATCH}=")]
+        changes = sets_of(one, self.base, self.keys - {BATCH})
         return (self.cost(one) if cost is None else cost) * (1 + _WORTH * len(changes))
 
     def cost(self, one: Candidate) -> float:

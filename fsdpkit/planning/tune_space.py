@@ -150,18 +150,27 @@ def takes_no_less(one: Candidate, other: Candidate) -> bool:
     if one.values[RESHARD] != other.values[RESHARD] and one.values[RESHARD] is None:
         return False
     return all(
-        order.index(one.values[key]) >= order.index(other.values[key])
+        _hungry(key, one) >= _hungry(key, other)
+        if {one.values[key], other.values[key]} <= {*order}
+        else one.values[key] == other.values[key]
         for key, order in _HUNGRIER.items()
     )
 
 
 def hunger(one: Candidate) -> int:
     """A rank among candidates that are compared by `takes_no_less`: the hungrier, the higher."""
-    return one.micro + sum(order.index(one.values[key]) for key, order in _HUNGRIER.items())
+    return one.micro + sum(_hungry(key, one) for key in _HUNGRIER)
 
 
-def sets_of(candidate: Candidate, base: TrainingSettings) -> tuple[str, ...]:
-    """`--set` values that make a job's settings the candidate's: what differs from `base`."""
+def _hungry(key: str, one: Candidate) -> int:
+    """Where its value stands in the order; what the job alone can have stands in none."""
+    order, value = _HUNGRIER[key], one.values[key]
+    return order.index(value) if value in order else 0
+
+
+def sets_of(candidate: Candidate, base: TrainingSettings, keys: Set[str]) -> tuple[str, ...]:
+    """`--set` values that make a job's settings the candidate's: what differs from `base`, of the
+    keys that may be chosen."""
     given = {key: _get(base, key) for key in candidate.values}
     # A dimension left out of a batch is the whole batch.
     if given[MICRO] is None:
@@ -169,7 +178,7 @@ def sets_of(candidate: Candidate, base: TrainingSettings) -> tuple[str, ...]:
     return tuple(
         f"{key}={_toml(value)}"
         for key, value in candidate.values.items()
-        if value != given[key] and value is not None
+        if key in keys and value != given[key] and value is not None
     )
 
 

@@ -178,6 +178,7 @@ def test_a_lower_bound_that_does_not_fit_does_not_fit():
         (f"{MODELS}:none", "has no function none"),
         (f"{MODELS}:misspelt", "los: not among model"),
         (f"{MODELS}:no_loss", 'return a "loss"'),
+        (f"{MODELS}:wordy", r"could not be followed: ValueError: invalid literal"),
         (f"{MODELS}:broken", r"fails: ValueError: no such file at .*models\.py:\d+"),
         ("nowhere.py:f", "is no file"),
         ("nowhere", "expected FILE.py:FUNCTION"),
@@ -186,3 +187,13 @@ def test_a_lower_bound_that_does_not_fit_does_not_fit():
 def test_what_gives_no_model_is_refused(model, reason):
     with pytest.raises(FsdpkitError, match=reason):
         plan(model)
+
+
+def test_words_for_a_script_are_for_one_that_is_named():
+    with pytest.raises(UsageError, match="settings of the trainer: --set"):
+        CliRunner().invoke(
+            command,
+            ["--gpu", "48", "--", "--set", "training.batch_size=4096"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )

@@ -22,7 +22,15 @@ from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.speed_words import tuned_lines
 from fsdpkit.planning.tune import tune
-from fsdpkit.planning.tune_space import MICRO, candidates, nodes_that_fit, sets_of, takes_no_less
+from fsdpkit.planning.tune_space import (
+    ALL,
+    MICRO,
+    candidates,
+    hunger,
+    nodes_that_fit,
+    sets_of,
+    takes_no_less,
+)
 
 GIB = 2**30
 H100 = uncalibrated(machine_for("h100", 200))
@@ -80,9 +88,9 @@ def test_no_candidate_that_fits_is_faster_than_the_answer(room_gib):
     fitting = [p for p in points if needs(p.settings, 2, 2) <= room_gib * GIB]
     assert found.fits
     assert found.memory_bytes <= room_gib * GIB
-    chosen = next(p for p in points if sets_of(p, base) == found.sets)
+    chosen = next(p for p in points if sets_of(p, base, ALL) == found.sets)
     # A change has to be worth one per cent.
-    best = min(step_s(p.settings, 2) * (1 + 0.01 * len(sets_of(p, base))) for p in fitting)
+    best = min(step_s(p.settings, 2) * (1 + 0.01 * len(sets_of(p, base, ALL))) for p in fitting)
     mine = step_s(chosen.settings, 2) * (1 + 0.01 * len(found.sets))
     assert mine <= best * (1 + 1e-9)
     assert memory.asked == found.asked
@@ -183,6 +191,20 @@ def test_what_needs_no_less_than_a_misfit_is_known_not_to_fit():
             # footprint.py counts what offload keeps on the GPU and not what passes through.
             other.settings.sharding.cpu_offload
         )
+
+
+def test_what_only_the_job_can_have_is_compared_with_nothing_else():
+    """`offload` stands in no order of memory, and what may not be chosen is not advised."""
+    keys = {"training.micro_batch"}
+    base = job(batch=4, activation_checkpointing="offload")
+    points = list(candidates(base, [2], 2, 2, keys))
+    assert {p.settings.sharding.activation_checkpointing for p in points} == {"offload"}
+    larger, smaller = (max(points, key=hunger), min(points, key=hunger))
+    assert takes_no_less(larger, smaller)
+    (without, *_) = candidates(job(batch=4), [2], 2, 2, keys)
+    assert not takes_no_less(larger, without)
+    assert {each.partition("=")[0] for p in points for each in sets_of(p, base, keys)} == keys
+    assert sets_of(points[0], base, frozenset()) == ()
 
 
 def test_settings_that_a_set_cannot_take_back_stay():

@@ -12,7 +12,8 @@ from markupsafe import escape
 
 from fsdpkit.cli import in_page
 from fsdpkit.config.surroundings import of_this_process
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, UsageError
+from fsdpkit.publishing.catalogue import plans
 from fsdpkit.publishing.catalogue.build import _folders
 from fsdpkit.publishing.catalogue.plans import read_plans
 from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
@@ -168,3 +169,17 @@ def test_only_plans_are_carried(tmp_path: Path, catalogue: Catalogue) -> None:
     assert dict(read_plans(tmp_path).files) == {name: plan}
     with pytest.raises(NotFoundError, match="--plans"):
         read_plans(tmp_path / "nowhere")
+
+
+def test_plans_that_nobody_could_find_are_not_carried_silently(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, plan),) = catalogue.plans.files.items()
+    for number in range(3):
+        (tmp_path / f"{number:064x}.json").write_bytes(plan)
+    monkeypatch.setattr(plans, "MOST_PLANS", 2)
+    with pytest.raises(UsageError, match="more than 2 plans"):
+        read_plans(tmp_path)
+    monkeypatch.setattr(plans, "installed_torch", lambda: None)
+    with pytest.raises(NotFoundError, match="this environment has none"):
+        read_plans(tmp_path)

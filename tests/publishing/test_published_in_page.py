@@ -64,6 +64,26 @@ def test_history_and_lock_do_not_travel(page: Centre) -> None:
     assert tops == {"index", "template"}
 
 
+def test_a_question_whose_files_found_no_room_harms_none_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    asked = in_page.Asked([], replace(of_this_process(), work_dir=str(work)), [], {})
+    files, full = in_page.Files({}), Path.write_bytes
+
+    def half(path: Path, content: bytes) -> int:
+        full(path, content[:1])
+        raise OSError(28, "No space left on device")
+
+    more = msgspec.structs.replace(asked, files={str(work / "deep" / "a.py"): "a"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match="No space left"):
+            files.lay(more)
+    files.lay(asked)
+    assert [*work.iterdir()] == []
+
+
 def test_what_was_laid_for_one_question_is_not_there_for_the_next(tmp_path: Path) -> None:
     """But what the catalogue has lies there again, where the person's own file was put over it."""
     here, place = of_this_process(), tmp_path / "centre"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.errors import NotFoundError
+from fsdpkit.errors import NotFoundError, UsageError
 from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.remembered import Remembered
 from fsdpkit.publishing.catalogue.reading_files import content_of_file
@@ -35,20 +35,29 @@ NO_PLANS = Plans()
 
 
 def read_plans(directory: Path) -> Plans:
-    """Those in a directory; what is no plan is left out. Raises NotFoundError."""
+    """Those in a directory; what is no plan is left out. Raises NotFoundError, UsageError."""
     if not directory.is_dir():
         raise NotFoundError(
             f"--plans {directory}: is not a directory; fsdpkit plan keeps its answers in "
             "~/.cache/fsdpkit/plans"
         )
+    torch = installed_torch()
+    if torch is None:
+        raise NotFoundError(
+            f"--plans {directory}: a plan is of one torch, and this environment has none: build "
+            "the pages in the one that planned"
+        )
     found: dict[str, bytes] = {}
     for path in sorted(directory.iterdir()):
-        if not _NAME.fullmatch(path.name) or len(found) == MOST_PLANS:
-            continue
-        content = content_of_file(path)
+        content = content_of_file(path) if _NAME.fullmatch(path.name) else None
         if content is not None and _is_plan(content):
             found[path.stem] = content
-    return Plans(found, installed_torch() or "")
+        if len(found) > MOST_PLANS:
+            raise UsageError(
+                f"--plans {directory}: has more than {MOST_PLANS} plans: name a directory with "
+                "those that the pages are to show"
+            )
+    return Plans(found, torch)
 
 
 def _is_plan(content: bytes) -> bool:

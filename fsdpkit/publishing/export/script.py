@@ -21,7 +21,7 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.errors import ConfigError, RenderError
 from fsdpkit.publishing.export import checks
-from fsdpkit.publishing.export.bash_quotes import in_single_quotes
+from fsdpkit.publishing.export.bash_quotes import unexpanded
 from fsdpkit.publishing.export.fields import (
     ARGUMENTS,
     DIRECTORY,
@@ -366,9 +366,12 @@ def _own_directives(head: str, known: Collection[str]) -> Options:
 
 
 def _refuse_quoted(body: str) -> None:
-    """A number that a template prints in single quotes would not be expanded there."""
-    for at in in_single_quotes(body):
+    """A value that a template prints where bash expands nothing would stay a variable's name."""
+    for at in unexpanded(body):
         if body.startswith("${FSDPKIT_FORM_", at):
             number = body.count("\n", 0, at) + 1
             line = body.split("\n")[number - 1].strip()
-            raise RenderError(f"a value stands in single quotes: {line[:80]}")
+            raise RenderError(
+                "a value stands in single quotes, or in a here-document whose end is quoted: "
+                f"{line[:80]}"
+            )

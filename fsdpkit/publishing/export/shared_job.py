@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import msgspec
@@ -35,17 +36,41 @@ def as_wanted(place: Place, wanted: Resources | None) -> Place:
     return replace(place, spec=msgspec.structs.replace(place.spec, resources=resources))
 
 
+SHARED = "is the same for all users, who have to be able to read it"
+"""Of a path that came with the job: whose it is, nobody can tell from its name."""
+_PATH = re.compile(r"(?:^|[\s=:,])/[^\s/]")
+
+
 def for_everybody(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
-    """The job without what is one person's, and what was taken out."""
-    fixed = {}
+    """The job without what is one person's, and what was taken out, or is to be looked at."""
+    named = {f"variables.{name}": text for name, text in spec.environment.variables.items()}
+    named["container"] = spec.environment.container or ""
+    fixed = {
+        f"environment.{name}": f"{text[:200]} {SHARED}"
+        for name, text in named.items()
+        if _PATH.search(text)
+    }
     if spec.notify != Notify():
         fixed["notify"] = "it names a person, so nobody is told"
     if spec.resources.spare:
         fixed["spare"] = "a portal's job has no standby nodes"
-    if spec.array_args is not msgspec.UNSET:
-        fixed["array_args"] = "a portal's job is no array"
-    resources = msgspec.structs.replace(spec.resources, spare=0, account=None)
+    for key in ("array_args", "array_settings"):
+        if getattr(spec, key) is not msgspec.UNSET:
+            fixed[key] = "a portal's job is no array"
+    for key in ("reservation", "nodelist", "exclude"):
+        if getattr(spec.resources, key):
+            fixed[key] = "it is of one person's job, or of one day"
+    if spec.track is not msgspec.UNSET:
+        fixed["track"] = "it names a person's project"
+    resources = msgspec.structs.replace(
+        spec.resources, spare=0, account=None, reservation=None, nodelist=None, exclude=None
+    )
     changed = msgspec.structs.replace(
-        spec, notify=Notify(), resources=resources, array_args=msgspec.UNSET
+        spec,
+        notify=Notify(),
+        resources=resources,
+        array_args=msgspec.UNSET,
+        array_settings=msgspec.UNSET,
+        track=msgspec.UNSET,
     )
     return changed, fixed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fsdpkit.publishing.export.places import told
 from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.shared_job import SHARED
 
 _README = """\
 # {title}
@@ -46,7 +47,7 @@ Before this app is offered on openondemand.connectci.org. What is ticked, the ex
 
 - [x] `manifest.yml` has a name and a description
 - [x] the files follow the rules of {release}
-- [x] no path of a person or a project, no account, no e-mail address
+{paths}
 - [x] what a form says is checked before it is used, and never evaluated
 - [x] the script is no longer than the portal shows
 - [ ] `README.md` says on which cluster it was tried, and whom to ask
@@ -139,7 +140,20 @@ def _cluster(exported: Exported) -> str:
 
 def checklist(exports: Sequence[Exported], release: str) -> str:
     manifest = exports[0].template.manifest
-    return _CHECKLIST.format(release=release, name=manifest.name, version=manifest.version)
+    of_job = any(why.endswith(SHARED) for each in exports for why in each.fixed.values())
+    return _CHECKLIST.format(
+        paths=_JOBS_PATHS if of_job else _NO_PATHS,
+        release=release,
+        name=manifest.name,
+        version=manifest.version,
+    )
+
+
+_NO_PATHS = "- [x] no path of a person or a project, no account, no e-mail address"
+_JOBS_PATHS = (
+    "- [x] no account, no e-mail address\n"
+    "- [ ] every user can read the paths that came with the job (README.md, what is not asked for)"
+)
 
 
 def limits(exports: Sequence[Exported]) -> list[tuple[str, str]]:

@@ -81,6 +81,10 @@ def misspelt() -> dict[str, Any]:
     return {**reader(), "los": cross_entropy}
 
 
+def wordy() -> dict[str, Any]:
+    return {**reader(), "vocabulary": "abc"}
+
+
 class Hoarding(Layer):
     """Keeps what a checkpointed layer should let go of, as for a plot of activations."""
 

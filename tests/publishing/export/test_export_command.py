@@ -71,6 +71,29 @@ def test_an_app_for_several_clusters_has_a_script_for_each(call: Call, tmp_path:
     assert scripts == {"script-cardinal.sh", "script-pitzer.sh"}
 
 
+def test_what_is_one_person_s_or_one_day_s_stays_behind(call: Call, tmp_path: Path) -> None:
+    """And of a path nobody can tell whose it is, so each that came with the job is named."""
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "mine.toml").write_text(
+        'schema = "fsdpkit.job/1"\nname = "mine"\nentry = "mine.py"\n'
+        '[resources]\nnodes = 2\ngpus = 2\ntime = "01:00:00"\n'
+        'reservation = "alexs"\nexclude = "node7"\n[track]\nto = ["mlflow"]\n'
+        'project = "alex-private"\n[array_settings]\n1 = {retry = {hang_s = 77}}\n'
+        '[environment.variables]\nHF_HOME = "/fs/ess/PAS2136/alex"\nMODE = "a/b"\n'
+    )
+    done = call("template", "export", "torchrun", *APP, "--job", "mine.toml", "--output", "app")
+    assert done.exit_code == 0, done.stderr
+    for key in ("reservation", "exclude", "track", "array_settings"):
+        assert f"not asked for: {key}: " in done.stderr
+    said = {name: content.decode() for name, content in tree(tmp_path / "app").items()}
+    readme, checklist = said.pop("README.md"), said.pop("CHECKLIST.md")
+    assert "environment.variables.HF_HOME`: /fs/ess/PAS2136/alex is the same for all" in readme
+    assert "environment.variables.MODE" not in readme
+    assert "- [ ] every user can read the paths that came with the job" in checklist
+    for word in ("alexs", "node7", "alex-private", '"hang_s": 77'):
+        assert [name for name, text in said.items() if word in text] == [], word
+
+
 def test_a_job_decides_what_the_form_begins_with(call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "mine.toml").write_text(
