@@ -16,6 +16,10 @@ def once(why: str) -> Meta:
     return Meta(extra={ARRAY: why})
 
 
+A_SWEEP_EACH = "for each value start a sweep of its own, with --set {key}=VALUE"
+RENDERED_ONCE = once(f"they share one sbatch script, which is made with it: {A_SWEEP_EACH}")
+
+
 Scalar = bool | int | float | str
 
 Text = Annotated[str, Meta(min_length=1)]

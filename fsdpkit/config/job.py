@@ -10,7 +10,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config import assets
-from fsdpkit.config.fields import PER_TASK, Scalar, Text, VariableName, once
+from fsdpkit.config.fields import (
+    A_SWEEP_EACH,
+    PER_TASK,
+    RENDERED_ONCE,
+    Scalar,
+    Text,
+    VariableName,
+    once,
+)
 from fsdpkit.config.launch import Launch
 from fsdpkit.config.loading import Layered, build, overrides, parsed, read_place, read_toml
 from fsdpkit.config.notify import Notify
@@ -35,10 +43,8 @@ DEFAULT_JOB = "t5"
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 
-_A_SWEEP_EACH = "for each value start a sweep of its own, with --set {key}=VALUE"
-_ASKED_ONCE = once(f"Slurm is asked once for all of them, which get the same: {_A_SWEEP_EACH}")
-_RENDERED_ONCE = once(f"they share one sbatch script, which is made with it: {_A_SWEEP_EACH}")
-_OF_THE_RUN = once(f"they are one run, which has it as a whole: {_A_SWEEP_EACH}")
+_ASKED_ONCE = once(f"Slurm is asked once for all of them, which get the same: {A_SWEEP_EACH}")
+_OF_THE_RUN = once(f"they are one run, which has it as a whole: {A_SWEEP_EACH}")
 
 ArrayTask = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,6})$")]
 
@@ -203,9 +209,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="One sentence for `fsdpkit jobs`."),
         once("no training reads it, so nothing would differ: leave it out"),
     ] = ""
-    template: Annotated[
-        str, Meta(description="Template that makes the script."), _RENDERED_ONCE
-    ] = "torchrun"
+    template: Annotated[str, Meta(description="Template that makes the script."), RENDERED_ONCE] = (
+        "torchrun"
+    )
     args: Annotated[
         list[str],
         Meta(
@@ -227,10 +233,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         once("a sweep writes it: name the key itself, such as retry.hang_s"),
     ] = UNSET
     environment: Annotated[
-        Environment, Meta(description="The software the job finds."), _RENDERED_ONCE
+        Environment, Meta(description="The software the job finds."), RENDERED_ONCE
     ] = Environment()
     parameters: Annotated[
-        dict[str, Scalar], Meta(description="Parameters of the template, by name."), _RENDERED_ONCE
+        dict[str, Scalar], Meta(description="Parameters of the template, by name."), RENDERED_ONCE
     ] = {}
     launch: Annotated[Launch, Meta(description="How ranks are started on each node."), PER_TASK] = (
         Launch()

@@ -8,12 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import once
-
-_IN_SCRIPT = once(
-    "they share one sbatch script, which is made with it: for each value start a sweep of its "
-    "own, with --set {key}=VALUE"
-)
+from fsdpkit.config.fields import RENDERED_ONCE
 
 Return = Literal["requeue", "stop"]
 Repair = Literal["restart", "requeue", "stop"]
@@ -33,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_node_failure: Annotated[
         Repair,
         Meta(description="When a node is lost; `restart` needs resources.spare, else it requeues."),
-        _IN_SCRIPT,
+        RENDERED_ONCE,
     ] = "restart"
     on_crash: Annotated[Repair, Meta(description="When a rank died or raised an exception.")] = (
         "restart"
@@ -45,7 +40,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Repair, Meta(description="When a rank asked for more memory than there is.")
     ] = "stop"
     restarts: Annotated[
-        int, Meta(ge=0, le=1000, description="Restarts within one attempt."), _IN_SCRIPT
+        int, Meta(ge=0, le=1000, description="Restarts within one attempt."), RENDERED_ONCE
     ] = 3
     requeues: Annotated[
         int,

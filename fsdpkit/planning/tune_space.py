@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.array_tasks import text
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import place_to_plan
 from fsdpkit.config.site import LoadedSite
@@ -176,7 +177,7 @@ def sets_of(candidate: Candidate, base: TrainingSettings, keys: Set[str]) -> tup
     if given[MICRO] is None:
         given[MICRO] = candidate.values[BATCH]
     return tuple(
-        f"{key}={_toml(value)}"
+        f"{key}={text(value)}"
         for key, value in candidate.values.items()
         if key in keys and value != given[key] and value is not None
     )
@@ -187,7 +188,3 @@ def _get(settings: TrainingSettings, key: str) -> Any:
     for name in key.split(".")[1:]:
         found = getattr(found, name)
     return found
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

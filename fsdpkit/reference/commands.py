@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of
+from fsdpkit.cli.json_schemas import ANSWERS
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as top
 from fsdpkit.cli.sweep import FirstWordOrCommand
-from fsdpkit.reference import markdown
+from fsdpkit.reference import json_shapes, markdown
 
-_SCHEMAS = "../../site/schema/output"
 _WIDTH = 10_000
 """Of a terminal on which click breaks no line."""
 
@@ -71,7 +70,7 @@ def _described(words: str, command: click.Command, context: click.Context) -> It
     if options:
         yield from markdown.table(("option", "meaning"), options)
         yield ""
-    answers = [f"[{name_of(one)}]({_SCHEMAS}/{file_of(one)})" for one in ANSWERS.get(words, ())]
+    answers = [json_shapes.link(answer) for answer in ANSWERS.get(words, ())]
     if answers:
         yield f"With `--json`: {', '.join(answers)}."
         yield ""

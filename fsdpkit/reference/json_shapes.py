@@ -9,8 +9,6 @@ from fsdpkit.cli.json_answers import Error
 from fsdpkit.cli.json_schemas import ANSWERS, file_of, name_of
 from fsdpkit.reference import markdown
 
-_SCHEMAS = "../../site/schema/output"
-
 
 def page() -> str:
     head = [
@@ -28,7 +26,12 @@ def _rows() -> Iterator[tuple[str, str, str]]:
     for command, answers in {**ANSWERS, "any": (Error,)}.items():
         for answer in answers:
             shown = "any command" if answer is Error else f"`fsdpkit {command}`"
-            yield shown, f"[{name_of(answer)}]({_SCHEMAS}/{file_of(answer)})", _sentence(answer)
+            yield shown, link(answer), _sentence(answer)
+
+
+def link(answer: Any) -> str:
+    """To its JSON Schema, from a page of the reference."""
+    return f"[{name_of(answer)}](../../site/schema/output/{file_of(answer)})"
 
 
 def _sentence(answer: Any) -> str:
