@@ -172,6 +172,7 @@ def _trial(one: Result) -> Trial:
 @json_option
 def status(name: str, runs: str | None, as_json: bool) -> int:
     """Show how the trials of NAME stand, the best first."""
+    from fsdpkit.sweeps.advancing import nobody_decides
     from fsdpkit.sweeps.results import best, results
 
     paths, record = _open(name, runs)
@@ -200,6 +201,8 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
     for one in found:
         if one.problem:
             click.echo(f"trial {one.trial}: {one.problem}")
+    if nobody_decides(paths, record, found):
+        click.echo(f"a rung is over; who goes on: fsdpkit sweep advance {name}")
     return 0
 
 
@@ -214,7 +217,8 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     from fsdpkit.sweeps.results import best, results
 
     paths, record = _open(name, runs)
-    found = best(results(paths, record), highest=record.highest)
+    trials = results(paths, record)
+    found = best(trials, highest=record.highest)
     if found is None:
         raise NotFoundError(
             f"no trial of {record.name} has reached its goal with a number {record.file.metric} "
@@ -240,6 +244,8 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     for key, value in found.settings.items():
         click.echo(f"  {key} = {text(value)}")
     click.echo(f"  {shlex.join(words)}")
+    if going_on := sum(one.state is not None and not one.state.over for one in trials):
+        click.echo(f"so far: {going_on} of {len(trials)} trials are not over")
     return 0
 
 

@@ -93,16 +93,19 @@ def propose_environment(environ: Mapping[str, str], prefix: Path, base: Path) ->
 
 
 def propose_scripts(directory: Path) -> list[Path]:
-    """The Python files in a directory that do something when they are run."""
-    found = []
+    """The Python files in a directory that do something when they are run: those with a guard of
+    `__main__`, or one that is alone."""
+    found, all_of_them = [], []
     for path in sorted(directory.glob("*.py"))[:_MOST_FILES]:
         with suppress(OSError):
             if not stat.S_ISREG(path.stat().st_mode) or (source := read_source(path)) is None:
                 continue
             tree = syntax_of(source)
-            if tree is not None and has_main_guard(tree):
-                found.append(path)
-    return found
+            if tree is not None:
+                all_of_them.append(path)
+                if has_main_guard(tree):
+                    found.append(path)
+    return found or (all_of_them if len(all_of_them) == 1 else [])
 
 
 def read_account(word: str, site: LoadedSite) -> str:

@@ -77,6 +77,20 @@ def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> Step:
     return _go_on(paths, record, number, run, decision)
 
 
+def nobody_decides(paths: SweepPaths, record: SweepRecord, found: Sequence[Result]) -> bool:
+    """Whether a rung is over and no small job is there to decide who goes on: a person may."""
+    if record.halving is None:
+        return False
+    for number, batch in enumerate(record.batches):
+        decided = decisions(paths, record, number)
+        rung, in_it = len(decided) + 1, decided[-1].survivors if decided else list(batch.numbers)
+        if rung == record.halving.rungs or not in_it or str(rung) in batch.next_jobs:
+            continue
+        if all(_over(one) for one in found if one.trial in in_it):
+            return True
+    return False
+
+
 def _over(one: Result) -> bool:
     return one.state is not None and one.state.over
 

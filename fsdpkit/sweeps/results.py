@@ -49,6 +49,12 @@ class Result:
         """Whether it trained as far as it was to, and has a value."""
         return self.value is not None and self.state is not None and self.state.succeeded
 
+    @property
+    def leads(self) -> bool:
+        """Whether its value counts so far: at its goal, or on from a rung that it passed."""
+        goes_on = self.rung > 0 and not (self.state is not None and self.state.over)
+        return self.value is not None and (self.counts or goes_on)
+
 
 @dataclass(frozen=True)
 class Logged:
@@ -152,8 +158,8 @@ def judged(found: Sequence[Result]) -> list[Judged]:
 
 
 def best(found: Sequence[Result], *, highest: bool) -> Result | None:
-    """The best of the trials that came the farthest; the lower number of equal ones."""
-    counting = [one for one in found if one.counts]
+    """The best so far of the trials that came the farthest; the lower number of equal ones."""
+    counting = [one for one in found if one.leads]
     far = max((one.rung for one in counting), default=0)
 
     def order(one: Result) -> tuple[float, int]:

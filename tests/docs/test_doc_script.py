@@ -1,4 +1,4 @@
-"""The whole script of docs/your-script.md saves when asked to stop, and goes on behind that."""
+"""The whole script of docs/your-script.md saves when asked to stop, and goes on after that."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RANK = {
 
 
 @pytest.mark.torch
-def test_it_stops_with_its_work_saved_and_goes_on_behind_that_step(tmp_path: Path) -> None:
-    (text,) = (b.text for b in blocks("docs/your-script.md") if "STEPS = 1000" in b.text)
+def test_it_stops_with_its_work_saved_and_goes_on_after_that_step(tmp_path: Path) -> None:
+    (text,) = (b.text for b in blocks("docs/your-script.md") if "STEPS = 100_000" in b.text)
     script, task = tmp_path / "train.py", tmp_path / "task"
-    script.write_text(text.replace("STEPS = 1000", "STEPS = 4"))
+    script.write_text(text.replace("STEPS = 100_000", "STEPS = 4"))
     task.mkdir()
     (task / "stop-requested").touch()
 

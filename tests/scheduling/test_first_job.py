@@ -80,6 +80,11 @@ def test_scripts_are_what_does_something_when_run(tmp_path: Path) -> None:
     (tmp_path / "deep.py").mkdir()
     (tmp_path / "gone.py").symlink_to("nowhere.py")
     assert [path.name for path in propose_scripts(tmp_path)] == ["train.py", "turned.py"]
+    for name in ("train.py", "turned.py", "broken.py"):
+        (tmp_path / name).unlink()
+    assert [path.name for path in propose_scripts(tmp_path)] == ["layers.py"]  # it is alone
+    (tmp_path / "more.py").write_text("")
+    assert propose_scripts(tmp_path) == []
 
 
 def test_a_script_s_link_stays_one_and_its_first_line_counts(tmp_path: Path) -> None:

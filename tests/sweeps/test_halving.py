@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,9 +100,23 @@ def test_who_failed_or_has_no_number_loses_and_is_named(tmp_path: Path) -> None:
     assert best([one for one in found if one.trial == 3], highest=False) is None
 
 
-def test_a_state_that_nobody_knows_is_no_success(tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_a_trial_that_was_left_behind_is_not_called_the_best_while_better_ones_go_on(
+    tmp_path: Path,
+) -> None:
+    _, record = made_up_sweep(tmp_path, 6)
+    (one, *_) = made_up_results(record)
+    left = replace(one, trial=0, rung=0, value=5.0, dropped=True)
+    on = replace(one, trial=1, rung=1, value=4.0, state=JobState("RUNNING", "squeue"))
+    assert best([left, on], highest=False) == on
+    assert best([left, replace(on, state=JobState("PENDING", "squeue"))], highest=False) is not left
+    assert best([left, replace(on, value=6.0)], highest=False) != left  # it is worse by now
+    failed = replace(on, state=JobState("FAILED", "sacct", exit_code=1))
+    assert best([left, failed], highest=False) == left
+    first = replace(on, rung=0)
+    assert best([first], highest=False) is None  # nobody has judged it yet
 
+
+def test_a_state_that_nobody_knows_is_no_success(tmp_path: Path) -> None:
     _, record = made_up_sweep(tmp_path, 6)
     (one, *_) = made_up_results(record)
     unvouched = JobState("COMPLETED", "sacct", exit_code=0, outcome="unknown")

@@ -314,9 +314,12 @@ def test_on_the_local_cluster_a_person_takes_the_place_of_the_small_job(
     told = answer_of(fsdpkit("sweep", str(file), *words, "--json"))
     run = Run.open(told["run"], runs=tmp_path / "runs")
     run.wait(poll_s=0.1)
+    advised = "a rung is over; who goes on: fsdpkit sweep advance s\n"
+    assert advised in fsdpkit("sweep", "status", "s").stdout
     advanced = answer_of(fsdpkit("sweep", "advance", "s", "--json"))
     assert [(b["what"], b["trials"]) for b in advanced["batches"]] == [("submitted", [1])]
     Run.open(run.dir).wait(poll_s=0.1)
+    assert advised not in fsdpkit("sweep", "status", "s").stdout
     assert steps_done(run, 1) == 4
     assert answer_of(fsdpkit("sweep", "best", "s", "--json"))["trial"]["trial"] == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import fsdpkit
 from fsdpkit.publishing.export.places import told
 from fsdpkit.publishing.export.script import Exported
 from fsdpkit.publishing.export.shared_job import SHARED
@@ -21,7 +22,8 @@ Do not edit it here: change the template, and export it again.
 
 {install}
 
-The nodes need fsdpkit and torch in {python}: `pip install fsdpkit`.
+The nodes need fsdpkit and torch in {python}: of release {fsdpkit}, installed from a clone of it:
+`pip install -c constraints.txt '.[gpu]'`.
 
 ## Clusters
 
@@ -100,6 +102,7 @@ def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> st
     )
     fixed = f"\n## What is not asked for\n\n{fixed}" if fixed else ""
     return _README.format(
+        fsdpkit=fsdpkit.__version__,
         title=f"{first.spec.name} ({manifest.name})",
         description=_plain(manifest.description),
         name=manifest.name,
