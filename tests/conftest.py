@@ -83,12 +83,22 @@ def lane_of(item: pytest.Item) -> str:
     return str(mark.args[0])
 
 
+@pytest.fixture(scope="session")
+def kept_templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A template is the same for every test of a session, and is parsed once."""
+    return tmp_path_factory.mktemp("templates")
+
+
 @pytest.fixture(autouse=True)
 def isolated_user(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
+    kept_templates: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """No test sees or changes the configuration and runs of the person who runs it."""
     home = tmp_path_factory.mktemp("user")
+    (home / "cache" / "fsdpkit").mkdir(parents=True)
+    (home / "cache" / "fsdpkit" / "templates").symlink_to(kept_templates)
     monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(home / "config"))
     monkeypatch.setenv("FSDPKIT_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))

@@ -80,6 +80,7 @@ def command(
         say_where,
     )
     from fsdpkit.rendering.script import render
+    from fsdpkit.scheduling.parsed_templates import parsed_template
     from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
@@ -90,7 +91,7 @@ def command(
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:
-        print_script(render(plan, opened.dir), as_json)
+        print_script(render(plan, opened.dir, parsed_template(plan.template)), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
     resumed = submit_resume(opened, plan)

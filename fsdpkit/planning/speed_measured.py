@@ -20,9 +20,9 @@ from msgspec import Meta
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.remembered import cache_directory
 from fsdpkit.planning.speed_records import preflight_figures, settled
 from fsdpkit.runs import node_report
+from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.history import Attempt, history_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import Line, Positive, predicted_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from fsdpkit.rendering.context import (
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
-from fsdpkit.rendering.statements import Traced
+from fsdpkit.rendering.statements import Statement, Traced
 
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
 _START_S = 120  # modules, imports, rendezvous
@@ -89,9 +90,12 @@ def _digest(value: msgspec.Struct) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
-def render(plan: Plan, run_dir: Path) -> str:
-    """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
-    script = trace(plan, run_dir).script
+def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> str:
+    """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError.
+
+    statements: what the plan's template was parsed into, if the caller has it.
+    """
+    script = trace(plan, run_dir, statements).script
     problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
@@ -102,11 +106,11 @@ def render(plan: Plan, run_dir: Path) -> str:
     return script
 
 
-def trace(plan: Plan, run_dir: Path) -> Traced:
+def trace(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
     _check_array_args(plan)
-    return trace_template(plan.template, context_of(plan, run_dir))
+    return trace_template(plan.template, context_of(plan, run_dir), statements)
 
 
 def _check_array_args(plan: Plan) -> None:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shlex
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def _place() -> dict[str, str]:
     ids = ""
     with contextlib.suppress(OSError):  # only Linux has it
         ids = os.readlink("/proc/self/ns/pid")
-    return {"host": socket.gethostname(), "pids": ids}
+    return {"host": os.uname().nodename, "pids": ids}
 
 
 def _user() -> str:

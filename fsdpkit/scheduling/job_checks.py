@@ -21,7 +21,6 @@ from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import GIB, memory_problem
 from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.scheduling.room import check_needed, room_for
 from fsdpkit.scheduling.run_dir import what_to_know_of
 
@@ -105,6 +104,8 @@ def check_start(job: LoadedJob, work_dir: Path) -> None:
     if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
         return
     if not (path := work_dir / start).is_dir():
+        from fsdpkit.runs.starting_points import starting_point
+
         starting_point(path)
 
 

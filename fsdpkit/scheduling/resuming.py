@@ -33,6 +33,7 @@ from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.job_checks import check_array, training_of
+from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
@@ -242,7 +243,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
     SchedulerError; then the run is what it was."""
     refuse_from_here(plan)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
-    script = render(plan, run.dir)
+    script = render(plan, run.dir, parsed_template(plan.template))
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:
         if record.job_id != run.record.job_id:

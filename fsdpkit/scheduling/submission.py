@@ -45,6 +45,7 @@ from fsdpkit.scheduling.job_checks import (
 )
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
 from fsdpkit.scheduling.local.limits import check_nodes
+from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir
@@ -187,7 +188,8 @@ def fit(
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """The script as a submission would hand it to sbatch, its run id a placeholder."""
     directory = runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}"
-    return render(_where_it_runs(plan, directory)[0], directory)
+    where, _ = _where_it_runs(plan, directory)
+    return render(where, directory, parsed_template(plan.template))
 
 
 def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, Files | None]:
@@ -243,7 +245,7 @@ def submit_plan(
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
-    script = render(plan, directory)
+    script = render(plan, directory, parsed_template(plan.template))
     make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:

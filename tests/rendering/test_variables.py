@@ -14,9 +14,9 @@ COMPARED = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
-    "lteq": operator.le,
+    "le": operator.le,
     "gt": operator.gt,
-    "gteq": operator.ge,
+    "ge": operator.ge,
 }
 TEXT = Variable("FORM_TEXT", "text", "text")
 WORDS = Variable("FORM_WORDS", "words", "words")
