@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint docs \
-    pictures slurm slurm-down bench pins lock
+    pictures release slurm slurm-down bench pins lock
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -174,6 +174,10 @@ pictures: env packages
 	    "$(PYTHON)" -m $$what
 	done
 	"$(PYTHON)" -m benchmarks.study_pictures draw
+
+# A wheel and an sdist that pass the wheel's tests, in build/release. Nothing is uploaded.
+release: env
+	"$(PYTHON)" -m tests.packaging.release
 
 slurm: env packages
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
