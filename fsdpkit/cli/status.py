@@ -345,7 +345,7 @@ def _failure_lines(status: Status) -> list[str]:
     if log.exists():
         lines += [] if lines else end_of(log, 3)
         lines.append(f"start-up log: {log}")
-    return [*lines, f"why, and what to do: fsdpkit diagnose {status.run}"]
+    return [*lines, f"why, and what to do: fsdpkit diagnose {status.run} --page"]
 
 
 # Words for numbers

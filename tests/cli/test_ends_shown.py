@@ -112,6 +112,7 @@ def test_the_log_of_the_task_that_failed_is_named(tmp_path: Path, fsdpkit: Fsdpk
     assert "  state      1 COMPLETED, 1 STOPPED, 1 FAILED, exit status 3\n" in told
     assert f"start-up log: {run.dir}/slurm-7_3.log\n" in told
     assert "first failure: rank 0 on n1: ValueError: task 3 (status 3)\n" in told
+    assert f"why, and what to do: fsdpkit diagnose {ID} --page\n" in told
 
 
 def test_after_a_resume_the_newest_job_s_log_is_named(tmp_path: Path, fsdpkit: Fsdpkit) -> None:

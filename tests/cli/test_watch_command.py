@@ -129,6 +129,14 @@ def test_the_summary_is_short() -> None:
     ]
 
 
+def test_the_summary_of_a_failure_says_where_to_read_on() -> None:
+    failed = View(run="r", state="FAILED, exit status 74", exit_status=74)
+    assert summary(failed, "The disk was full.")[1:] == [
+        "The disk was full.",
+        "what to do: fsdpkit diagnose r --page",
+    ]
+
+
 # ---- The command
 
 

@@ -29,6 +29,7 @@ from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import answer_of
+from tests.packaging.installation import ROOT
 from tests.reporting.made_run import (
     JOB,
     T0,
@@ -162,7 +163,11 @@ def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
     ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
     told = text(page(run))
     assert "FAILED, exit status 1" in told
-    assert "ValueError: bad row" in told[told.index("What went wrong") : told.index("Training")]
+    why = told[told.index("What went wrong") : told.index("Training")]
+    assert "ValueError: bad row" in why
+    assert f"fsdpkit diagnose {run.id} --page" in why
+    assert "docs/failures/exception.md" in why
+    assert (ROOT / "docs/failures/exception.md").is_file()
 
 
 def running(monkeypatch: pytest.MonkeyPatch, word: str, reason: str | None = None) -> None:
