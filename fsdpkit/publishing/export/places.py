@@ -82,20 +82,25 @@ def free_of_account(site: LoadedSite) -> LoadedSite:
 
 def unit_for_all(spec: JobSpec, site: LoadedSite) -> Unit:
     """For a form to choose a partition in: hours, unless minutes would offer one more."""
-    hours, minutes = (_partitions(spec, site, unit) for unit in (HOURS, MINUTES))
+    hours, minutes = _partitions(spec, site)
     return HOURS if hours >= minutes else MINUTES
 
 
 def unit_for_one(spec: JobSpec, site: LoadedSite, partition: str | None) -> Unit:
     """For a job in this partition, or in whichever there is."""
-    hours, minutes = (_partitions(spec, site, unit) for unit in (HOURS, MINUTES))
+    hours, minutes = _partitions(spec, site)
     if partition is None:
         return HOURS if hours or not minutes else MINUTES
     return MINUTES if partition in minutes - hours else HOURS
 
 
-def _partitions(spec: JobSpec, site: LoadedSite, unit: Unit) -> set[str]:
-    return {place.partition for place in places_of(spec, site, unit)[0]}
+def _partitions(spec: JobSpec, site: LoadedSite) -> tuple[set[str], set[str]]:
+    """Those that each unit offers."""
+    in_hours, left_out = places_of(spec, site, HOURS)
+    hours = {place.partition for place in in_hours}
+    if not left_out:
+        return hours, hours
+    return hours, {place.partition for place in places_of(spec, site, MINUTES)[0]}
 
 
 def places_of(spec: JobSpec, site: LoadedSite, unit: Unit = HOURS) -> tuple[list[Place], list[str]]:
