@@ -229,15 +229,22 @@ def default_of(places: Sequence[Place], wanted: Resources | None) -> Place:
     return (fits or alike or list(places))[0]
 
 
+_MOST_STEPS = 8
+"""Of a limit that shrinks with every node, in a form's list."""
+
+
 def told(place: Place) -> str:
     """The limits in words."""
     nodes = f"{place.low_nodes} to {place.high_nodes} nodes"
     if place.low_nodes == place.high_nodes:
         nodes = f"{place.high_nodes} node{'s' if place.high_nodes > 1 else ''}"
-    steps = ", ".join(
+    told_of = [
         f"{_long(time, place.unit)} {f'up to {most} nodes' if most > 1 else 'on 1 node'}"
         for most, time in place.times
-    )
+    ]
+    if len(told_of) > _MOST_STEPS:
+        told_of[_MOST_STEPS - 2 : -1] = ["…"]
+    steps = ", ".join(told_of)
     return f"{nodes}, {steps if len(place.times) > 1 else f'up to {in_words(place)}'}"
 
 
