@@ -49,11 +49,11 @@ def command(name: str, as_json: bool) -> int:
                 differ=_facts(found.differ),
                 missing=_facts(found.missing),
                 not_compared=list(found.not_compared),
-                unread=list(live.unread),
+                unread=live.not_read,
             )
         )
         return 1 if found.differ else 0
-    for why in live.unread:
+    for why in live.not_read:
         click.echo(f"fsdpkit: not read: {why}", err=True)
     for line in lines(found):
         click.echo(line)

@@ -109,7 +109,7 @@ def printed(value: Any, place: Place, quoters: str) -> str:
     if isinstance(value, Variable) and value.kind == "number":
         if place in ("directive", "option", "shebang"):
             raise Undecided(value, "it stands in a directive")
-        return value.number
+        return value.note if place == "comment" else value.number
     if not isinstance(value, Quoted):
         shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"
         raise RenderError(f"prints {shown} unquoted; pass it through {quoters}")

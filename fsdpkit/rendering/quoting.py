@@ -88,7 +88,7 @@ def for_directive(value: Any) -> Quoted:
 def for_comment(value: Any) -> Quoted:
     """Jinja filter `note`: text in a comment line."""
     if isinstance(value, Variable):
-        return Quoted("comment", value.number)
+        return Quoted("comment", value.note)
     text = _plain(value)
     _refuse_control(text)
     return Quoted("comment", text)

@@ -19,6 +19,7 @@ import fsdpkit
 from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.published.centre import Release
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
@@ -143,12 +144,11 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    shortest_s = profile.policy.warning_s + _EARLY_S + _START_S
-    if resources.time_s <= shortest_s:
+    if resources.time_s <= shortest_s(profile):
         raise UsageError(
             f"--time {resources.time} leaves no time to train: the warning before the end comes "
             f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
-            f"while; ask for more than {format_time(shortest_s)}"
+            f"while; ask for more than {format_time(shortest_s(profile))}"
         )
     manifest, python = plan.template.manifest, _python(plan)
     site, job = profile.environment, spec.environment
@@ -191,6 +191,11 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
     return plain
+
+
+def shortest_s(profile: SiteProfile) -> int:
+    """A job of no more than this has no time to train."""
+    return profile.policy.warning_s + _EARLY_S + _START_S
 
 
 def _device(plan: Plan) -> str:
@@ -290,11 +295,44 @@ def _origins(plan: Plan) -> list[str]:
     if placement.select and not plan.job.spec.resources.partition:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")
+    lines.append(requeue_note(plan))
     lines += [
         f"published: {one}, sha256 {one.sha256}, {one.channel}, signed by {one.signer}"
         for one in plan.releases
     ]
     return lines
+
+
+_RETURNS = {
+    "on_time_limit": "time limit",
+    "on_preemption": "preemption",
+    "on_node_failure": "node failure",
+    "on_crash": "crash",
+    "on_hang": "hang",
+    "on_out_of_memory": "out of memory",
+}
+
+
+def requeue_note(plan: Plan) -> str:
+    """Whether the script queues its own job again, and after what, for whoever reads its header."""
+    retry = plan.job.spec.retry
+    if not plan.job.may_requeue:
+        return "requeue: never (job: [retry])"
+    if plan.site.profile.policy.requeue is False:
+        return "requeue: never (site: policy.requeue)"
+    returns = [
+        words
+        for key, words in _RETURNS.items()
+        if getattr(retry, key) == "requeue"
+        or (key == "on_node_failure" and retry.on_node_failure == "restart")  # no spare is left
+    ]
+    if any("retry" in tables for tables in plan.job.array_settings.values()):
+        returns.append("what single array tasks say")
+    limit = f"{retry.requeues} times" if retry.requeues != 1 else "once"
+    return (
+        f"requeue: the job queues itself again after {', '.join(returns)}; at most {limit} in a "
+        "row without a new checkpoint (job: [retry])"
+    )
 
 
 def _python(plan: Plan) -> PythonEnvironment:

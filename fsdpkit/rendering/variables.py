@@ -43,6 +43,11 @@ class Variable(msgspec.Struct, frozen=True):
     def number(self) -> str:
         return f"${{{self.name}}}"
 
+    @property
+    def note(self) -> str:
+        """In a comment, where bash puts nothing in its place: what it is, as `<nodes>`."""
+        return f"<{self.of}>"
+
     def compared(self, operation: str, other: Any) -> bool:
         """Whether it is so for every value within the bounds. Raises Undecided if that depends."""
         if self.kind != "number" or type(other) not in (int, float):

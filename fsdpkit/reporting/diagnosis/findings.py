@@ -22,6 +22,7 @@ from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
 from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.outcomes import WARNING
 
 _MOST_WORDS = 160
 _SHORT = 4096
@@ -100,9 +101,21 @@ def _by_ending(attempt: Attempt) -> Iterator[Finding]:
             yield Finding(
                 cause=cause.name,
                 level=Level.OUTSIDE if asked else Level.SUMMED_UP,
-                words="" if cause.name == "cancelled" else ending.why,
+                words=_how_cancelled(attempt) if cause.name == "cancelled" else ending.why,
                 quote=Quote(attempt.files[0], None, ending.why),
             )
+
+
+def _how_cancelled(attempt: Attempt) -> str:
+    """Of `cancel --save`, what became of the work; nothing where the ranks had no time to stop."""
+    verdict, ending = attempt.verdict, attempt.ending
+    if attempt.request in (None, WARNING) or ending is None or verdict is None:
+        return ""
+    if verdict.trouble is None or verdict.trouble.cause != "stopped":
+        return ""
+    if ending.step is None:
+        return " with --save, but it has no checkpoint"
+    return f" with --save; its work up to step {ending.step:,} is saved"
 
 
 def _by_facts(attempt: Attempt) -> Iterator[Finding]:
