@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import CAUSES, RESUME
+from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import Raised, inner
