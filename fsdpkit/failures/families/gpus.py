@@ -35,7 +35,24 @@ BAD_GPU = Cause(
             r"Invalid access of peer GPU memory over nvlink|contained)",
         ),
         pattern("CUDA-capable device(s) is/are busy or unavailable", "CUDA"),
-        pattern(("CUDA unknown error", "Found no NVIDIA driver"), "torch, of a driver"),
+        pattern(
+            (
+                "CUDA unknown error",
+                "Found no NVIDIA driver",
+                "GPUs are available",
+                "hipErrorNoDevice",
+            ),
+            "torch, of a driver",
+            line=r"unknown error|no NVIDIA|No (?:\w+ )?GPUs are available|NoDevice",
+        ),
+        pattern(("no CUDA-capable device", "no ROCm-capable device"), "CUDA and HIP"),
+        pattern(
+            ("uncorrectable hardware error", "hardware errors detected in"),
+            "AMD's driver",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"amdgpu .*uncorrectable hardware error",
+        ),
         pattern("system not yet initialized", "CUDA 802: the node's fabric manager is down"),
         pattern(
             "has a damaged row of memory and none to replace it",

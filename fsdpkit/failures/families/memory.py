@@ -30,6 +30,13 @@ HOST_OUT_OF_MEMORY = Cause(
             line=r"srun: error: (?P<node>\S+): tasks? ",
         ),
         pattern(
+            "memory limit",
+            "slurmstepd before 20.11, which ended a step by itself",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"slurmstepd\S*: error: (?:Step|Job) \S+ exceeded .*memory limit",
+        ),
+        pattern(
             ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
             "the kernel's log, of a job's share or of the whole node",
             Level.OUTSIDE,

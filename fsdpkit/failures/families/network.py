@@ -18,8 +18,7 @@ NO_INTERNET = Cause(
     patterns=(
         pattern(
             ("Could not resolve host: ", "curl: (7)", "curl: (28)"),
-            "curl, of what a container or a prelude fetches",
-            by=("agent", "batch"),
+            "curl and git, of what a container, a prelude or a script fetches",
         ),
         pattern(
             (

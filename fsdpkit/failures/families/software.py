@@ -24,16 +24,28 @@ VERSION_MISMATCH = Cause(
         ),
         pattern("The ranks differ in their software", "our trainer, which compares as well"),
         pattern(
+            ("' not found (required by", "undefined symbol: ", "symbol lookup error: "),
+            "the dynamic linker, of a library of another release, whatever exception carries it",
+            quoted=True,
+            action="Build or install it for the libraries that the job loads: compare the modules, "
+            "LD_LIBRARY_PATH and the environment it was built in.",
+        ),
+        pattern(
             (
                 *("river version is insufficient", "river/library version mismatch"),
                 *("no kernel image is available", "driver on your system is too old"),
+                *(
+                    "hipErrorNoBinaryForGpu",
+                    "Unable to find code object",
+                    "invalid device function",
+                ),
                 *("does not match the version torch was compiled with",),
                 *(
                     "forward compatibility was attempted",
                     "PTX was compiled with an unsupported",
                 ),
             ),
-            "CUDA and NVML, of a driver or a GPU that this build is not for",
+            "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
             action="Take a build for that driver and GPU (nvidia-smi; python -m "
             "torch.utils.collect_env), or leave {node} out: --set resources.exclude={node}",
         ),
@@ -72,6 +84,12 @@ ENVIRONMENT_MISSING = Cause(
             "the shell, of a file that the job's prelude reads",
             by=("agent", "batch"),
             line=r"slurm_script: line \d+: ",
+        ),
+        pattern(
+            "slurm_script: ",
+            "the shell in another language, of a file or a program that the prelude does not find",
+            by=("agent", "batch"),
+            line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
         ),
         pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
         pattern("there is no Python in ", "our shell, of a virtual environment"),

@@ -1,4 +1,4 @@
-"""How the cases of this set are put together: a traceback, who printed it, what others said of it."""
+"""How these cases are put together: a traceback, who printed it, what others said of it."""
 
 from __future__ import annotations
 

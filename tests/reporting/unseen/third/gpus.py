@@ -23,6 +23,7 @@ CASES = [
         "bad-gpu",
         f"torch.AcceleratorError: CUDA error: unspecified launch failure\n{DEVICE_SIDE}",
         rank=6,
+        judged=False,
         others=GONE,
         node_logs={
             1: "[  921.114] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
