@@ -145,7 +145,7 @@ def _of_one(outer: Raised) -> Shown:
 _RAISED = Pattern((), "Python, as the last line of a traceback")
 _PEER = Pattern((), "Python, of a connection that its other end broke", Level.LOST_PEER)
 _ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", Level.KILLED)
-_INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException", "SystemExit", "GeneratorExit"})
+_INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 """What a process raises because a signal asked it to end: whoever sent that knows why."""
 _OF_THE_MACHINE = frozenset(
     {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
