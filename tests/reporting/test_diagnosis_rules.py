@@ -8,6 +8,7 @@ import pytest
 
 from fsdpkit.failures.ends import End, explain
 from fsdpkit.runs.log_ends import part_from
+from fsdpkit.runs.outcomes import Trouble, Verdict
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import agent, batch, found, rank
 
@@ -27,10 +28,12 @@ def cause_of(err: str, status: int = 1) -> str:
     [("TIMEOUT", "time-limit"), ("PREEMPTED", "preemption"), ("CANCELLED", "cancelled")],
 )
 def test_an_interrupt_follows_from_what_slurm_did(state: str, cause: str) -> None:
+    first = "rank 0 on node1: KeyboardInterrupt"
     told = found(
         rank(0, "KeyboardInterrupt"),
         rank(1, "SignalException: Process 41 got signal: 15"),
         state=JobState(state, "sacct", exit_code=0, exit_signal=15),
+        verdict=Verdict(trouble=Trouble(cause="crash", status=1, message=first)),
     )
     assert told.cause == cause
 
@@ -44,7 +47,7 @@ def test_an_interrupt_is_told_where_nobody_says_who_sent_it() -> None:
     [
         ("OSError: [Errno 122] Der zugewiesene Plattenplatz ist überschritten", "disk-full"),
         ("OSError: [Errno 116] Descripteur de fichier périmé", "storage"),
-        ("ConnectionResetError: [Errno 104] Verbindung zurückgesetzt", "connection-reset"),
+        ("ConnectionRefusedError: [Errno 111] Verbindungsaufbau abgelehnt", "connection-reset"),
         ("socket.gaierror: [Errno -2] Nom ou service inconnu", "head-address"),
         ("Exception: kein Platz (os error 28)", "disk-full"),
         ("ValueError: row 3 holds '[Errno 28]'", "exception"),
