@@ -69,6 +69,12 @@ def test_a_file_missed_while_a_full_disk_is_handled_follows_from_the_disk() -> N
     assert cause_of(TOP + missed + HANDLING + TOP + "KeyError: 'mask'\n") == "exception"
 
 
+def test_a_gpus_memory_is_not_the_nodes_though_its_exception_has_the_same_end() -> None:
+    handled = f"{TOP}KeyError: 'cache'\n" + "".join(f"step {n} loss 2\n" for n in range(9))
+    last = "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB\n"
+    assert cause_of(handled + last, status=3) == "gpu-out-of-memory"
+
+
 def test_a_quoted_line_is_data_but_for_one_that_is_quoted_as_a_whole() -> None:
     words = '"hipErrorNoBinaryForGpu: Unable to find code object for all current devices!"\n'
     assert cause_of(words, status=134) == "version-mismatch"

@@ -52,7 +52,11 @@ HOST_OUT_OF_MEMORY = Cause(
             "torch on CPU",
             line=r"can't allocate|not enough memory",
         ),
-        pattern("MemoryError", "Python and numpy", line=r"^(?:\S+\.)?\w*MemoryError\b(?!\w)"),
+        pattern(
+            "MemoryError",
+            "Python and numpy; a GPU's has the same end",
+            line=r"^(?!.*OutOfMemoryError.*(?:CUDA|HIP|XPU|GPU))(?:\S+\.)?\w*MemoryError\b(?!\w)",
+        ),
         pattern(
             ("annot allocate memory", "std::bad_alloc"),
             "the kernel's ENOMEM, of fork(2) or mmap(2); C++",
