@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.failures.causes import CAUSES, Cause, page_of
+from fsdpkit.failures.cause import Cause
+from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import markdown
 
 _SPELT = {"gpu": "GPU", "nan": "NaN"}

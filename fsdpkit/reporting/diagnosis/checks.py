@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fsdpkit.failures.causes import HEAD_SILENT
+from fsdpkit.failures.families.network import HEAD_SILENT
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import Voice
