@@ -71,6 +71,8 @@ class Layered(msgspec.Struct):
     """What was read of each file, so that trust in it is trust in just that."""
     releases: dict[Path, Release] = {}
     """Of those files, which were published and verified."""
+    left_out: list[str] = []
+    """What was not read of a file, because it is not that file's to say, as sentences."""
 
     def overlay(self, values: Mapping[str, Any], origin: str) -> None:
         """Lay `values` over what is there: tables merge key by key, all else is replaced."""

@@ -126,6 +126,8 @@ def _plan(request: Request) -> tuple[Plan, str]:
 
     check_array(job, request.array)
     template = load_template(job.spec.template)
+    if job.layered.left_out:
+        placement = replace(placement, warnings=(*placement.warnings, *job.layered.left_out))
     if site.skipped:
         placement = replace(placement, warnings=(*placement.warnings, *map(_skipped, site.skipped)))
     decided = Plan(
