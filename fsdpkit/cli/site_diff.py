@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 @click.argument("name", shell_complete=complete("site"))
 @json_option
 def command(name: str, as_json: bool) -> int:
-    """Hold a profile against the live cluster, a line for each fact that differs.
+    """Compare a profile with the live cluster: one line for each fact that differs.
 
     \b
       fsdpkit site diff osc-ascend
       fsdpkit site diff ./ours.toml --json
 
-    Exits with 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the profile
-    does not say is listed apart and is no difference.
+    Exit status: 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the
+    profile does not say is listed separately and is not a difference.
     """
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError

@@ -65,7 +65,7 @@ def card_named(text: str) -> Card:
     raise UsageError(
         f"--gpu {text[:60]}: not a GPU that fsdpkit knows "
         f"({'did you mean ' + ' or '.join(near) if near else known}); "
-        "its memory in GB does, such as --gpu 48"
+        "or give its memory in GB, such as --gpu 48"
     )
 
 
@@ -74,7 +74,7 @@ def card_of(node: NodeType, where: str) -> Card:
     `where` names the site."""
     if node.gpu_memory_gb is None:
         raise ConfigError(
-            f"{where} does not say how much memory its GPUs have: name one by --gpu, such as "
+            f"{where} does not say how much memory its GPUs have: name one with --gpu, such as "
             "--gpu h100-80 or --gpu 80"
         )
     title = (node.gpu or "").lower()

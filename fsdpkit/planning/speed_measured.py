@@ -140,7 +140,7 @@ def named(records: Sequence[Measured], wanted: str) -> list[Measured]:
     found = [one for one in known if wanted and one.run.endswith(wanted)]
     if len(found) > 1:
         runs = ", ".join(one.run for one in found[:3]) + (", …" if len(found) > 3 else "")
-        raise UsageError(f"{wanted[:80]} is the end of {len(found)} runs: {runs}; say more of it")
+        raise UsageError(f"{wanted[:80]} matches {len(found)} runs: {runs}; give more of the name")
     return found
 
 

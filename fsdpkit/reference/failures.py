@@ -67,7 +67,7 @@ def _lines(cause: Cause) -> Iterator[str]:
         yield from (*markdown.folded(_filled(sentence), "> ", "> "), "")
     for label, text in (
         ("What to do.", _filled(cause.action or "")),
-        ("Would another start help?", _sentence(cause.again or "")),
+        ("Would a restart help?", _sentence(cause.again or "")),
         ("What follows by itself.", _follows(cause)),
     ):
         if text:

@@ -139,7 +139,8 @@ _COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\
 _FORBIDDEN = [
     (
         _COMMAND + r"(?:\w{1,99}=\S{0,99}\s{1,99}){0,9}(?:/\S{0,99}/)?(pkill|killall|skill|slay)\b",
-        "kills by name, and so other jobs' processes on a shared node: kill what you started",
+        "kills by name, and so also other jobs' processes on a shared node: kill only what you "
+        "started",
     ),
     (
         r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b",

@@ -101,7 +101,7 @@ def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = N
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
         raise RenderError(
-            f"template {plan.template.manifest.name} ({plan.template.dir}) makes a script that "
+            f"template {plan.template.manifest.name} ({plan.template.dir}) renders a script that "
             f"must not be submitted:\n{listed}"
         )
     return script
@@ -122,16 +122,16 @@ def _check_array_args(plan: Plan) -> None:
     ):
         if given and not any(name.encode() in part for part in plan.template.parts.values()):
             raise RenderError(
-                f"template {plan.template.manifest.name} ({plan.template.dir}): hands no {name} "
-                "on, so all tasks would be the same: see how the template torchrun does it"
+                f"template {plan.template.manifest.name} ({plan.template.dir}): does not pass on "
+                f"{name}, so all tasks would be the same: see the template torchrun"
             )
 
 
 def _check_run_dir(run_dir: Path) -> None:
     if "\\" in str(run_dir):
         raise UsageError(
-            f"the run directory {run_dir} holds a backslash, which makes Slurm ignore the job id "
-            "in the log's name; choose another with --runs"
+            f"the run directory {run_dir} contains a backslash, which makes Slurm ignore the job "
+            f"id in the log name; choose another with --runs"
         )
 
 

@@ -95,5 +95,5 @@ def forgive(runs: Path, node: str) -> bool:
 
 def _path(runs: Path, node: str) -> Path:
     if not _NODE.fullmatch(node):
-        raise UsageError(f"{node[:80]!r} is no node's name")
+        raise UsageError(f"{node[:80]!r} is not a node name")
     return runs / _DIRECTORY / f"{node}.json"

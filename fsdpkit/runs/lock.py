@@ -177,6 +177,6 @@ def _who_holds(lock: Path) -> str:
     if isinstance(since_s := holder.get("since_s"), float) and 0 < since_s < 1e11:
         who += time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since_s))
     return (
-        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
-        f"is no more, remove {shlex.quote(str(lock))}"
+        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that "
+        f"process is gone, remove {shlex.quote(str(lock))}"
     )

@@ -77,8 +77,8 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
     known = [one.name for one in fields(Request) if one.name not in _OWN]
     for name in options.keys() - set(known):
         raise UsageError(
-            f"{name}= is no option of a submission.{assets.nearest(name, known)} Keyword "
-            "arguments of the function go through functools.partial"
+            f"{name}= is not an option of a submission.{assets.nearest(name, known)} Pass "
+            f"keyword arguments of the function through functools.partial"
         )
 
 
@@ -94,19 +94,22 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     import cloudpickle
 
     if not callable(function):
-        raise UsageError(f"{function!r} cannot be called: give the function itself, then its words")
+        raise UsageError(
+            f"{function!r} cannot be called: give the function itself, then its arguments"
+        )
     name = _name_of(function)
     try:
         pickled = cloudpickle.dumps((function, args))
     except Exception as error:
         raise UsageError(
-            f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): make "
-            "in the function what cannot leave this process, such as a lock or an open file"
+            f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): "
+            f"create inside the function what cannot leave this process, such as a lock or an "
+            f"open file"
         ) from error
     if len(pickled) > MOST_MB * 1_000_000:
         raise UsageError(
             f"{name} and its arguments have {len(pickled) / 1e6:,.0f} MB, more than the {MOST_MB} "
-            "that are written into a run: give a path, and let the function read the file"
+            "that fit into a run: pass a path, and let the function read the file"
         )
     call = calls.Call(function=pickled, path=_own_path(), source=_source_of(function))
     return msgspec.msgpack.encode(call)
@@ -150,7 +153,7 @@ def returned(run: Run) -> list[Any]:
     Raises FunctionError if one did not, UsageError if the run is not of a function, StorageError.
     """
     if not run.paths.call.exists():
-        raise UsageError(f"run {run.id} is not one of fsdpkit.run: nothing of it is returned")
+        raise UsageError(f"run {run.id} was not started by fsdpkit.run: it returns nothing")
     return results_of(run, run.wait())
 
 
@@ -183,8 +186,8 @@ def _result(run: Run, attempt: AttemptPaths, rank: int) -> Any:
     except Exception as error:
         raise FunctionError(
             f"what rank {rank} of {run.id} returned cannot be loaded here "
-            f"({type(error).__name__}: {error}): return what this machine has, such as tensors on "
-            "the CPU",
+            f"({type(error).__name__}: {error}): return what this machine can load, such as "
+            f"tensors on the CPU",
             rank=rank,
         ) from error
 

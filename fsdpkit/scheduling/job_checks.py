@@ -85,8 +85,8 @@ def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> N
     `array` is some `chosen` ones of an array's tasks."""
     if array is None and any("{array_task}" in word for word in job.spec.args):
         raise UsageError(
-            f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
-            "and this is no array: add --array, such as --array 0-15"
+            f"job {job.spec.name}: args: {{array_task}} stands for the index of an array task, "
+            f"but this is not an array: add --array, such as --array 0-15"
         )
     tasks = set() if array is None else {*parse_array(array)[0]}
     for key in ("array_args", "array_settings"):
@@ -114,8 +114,8 @@ def _check_passed(job: LoadedJob) -> None:
     missing = [name for name in job.spec.environment.passed if not os.environ.get(name)]
     if missing:
         raise ConfigError(
-            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so there "
-            "is nothing to hand on; export it where you submit"
+            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so "
+            f"there is nothing to pass on; export it before you submit"
         )
 
 
@@ -201,12 +201,12 @@ def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
     if does_not_fit(job, node, work_dir):
         would = " ".join(f"--set {each}" for each in found.would_fit)
         raise ConfigError(
-            f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
-            f"computed): {sizes}.\n"
+            f"job {job.spec.name} does not fit its GPUs according to the plan of {day} (fsdpkit "
+            f"plan, computed): {sizes}.\n"
             + (f"What would fit: {would}. " if would else "")
-            + "To submit it all the same: --no-plan"
+            + "To submit it anyway: --no-plan"
         )
-    return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
+    return f"barely fits its GPUs according to the plan of {day} (fsdpkit plan, computed): {sizes}"
 
 
 def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
@@ -239,5 +239,5 @@ def _check_forking(job: LoadedJob) -> None:
     except ColdStartError as error:
         raise ConfigError(
             f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
-            '"auto" they are started anew'
+            f'"auto" they start as new processes'
         ) from error

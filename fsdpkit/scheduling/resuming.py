@@ -110,8 +110,8 @@ def _refuse_while_in_flight(record: RunRecord) -> None:
         left_s = record.resuming.submitted_s + _IN_FLIGHT_S - time.time()
         if left_s > 0:
             raise UsageError(
-                f"another resume of {record.id} is under way, or was cut short while Slurm may "
-                f"still take its job: try again in {left_s:.0f} s at most"
+                f"another resume of {record.id} is in progress, or was interrupted while Slurm "
+                f"may still accept its job: try again in at most {left_s:.0f} s"
             )
 
 
@@ -190,11 +190,11 @@ def _check_not_over(run: Run, states: States, ahead: Sequence[str], otherwise: b
 
 def _check_chain(run: Run, otherwise: bool) -> None:
     if run.record.kind == "local":
-        raise UsageError("the local cluster chains no jobs: resume the run when it has ended")
+        raise UsageError("the local cluster cannot chain jobs: resume the run when it has ended")
     if otherwise:
         raise UsageError(
-            "--chained cannot change what is trained, for the job before reads the same settings "
-            "when it starts again: change them once the run has ended"
+            "--chained cannot change the training, because the job before it reads the same "
+            "settings if it restarts: change them once the run has ended"
         )
 
 
@@ -247,9 +247,7 @@ def submit_resume(run: Run, plan: Plan) -> Run:
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:
         if record.job_id != run.record.job_id:
-            raise UsageError(
-                f"run {run.id} was resumed by somebody else meanwhile, as job {record.job_id}"
-            )
+            raise UsageError(f"run {run.id} was resumed meanwhile, as job {record.job_id}")
         old = record
         _keep(run.paths, record)
         record = _closed(record, states, plan.chained)

@@ -119,7 +119,7 @@ def _plan(request: Request) -> tuple[Plan, str]:
         if (first.record.kind, first.record.site) != (site.profile.kind, site.id):
             raise UsageError(
                 f"--after {request.after}: that run is on {first.record.site}, this one goes to "
-                f"{site.id}; a job can only wait for another of the same cluster"
+                f"{site.id}; a job can depend only on one of the same cluster"
             )
         after = (first.id, first.record.job_id)
     from fsdpkit.scheduling.slurm_release import wants_expediting
@@ -181,8 +181,8 @@ def fit(
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:
         warnings.append(
-            f"{profile.title} does not queue a job again, so what [retry] would requeue ends "
-            "there: fsdpkit resume RUN --chained queues the run's next job behind it"
+            f"{profile.title} does not requeue jobs, so the job ends where [retry] would requeue "
+            f"it: fsdpkit resume RUN --chained queues the next one behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided
 

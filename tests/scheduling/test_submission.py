@@ -88,7 +88,7 @@ def test_the_account_of_sbatch_s_own_variable_is_used_beneath_all_others(
     assert "#SBATCH --account=pas7\n" in fsdpkit(*words, env=env).stdout
     assert "--account=pas8\n" in fsdpkit(*words, "--account", "pas8", env=env).stdout
     told = fsdpkit("submit", "--cluster", "generic", env=env).stderr
-    assert "not passed on to sbatch, for directives decide: SBATCH_PARTITION" in told
+    assert "not passed on to sbatch, because directives decide: SBATCH_PARTITION" in told
 
 
 def test_two_submissions_in_one_second_are_two_runs(

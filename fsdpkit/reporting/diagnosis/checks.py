@@ -75,7 +75,7 @@ def silent_node(attempt: Attempt) -> Iterator[Fact]:
             yield Fact(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
         for log in voice.logs if voice.kind == "batch" and not _shell_was_killed(attempt) else ():
             if (first := _SRUN.search(log.text)) and first[2] == "Killed":
-                words = "its agent was killed, and nobody says by whom"
+                words = "its agent was killed, and it is unknown by whom"
                 place = log.part(*first.span())
                 yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
 
