@@ -57,8 +57,8 @@ CAUSES: dict[str, Cause] = {
         scheduler.PENDING_FOREVER,
         scheduler.PENDING,
         Cause("running", "The job is running, and nothing is wrong so far."),
-        Cause("done", "The run is done."),
-        Cause("unknown", "Nobody says why: {words}."),
+        Cause("done", "The run is complete."),
+        Cause("unknown", "The cause is unknown: {words}."),
     )
 }
 """By name, the more particular first."""

@@ -123,9 +123,9 @@ def test_a_plot_rises_from_its_lowest_to_its_highest_value_and_leaves_gaps() -> 
 
 
 def test_the_summary_is_short() -> None:
-    assert summary(View(run="r", state="COMPLETED"), "The run is done.") == [
+    assert summary(View(run="r", state="COMPLETED"), "The run is complete.") == [
         "r: COMPLETED",
-        "The run is done.",
+        "The run is complete.",
     ]
 
 

@@ -6,8 +6,8 @@ from fsdpkit.failures.cause import RESUME, Cause
 from fsdpkit.failures.patterns import Level, pattern
 
 _LOOK_AT_ALL = (
-    "See what every rank wrote last: fsdpkit logs {run}; what NCCL's flight "
-    "recorders said stands in flight.json of the attempt. " + RESUME
+    "See each rank's last output: fsdpkit logs {run}. NCCL's flight-recorder analysis is in "
+    "flight.json of the attempt. " + RESUME
 )
 
 COLLECTIVE_MISMATCH = Cause(
@@ -31,26 +31,26 @@ COLLECTIVE_MISMATCH = Cause(
 
 HANG = Cause(
     "hang",
-    "{who} made no progress any more: {words}",
+    "{who} stopped making progress: {words}",
     "Its stacks are in rank-*.stacks of the attempt's directory. " + RESUME,
     statuses=frozenset({124}),
     retry="hang",
-    waited="{who} waited in vain for another rank, and nobody says for which: {words}",
+    waited="{who} timed out waiting for another rank; which one is unknown: {words}",
     patterns=(
         pattern(
             "waiting for other ranks",
-            "our agents, of a rank that waits",
+            "fsdpkit's agents, for a waiting rank",
             Level.WAITED,
             action=_LOOK_AT_ALL,
         ),
         pattern(
             " (after step ",
-            "our agents, of a rank that does something else than the others",
+            "fsdpkit's agents, for a rank doing something different from the others",
             line=r"(?:made no step|was \w+) for \d+ s \(after step -?\d+\)",
         ),
         pattern(
             "monitoredBarrier",
-            "gloo's monitored barrier, which knows who did not come",
+            "gloo's monitored barrier, which names the missing rank",
             line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) m",
         ),
         pattern(
@@ -69,7 +69,7 @@ HANG = Cause(
                 ),
                 *("Timeout at NCCL work", "timed out in a collective"),
             ),
-            "NCCL's watchdog and gloo in a rank that waits for another",
+            "NCCL's watchdog and gloo, in a rank waiting for another",
             Level.WAITED,
             line=r"(?i)waiting \d+ms|watchdog|heartbeat|barrier|collective|NCCL work",
             action=_LOOK_AT_ALL,

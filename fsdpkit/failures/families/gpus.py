@@ -56,16 +56,16 @@ BAD_GPU = Cause(
         pattern("system not yet initialized", "CUDA 802: the node's fabric manager is down"),
         pattern(
             "has a damaged row of memory and none to replace it",
-            "our check before training",
+            "fsdpkit's check before training",
         ),
         pattern(
             "GPUs were asked for on each node, ",
-            "our check before training",
+            "fsdpkit's check before training",
             line=r"shows \d+ here",
         ),
         pattern(
             "another process holds GPU memory",
-            "our check before training, of what outlived its job",
+            "fsdpkit's check before training, of what outlived its job",
         ),
     ),
 )

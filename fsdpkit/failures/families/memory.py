@@ -5,13 +5,12 @@ from __future__ import annotations
 from fsdpkit.failures.cause import RESUME, Cause
 from fsdpkit.failures.patterns import Level, pattern
 
-_SAME_MEMORY = "no, it would need as much again"
+_SAME_MEMORY = "no, it would need the same memory again"
 
 HOST_OUT_OF_MEMORY = Cause(
     "host-out-of-memory",
-    "{who} was ended because the memory of the node, or the job's share of it, was used "
-    "up: {words}",
-    "Ask for more (--set resources.memory=…), or use less: fewer loader workers "
+    "{who} was killed because the node, or the job's share of it, ran out of memory: {words}",
+    "Request more memory (--set resources.memory=…), or use less: fewer loader workers "
     "(training.data.workers), a smaller batch. " + RESUME,
     retry="out-of-memory",
     again=_SAME_MEMORY,
@@ -25,7 +24,7 @@ HOST_OUT_OF_MEMORY = Cause(
         ),
         pattern(
             ": Out Of Memory",
-            "srun, of a task that ended so",
+            "srun, for a task killed this way",
             Level.OUTSIDE,
             line=r"srun: error: (?P<node>\S+): tasks? ",
         ),
@@ -38,13 +37,13 @@ HOST_OUT_OF_MEMORY = Cause(
         ),
         pattern(
             ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
-            "the kernel's log, of a job's share or of the whole node",
+            "the kernel log, for the job's cgroup or the whole node",
             Level.OUTSIDE,
             by=("agent", "batch"),
         ),
         pattern(
             "is killed by signal: ",
-            "torch's loader, of a worker",
+            "torch's DataLoader, for a worker",
             line=r"DataLoader worker .*Killed",
         ),
         pattern(
@@ -64,9 +63,9 @@ HOST_OUT_OF_MEMORY = Cause(
         pattern("memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"),
         pattern(
             "MB of memory are free, ",
-            "our check before training",
+            "fsdpkit's check before training",
             line=r"only \d+ MB",
-            action="Leave the node out: --set resources.exclude={node}",
+            action="Exclude the node: --set resources.exclude={node}",
         ),
     ),
 )
@@ -88,7 +87,7 @@ GPU_OUT_OF_MEMORY = Cause(
         pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
         pattern(
             ("uda failure", "UDA_ERROR_OUT_OF_MEMORY"),
-            "NCCL, of its buffers",
+            "NCCL, for its buffers",
             quoted=True,
             line=r"(?i)out[_ ]of[_ ]memory|failure 2\b",
         ),

@@ -11,10 +11,10 @@ HEAD_SILENT = "the head node's agent does not answer any more"
 NO_INTERNET = Cause(
     "no-internet",
     "{who} could not reach a service outside the cluster: {words}",
-    "Compute nodes often have no way out: fetch it on the login node first (for Hugging "
+    "Compute nodes often have no internet access: download it on the login node first (for Hugging "
     "Face into HF_HOME on a shared file system, then HF_HUB_OFFLINE=1; for Weights & "
-    "Biases WANDB_MODE=offline), or set the proxy that the centre names.",
-    again="no, while the nodes have no way out",
+    "Biases WANDB_MODE=offline), or set the centre's proxy.",
+    again="no, while the nodes have no internet access",
     patterns=(
         pattern(
             ("Could not resolve host: ", "curl: (7)", "curl: (28)"),
@@ -54,11 +54,14 @@ PORT_TAKEN = Cause(
     "Submit again (another job id gives another port), or move rendezvous.port_base in the "
     "site profile.",
     patterns=(
-        pattern("is taken on the head node", "our check before training", line=r"port \d+"),
+        pattern("is taken on the head node", "fsdpkit's check before training", line=r"port \d+"),
         pattern("no free port outside ", "our batch shell"),
         pattern("server socket has failed to listen", "torch's TCPStore on the head node"),
-        pattern("does not know this run's secret", "our agents, of a stranger on the port"),
-        pattern(("EADDRINUSE", "Address already in use"), "the kernel, whoever reports it"),
+        pattern(
+            "does not know this run's secret",
+            "fsdpkit's agents, when another program answers on the port",
+        ),
+        pattern(("EADDRINUSE", "Address already in use"), "the kernel (any program may report it)"),
     ),
 )
 
@@ -70,7 +73,7 @@ HEAD_ADDRESS = Cause(
     patterns=(
         pattern(
             "the head node",
-            "our check before training",
+            "fsdpkit's check before training",
             line=r"'[^']*' (?:does not resolve|resolves to)",
         ),
         pattern(
@@ -86,7 +89,8 @@ HEAD_ADDRESS = Cause(
         pattern("no network interface carries ", "the shell on each node"),
         pattern(
             "cannot reach the head node's port",
-            "our agents, of an address where nobody is; silence may have other reasons",
+            "fsdpkit's agents, when nothing answers at the address; a timeout may have other "
+            "causes",
             Level.WAITED,
             line="head node's port (?!.*timed out)",
         ),
@@ -112,7 +116,7 @@ NETWORK_SETUP = Cause(
     "Compare what the node has (ip -br address, ibv_devinfo, nvidia-smi topo -m) with what "
     "NCCL_SOCKET_IFNAME, NCCL_IB_HCA or GLOO_SOCKET_IFNAME ask for; NCCL_DEBUG=INFO says "
     "what was tried.",
-    again="not before it is set up otherwise",
+    again="not until the network setup changes",
     patterns=(
         pattern(
             ("Unable to find address for: ", "unable to find interface", "ifa != nullptr"),
@@ -120,7 +124,7 @@ NETWORK_SETUP = Cause(
         ),
         pattern(
             "connectFullMesh failed",
-            "gloo, which listened where others cannot reach it",
+            "gloo, which listened on an address that others cannot reach",
             line=r"\[?(?:127\.|::1)",
             action="A node's own name means its loopback address there: name the interface "
             "by GLOO_SOCKET_IFNAME, or in the site profile rendezvous.interface.",
@@ -139,7 +143,7 @@ NETWORK_SETUP = Cause(
 
 RENDEZVOUS_TIMEOUT = Cause(
     "rendezvous-timeout",
-    "The nodes did not find together in time: {who}: {words}",
+    "The nodes did not meet in time: {who}: {words}",
     "Look at the node that did not come; if its file system was slow, raise "
     "rendezvous.join_timeout_s in the site profile. " + RESUME,
     patterns=(
@@ -162,7 +166,7 @@ RENDEZVOUS_TIMEOUT = Cause(
 
 CONNECTION_RESET = Cause(
     "connection-reset",
-    "{who} lost the connection to another rank, and nobody says why: {words}",
+    "{who} lost the connection to another rank; the cause is unknown: {words}",
     "Look for what happened on the other side: the node's own log, sinfo -R. " + RESUME,
     patterns=(
         pattern(
@@ -175,8 +179,8 @@ CONNECTION_RESET = Cause(
                 *("ConnectionResetError", "BrokenPipeError", "failed to recv, got 0 bytes"),
                 *("DistNetworkError", "DistStoreError", "Connection timed out"),
             ),
-            "gloo, NCCL and TCPStore in ranks whose peer is gone: no cause while anybody "
-            "else has one",
+            "gloo, NCCL and TCPStore in ranks whose peer is gone: a follow-on error if any other "
+            "failure is recorded",
             Level.LOST_PEER,
         ),
         pattern(

@@ -8,12 +8,12 @@ from fsdpkit.failures.patterns import Level, pattern
 PREEMPTION = Cause(
     "preemption",
     "Slurm preempted the job for one with a higher priority.",
-    "Let it come back by itself (--set retry.on_preemption=requeue), or choose a QOS or "
-    "partition that is not preempted. " + RESUME,
+    "Requeue it automatically (--set retry.on_preemption=requeue), or choose a QOS or "
+    "partition that is not preemptible. " + RESUME,
     states=frozenset({"PREEMPTED"}),
     endings=frozenset({"preemption"}),
     of_job=True,
-    again="yes, as soon as Slurm gives the nodes",
+    again="yes, as soon as Slurm grants the nodes",
     patterns=(
         pattern(
             "DUE TO PREEMPTION",
@@ -26,9 +26,9 @@ PREEMPTION = Cause(
 
 TIME_LIMIT = Cause(
     "time-limit",
-    "The job's time was over.",
-    "Ask for more (--time), or let it come back by itself: --set "
-    "retry.on_time_limit=requeue. " + RESUME,
+    "The job reached its time limit.",
+    "Request more time (--time), or requeue automatically: --set retry.on_time_limit=requeue. "
+    + RESUME,
     states=frozenset({"TIMEOUT", "DEADLINE"}),
     endings=frozenset({"time-limit"}),
     of_job=True,
@@ -63,20 +63,22 @@ CANCELLED = Cause(
 NODE_FAILURE = Cause(
     "node-failure",
     "A node failed: {who}: {words}",
-    "Start again, which leaves out a node that was lost: fsdpkit resume {run}; a run with "
-    "spare nodes (resources.spare) outlives this.",
+    "Resume; a lost node is excluded: fsdpkit resume {run}. A run with standby nodes "
+    "(resources.spare) survives this.",
     retry="node-failure",
     again="yes, without that node",
     states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
     patterns=(
         pattern(
             "Node failure on ",
-            "srun, when slurmctld gave a node up",
+            "srun, when slurmctld declared a node down",
             Level.OUTSIDE,
             line=r"srun: error: Node failure on (?P<node>[\w.-]+)",
         ),
-        pattern("DUE TO NODE FAILURE", "slurmstepd on a node that is left", Level.OUTSIDE),
-        pattern("no sign of life", "our agents, of a node that fell silent", Level.OUTSIDE),
+        pattern("DUE TO NODE FAILURE", "slurmstepd on a surviving node", Level.OUTSIDE),
+        pattern(
+            "no sign of life", "fsdpkit's agents, for a node that stopped answering", Level.OUTSIDE
+        ),
         pattern(
             "Task launch for ",
             "srun, of a node whose slurmd did not take the step",
@@ -91,14 +93,14 @@ NODE_FAILURE = Cause(
 REFUSED = Cause(
     "refused",
     "Slurm will not run the job: {words}.",
-    "Cancel it (fsdpkit cancel {run}) and submit again with what is allowed; yours: "
+    "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed; yours: "
     "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
     retry="node-failure",
     patterns=(
         pattern("srun: fatal: ", "srun", by=("agent", "batch")),
         pattern(
             "Unable to create step",
-            "srun; a node that hangs on to the attempt before is the usual reason",
+            "srun; usually a node that still holds the previous attempt",
             by=("agent", "batch"),
             line=r"srun: error: Unable to create step",
             action="Submit again; if it comes back, ask for what the allocation has "
@@ -117,8 +119,8 @@ REFUSED = Cause(
             "srun and slurmd, of a step that was not started",
             by=("agent", "batch"),
             line=r"^(?:srun|slurmstepd\S*|slurmd): ",
-            action="Slurm refused the step, not the program: submit again; if it comes "
-            "back, show the centre these words.",
+            action="Slurm refused the job step; the program did not start. Submit again; if it "
+            "recurs, send this message to the centre.",
         ),
     ),
 )

@@ -13,12 +13,12 @@ VERSION_MISMATCH = Cause(
     patterns=(
         pattern(
             "all nodes must see the same environment",
-            "our check before training, which compares each node with the first",
+            "fsdpkit's check before training, which compares each node with the first",
             line=r"\w+ is \S+ on (?P<node>\S+) but ",
         ),
         pattern(
             ("ersion incompatib", "ersion mismatch", "as compiled", "binary incompatib"),
-            "cuDNN, NVML and others, of a library of another release",
+            "cuDNN, NVML and others, for a library of another release",
             line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
             r"compiled +(?:with|against) .+ but ",
         ),
@@ -46,7 +46,7 @@ VERSION_MISMATCH = Cause(
                 ),
             ),
             "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
-            action="Take a build for that driver and GPU (nvidia-smi; python -m "
+            action="Install a build for that driver and GPU (nvidia-smi; python -m "
             "torch.utils.collect_env), or leave {node} out: --set resources.exclude={node}",
         ),
     ),
@@ -63,25 +63,25 @@ ENVIRONMENT_MISSING = Cause(
         pattern(("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"),
         pattern(
             "execve(): ",
-            "slurmstepd, of a program that is not there or may not be run",
+            "slurmstepd, when a program is missing or not executable",
             by=("agent", "batch"),
         ),
         pattern(
             "FATAL: ",
-            "apptainer, of a container that it cannot make",
+            "apptainer, when it cannot create the container",
             by=("agent", "batch"),
             line=r"FATAL:\s+(?:container creation failed|could not open image|while )",
         ),
         pattern(
             ("bad interpreter", "required file not found"),
-            "the shell, of a script whose Python has moved",
+            "the shell, for a script whose interpreter has moved",
             by=("agent", "batch"),
         ),
         pattern("there is no etc/profile.d/conda.sh in ", "our shell"),
         pattern("cannot activate the conda environment ", "our shell"),
         pattern(
             ": No such file or directory",
-            "the shell, of a file that the job's prelude reads",
+            "the shell, for a file that the job's prelude sources",
             by=("agent", "batch"),
             line=r"slurm_script: line \d+: ",
         ),
@@ -130,7 +130,7 @@ SCRIPT_NOT_VISIBLE = Cause(
         pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
         pattern(
             "though the head node made it",
-            "our check before training, of the run's directory",
+            "fsdpkit's check before training, of the run's directory",
         ),
         pattern("cannot write to the run directory ", "our batch shell"),
     ),
@@ -139,10 +139,10 @@ SCRIPT_NOT_VISIBLE = Cause(
 IMPORT_ERROR = Cause(
     "import-error",
     "{who} could not import a module: {words}",
-    "Install it into the environment that the job activates; if other nodes have it, this "
-    "one sees another environment.",
+    "Install it into the environment that the job activates; if other nodes have it, this node "
+    "sees a different environment.",
     patterns=(
-        pattern("torch cannot be imported by ", "our check before training"),
+        pattern("torch cannot be imported by ", "fsdpkit's check before training"),
         pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
         pattern("No module named ", "python -m, and whoever quotes Python"),
         pattern("error while loading shared libraries: ", "the dynamic linker"),

@@ -7,30 +7,31 @@ from fsdpkit.failures.patterns import pattern
 
 DISK_FULL = Cause(
     "disk-full",
-    "No room was left to write: {who}: {words}",
-    "Make room (df -h, du), or choose another place with --runs. " + RESUME,
+    "{who} had no space left to write: {words}",
+    "Free some space (df -h, du), or choose another place with --runs. " + RESUME,
     retry="storage",
-    again="not before there is room",
+    again="not until there is space",
     patterns=(
         pattern("No space left on device", "the kernel's ENOSPC, whoever reports it"),
         pattern("Disk quota exceeded", "the kernel's EDQUOT"),
         pattern(
             "is killed by signal: ",
-            "torch's loader, of a worker that found no room in /dev/shm",
+            "torch's DataLoader, for a worker that found no room in /dev/shm",
             line=r"DataLoader worker .*Bus error",
         ),
         pattern("No usable temporary directory found", "Python's tempfile"),
-        pattern("GB are free in ", "our check before training", line=r"only [\d.]+ GB"),
-        pattern("the file system or your quota is full", "our check before training"),
+        pattern("GB are free in ", "fsdpkit's check before training", line=r"only [\d.]+ GB"),
+        pattern("the file system or your quota is full", "fsdpkit's check before training"),
     ),
 )
 
 STORAGE = Cause(
     "storage",
     "A file system failed {who}: {words}",
-    "Look whether the path can be read on that node now, and tell the centre if not. " + RESUME,
+    "Check whether the path is readable on that node now; if not, report it to the centre. "
+    + RESUME,
     retry="storage",
-    again="perhaps, once the file system is well",
+    again="perhaps, once the file system has recovered",
     patterns=(
         pattern(
             (
@@ -46,8 +47,8 @@ STORAGE = Cause(
 
 CHECKPOINT_UNREADABLE = Cause(
     "checkpoint-unreadable",
-    "{who} met a checkpoint, or another saved file, that cannot be read: {words}",
-    "See what is whole: fsdpkit checkpoint verify {run}; resume from an older one, or "
+    "{who} could not read a checkpoint or another saved file: {words}",
+    "Find a whole checkpoint: fsdpkit checkpoint verify {run}; resume from an older one, or "
     "start from its weights: training.checkpoint.start",
     patterns=(
         pattern("No checkpoint is whole", "our trainer, listing what is wrong with each"),
@@ -63,9 +64,9 @@ CHECKPOINT_UNREADABLE = Cause(
 
 DATA_MISSING = Cause(
     "data-missing",
-    "{who} did not find a file that it wanted: {words}",
+    "{who} did not find a file that it needs: {words}",
     "Check that every node sees the path, and how it is spelt.",
-    again="not before the file is there",
+    again="not until the file exists",
     patterns=(
         pattern(": no such file", "our readers of data and tokenizers"),
         pattern("Please use the NLTK Downloader", "NLTK"),

@@ -8,10 +8,10 @@ from fsdpkit.failures.patterns import pattern
 
 NAN_LOSS = Cause(
     "nan-loss",
-    "The numbers overflowed: {who}: {words}",
-    "Lower training.optimizer.lr, look at the data of that step, or leave such steps out: "
-    "--set training.non_finite=skip. " + RESUME,
-    again="no, it comes back with the same data",
+    "{who} computed NaN or infinite values: {words}",
+    "Lower training.optimizer.lr, look at the data of that step, or skip such steps: --set "
+    "training.non_finite=skip. " + RESUME,
+    again="no, the same data gives the same result",
     patterns=(
         pattern(("is not finite, ", "is not finite in "), "our trainer, on a GPU as well"),
         pattern(
@@ -41,7 +41,7 @@ SETTINGS = Cause(
     "The settings do not fit: {who}: {words}",
     "Correct them and submit again.",
     retry="settings",
-    again="not before they are corrected",
+    again="not until they are corrected",
     statuses=frozenset(
         error.exit_code for error in (UsageError, ConfigError, NotFoundError, NodeError)
     ),
