@@ -1,8 +1,9 @@
 """Where a trainer waits until a test has broken what it wants to break, and errors it raises.
 
 A file `hold-<phase>` in $FAULTS_DIR asks for it. Every rank that gets there writes
-`at-<phase>-rank-<r>` and goes on when the request is gone; so a fault happens at a known place,
-however slow the machine is. The file's content is the step to wait at, where the phase has one:
+`at-<phase>-rank-<r>` and goes on when the request is gone, or names another step; so a fault
+happens at a known place, however slow the machine is. The file's content is the step to wait at,
+where the phase has one:
 
     start-up        the ranks have joined, nothing is loaded yet
     training        so many steps are done
@@ -36,16 +37,23 @@ _mine.rename(DIRECTORY / f"rank-{RANK}")
 
 def hold(phase: str, step: int | None = None) -> None:
     """Wait here if asked to."""
-    request = DIRECTORY / f"hold-{phase}"
-    if not request.exists() or (step is not None and int(request.read_text()) != step):
+    if not _asked(phase, step):
         return
     (DIRECTORY / f"at-{phase}-rank-{RANK}").touch()
     node, warned = HeartbeatDir.of_this_node(), False
-    while request.exists():
+    while _asked(phase, step):
         time.sleep(LOOK_S)
         if not warned and node and node.stop.exists():
             (DIRECTORY / f"warned-rank-{RANK}").touch()
             warned = True
+
+
+def _asked(phase: str, step: int | None) -> bool:
+    try:
+        wanted = (DIRECTORY / f"hold-{phase}").read_text()
+    except FileNotFoundError:
+        return False
+    return step is None or wanted == str(step)
 
 
 def break_down(step: int, kinds: Mapping[str, type[Exception]]) -> None:
