@@ -141,6 +141,7 @@ def left(module_bed: PersonBed, sam: Person) -> Left:
 @pytest.fixture
 def finished(left: Left) -> Trial:
     assert left.ended == "COMPLETED", everything_said(left.trial.dir)
+    assert [*left.trial.losses()] == [*range(1, STEPS + 1)]
     return left.trial
 
 
