@@ -10,10 +10,11 @@ where the phase has one:
     checkpointing   the checkpoint of this step is written, but has no name yet (rank 0)
     shutdown        the last step is done
 
-A rank that waits writes `warned-rank-<r>` once its agent has told it to save and stop.
+A rank that waits writes `warned-rank-<r>` once its agent has told it to save and stop. Both files
+say who it is, as `rank-<r>` does of the newest: its node and process.
 
 `raise.json` names an exception that a rank raises at each of some steps, `once` or always. The task
-of an array looks in the directory of its number. `rank-<r>` there names the node and the process.
+of an array looks in the directory of its number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ RANK = int(os.environ["RANK"])
 LOOK_S = 0.02
 
 _mine = DIRECTORY / f".rank-{RANK}"
-_mine.write_text(f"{os.environ['SLURMD_NODENAME']} {os.getpid()}")
+_SELF = f"{os.environ['SLURMD_NODENAME']} {os.getpid()}"
+_mine.write_text(_SELF)
 _mine.rename(DIRECTORY / f"rank-{RANK}")
 
 
@@ -39,12 +41,12 @@ def hold(phase: str, step: int | None = None) -> None:
     """Wait here if asked to."""
     if not _asked(phase, step):
         return
-    (DIRECTORY / f"at-{phase}-rank-{RANK}").touch()
+    (DIRECTORY / f"at-{phase}-rank-{RANK}").write_text(_SELF)
     node, warned = HeartbeatDir.of_this_node(), False
     while _asked(phase, step):
         time.sleep(LOOK_S)
         if not warned and node and node.stop.exists():
-            (DIRECTORY / f"warned-rank-{RANK}").touch()
+            (DIRECTORY / f"warned-rank-{RANK}").write_text(_SELF)
             warned = True
 
 

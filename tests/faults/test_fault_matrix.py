@@ -54,7 +54,8 @@ def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(
         before = Standing.of(trial)
         trial.injure(blow.case.fault.inject)
         if following:
-            trial.go_on_to(following.case.phase, following.at)
+            anew = blow.case.how != "undisturbed"
+            trial.go_on_to(following.case.phase, following.at, anew=anew)
             trial.wait_held()
         else:
             trial.release()

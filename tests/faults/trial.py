@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -183,6 +184,10 @@ class Bed:
         cluster.wait_idle(PATIENCE_S)
 
 
+def _same_text(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.read_text() == other.read_text()
+
+
 @dataclass
 class Trial:
     """One run, or one task of an array.
@@ -257,8 +262,8 @@ class Trial:
 
     def _wait_for_held_ranks(self, what: str) -> None:
         for rank in (0,) if self.held == "checkpointing" else (0, 1):
-            file = self.directory / f"{what}-rank-{rank}"
-            self.until(file.exists, file.name)
+            newest, said = (self.directory / f"{name}rank-{rank}" for name in ("", f"{what}-"))
+            self.until(partial(_same_text, newest, said), said.name)
 
     def strike(self, inject: Callable[[Trial], None]) -> None:
         """Break it where it is held, then let the ranks that are left go on."""
@@ -269,14 +274,15 @@ class Trial:
         """Break it where it is held, and leave the ranks there."""
         if self.held is not None:
             self.wait_held()
-        for path in self.directory.glob("warned-rank-*"):  # at the fault before
-            path.unlink()
         self.good, self.broken_s = self.saved(), time.time()
         inject(self)
 
-    def go_on_to(self, phase: Phase, at: int) -> None:
-        """Let the ranks go as far as another phase, or another step of the same."""
+    def go_on_to(self, phase: Phase, at: int, *, anew: bool = False) -> None:
+        """Let the ranks go as far as another phase, or another step of the same. anew: those that
+        are started next; these may get there, too, before they end."""
         self.forget(phase)
+        for path in self.directory.glob("rank-*") if anew else ():
+            path.unlink()
         draft = self.directory / ".hold"
         draft.write_text(str(at))
         draft.rename(self.directory / f"hold-{phase}")
