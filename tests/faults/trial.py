@@ -336,13 +336,6 @@ class Trial:
     def job(self) -> JobInfo:
         return self.bed.cluster.jobs(self.job_id)[0]
 
-    def chain(self) -> str:
-        """Id of one more job of the run, which is to start if this one ends short of its goal."""
-        done = self.bed.fsdpkit("resume", str(self.dir), "--chained", "--json")
-        if done.returncode:
-            raise self.error(done.stderr)
-        return str(json.loads(done.stdout)["job_id"])
-
     def wait_end(self) -> JobInfo:
         """The job as Slurm has it when it is over, and does not come back."""
         return self.bed.cluster.wait_job(self.job_id, timeout_s=PATIENCE_S)
