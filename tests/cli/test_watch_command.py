@@ -255,7 +255,7 @@ def test_a_run_is_drawn_to_its_end_and_the_diagnosis_stays_on_the_terminal(
     assert screen.process.returncode == 0
     assert f"{RUN_ID}: COMPLETED" in last
     assert "step 41 of 100" in last
-    assert "done" in last.splitlines()[-1]
+    assert "complete" in last.splitlines()[-1]
     assert screen.is_as_before()
 
 
