@@ -181,9 +181,10 @@ def loaded_by(*words: str, env: dict[str, str] | None = None) -> set[str]:
 
 
 def test_a_dry_run_imports_neither_torch_nor_submitit() -> None:
-    loaded = loaded_by("submit", "--nodes", "2", "--gpus", "4", "--dry-run", "--cluster", "generic")
-    assert "jinja2" in loaded
-    assert not loaded & {"torch", "submitit", "numpy", "cloudpickle", "psutil", "rich"}
+    words = ("submit", "--nodes", "2", "--gpus", "4", "--dry-run", "--cluster", "generic")
+    heavy = {"torch", "submitit", "numpy", "cloudpickle", "psutil", "rich"}
+    assert not loaded_by(*words) & heavy
+    assert not loaded_by(*words) & {*heavy, "jinja2"}  # the template is parsed by now
 
 
 @pytest.mark.parametrize("verb", ["ls", "verify"])
