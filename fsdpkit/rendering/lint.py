@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 from typing import Literal
 
-from fsdpkit.config.assets import nearest
+from fsdpkit.config.spelling import nearest
 from fsdpkit.rendering.directives import DirectiveError, split_directive
 
 MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default

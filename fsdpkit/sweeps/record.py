@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
