@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
-from fsdpkit.scheduling.asking import Pace
+from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
     States,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 2.0
 """Between two looks whether the batch shell has written how it ended."""
-_UNHEARD_S = 300.0
-"""How long nobody may know the job before waiting for it is given up."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class OpenRun:
         states = {
             job_id: state
             for job_id, state in self.states().items()
-            if array_task is None or job_id.partition("_")[2] == str(array_task)
+            if array_task in (None, task_of(job_id))
         }
         return min(states.items(), key=lambda item: _order(item[1]), default=(None, None))
 
@@ -140,7 +139,7 @@ class OpenRun:
                 known = time.monotonic()
                 if heard is not None:
                     heard(state)
-            elif time.monotonic() - known > _UNHEARD_S:
+            elif time.monotonic() - known > UNHEARD_S:
                 raise SchedulerError(
                     f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
                     "nor scontrol knows it"

@@ -28,6 +28,7 @@ from fsdpkit.config.template import load_template
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
@@ -37,6 +38,7 @@ from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import call_scheduler, write_job
 from fsdpkit.scheduling.job_checks import check_array, training_of
 from fsdpkit.scheduling.opened import OpenRun
+from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
@@ -46,8 +48,6 @@ from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.wanted import Wanted
 
-_SETTLE_S = 10.0
-"""How long a state must last that may be followed by a requeue."""
 _IN_FLIGHT_S = 150.0
 """After so long sbatch, which is given 120 s, has taken a job or has not."""
 _PATIENCE_S = 30.0
@@ -143,7 +143,7 @@ def _site_of(record: RunRecord) -> LoadedSite:
 
 def _settled_states(run: OpenRun) -> States:
     """The states of all jobs, once none is left that Slurm may be about to queue again."""
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + RETURNS_WITHIN_S
     while True:
         states = run.job_states()
         if not any(s and s.may_return for s in decisive(run.record, states).values()):
@@ -221,7 +221,7 @@ def _array(
     if chosen is not None and (stray := sorted({*chosen} - {*tasks})):
         raise UsageError(f"run {run.id} has no array task {stray[0]}")
     done = {
-        int(job_id.partition("_")[2])
+        task_of(job_id)
         for job_id, state in decisive(run.record, states).items()
         if state is not None and state.succeeded
     }

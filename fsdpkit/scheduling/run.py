@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import SchedulerError, StorageError, UsageError
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.opened import OpenRun
 
@@ -91,8 +92,7 @@ class Run(OpenRun):
 
     def _ask_to_stop(self, job_id: str) -> bool:
         """Tell a running job to save and stop; False if it went back to the queue meanwhile."""
-        _, _, task = job_id.partition("_")
-        path = self.paths.task(int(task) if task else None).stop_requested
+        path = self.paths.task(task_of(job_id)).stop_requested
         try:
             write_atomically(path, "cancel\n")
         except OSError as error:
@@ -107,9 +107,7 @@ class Run(OpenRun):
         kind = job_class(self.client())
         ids = list(self.states()) if self.record.earlier else self.record.job_ids
         nodes = {job.job_id: job.nodes for job in self.record.jobs}
-        return [
-            kind(self.paths.submitit, one, list(range(nodes[one.partition("_")[0]]))) for one in ids
-        ]
+        return [kind(self.paths.submitit, one, list(range(nodes[job_of(one)]))) for one in ids]
 
     def results(self) -> list[Any]:
         """What each node returned, in order; waits for the end, raises submitit's errors."""

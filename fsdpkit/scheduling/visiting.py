@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.runs.history import Attempt, NodeStory, history_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.scheduling.opened import OpenRun
 
@@ -67,18 +68,13 @@ def running_jobs(run: OpenRun, array_task: int | None, so: Callable[[str], str])
     found = [
         (job_id, number)
         for job_id, number, state in (
-            (job_id, _number(job_id), state) for job_id, state in run.states().items()
+            (job_id, task_of(job_id), state) for job_id, state in run.states().items()
         )
         if array_task in (None, number) and state is not None and state.phase == "running"
     ]
     if not found:
         raise _not_running(run, array_task, so)
     return found
-
-
-def _number(job_id: str) -> int | None:
-    number = job_id.partition("_")[2]
-    return int(number) if number else None
 
 
 def _refuse_of_others(run: OpenRun) -> None:

@@ -106,7 +106,7 @@ def _save(paths: TaskPaths, marks: _Marks) -> None:
 def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
     """The training `task` of the run, ready to be sent. Raises StorageError."""
     paths = run.paths.task(task)
-    job, made_from = about.job_of(run), about.provenance_of(run)
+    job, made_from = about.job_file_of(run), about.provenance_of(run)
     key = run.id if task is None else f"{run.id}/task-{task}"
     shown = about.settings(job)
     settings = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
@@ -129,7 +129,7 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
 def track_of(run: Run) -> Track:
     """The job's `[track]`; the defaults if it has none, or cannot be read."""
     try:
-        return msgspec.convert(about.job_of(run).get("track", {}), Track)
+        return msgspec.convert(about.job_file_of(run).get("track", {}), Track)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{run.paths.job}: track: {error}") from error
 
