@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env demo-env packages demo test test-quick test-faults test-slurm test-releases test-torch lint docs \
-    slurm slurm-down bench pins lock
+    pictures release slurm slurm-down bench pins lock
 
 ifndef PYTHON
 ifdef VIRTUAL_ENV
@@ -166,6 +166,18 @@ docs: demo-env
 	    --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build --strict --site-dir "$(CURDIR)/build/docs"
 	echo "make docs: the pages are in build/docs; open build/docs/index.html"
+
+# Those in docs/pictures that show a run, a plan, the catalogue and studies; the studies are only
+# drawn: on an idle machine, `python -m benchmarks.study_pictures run` measures them.
+pictures: env packages
+	for what in tests.docs.run_pictures tests.docs.plan_picture tests.publishing.catalogue_pictures; do
+	    "$(PYTHON)" -m $$what
+	done
+	"$(PYTHON)" -m benchmarks.study_pictures draw
+
+# A wheel and an sdist that pass the wheel's tests, in build/release. Nothing is uploaded.
+release: env
+	"$(PYTHON)" -m tests.packaging.release
 
 slurm: env packages
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -83,12 +84,21 @@ def lane_of(item: pytest.Item) -> str:
     return str(mark.args[0])
 
 
+@pytest.fixture(scope="session")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each test's user lives. pytest numbers its own directories, and would look through
+    thousands of them for each; and a template, the same for every user, is parsed once."""
+    directory = tmp_path_factory.mktemp("users")
+    (directory / "templates").mkdir()
+    return directory
+
+
 @pytest.fixture(autouse=True)
-def isolated_user(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def isolated_user(users: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees or changes the configuration and runs of the person who runs it."""
-    home = tmp_path_factory.mktemp("user")
+    home = Path(tempfile.mkdtemp(dir=users))
+    (home / "cache" / "fsdpkit").mkdir(parents=True)
+    (home / "cache" / "fsdpkit" / "templates").symlink_to(users / "templates")
     monkeypatch.setenv("FSDPKIT_CONFIG_DIR", str(home / "config"))
     monkeypatch.setenv("FSDPKIT_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))

@@ -10,7 +10,10 @@ from fsdpkit.cli.options import json_option, table
 @click.command("audit")
 @click.argument("centre", type=click.Path())
 @click.option(
-    "--weeks", type=click.IntRange(1, 520), default=4, help="How many, this one included (4)."
+    "--weeks",
+    type=click.IntRange(1, 520),
+    default=4,
+    help="Number of weeks, this one included (default: 4).",
 )
 @json_option
 def command(centre: str, weeks: int, as_json: bool) -> int:
@@ -20,8 +23,8 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
       fsdpkit audit /apps/fsdpkit
       fsdpkit audit /apps/fsdpkit --weeks 12 --json
 
-    CENTRE is a centre's folder. Only runs count whose owners share them: by `[audit] share = true`
-    in the job, or `files.group = true`, which opens the run to its group.
+    CENTRE is a centre's folder. Only runs that their owners share count: with `[audit] share =
+    true` in the job, or `files.group = true`, which opens the run to its group.
     """
     from pathlib import Path
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("cancel")
 @click.argument("run", shell_complete=complete_run)
 @runs_option
-@click.option("--save", is_flag=True, help="Let what runs save a checkpoint first.")
+@click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @click.option("--wait", is_flag=True, help="Wait for the end.")
 @json_option
 def command(run: str, runs: str | None, save: bool, wait: bool, as_json: bool) -> int:
@@ -54,7 +54,7 @@ def _tell(run: Run, asked: Sequence[str]) -> None:
     if asked:
         click.echo(
             f"asked {run.id} (job {', '.join(asked)}) to save a checkpoint and to stop\n"
-            f"  to end it without: fsdpkit cancel {run.id}"
+            f"  to end it without saving: fsdpkit cancel {run.id}"
         )
     else:
         click.echo(f"asked to end {run.id} (job {run.job_id})")

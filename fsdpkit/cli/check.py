@@ -36,27 +36,29 @@ _AVOID_S = 7 * 86400
 @click.command("check", cls=GroupedCommand)
 @wanted(
     *("nodes", "gpus", "time", "cluster", "partition", "account"),
-    nodes="Measure so many nodes, as a job.",
-    gpus="GPUs (ranks) per node; makes it a job.",
+    nodes="Measure this many nodes, in a job.",
+    gpus="GPUs (ranks) per node; runs a job.",
     time="Time limit of the job.",
 )
 @wanted("sets", sets="Any key of the job.")
-@click.option("--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes a week.")
+@click.option(
+    "--avoid", is_flag=True, help="Let later jobs avoid slow and broken nodes for a week."
+)
 @runs_option
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
     avoid: bool, runs: str | None, trust: tuple[str, ...], as_json: bool, **asked: Any
 ) -> int:
-    """Check this login node, or measure nodes by a short job.
+    """Check this login node, or measure nodes with a short job.
 
     \b
       fsdpkit check --account PAS2136
       fsdpkit check --nodes 2 --gpus 4
       fsdpkit check --nodes 12 --gpus 4 --avoid
 
-    With --nodes it also says whether ranks' ports can be reached from this login node, and from a
-    node outside the job, for which it asks Slurm for one more node for some seconds.
+    With --nodes it also tests whether the ranks' ports can be reached from this login node, and
+    from a node outside the job; for that it asks Slurm for one more node for a few seconds.
 
     Exit status 0, or 78 if a check failed or a node is broken.
     """

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def check_option(what: str) -> Callable[[Any], Any]:
     return click.option(
-        "--check", is_flag=True, help=f"Name every {what} that cannot be used; exit status 65."
+        "--check",
+        is_flag=True,
+        help=f"List every {what} that cannot be used; exit status 65 if any.",
     )
 
 

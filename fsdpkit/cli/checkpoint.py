@@ -63,7 +63,8 @@ def ls(run: str, runs: str | None, task: int | None, as_json: bool) -> int:
     \b
       fsdpkit checkpoint ls fsdp-t5-20261121-101500-3f2a
 
-    Complete means that every file is there in its size; `verify` reads the bytes, as a resume does.
+    Complete means that every file exists with its full size; `verify` reads the bytes, as a
+    resume does.
     """
     places = find_checkpoints(run, runs, task)
     listed = [entry for place in places for entry in _listed(place)]
@@ -93,8 +94,8 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None, as_js
       fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint verify fsdp-t5-20261121-101500-3f2a --step 2000
 
-    A checkpoint is whole when all is as it was written; exits with 74 if one is not.
-    `sha256sum -c SHA256SUMS` in its directory says the same.
+    A checkpoint is whole if every byte is as it was written; the exit status is 74 if one is
+    not. `sha256sum -c SHA256SUMS` in its directory checks the same.
     """
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.errors import StorageError
@@ -112,8 +113,8 @@ def verify(run: str, runs: str | None, task: int | None, step: int | None, as_js
     if wrong:
         are = "is" if wrong == 1 else "are"
         raise StorageError(
-            f"{wrong} of {_count(found, 'checkpoint')} {are} not whole. A resume passes over such "
-            "a checkpoint and takes the newest whole one."
+            f"{wrong} of {_count(found, 'checkpoint')} {are} not whole. A resume skips such a "
+            f"checkpoint and uses the newest whole one."
         )
     return 0
 
@@ -161,9 +162,11 @@ def _tell_verified(one: json_answers.Verified) -> None:
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type of the weights (default: as they were trained).",
+    help="Type of the weights (default: as trained).",
 )
-@click.option("--with-optimizer", is_flag=True, help="Its state, too; with --format file.")
+@click.option(
+    "--with-optimizer", is_flag=True, help="Include the optimizer's state; needs --format file."
+)
 @json_option
 def export(
     run: str,

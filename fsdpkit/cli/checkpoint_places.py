@@ -42,7 +42,7 @@ def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Place
     except NotFoundError:
         if not path.is_dir():
             raise
-        raise NotFoundError(f"{run} is no run, and no directory with checkpoints.") from None
+        raise NotFoundError(f"{run} is neither a run nor a directory with checkpoints.") from None
     tasks: Sequence[int | None] = paths.array_tasks() or [None]
     if task is not None and task not in tasks:
         started = f"tasks {', '.join(map(str, tasks))}" if tasks != [None] else "no array tasks"

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 @click.command("save")
 @click.argument("run", shell_complete=complete_run)
-@click.option("--task", type=click.IntRange(0), help="Array task (default: all that run).")
+@click.option("--task", type=click.IntRange(0), help="Array task (default: all that are running).")
 @runs_option
-@click.option("--wait", is_flag=True, help="Wait until the checkpoint has its name.")
+@click.option("--wait", is_flag=True, help="Wait until the checkpoint is complete.")
 @json_option
 def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: bool) -> int:
-    """Let RUN save a checkpoint now, after the step it is in, and go on.
+    """Make RUN save a checkpoint after its current step, and continue.
 
     \b
       fsdpkit checkpoint save fsdp-t5-20261121-101500-3f2a
       fsdpkit checkpoint save 3f2a --wait
 
-    A script of one's own takes part by attach() of fsdpkit.script: huggingface, lightning or
+    Your own script takes part through attach() from fsdpkit.script: huggingface, lightning or
     accelerate.
 
-    Exits with 2 for a run that has ended or not begun; with 69 for one whose script opened no
-    checkpoints, and with --wait if it ended first; with 74 if the checkpoint could not be written.
+    Exit status: 2 if the run has ended or not begun; 69 if its script opened no checkpoints, or
+    with --wait if it ended first; 74 if the checkpoint could not be written.
     """
     from fsdpkit.scheduling.run import Run
 
@@ -73,6 +73,6 @@ def _print_json(run: str, requests: Sequence[Request], wait: bool) -> None:
 
 
 _SLOW = (
-    "fsdpkit: no answer yet. It comes after a step and the writing. A loop that does not ask "
-    "fsdpkit.training.SaveClock(…, paths=…) saves only when its own time has come."
+    "fsdpkit: no answer yet. It comes after the step and the write. A loop that does not ask "
+    "fsdpkit.training.SaveClock(…, paths=…) saves only on its own schedule."
 )

@@ -30,13 +30,13 @@ _CURVES = (("eval_loss", "evaluation loss"), ("loss", "training loss"))
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.compare/1).")
 def command(run: tuple[str, ...], runs: str | None, html: str | None, as_json: bool) -> int:
-    """Put runs beside one another: settings that differ, figures, curves.
+    """Compare runs: settings that differ, results, curves.
 
     \b
       fsdpkit compare 3f2a 91c0
       fsdpkit compare 3f2a 91c0 --html compared.html
 
-    Of an array each task counts as a run. Runs that go on: as of now.
+    Each array task counts as a run. Active runs are shown as of now.
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.reporting.comparison.compared import compare

@@ -41,7 +41,7 @@ def command() -> None:
 @command.command("prepare")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
-    "--output", required=True, type=click.Path(file_okay=False), help="Directory to make."
+    "--output", required=True, type=click.Path(file_okay=False), help="Directory to create."
 )
 @click.option(
     "--tokenizer",
@@ -54,10 +54,14 @@ def command() -> None:
     type=click.Choice(["pairs", "span-corruption"]),
     default="pairs",
     show_default=True,
-    help="What it will train: source and target, or one text.",
+    help="Training task: source and target, or a single text.",
 )
-@click.option("--source-field", default="source", show_default=True, help="Field of the text read.")
-@click.option("--target-field", default="target", show_default=True, help="Field of the answer.")
+@click.option(
+    "--source-field", default="source", show_default=True, help="Field with the source text."
+)
+@click.option(
+    "--target-field", default="target", show_default=True, help="Field with the target text."
+)
 @click.option(
     "--source-prefix",
     default="",
@@ -74,9 +78,9 @@ def command() -> None:
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="A row that cannot be used ends it, or is left out.",
+    help="Stop at an unusable row, or skip it.",
 )
-@click.option("--force", is_flag=True, help="Start over what was prepared from other input.")
+@click.option("--force", is_flag=True, help="Replace data that was prepared from other input.")
 @json_option
 def prepare(
     inputs: tuple[str, ...],
@@ -92,7 +96,7 @@ def prepare(
       fsdpkit data prepare pairs.jsonl --output prepared
       fsdpkit data prepare 'text/*.txt' --task span-corruption --output prepared
 
-    A preparation that was stopped goes on where it was: run the same command again.
+    To continue an interrupted preparation, run the same command again.
     """
     from fsdpkit.config.training import DataSettings
     from fsdpkit.data.preparing import prepare

@@ -28,9 +28,9 @@ _AGAIN = "To go on: "
 
 @click.command("diagnose")
 @click.argument("run", required=False, shell_complete=complete_run)
-@click.option("--attempt", type=click.IntRange(min=0), help="This one (default: the newest).")
-@click.option("--task", type=click.IntRange(min=0), help="This task of an array.")
-@click.option("--page", is_flag=True, help="Print the page on the cause, too.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Attempt number (default: the newest).")
+@click.option("--task", type=click.IntRange(min=0), help="Array task.")
+@click.option("--page", is_flag=True, help="Also print the page on the cause.")
 @runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -41,8 +41,8 @@ def command(
     runs: str | None,
     as_json: bool,
 ) -> int:
-    """Say why RUN (its path, id, or a unique part of it; else the newest) ended as it did, and what
-    to do.
+    """Say why RUN (its path, id, or a unique part of it; default: the newest) ended as it did,
+    and what to do.
 
     \b
       fsdpkit diagnose fsdp-t5-20261121-101500-3f2a
@@ -50,8 +50,9 @@ def command(
       fsdpkit diagnose 3f2a --page
 
     Names the first failure, its rank and its node; follow-on errors of other ranks are listed
-    separately. For an array it explains the first task that failed. Exit status: 0 whenever there
-    is an answer, even if the run failed or nobody knows why; 66 no such run, task or attempt.
+    separately. For an array it explains the first task that failed. Exit status: 0 whenever
+    there is an answer, even if the run failed or the cause is unknown; 66 if there is no such
+    run, task or attempt.
     """
     if page and as_json:
         raise click.UsageError("--page and --json: choose one; the answer's `page` names the file.")
@@ -89,7 +90,7 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
     advice, _, again = (found.action or "").partition(_AGAIN)
     yield from _labelled("what to do", [advice.strip()])
     yield from _labelled("to go on", [again])
-    would_help = f"would another start help? {found.again}" if found.again else ""
+    would_help = f"would a restart help? {found.again}" if found.again else ""
     yield from _labelled("again", [would_help])
     yield from _labelled("where", [_place_of(found)])
     for place, quote in enumerate(found.evidence):

@@ -20,31 +20,33 @@ SCRIPT = Path("examples", "T5-fsdp", "generate.py")
 @click.argument("run", shell_complete=complete_run)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--input", metavar="FILE", help="A .jsonl, .csv, .parquet or .txt file of texts.")
-@click.option("--source-field", metavar="KEY", help="Field of the text to read.")
-@click.option("--target-field", metavar="KEY", help="Field of the text to expect.")
+@click.option("--source-field", metavar="KEY", help="Field with the source text.")
+@click.option("--target-field", metavar="KEY", help="Field with the target text.")
 @click.option("--source-prefix", metavar="TEXT", help="Put before each text.")
-@click.option("--bad-rows", type=click.Choice(["fail", "skip"]), help="Of the file.")
+@click.option(
+    "--bad-rows", type=click.Choice(["fail", "skip"]), help="Stop at an unusable row, or skip it."
+)
 @click.option("--rouge", is_flag=True, help="Compare with the targets; needs fsdpkit[rouge].")
 @click.option("--output", metavar="FILE", help="Write .jsonl there instead of printing.")
 @click.option("--tokenizer", metavar="NAME", help="bytes, a tokenizer.json or a .model.")
-@click.option("--beams", type=click.IntRange(1), help="Paths of beam search (default 1, greedy).")
+@click.option("--beams", type=click.IntRange(1), help="Beam width (default 1: greedy).")
 @click.option("--length-penalty", type=float, help="Above 1 prefers longer texts (default 1).")
-@click.option("--early-stopping", is_flag=True, help="Stop at as many texts as beams.")
+@click.option("--early-stopping", is_flag=True, help="Stop once there are as many texts as beams.")
 @click.option("--max-new-tokens", type=click.IntRange(1), help="Default 128.")
 @click.option("--batch-size", type=click.IntRange(1), help="Texts at a time (default 8).")
 @click.option("--device", help="Default: a GPU if there is one.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="To compute in.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Type to compute in.")
 @runs_option
 def command(run: str, texts: tuple[str, ...], runs: str | None, **options: Any) -> int:
-    """Let the T5 of RUN write, here and in one process: for texts, or for the rows of a file.
+    """Generate text with the T5 of RUN, here in one process: from TEXT, or from the rows of a file.
 
     \b
       fsdpkit generate fsdp-t5-20261121-101500-3f2a "def add(a, b): return a + b"
       fsdpkit generate model --input test.csv --rouge --beams 4
       fsdpkit submit generate -- --weights model --input test.csv    # on a cluster
 
-    RUN is a run, whose newest whole checkpoint is taken, one checkpoint, or a Hugging Face
-    directory. Field names, prefix and tokenizer are by default those of its training.
+    RUN is a run (its newest whole checkpoint is used), a checkpoint, or a Hugging Face
+    directory. Field names, prefix and tokenizer default to those of its training.
     """
     from fsdpkit.config import assets
 

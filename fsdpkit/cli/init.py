@@ -26,7 +26,7 @@ T = TypeVar("T")
 @click.command("init")
 @click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
 @click.option("--account", help="Account (project) to charge.")
-@click.option("--no-account", is_flag=True, help="None: Slurm charges your default account.")
+@click.option("--no-account", is_flag=True, help="No account: Slurm charges your default one.")
 @click.option(
     "--environment",
     metavar="ENV",
@@ -57,9 +57,9 @@ def command(
       fsdpkit init --cluster osc-pitzer --account PAS2136 \\
           --environment ~/envs/torch --script train.py
 
-    Asks for cluster, account, environment and script, and proposes what it finds; what a flag says
-    is not asked. Without a terminal all four must be given. `current` is the environment that
-    `fsdpkit submit` is called from.
+    It asks for cluster, account, environment and script, and suggests what it finds; a flag
+    answers in advance. Without a terminal all four flags are required. `current` is the
+    environment that `fsdpkit submit` is called from.
 
     Nothing is overwritten, and nothing is left behind that `fsdpkit submit` would refuse.
     """
@@ -99,7 +99,7 @@ def _refuse_silence(missing: list[str], cluster: str | None) -> None:
         missing = [name for name in missing if name != "--account"]
     if missing:
         raise UsageError(
-            f"there is no terminal to ask on, so say {', '.join(missing)} as well"
+            f"there is no terminal to ask on: also give {', '.join(missing)}"
             + (" (or --no-account)" if "--account" in missing else "")
         )
 
@@ -114,7 +114,7 @@ def _cluster(given: str | None) -> LoadedSite:
         known, default = why, found.id
     except UsageError as error:  # it is like several
         known, default = str(error), None
-    click.echo("Enter takes what stands in brackets; `fsdpkit sites` lists clusters.", err=True)
+    click.echo("Enter accepts the value in brackets; `fsdpkit sites` lists clusters.", err=True)
     return _asked(f"Cluster ({known})", load_site, default)
 
 
@@ -207,6 +207,6 @@ def _tell(written: Written, account: str | None, cluster: str | None) -> None:
     name = f"./{written.job.name}" if written.job.name.startswith("-") else written.job.name
     words = [fsdpkit_as_typed(), "submit", shlex.quote(name if here else str(written.job))]
     words += ["--cluster", shlex.quote(cluster)] if cluster is not None else []
-    click.echo("Next, the script that it makes, and then to submit it:")
+    click.echo("Next, look at the script, then submit it:")
     click.echo(f"  {' '.join(words)} --dry-run")
     click.echo(f"  {' '.join(words)} --follow")

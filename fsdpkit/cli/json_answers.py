@@ -284,8 +284,31 @@ class Templates(Struct, frozen=True, kw_only=True):
     templates: list[ListedTemplate]
 
 
+class KeptCanary(Struct, frozen=True, kw_only=True):
+    """How a template's newest canary went on one cluster (`template test --canary`)."""
+
+    site: str
+    """Id of the cluster's profile."""
+    result: Literal["ok", "failed"]
+    told: str
+    """The end, in words."""
+    date: str
+    """UTC, as 2026-11-24T06:00:00Z."""
+    slurm: str
+    partition: str
+    """Empty: Slurm's choice."""
+    nodes: int
+    ranks: int
+    version: str
+    """Of the template that ran."""
+    sha256: str
+    fsdpkit: str
+    current: bool
+    """Whether it ran this very template."""
+
+
 class OneTemplate(Struct, frozen=True, kw_only=True):
-    """A template and its parameters."""
+    """A template, its parameters and its canaries."""
 
     schema: Literal["fsdpkit.templates-show/1"] = "fsdpkit.templates-show/1"
     name: str
@@ -296,6 +319,10 @@ class OneTemplate(Struct, frozen=True, kw_only=True):
     sha256: str
     parameters: dict[str, Any]
     """By site/schema/template.schema.json."""
+    canaries: list[KeptCanary]
+    """None is on record where it is empty."""
+    canaries_unread: str | None = None
+    """Why they could not be read."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

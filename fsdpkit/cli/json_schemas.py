@@ -142,10 +142,10 @@ _README = """\
 # What `--json` prints
 
 One object, whose `schema` names its shape; of `watch`, `status --watch` and `logs` one a line.
-Fields are only added to a shape. Where one changes its meaning or goes, the number changes. Paths
-are whole, times are Unix time in seconds, `null` is "not known", also in place of NaN or an
-infinity. An error is an object, too, unless the answer was printed before it; the exit status is
-the same as without `--json`.
+Fields are only added to a shape. Where one changes its meaning or is removed, the number
+changes. Paths are absolute, times are Unix time in seconds, `null` is "not known", also in place
+of NaN or an infinity. An error is an object, too, unless the answer was printed before it; the
+exit status is the same as without `--json`.
 
 | command | `schema` | what it is |
 |---|---|---|

@@ -26,18 +26,18 @@ _WITH_ERRORS = {"errors", "all_ranks", "attempt", "run", "runs", "task", "as_jso
 @click.option("--rank", "ranks", metavar="RANKS", help="Global ranks: 5, 0-3,7. [default: 0]")
 @click.option("--all", "all_ranks", is_flag=True, help="All ranks.")
 @click.option(
-    "--attempt", default=_NEWEST, show_default=True, metavar="N", help="Number, or `all`."
+    "--attempt", default=_NEWEST, show_default=True, metavar="N", help="Attempt number, or `all`."
 )
-@click.option("--launch", type=click.IntRange(0), help="One start of the ranks in an attempt.")
+@click.option("--launch", type=click.IntRange(0), help="Index of the launch within the attempt.")
 @click.option(
     "--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True
 )
-@click.option("--batch", is_flag=True, help="The batch shell's log; with ranks, too.")
+@click.option("--batch", is_flag=True, help="Print the batch shell's log, alone or with ranks.")
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
 @click.option("--tail", metavar="N", help="Last N lines of each file, or `all`.")
 @click.option("--by-time", is_flag=True, help="Merge ranks by the time stamps in their lines.")
-@click.option("--follow", "-f", is_flag=True, help="Go on printing until the run ends.")
-@click.option("--errors", is_flag=True, help="Only what broke, the first to fail first.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the run ends.")
+@click.option("--errors", is_flag=True, help="Only errors, the first failure first.")
 @json_option
 @click.pass_context
 def command(
@@ -57,7 +57,7 @@ def command(
     errors: bool,
     as_json: bool,
 ) -> int:
-    """Print what the ranks of RUN (else the newest) wrote.
+    """Print the output of RUN's ranks (default: the newest run).
 
     \b
       fsdpkit logs fsdp-t5-20261121-101500-3f2a --follow
@@ -65,12 +65,12 @@ def command(
       fsdpkit logs 3f2a --all --by-time --stream err
       fsdpkit logs 3f2a --errors
 
-    The lines of several ranks have the rank in front. They come file after file (attempt, launch,
-    rank, standard output before error); with --by-time in the order of the time stamps that they
-    begin with, a line without one after the line before it; with --follow as they are found, twice
-    a second, which is no exact order. --follow goes over restarts, requeues and resumes.
+    With several ranks each line starts with its rank. Lines come file by file (attempt, launch,
+    rank, standard output before error). --by-time sorts them by the time stamps that they begin
+    with; a line without one stays behind the line before it. --follow prints lines as they are
+    found, twice a second, in no exact order, and continues across restarts, requeues and resumes.
 
-    Of a file of more than 64 MiB only the end is printed, unless --tail asks for more.
+    Of a file over 64 MiB only the end is printed, unless --tail asks for more.
     """
     from fsdpkit.reporting.logs.following import follow as following
     from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
@@ -163,7 +163,7 @@ def _task(run: Run, task: int | None) -> int | None:
     known = run.record.array_tasks
     if known is None:
         if task is not None:
-            raise UsageError(f"{run.id} is no array: leave out --task")
+            raise UsageError(f"{run.id} is not an array: leave out --task")
         return None
     if task is not None and task not in known:
         raise NotFoundError(f"{run.id} has no array task {task}; it has {_spans(known)}")

@@ -16,37 +16,37 @@ from fsdpkit.errors import FsdpkitError
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
     "init": "Write a first job file, and your account into your defaults.",
-    "plan": "Say whether a job fits its GPUs' memory, before it queues.",
+    "plan": "Predict whether a job fits GPU memory, before it queues.",
     "submit": "Submit a job: by default, T5 training on 2 nodes x 4 GPUs.",
-    "sweep": "Try many settings of a job, and let the best go on.",
+    "sweep": "Try many settings of a job; optionally train only the best on.",
     "scale": "Measure how a job scales with nodes, for a proposal.",
     "resume": "Continue a run that ended, on other resources if asked.",
-    "status": "Show how runs stand.",
-    "logs": "Print or follow what ranks wrote, or only what broke.",
+    "status": "Show the state of runs.",
+    "logs": "Print or follow the ranks' output, or only the errors.",
     "diagnose": "Say why a run failed, or why it does not start.",
-    "report": "Write a run's report: one HTML file to look at and send.",
-    "compare": "Put runs beside one another: settings, figures, curves.",
+    "report": "Write a run's report as one HTML file.",
+    "compare": "Compare runs: settings, results, curves.",
     "watch": "Watch a run live.",
     "shell": "Open a shell inside a running job, or run a command there.",
-    "stacks": "Show where each rank of a running job is now.",
+    "stacks": "Show the current stack of each rank of a running job.",
     "top": "Show GPU, memory, CPU and network of each node, live.",
-    "cancel": "End a run, with a last checkpoint if asked.",
-    "check": "Check this login node, or measure nodes before a training.",
-    "nodes": "Show the nodes that failed a run and are avoided.",
-    "data": "Prepare training data, or show what was prepared.",
-    "checkpoint": "List a run's checkpoints, check, export, or have one saved now.",
-    "track": "Send what a run logged to MLflow, W&B or TensorBoard.",
-    "prune": "Show what old runs hold, and delete checkpoints nobody needs.",
-    "generate": "Let a trained T5 write, for texts or the rows of a file.",
+    "cancel": "End a run, saving a last checkpoint if asked.",
+    "check": "Check this login node, or measure nodes before training.",
+    "nodes": "Show nodes that failed a run and that new jobs avoid.",
+    "data": "Prepare training data, or inspect it.",
+    "checkpoint": "List, verify, export or save a run's checkpoints.",
+    "track": "Send a run's metrics to MLflow, W&B or TensorBoard.",
+    "prune": "Show disk use of ended runs, and delete old checkpoints.",
+    "generate": "Generate text with a trained T5, from arguments or a file.",
     "jobs": "List jobs, or show one.",
     "sites": "List cluster profiles, or show one.",
-    "site": "Draft a cluster's profile, hold one to the live cluster, build pages.",
+    "site": "Draft a cluster profile, compare it with the cluster, build pages.",
     "templates": "List templates, or show one.",
     "publish": "Publish templates, profiles and jobs, signed.",
-    "audit": "Count what shared runs used, and why some failed.",
-    "template": "Write a template, check it, and compare two.",
-    "skill": "Print how an assistant works with fsdpkit safely.",
-    "completion": "Print the completion script of your shell.",
+    "audit": "Summarise what shared runs used, and why some failed.",
+    "template": "Create, check and compare templates.",
+    "skill": "Print instructions for an assistant that uses fsdpkit.",
+    "completion": "Print the completion script for your shell.",
 }
 
 
@@ -100,7 +100,7 @@ class _Commands(click.Group):
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", metavar="LOGIN", help="Run the command on this login node, over ssh.")
-@click.option("--no-host", is_flag=True, help="Run it here, whatever host is the default.")
+@click.option("--no-host", is_flag=True, help="Run it here, ignoring the default host.")
 @click.version_option(__version__, prog_name="fsdpkit")
 def fsdpkit(host: str | None, no_host: bool) -> None:
     """Multi-node PyTorch FSDP runs on Slurm.
@@ -148,7 +148,7 @@ def main() -> None:
         if error.name not in _DEPENDENCIES:
             raise
         message = (
-            f"there is no module {error.name} here: install fsdpkit with what it depends on, or "
+            f"module {error.name} is not installed here: install fsdpkit with its dependencies, or "
             "run the command on a login node that has it (--host LOGIN)"
         )
         click.echo(f"fsdpkit: {message}", err=True)

@@ -13,11 +13,11 @@ from fsdpkit.cli.options import runs_option
 
 
 @click.command("nodes")
-@click.option("--forgive", metavar="NODE", help="Let jobs use NODE again, queued ones too.")
+@click.option("--forgive", metavar="NODE", help="Let jobs use NODE again, including queued ones.")
 @runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
-    """Show the nodes that failed a run, which later jobs avoid for some hours.
+    """Show the nodes that failed a run, which later jobs avoid for a few hours.
 
     \b
       fsdpkit nodes
@@ -39,7 +39,7 @@ def command(forgive: str | None, runs: str | None, as_json: bool) -> int:
         print_answer(Nodes(nodes=found))
         return 0
     if not found:
-        click.echo(f"runs in {top} avoid no node")
+        click.echo(f"no node is avoided by runs in {top}")
     for one in found:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.until_s))
         click.echo(f"{one.node}  until {until}")
@@ -70,7 +70,7 @@ def _forgive(top: Path, node: str, as_json: bool) -> None:
 
         print_answer(Forgiven(node=node, queued=list(freed), problems=list(problems)))
         return
-    too = f", also by what waits in the queue: {', '.join(freed)}" if freed else ""
+    too = f", also by queued jobs: {', '.join(freed)}" if freed else ""
     click.echo(f"{node} may be used again{too}")
     for problem in problems:
         click.echo(f"fsdpkit: warning: {problem}", err=True)

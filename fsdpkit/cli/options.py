@@ -178,7 +178,11 @@ _REQUESTED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "after": (
         HOW,
         ("--after",),
-        {"metavar": "RUN", "help": "Start when RUN succeeded.", "shell_complete": complete_run},
+        {
+            "metavar": "RUN",
+            "help": "Start after RUN has succeeded.",
+            "shell_complete": complete_run,
+        },
     ),
     "runs": (HOW, ("--runs",), _RUNS),
 }

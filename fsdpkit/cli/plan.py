@@ -38,7 +38,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     WHAT,
     "--model",
     metavar="FILE.py:FUNCTION|DIRECTORY",
-    help="In the place of the job's T5: what a function gives, or a transformers model.",
+    help="Instead of the job's T5: a model that a function returns, or a transformers directory.",
 )
 @grouped(
     "Resources",
@@ -55,10 +55,13 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     "tried",
     multiple=True,
     metavar="KEY=V1,V2",
-    help="Plan each of these values, and compare; several: all combinations.",
+    help="Compare plans for these values; repeated: all combinations.",
 )
 @grouped(
-    "Questions", "--most", metavar="KEY", help="The largest value that fits, as of batch_size."
+    "Questions",
+    "--most",
+    metavar="KEY",
+    help="Find the largest value that fits, as for training.batch_size.",
 )
 @grouped(
     "Questions",
@@ -72,7 +75,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     type=click.Choice(["tokens_per_s", "gpu_hours"]),
     default="tokens_per_s",
     show_default=True,
-    help="What --tune looks for most or least of.",
+    help="What --tune optimises.",
 )
 @grouped(
     "Questions",
@@ -80,27 +83,27 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     "speed_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A calibration of the GPUs' speed, instead of your own runs'.",
+    help="Calibration file for speed, instead of your own runs.",
 )
 @grouped(
     "Questions",
     "--no-calibration",
     "published",
     is_flag=True,
-    help="Speed by published figures alone, whatever runs have measured.",
+    help="Predict speed from published figures alone, ignoring measurements.",
 )
 @grouped(
     "Questions",
     "--calibration",
     is_flag=True,
-    help="Show which runs and checks of nodes plans of speed rest on; no plan.",
+    help="Show which runs and node checks the predicted speed is based on; no plan.",
 )
 @grouped(
     "Questions",
     "--forget",
     multiple=True,
     metavar="RUN|all",
-    help="With --calibration: let a run no longer count.",
+    help="With --calibration: drop a run from it.",
 )
 @grouped(
     "Questions",
@@ -108,7 +111,7 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     "save_to",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --calibration: write it for others, who use it by --speed.",
+    help="With --calibration: write it to a file, for --speed.",
 )
 @wanted("runs", runs="Directory of runs to learn speed from (default: $FSDPKIT_RUNS, else ./runs).")
 @grouped(
@@ -140,7 +143,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Say whether JOB fits its GPUs, what takes their memory, and how fast it trains, unqueued.
+    """Predict whether JOB fits its GPUs, what uses their memory, and how fast it trains.
 
     \b
       fsdpkit plan --nodes 2 --gpus 4 --set training.model.preset=t5-v1.1-xl
@@ -149,9 +152,9 @@ def command(
       fsdpkit plan --gpu h100-80 --tune --nodes 1-8
       fsdpkit plan --gpu 48 --model train.py:planned -- --batch 16
 
-    One rank's training step runs here without values and without a GPU: seconds to a minute.
-    Everything is computed and nothing measured. Exit status: 0 if it fits, 1 if it does not
-    or nobody knows.
+    Nothing is queued: one rank's training step runs here, without a GPU and on tensors without
+    values, in seconds to a minute. All figures are computed, none measured. Exit status: 0 if it
+    fits, 1 if it does not or that is unknown.
     """
     from fsdpkit.errors import UsageError
     from fsdpkit.planning import plans, speed_words, words
@@ -166,14 +169,14 @@ def command(
     if (forget or save_to) and not calibration:
         raise UsageError("--forget and --save go with --calibration")
     if calibration and (tried or most or tune or picture or speed_file or published):
-        raise UsageError("--calibration shows what speeds rest on: ask for a plan by itself")
+        raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
     if speed_file and published:
         raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
     if len(nodes) > 1 and not tune:
         raise UsageError("--nodes: several numbers are for --tune")
     if args and model is None:
         raise UsageError(
-            "words behind -- are for the script that --model names; settings of the trainer: "
+            "arguments after -- go to the script that --model names; for trainer settings use "
             "--set KEY=VALUE"
         )
     options["nodes"] = nodes[0] if len(nodes) == 1 else None

@@ -28,25 +28,25 @@ SCHEMA = "fsdpkit.prune/1"
     "--older",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help=f"Only runs that ended so long ago (default: {_DAYS:g}; of named runs, any).",
+    help=f"Only runs that ended so many days ago or earlier (default: {_DAYS:g}; named runs: 0).",
 )
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(
     run: tuple[str, ...], runs: str | None, older: float | None, yes: bool, as_json: bool
 ) -> int:
-    """Show what runs that ended hold on disk, the largest first; then ask, and delete checkpoints.
+    """Show the disk use of ended runs, largest first; then ask, and delete checkpoints.
 
     \b
       fsdpkit prune
       fsdpkit prune --older 30
       fsdpkit prune 3f2a --yes
 
-    Of each training the newest whole checkpoint stays, after every byte of it was read, and so does
-    the best, and what a job that is still to run starts from. Logs, metrics and exports stay. Runs
-    that may be running, that nobody knows the end of, or that are another user's are left alone.
-    Without a terminal nothing is deleted unless --yes is given. Exit status: 74 if something could
-    not be deleted.
+    Each training keeps its newest whole checkpoint (every byte of it is read first), its best
+    one, and any that a queued job starts from. Logs, metrics and exports stay. Runs that may be
+    running, whose end is unknown, or that belong to another user are left alone. Without a
+    terminal nothing is deleted unless --yes is given. Exit status: 74 if something could not be
+    deleted.
     """
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.errors import StorageError

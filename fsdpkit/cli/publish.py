@@ -235,6 +235,14 @@ def _change(
     from fsdpkit.publishing import writing
 
     centre = _centre(to)
+    for draft in drafts or []:
+        if draft.personal:
+            keys = ", ".join(draft.personal)
+            click.echo(
+                f"fsdpkit: warning: whoever uses {draft.kind} {draft.name} gets its {keys}: leave "
+                f"out of {draft.source} what is yours alone",
+                err=True,
+            )
     if dry_run:
         index, steps = make(writing.load(centre), "you", time.time())
     else:

@@ -18,20 +18,19 @@ from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
     type=click.Path(dir_okay=False),
     help="File to write, or `-` to print (default: RUN.html in the current directory).",
 )
-@click.option("--task", type=click.IntRange(0), help="One task of an array in full.")
+@click.option("--task", type=click.IntRange(0), help="Show one array task in full.")
 @json_option
 def command(
     run: str | None, runs: str | None, output: str | None, task: int | None, as_json: bool
 ) -> int:
-    """Write one HTML file about RUN (else the newest) that needs nothing else, to look at or to
-    send.
+    """Write a self-contained HTML report on RUN (default: the newest).
 
     \b
       fsdpkit report fsdp-t5-20261121-101500-3f2a
       fsdpkit report fsdp-t5-20261121-101500-3f2a -o report.html
 
-    What ran, where and with which settings; why it failed; loss, speed, slow ranks, nodes; a
-    timeline; what the GPU-hours went on. Of a run that goes on: as of now.
+    It shows what ran, where and with which settings; why it failed; loss, speed, slow ranks and
+    nodes; a timeline; and where the GPU-hours went. An active run is shown as of now.
     """
     from fsdpkit.errors import StorageError
     from fsdpkit.reporting.report.page import page

@@ -38,17 +38,17 @@ def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
 @wanted("nodes", "gpus", "time", "partition", "account", "spare", partition="Partition.")
 @wanted("runs")
 @grouped(
-    HOW, "--chained", is_flag=True, help="While RUN goes on: start if it ends short of its goal."
+    HOW, "--chained", is_flag=True, help="For an active RUN: start if it ends short of its goal."
 )
 @grouped(
     HOW,
     "--tasks",
     metavar="SPEC",
     callback=_tasks,
-    help="Of an array, only these tasks: 0-3,7.",
+    help="Only these array tasks: 0-3,7.",
 )
 @trust_option
-@grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @waiting_options
 @grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
@@ -61,15 +61,15 @@ def command(
     as_json: bool,
     **asked: Any,
 ) -> int:
-    """Continue RUN, which has ended, from its newest checkpoint, in the same run directory.
+    """Continue an ended RUN from its newest checkpoint, in the same run directory.
 
     \b
       fsdpkit resume fsdp-t5-20261121-101500-3f2a
       fsdpkit resume 3f2a --nodes 4 --time 12:00:00
       fsdpkit resume 3f2a --chained
 
-    What is not given stays as it was. A chained job does not start where the one before ended for
-    something that would only come back, such as the same crash at the same step.
+    Options not given stay as they were. A chained job does not start if the one before it ended
+    for a reason that would recur, such as the same crash at the same step.
     """
     from fsdpkit.cli.submit import (
         outcome,
@@ -80,6 +80,7 @@ def command(
         say_where,
     )
     from fsdpkit.rendering.script import render
+    from fsdpkit.scheduling.parsed_templates import parsed_template
     from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
@@ -90,7 +91,7 @@ def command(
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:
-        print_script(render(plan, opened.dir), as_json)
+        print_script(render(plan, opened.dir, parsed_template(plan.template)), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
     resumed = submit_resume(opened, plan)

@@ -34,7 +34,7 @@ class _Numbers(click.ParamType[Any]):
 
 @click.group("scale", cls=FirstWordOrCommand, first="JOB")
 def command() -> None:
-    """Measure how a job scales: one run a number of nodes.
+    """Measure how a job scales, with one run per number of nodes.
 
     \b
       fsdpkit scale t5 --nodes 1,2,4,8 --gpus 4 --set training.steps=100
@@ -43,29 +43,43 @@ def command() -> None:
       fsdpkit scale status scale-fsdp-t5
       fsdpkit scale write scale-fsdp-t5 -o proposal
 
-    JOB is as of fsdpkit submit. With --bound a size is submitted only once the one before it was
-    at least so efficient. All options: fsdpkit scale JOB --help.
+    JOB is as for fsdpkit submit. With --bound a size is submitted only if the one before it was
+    at least that efficient. All options: fsdpkit scale JOB --help.
     """
 
 
 @command.command("start")
 @click.argument("job", shell_complete=complete("job"))
-@click.option("--nodes", type=_Numbers(), required=True, metavar="N,N…", help="Sizes, as 1,2,4,8.")
-@click.option("--weak", "how", flag_value="weak", default=True, help="The same batch per rank.")
-@click.option("--strong", "how", flag_value="strong", help="The same batch over all ranks.")
-@click.option("--both", "how", flag_value="both", help="Each size both ways.")
-@click.option("--bound", type=click.FloatRange(0, 1, min_open=True), help="Least efficiency.")
+@click.option(
+    "--nodes",
+    type=_Numbers(),
+    required=True,
+    metavar="N,N…",
+    help="Numbers of nodes, such as 1,2,4,8.",
+)
+@click.option(
+    "--weak", "how", flag_value="weak", default=True, help="Weak scaling: the same batch per rank."
+)
+@click.option(
+    "--strong", "how", flag_value="strong", help="Strong scaling: the same batch over all ranks."
+)
+@click.option("--both", "how", flag_value="both", help="Run each size both ways.")
+@click.option(
+    "--bound",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Lowest efficiency that still starts the next size.",
+)
 @click.option(
     "--batch",
     metavar="args.NAME=N",
-    help="For a script of your own: --NAME=N is its batch per rank, on the smallest size.",
+    help="For your own script: --NAME=N is its batch per rank, on the smallest size.",
 )
 @click.option("--name", help="Name of the study (default: scale-JOB).")
 @wanted("sets")
 @wanted("gpus", "time", "cluster", "partition", "account")
 @wanted("runs")
 @trust_option
-@click.option("--dry-run", is_flag=True, help="Print what is expected of each; submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the prediction for each size; submit nothing.")
 @json_option
 def start(
     job: str,
@@ -167,7 +181,7 @@ def _measured(paths: StudyPaths, study: Study) -> dict[Mode, list[Size]]:
 @runs_option
 @json_option
 def status(name: str, runs: str | None, as_json: bool) -> int:
-    """Show what was measured so far, and where more nodes stop paying."""
+    """Show what was measured so far, and where more nodes stop paying off."""
     from fsdpkit.sweeps.scaling import knee
     from fsdpkit.sweeps.scaling_tables import HEAD, rows
 
@@ -212,11 +226,12 @@ def status(name: str, runs: str | None, as_json: bool) -> int:
     type=click.Path(file_okay=False),
     help="Directory for the files (default: NAME in the current directory).",
 )
-@click.option("--tables", is_flag=True, help="No figure, which needs matplotlib.")
+@click.option("--tables", is_flag=True, help="Write no figures, which need matplotlib.")
 @runs_option
 @json_option
 def write(name: str, output: str | None, tables: bool, runs: str | None, as_json: bool) -> int:
-    """Write NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and scaling.png."""
+    """Write the results of NAME for a proposal: scaling.csv, scaling.tex, scaling.svg and
+    scaling.png."""
     from fsdpkit.errors import StorageError
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.scaling_tables import as_csv, as_latex
@@ -253,14 +268,16 @@ def write(name: str, output: str | None, tables: bool, runs: str | None, as_json
 
 @command.command("advance")
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Wait until the scheduler knows that a size is over.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the scheduler reports that the size has ended."
+)
 @runs_option
 @json_option
 def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
     """Submit the next size of NAME, if the last one was efficient enough.
 
-    A small job behind each size does this; by hand it is needed on the local cluster, and where no
-    job may submit another.
+    A small job after each size does this. By hand it is needed only on the local cluster, and
+    where jobs may not submit jobs.
     """
     from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
     from fsdpkit.sweeps.scaling_study import advance
@@ -284,7 +301,7 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
 @runs_option
 @json_option
 def cancel_command(name: str, runs: str | None, as_json: bool) -> int:
-    """End NAME: what would go on with it, and all its runs."""
+    """End NAME: its runs, and the job that would start the next size."""
     from fsdpkit.sweeps.scaling_study import cancel
 
     paths, study = _open(name, runs)

@@ -20,8 +20,8 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
 def command(
     run: str | None, words: tuple[str, ...], runs: str | None, node: str | None, task: int | None
 ) -> int:
-    """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it; else the
-    newest), or run a command there.
+    """Open a shell on a node of RUN while it runs (its path, id, or a unique part of it;
+    default: the newest), or run a command there.
 
     \b
       fsdpkit shell fsdp-t5-20261121-101500-3f2a
@@ -29,11 +29,11 @@ def command(
 
     The modules, environment and variables of the job's script are active. The shell reads no
     start-up files, which might replace them; it takes nothing from the ranks, and ends with the
-    job. What runs in it finds FSDPKIT_VISIT=1 and none of the run's directories, so it does not
-    write into the run.
+    job. FSDPKIT_VISIT=1 is set and the run's own directories are not, so nothing in it writes
+    into the run.
 
-    Exits with what the shell or the command exits with; with 2 for a run that has ended or not
-    begun, or is another user's; with 66 for an unknown node; with 69 if its agent is not there.
+    Exit status: that of the shell or command; 2 if the run has ended, has not begun, or is
+    another user's; 66 for an unknown node; 69 if its agent is gone.
     """
     from fsdpkit.errors import SchedulerError, UsageError
     from fsdpkit.scheduling.run import Run

@@ -8,14 +8,14 @@ from fsdpkit.cli.groups import Verbs
 
 VERBS: dict[str, str] = {
     "draft": "Draft a profile of the cluster that this login node belongs to.",
-    "diff": "Hold a profile against the live cluster.",
+    "diff": "Compare a profile with the live cluster.",
     "build": "Build pages of clusters, templates and jobs, with a form that writes scripts.",
 }
 
 
 @click.group("site", cls=Verbs, module="site", verbs=VERBS)
 def command() -> None:
-    """Draft a cluster's profile, hold it to the live cluster, and publish its pages.
+    """Draft a cluster profile, compare it with the live cluster, and build its pages.
 
     \b
       fsdpkit site draft --output ours.toml

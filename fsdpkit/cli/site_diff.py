@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 @click.argument("name", shell_complete=complete("site"))
 @json_option
 def command(name: str, as_json: bool) -> int:
-    """Hold a profile against the live cluster, a line for each fact that differs.
+    """Compare a profile with the live cluster: one line for each fact that differs.
 
     \b
       fsdpkit site diff osc-ascend
       fsdpkit site diff ./ours.toml --json
 
-    Exits with 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the profile
-    does not say is listed apart and is no difference.
+    Exit status: 0 if they agree, 1 if a fact differs, 69 if Slurm does not answer. What the
+    profile does not say is listed separately and is not a difference.
     """
     from fsdpkit.config.site import load_site
     from fsdpkit.errors import UsageError
@@ -49,11 +49,11 @@ def command(name: str, as_json: bool) -> int:
                 differ=_facts(found.differ),
                 missing=_facts(found.missing),
                 not_compared=list(found.not_compared),
-                unread=list(live.unread),
+                unread=live.not_read,
             )
         )
         return 1 if found.differ else 0
-    for why in live.unread:
+    for why in live.not_read:
         click.echo(f"fsdpkit: not read: {why}", err=True)
     for line in lines(found):
         click.echo(line)

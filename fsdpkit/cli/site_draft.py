@@ -11,9 +11,9 @@ from fsdpkit.cli.options import json_option
 
 @click.command("draft")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write to this file.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
-    "--slurm-cluster", metavar="NAME", help="Another cluster than this login node's (scontrol -M)."
+    "--slurm-cluster", metavar="NAME", help="A cluster other than this login node's (scontrol -M)."
 )
 @json_option
 def command(output: str | None, force: bool, slurm_cluster: str | None, as_json: bool) -> int:
@@ -24,7 +24,7 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
       fsdpkit site draft --output ours.toml
       fsdpkit submit --cluster ./ours.toml --dry-run
 
-    Exits with 69, and writes nothing, if Slurm does not answer.
+    If Slurm does not answer, nothing is written and the exit status is 69.
     """
     import re
     import time
@@ -34,7 +34,7 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
     from fsdpkit.scheduling import live_cluster, login_node
 
     if slurm_cluster is not None and not re.fullmatch(r"\w[\w.-]*", slurm_cluster, re.ASCII):
-        raise UsageError(f"--slurm-cluster {slurm_cluster[:60]!r} is no name of a cluster")
+        raise UsageError(f"--slurm-cluster {slurm_cluster[:60]!r} is not a cluster name")
     path = Path(output) if output is not None else None
     if path is not None:
         _refuse(path, force)
@@ -53,7 +53,7 @@ def command(output: str | None, force: bool, slurm_cluster: str | None, as_json:
     elif path is None:
         click.echo(made.text, nl=False)
     else:
-        click.echo(f"{path}: {len(made.tables['unknown'])} things remain unknown; they are listed")
+        click.echo(f"{path}: {len(made.tables['unknown'])} facts remain unknown; they are listed")
     return 0
 
 
@@ -66,7 +66,7 @@ def _refuse(path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"--output {path}: there is no directory {path.parent}")
     if path.exists() and not force:
-        raise UsageError(f"{path} is there already; --force replaces it")
+        raise UsageError(f"{path} already exists; --force replaces it")
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -80,6 +80,6 @@ def _write(path: Path, text: str, force: bool) -> None:
         else:
             write_new(path, text)
     except FileExistsError:
-        raise UsageError(f"{path} is there already; --force replaces it") from None
+        raise UsageError(f"{path} already exists; --force replaces it") from None
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error

@@ -6,7 +6,7 @@ import click
 
 
 @click.command("skill")
-@click.option("--path", "as_path", is_flag=True, help="Print where its directory lies instead.")
+@click.option("--path", "as_path", is_flag=True, help="Print the path of its directory instead.")
 def command(as_path: bool) -> int:
     """Print the instructions for an assistant that works with fsdpkit.
 

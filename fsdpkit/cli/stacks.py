@@ -23,18 +23,19 @@ _MOST_NODES = 3
 @click.option("--full", is_flag=True, help="Print all threads of each rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema fsdpkit.stacks/1).")
 def command(run: str | None, runs: str | None, task: int | None, full: bool, as_json: bool) -> int:
-    """Show where each rank of RUN is now (its path, id, or a unique part of it; else the newest).
+    """Show the current stack of each rank of RUN (its path, id, or a unique part of it; default:
+    the newest).
 
     \b
       fsdpkit stacks fsdp-t5-20261121-101500-3f2a
       fsdpkit stacks 3f2a --full
 
-    The ranks go on. Those at the same place share a line, and what the fewest do comes first. A
-    rank that cannot answer by itself is read by py-spy, where that is installed
-    (pip install 'fsdpkit[stacks]').
+    The ranks keep running. Ranks at the same place share a line; the rarest place comes first. A
+    rank that cannot answer by itself is read with py-spy, if installed (pip install
+    'fsdpkit[stacks]').
 
-    Exits with 2 for a run that has ended or not begun, or is another user's; with 69 if a rank or
-    a node gave no answer.
+    Exit status: 2 if the run has ended, has not begun, or is another user's; 69 if a rank or a
+    node did not answer.
     """
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.stacks import ask_for_stacks

@@ -47,23 +47,27 @@ def _is_number(word: str) -> bool:
 @click.command("status", cls=_WithSeconds)
 @click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
-@click.option("--all", "everything", is_flag=True, help=f"Not only the newest {NEWEST} that ended.")
-@click.option("--watch", type=click.FloatRange(min=1), metavar="[SECONDS]", help="Show it again.")
+@click.option(
+    "--all", "everything", is_flag=True, help=f"Show all ended runs, not only the newest {NEWEST}."
+)
+@click.option(
+    "--watch", type=click.FloatRange(min=1), metavar="[SECONDS]", help="Refresh periodically."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all runs, or RUN.")
 def command(
     run: str | None, runs: str | None, everything: bool, watch: float | None, as_json: bool
 ) -> int:
-    """Show all runs in the directory of runs, or RUN (its path, id, or a unique part of it).
+    """Show all runs in the runs directory, or RUN (its path, id, or a unique part of it).
 
     \b
       fsdpkit status
       fsdpkit status fsdp-t5-20261121-101500-3f2a
       fsdpkit status 3f2a --watch
 
-    Of runs that have ended only the newest are shown. --watch looks again every 10 seconds, or
-    as often as you say, until Ctrl-C, which ends it with status 0; the scheduler is asked ever more
-    rarely, in the end once a minute. Exit status: 70 if nobody knows whether RUN, which has ended,
-    did anything; else 0, however it stands.
+    Of ended runs only the newest are shown. --watch refreshes every 10 seconds, or as often as
+    you say, until Ctrl-C (exit status 0); the scheduler is polled less and less often, down to
+    once a minute. Exit status: 70 if RUN has ended and it is unknown whether it did any work,
+    else 0, whatever its state.
     """
     from fsdpkit.cli.json_output import as_json as json_of
     from fsdpkit.errors import FsdpkitError
@@ -131,7 +135,7 @@ def _listed(statuses: list[Status], left_out: int) -> list[str]:
     for row, below in zip(_columns(rows), notes, strict=True):
         lines += [row, *(line for note in below for line in hanging(note, _INDENT, _INDENT))]
     if left_out:
-        lines.append(f"{left_out:,} older runs that have ended are not shown: fsdpkit status --all")
+        lines.append(f"{left_out:,} older ended runs are not shown: fsdpkit status --all")
     unread = dict.fromkeys(sentence for status in statuses for sentence in status.unread)
     return [*lines, *(f"not read: {sentence}" for sentence in unread)]
 
@@ -273,7 +277,7 @@ def _why(status: Status) -> str:
     assert waiting is not None
     words = waiting.words + (f" ({waiting.reason})" if waiting.reason else "")
     if waiting.never:
-        return f"{words}; this does not clear by itself"
+        return f"{words}; this will not resolve by itself"
     if waiting.start_s is not None:
         in_s = waiting.start_s - time.time()
         when = f"in {duration(in_s)}" if in_s > 0 else "any moment"
@@ -345,7 +349,7 @@ def _failure_lines(status: Status) -> list[str]:
     if log.exists():
         lines += [] if lines else end_of(log, 3)
         lines.append(f"start-up log: {log}")
-    return [*lines, f"why, and what to do: fsdpkit diagnose {status.run}"]
+    return [*lines, f"why, and what to do: fsdpkit diagnose {status.run} --page"]
 
 
 # Words for numbers

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
 @wanted("after", "runs")
 @trust_option
-@grouped(HOW, "--dry-run", is_flag=True, help="Print the script, and only it; submit nothing.")
+@grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")
 @grouped(
     HOW,
     "--no-plan",
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     is_flag=True,
     flag_value=False,
     default=True,
-    help="Submit even what does not fit by fsdpkit plan.",
+    help="Submit even if fsdpkit plan says it does not fit.",
 )
-@grouped(HOW, "--check", is_flag=True, help="Let Slurm judge the script; submit nothing.")
+@grouped(HOW, "--check", is_flag=True, help="Let Slurm validate the script; submit nothing.")
 @waiting_options
 @grouped(AFTERWARDS, "--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def command(
@@ -67,8 +67,8 @@ def command(
     Without JOB and options: the job t5 (T5 on Python's documentation), on 2 nodes x 4 GPUs of this
     machine's cluster, for an hour at most.
 
-    Standard output is the run's id, then how to follow it. Exit status with --wait: the job's own;
-    75 if it stopped on request with its work saved, 70 if nobody knows whether it did anything.
+    Standard output is the run's id and how to follow it. Exit status with --wait: the job's own;
+    75 if it stopped on request with its work saved, 70 if it is unknown whether it did any work.
     """
     from fsdpkit.scheduling import submission
 
@@ -132,7 +132,7 @@ def say_what_is_left_out(names: list[str]) -> None:
     if "SLURM_JOB_ID" in names:
         told = f"inside an allocation: its {len(names)} variables are kept out of the new job"
     else:
-        told = f"not passed on to sbatch, for directives decide: {', '.join(names)}"
+        told = f"not passed on to sbatch, because directives decide: {', '.join(names)}"
     click.echo(f"fsdpkit: {told}", err=True)
 
 
@@ -210,7 +210,7 @@ def _never_starts(run: Run, state: JobState) -> list[str]:
     answer = why(evidence)
     if not answer.never:
         return []
-    words = f"{state.state}: {answer.words}; this does not clear by itself"
+    words = f"{state.state}: {answer.words}; this will not resolve by itself"
     return [words, *([answer.action] if answer.action else [])]
 
 

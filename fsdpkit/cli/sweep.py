@@ -43,7 +43,7 @@ class FirstWordOrCommand(click.Group):
 
 @click.group("sweep", cls=FirstWordOrCommand, first="FILE")
 def command() -> None:
-    """Try many settings of one job: as one array, the best going on if asked.
+    """Try many settings of one job as one array; optionally train only the best on.
 
     \b
       fsdpkit sweep lr.toml --nodes 1 --gpus 4
@@ -51,8 +51,8 @@ def command() -> None:
       fsdpkit sweep best lr
       fsdpkit sweep extend lr --trials 16
 
-    FILE says what to try (docs/sweeps.md). Its options, those of fsdpkit
-    submit that hold for every trial: fsdpkit sweep FILE --help.
+    FILE says what to try (docs/sweeps.md). Options of fsdpkit submit apply to every trial:
+    fsdpkit sweep FILE --help.
     """
 
 
@@ -62,7 +62,7 @@ def command() -> None:
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account")
 @wanted("runs")
 @trust_option
-@click.option("--leave-out", is_flag=True, help="Go on without trials that would be refused.")
+@click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @click.option("--dry-run", is_flag=True, help="Print the trials; submit nothing.")
 @json_option
 def start(
@@ -171,7 +171,7 @@ def _trial(one: Result) -> Trial:
 @runs_option
 @json_option
 def status(name: str, runs: str | None, as_json: bool) -> int:
-    """Show how the trials of NAME stand, the best first."""
+    """Show the trials of NAME, the best first."""
     from fsdpkit.sweeps.advancing import nobody_decides
     from fsdpkit.sweeps.results import best, results
 
@@ -260,7 +260,7 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
 @runs_option
 @json_option
 def report(name: str, output: str | None, runs: str | None, as_json: bool) -> int:
-    """Write one HTML file about NAME: its trials, which settings mattered, who went on."""
+    """Write an HTML report on NAME: its trials, which settings mattered, which went on."""
     from fsdpkit.errors import StorageError
     from fsdpkit.runs.layout import write_atomically
     from fsdpkit.sweeps.page import page
@@ -290,12 +290,14 @@ def report(name: str, output: str | None, runs: str | None, as_json: bool) -> in
 
 @command.command("extend")
 @click.argument("name")
-@click.option("--trials", type=click.IntRange(1, 1000), required=True, help="How many more.")
-@click.option("--leave-out", is_flag=True, help="Go on without trials that would be refused.")
+@click.option(
+    "--trials", type=click.IntRange(1, 1000), required=True, help="Number of trials to add."
+)
+@click.option("--leave-out", is_flag=True, help="Skip trials that would be refused.")
 @runs_option
 @json_option
 def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: bool) -> int:
-    """Add trials to NAME. Optuna's samplers choose them by what came out so far."""
+    """Add trials to NAME. Optuna's samplers choose them by the results so far."""
     from fsdpkit.cli.submit import say_where
     from fsdpkit.sweeps import starting
 
@@ -308,14 +310,16 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
 
 @command.command("advance")
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Wait until the scheduler knows that a rung is over.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the scheduler reports that the rung has ended."
+)
 @runs_option
 @json_option
 def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> int:
     """Submit the next rung of NAME, if the last one is over.
 
-    A small job behind each rung does this; by hand it is needed on the local cluster, and where no
-    job may submit another.
+    A small job after each rung does this. By hand it is needed only on the local cluster, and
+    where jobs may not submit jobs.
     """
     from fsdpkit.sweeps.advancing import advance
     from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
@@ -347,11 +351,11 @@ def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:
 
 @command.command("cancel")
 @click.argument("name")
-@click.option("--save", is_flag=True, help="Let what runs save a checkpoint first.")
+@click.option("--save", is_flag=True, help="Save a checkpoint first.")
 @runs_option
 @json_option
 def cancel_command(name: str, save: bool, runs: str | None, as_json: bool) -> int:
-    """End NAME: what would go on with it, and all its trials."""
+    """End NAME: its trials, and the job that would start the next rung."""
     from fsdpkit.sweeps.cancelling import cancel
 
     paths, record = _open(name, runs)

@@ -242,11 +242,13 @@ def _no_answer() -> str | None:
     """Why no cluster can be asked, such as on a machine that only has Slurm's commands."""
     from fsdpkit.errors import SchedulerError
     from fsdpkit.scheduling.answers import answer
+    from fsdpkit.scheduling.slurm import remedy_for
 
     try:
         answer("scontrol", "ping")
     except SchedulerError as error:
-        return str(error).splitlines()[-1]
+        refusal = str(error).splitlines()[-1].strip()
+        return ". ".join(filter(None, (refusal, remedy_for(str(error)))))
     return None
 
 
@@ -304,7 +306,7 @@ def _canary(
         state, said, failures = "not submitted", "", (str(error),)
     result = Canary(
         result="failed" if failures else "ok",
-        told=(said or state).splitlines()[0],
+        told=said or ": ".join(dict.fromkeys([state, *failures[:1]])).splitlines()[0],
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         slurm=_slurm_version(site),
         partition=partition or "",

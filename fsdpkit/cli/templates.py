@@ -10,6 +10,7 @@ from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
+    from fsdpkit.cli.json_answers import KeptCanary
     from fsdpkit.config.template import Template
 
 
@@ -70,6 +71,7 @@ def _show(name: str, as_json: bool) -> None:
     template = load_template(name)
     manifest = template.manifest
     if as_json:
+        kept, unread = _kept(template)
         print_answer(
             OneTemplate(
                 name=manifest.name,
@@ -79,6 +81,8 @@ def _show(name: str, as_json: bool) -> None:
                 dir=str(template.dir),
                 sha256=template.sha256,
                 parameters=msgspec.to_builtins(manifest.parameters),
+                canaries=kept,
+                canaries_unread=unread,
             )
         )
         return
@@ -103,3 +107,23 @@ def _canaries(template: Template) -> list[str]:
         return lines(template) or ["canary: none on record"]
     except ConfigError as error:
         return [f"canary: {error}"]
+
+
+def _kept(template: Template) -> tuple[list[KeptCanary], str | None]:
+    """The same as data."""
+    import msgspec
+
+    from fsdpkit.cli.json_answers import KeptCanary
+    from fsdpkit.errors import ConfigError
+    from fsdpkit.publishing.template_tested import read_tested
+
+    try:
+        found = read_tested(template).canaries
+    except ConfigError as error:
+        return [], str(error)
+    return [
+        KeptCanary(
+            site=site, current=each.sha256 == template.sha256, **msgspec.structs.asdict(each)
+        )
+        for site, each in sorted(found.items())
+    ], None

@@ -24,30 +24,30 @@ _PLAIN_ROWS = 1 << 20
 @click.argument("run", required=False, shell_complete=complete_run)
 @runs_option
 @click.option("--task", type=click.IntRange(0), help="Array task (default: the first).")
-@click.option("--once", is_flag=True, help="Print one table; so it does where it is piped.")
+@click.option("--once", is_flag=True, help="Print one table and exit; the default in a pipe.")
 @click.option(
     "--every",
     type=click.FloatRange(0.5, 3600),
     default=5.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between updates.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once (schema fsdpkit.top/1).")
 def command(
     run: str | None, runs: str | None, task: int | None, once: bool, every: float, as_json: bool
 ) -> int:
     """Show what each node of RUN uses: GPU, memory, CPU, network (its path, id, or a unique part
-    of it; else the newest).
+    of it; default: the newest).
 
     \b
       fsdpkit top fsdp-t5-20261121-101500-3f2a
       fsdpkit top 3f2a --once
 
-    By the samples that each node writes, by default every 10 seconds, later more rarely. Silent
-    and idle nodes come first. GPU memory is that of the fullest GPU; the network leaves out RDMA.
-    Ctrl-C ends the looking, not the run; it ends by itself with the attempt.
+    It reads the samples that each node writes, by default every 10 seconds, later less often.
+    Silent and idle nodes come first. GPU memory is that of the fullest GPU; network traffic
+    excludes RDMA. Ctrl-C stops top, not the run; top ends with the attempt.
 
-    Exits with 2 for a run that has not begun.
+    Exit status: 2 if the run has not begun.
     """
     from fsdpkit.cli.watch import can_draw, until_resized
     from fsdpkit.errors import NotFoundError

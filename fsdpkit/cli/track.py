@@ -40,16 +40,16 @@ def command(
     task: int | None,
     as_json: bool,
 ) -> int:
-    """Send what RUN (else the newest) logged to the job's trackers, from where you are.
+    """Send the metrics of RUN (default: the newest) to the job's trackers, from this machine.
 
     \b
       fsdpkit track 3f2a
       fsdpkit track 3f2a --to mlflow --uri http://mlflow.example.org:5000
       fsdpkit track 3f2a --to wandb --offline
 
-    Compute nodes need no internet: the job writes metrics.jsonl, this sends it. A run is one run
-    there, too, however often it was queued again, and each point is sent once, however often this
-    is called. Exit status: 65 without the tracker's package, 69 if the tracker refused or did not
+    Compute nodes need no internet: the job writes metrics.jsonl, and this command sends it. A
+    run stays one run in the tracker across requeues, and a repeated call sends no point twice.
+    Exit status: 65 if the tracker's package is missing, 69 if the tracker refused or did not
     answer.
     """
     from fsdpkit.errors import NotFoundError, UsageError

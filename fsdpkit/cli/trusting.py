@@ -25,7 +25,7 @@ _MAX_SHOWN = 400
 def _digests(ctx: click.Context, option: click.Parameter, given: Sequence[str]) -> Sequence[str]:
     for digest in given:
         if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise click.BadParameter(f"{digest[:80]!r} is no sha256 of 64 digits", ctx, option)
+            raise click.BadParameter(f"{digest[:80]!r} is not a sha256 of 64 digits", ctx, option)
     return given
 
 
@@ -36,7 +36,7 @@ def trust_option(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="DIGEST",
         callback=_digests,
-        help="Trust what has this sha256 though somebody else can write it.",
+        help="Trust the file with this sha256 although others can write to it.",
     )
     made: Callable[..., Any] = add(function)
     return made
@@ -59,7 +59,7 @@ def require_trust(plan: Plan, trusted: Sequence[str], *, submits: bool) -> None:
     for item in strangers(items):
         if not submits:
             if item.digest not in trusted:
-                click.echo(f"fsdpkit: not trusted so far: {item}", err=True)
+                click.echo(f"fsdpkit: not yet trusted: {item}", err=True)
         elif item.digest in trusted or _agreed(item):
             accepted.append(item)
         else:
@@ -73,14 +73,14 @@ def _agreed(item: Item) -> bool:
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise not_trusted(item)
-    click.echo(f"fsdpkit: others than you can write to the {item}.", err=True)
+    click.echo(f"fsdpkit: users other than you can write to the {item}.", err=True)
     click.echo(f"sha256 {item.digest}", err=True)
     shown = list(_difference(item))
     for line in shown[:_MAX_SHOWN]:
         click.echo(printable(line), err=True)
     if len(shown) > _MAX_SHOWN:
         click.echo(f"… {len(shown) - _MAX_SHOWN} more lines", err=True)
-    return click.confirm("Trust it, in just this form, from now on?", default=False, err=True)
+    return click.confirm("Trust exactly this content from now on?", default=False, err=True)
 
 
 def _difference(item: Item) -> Iterator[str]:

@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.2, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks; the scheduler is asked ever more rarely.",
+    help="Seconds between updates; the scheduler is polled less and less often.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: an object a change, the end last."
+    "--json", "as_json", is_flag=True, help="Print JSON: one object per change, the end last."
 )
 def command(
     run: str | None, runs: str | None, task: int | None, every: float, as_json: bool
 ) -> int:
-    """Watch RUN (its path, id, or a unique part of it; else the newest) until it ends, then say
-    why it did.
+    """Watch RUN (its path, id, or a unique part of it; default: the newest) until it ends, then
+    say why.
 
     \b
       fsdpkit watch fsdp-t5-20261121-101500-3f2a
       fsdpkit watch fsdp-t5-20261121-101500-3f2a | tee watched.txt
 
-    Ctrl-C ends the watching, not the run. Where nothing can be drawn, each change is a line. Exit
+    Ctrl-C stops watching, not the run. Without a terminal each change is printed as a line. Exit
     status: the job's own, as with --wait; 75 if it stopped on request with its work saved, 70 if
-    nobody knows whether it did anything.
+    it is unknown whether it did any work.
     """
     from fsdpkit.cli.watch_frame import summary
     from fsdpkit.errors import NotFoundError

@@ -43,7 +43,8 @@ def summary(view: View, diagnosis: str) -> list[str]:
     lines = [f"{view.run}: {view.state}"]
     if view.progress.step is not None:
         lines.append(progress_line(view.progress))
-    return [*lines, diagnosis]
+    more = [f"what to do: fsdpkit diagnose {view.run} --page"] if view.exit_status else []
+    return [*lines, diagnosis, *more]
 
 
 def _head(view: View, width: int) -> list[Text]:

@@ -178,7 +178,7 @@ def _published(
 ) -> tuple[Layer, Path]:
     """The place of the version that the pin, or the user's channel, stands for; with a refusal
     where there is none. Raises NotFoundError where a pin matches no version."""
-    from fsdpkit.config.published.choosing import channel_of_user, chosen, in_words
+    from fsdpkit.config.published.choosing import channel_of_user, chosen, in_words, why_none
     from fsdpkit.config.published.index import main_file, published_dir, version_dir
 
     entry, channel = centre.index.entry(kind, name), channel_of_user()
@@ -189,7 +189,7 @@ def _published(
     except ConfigError as error:
         return replace(layer, refusal=str(error)), somewhere
     if version is None and pin is not None:
-        raise NotFoundError(f"{layer.dir} has {in_words(entry)}")
+        raise NotFoundError(f"{layer.dir} has {why_none(entry, pin, channel)}")
     if version is None:
         why = f"{kind} {name} of {layer.dir} has no stable version; there is {in_words(entry)}"
         return replace(layer, refusal=why), somewhere

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -21,8 +20,7 @@ _STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\.\.\.|\d+)\]")
 _LONGEST_SHOWN = 60
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A key in a file: how a person writes it, its type, its sentence, and what stands there."""
 
     dotted: str

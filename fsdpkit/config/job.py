@@ -20,7 +20,16 @@ from fsdpkit.config.fields import (
     once,
 )
 from fsdpkit.config.launch import Launch
-from fsdpkit.config.loading import Layered, build, overrides, parsed, read_place, read_toml
+from fsdpkit.config.layers import Layer
+from fsdpkit.config.loading import (
+    FileTables,
+    Layered,
+    build,
+    overrides,
+    parsed,
+    read_place,
+    read_toml,
+)
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.retry import Retry
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
@@ -436,25 +445,60 @@ def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[
     layered.overlay(command_line, "command line")
 
 
+_ITS_OWNERS = (("audit", "share"), ("files", "group"))
+"""Keys that let others see a run: its owner alone says so, whoever wrote the job."""
+
+
+def _lay_of(layer: Layer, layered: Layered, tables: FileTables, origin: str) -> None:
+    """Lay a file of a layer over what is there, but for what only a run's owner can say."""
+    before = {table: dict(layered.values.get(table, {})) for table, _ in _ITS_OWNERS}
+    origins = dict(layered.origins)
+    layered.overlay(tables, origin)
+    if layer.name == "user":
+        return
+    for table, key in _ITS_OWNERS:
+        dotted, values = f"{table}.{key}", layered.values.get(table)
+        if layered.origins.get(dotted) != origin or not isinstance(values, dict):
+            continue
+        said = values.pop(key)
+        del layered.origins[dotted]
+        if key in before[table]:
+            values[key], layered.origins[dotted] = before[table][key], origins[dotted]
+        if not values:
+            del layered.values[table]
+        layered.left_out.append(
+            f"{dotted} of {origin} is not read: who sees your runs is yours to say, by --set "
+            f"{dotted}={'true' if said is True else 'false'}"
+        )
+
+
+def _layer_of(path: Path) -> Layer:
+    """The centre's if a job's file is named by its path in there, else the user's."""
+    own = Layer("user", path.parent)
+    within = (each for each in assets.centre_layers() if path.resolve().is_relative_to(each.dir))
+    return next(within, own)
+
+
 def _lay_files(layered: Layered, job: str) -> list[Path]:
     path = Path(job)
     if path.suffix == ".py":
         layered.overlay(_for_script(path), "built in")
     defaults = assets.defaults_files()
     for layer, file in defaults:
-        layered.overlay(read_toml(file), f"{layer.name} {file.name}")
+        _lay_of(layer, layered, read_toml(file), f"{layer.name} {file.name}")
     if path.suffix == ".py":
         return [file for _, file in defaults]
     if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
             raise NotFoundError(f"there is no job file {job}")
         assets.refuse_behind_the_index(path)
-        layered.overlay(read_toml(path), str(path))
+        _lay_of(_layer_of(path), layered, read_toml(path), str(path))
         return [*(file for _, file in defaults), path.resolve()]
     found = assets.find("job", job)
     for layer, file in found:
         version = f" version {layer.release.version}" if layer.release else ""
-        layered.overlay(read_place(layer, file), f"{layer.name} jobs/{file.name}{version}")
+        tables = read_place(layer, file)
+        _lay_of(layer, layered, tables, f"{layer.name} jobs/{file.name}{version}")
     return [file for _, file in [*defaults, *found]]
 
 

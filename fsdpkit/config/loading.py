@@ -10,7 +10,6 @@ import math
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
@@ -63,16 +62,17 @@ class FileTables(dict[str, Any]):
         self.release = release
 
 
-@dataclass
-class Layered:
+class Layered(msgspec.Struct):
     """A nested dictionary and, for each dotted key in it, where the value came from."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    files: dict[Path, bytes] = field(default_factory=dict)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    files: dict[Path, bytes] = {}
     """What was read of each file, so that trust in it is trust in just that."""
-    releases: dict[Path, Release] = field(default_factory=dict)
+    releases: dict[Path, Release] = {}
     """Of those files, which were published and verified."""
+    left_out: list[str] = []
+    """What was not read of a file, because it is not that file's to say, as sentences."""
 
     def overlay(self, values: Mapping[str, Any], origin: str) -> None:
         """Lay `values` over what is there: tables merge key by key, all else is replaced."""

@@ -118,6 +118,8 @@ def why_secret(name: str, value: str) -> str | None:
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:
     """What a text assigns: `name=value`, `"name": value`, several in a URL or a table."""
+    if "=" not in text and ":" not in text:  # as in most
+        return
     for match in _ASSIGNED.finditer(text):
         yield match["name"], match["value"].strip("\"'")
 

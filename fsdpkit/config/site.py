@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from fsdpkit.config import assets
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import Identify, SiteProfile
@@ -90,8 +92,7 @@ def choose_site(name: str | None) -> tuple[LoadedSite, str]:
     return _with(broken, load_site("generic")), "no profile matches this machine"
 
 
-@dataclass(frozen=True)
-class BrokenSite:
+class BrokenSite(msgspec.Struct, frozen=True):
     """A profile that cannot be used, with the reason, which names the file."""
 
     id: str

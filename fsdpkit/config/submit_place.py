@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+
+import msgspec
 
 from fsdpkit.config.profile import NodeType, SiteProfile
 
 
-@dataclass(frozen=True)
-class Here:
+class Here(msgspec.Struct, frozen=True):
     """Where somebody submits from."""
 
     directory: PurePosixPath

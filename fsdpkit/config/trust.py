@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,8 +31,7 @@ Kind = Literal["job", "site", "template"]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """Something that was read: a job's or a site's file, or a template with all its parts."""
 
     kind: Kind

@@ -99,7 +99,7 @@ def read_index(directory: Path) -> Index:
         begun = (directory / PREPARATION).exists()
         raise NotFoundError(
             f"{directory}: the preparation is not complete: run the same `fsdpkit data prepare` "
-            "again, it goes on where it stopped."
+            f"again; it continues where it stopped."
             if begun
             else f"{directory}: holds no {INDEX}; make prepared data with `fsdpkit data prepare`."
         ) from None

@@ -133,8 +133,8 @@ def _raise_first(futures: Sequence[Future[None]]) -> None:
                 future.result()
     except BrokenProcessPool:
         raise FsdpkitError(
-            "a preparing process was killed, perhaps for its memory: run the command again, it "
-            "goes on where it stopped; --processes takes fewer."
+            "a preparing process was killed, perhaps for its memory use: run the command again, "
+            "which continues where it stopped, or use fewer --processes."
         ) from None
 
 

@@ -316,8 +316,15 @@ _WENT_ON = re.compile(
     r"falling back|using the cached|skipp"
 )
 _LOOKS_LIKE_AN_ERROR = re.compile(
-    r"(?i)error|fail|fatal|abort|exception|cannot|could not|invalid|denied"
+    r"(?i)error|fail|fatal|abort|exception|cannot|could not|invalid|denied|not found|fehler|erreur"
 )
+
+
+def last_error(text: str) -> Line | None:
+    """The last line of a text if it looks like an error, but for what is noise."""
+    lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
+    lines = [line for line in lines if not _WENT_ON.search(line.text)]
+    return lines[-1] if lines and _LOOKS_LIKE_AN_ERROR.search(lines[-1].text) else None
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:

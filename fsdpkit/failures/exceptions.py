@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fsdpkit.failures.causes import CAUSES, RESUME
+from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import Raised, inner
@@ -53,14 +54,20 @@ _BY_ERRNO = {
     28: "disk-full",  # ENOSPC
     30: "storage",  # EROFS
     37: "storage",  # ENOLCK
+    70: "storage",  # ECOMM, BeeGFS's
+    74: "storage",  # EBADMSG, of a block whose checksum is wrong
     98: "port-taken",  # EADDRINUSE
+    99: "network-setup",  # EADDRNOTAVAIL
     107: "storage",  # ENOTCONN, of a file system whose server is gone
     108: "storage",  # ESHUTDOWN, Lustre's of a client that was evicted
     116: "storage",  # ESTALE
+    117: "storage",  # EUCLEAN, of a file system that needs repair
     121: "storage",  # EREMOTEIO
     122: "disk-full",  # EDQUOT
 }
-_ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)")
+_BY_ERRNO_OF_A_PEER = frozenset({32, 103, 104, 111})
+"""EPIPE, ECONNABORTED, ECONNRESET, ECONNREFUSED: their words differ by language."""
+_ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)|\(os error (\d+)\)")
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
 _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
@@ -71,6 +78,10 @@ def shown(raised: Raised) -> Shown:
     links = list(raised.chain())
     answers = [_of_one(link) for link in links]
     newest = answers[0]
+    if newest.cause == "data-missing":
+        for answer in answers[1:]:
+            if answer.cause in _OF_THE_MACHINE:
+                return answer
     if newest.cause != "exception" and newest.level >= Level.OWN:
         return newest
     wrapper = newest.cause != "exception" or inner(raised).name not in _ABOUT_DATA
@@ -86,6 +97,8 @@ def _of_one(outer: Raised) -> Shown:
     raised = inner(outer)
     name = raised.name
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
+    if name in _INTERRUPTS:
+        return msgspec.structs.replace(plain, pattern=_ASKED)
     if name == "CalledProcessError":
         for found in said(raised.in_front):
             if found.cause in _OF_A_CHILD:
@@ -104,6 +117,8 @@ def _of_one(outer: Raised) -> Shown:
         return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
     if _no_internet(raised):
         return msgspec.structs.replace(plain, cause="no-internet")
+    if name == "gaierror":
+        return msgspec.structs.replace(plain, cause="head-address")
     if _TIMED_OUT_ON_A_FILE.search(raised.message):
         return msgspec.structs.replace(plain, cause="storage")
     if raised.type.partition(".")[0] in ("ucp", "ucxx", "mpi4py"):
@@ -113,6 +128,8 @@ def _of_one(outer: Raised) -> Shown:
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
         found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
         return _with_action(found, raised)
+    if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
+        return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
     if number in _ACTIONS and _PATH.search(raised.message):
         return msgspec.structs.replace(plain, pattern=_RAISED._replace(action=_ACTIONS[number]))
     if (answer := by_nccl(raised.message)) is not None:
@@ -126,11 +143,19 @@ def _of_one(outer: Raised) -> Shown:
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
+_PEER = Pattern((), "Python, of a connection that its other end broke", Level.LOST_PEER)
+_ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", Level.KILLED)
+_INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
+"""What a process raises because a signal asked it to end: whoever sent that knows why."""
+_OF_THE_MACHINE = frozenset(
+    {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
+)
+"""What fails in a handler of one of these follows from it, where it only misses a file."""
 
 
 def said(text: str) -> Iterator[Shown]:
     """The causes that a process's own last words show, the more particular first."""
-    masked = _QUOTED.sub(lambda match: match[1] + "·" * (len(match[0]) - 2) + match[1], text)
+    masked = _QUOTED.sub(_masked, text)
     for cause in CAUSES.values():
         for pattern in cause.patterns:
             if "rank" in pattern.by and (
@@ -140,9 +165,18 @@ def said(text: str) -> Iterator[Shown]:
                 break
 
 
+def _masked(quoted: re.Match[str]) -> str:
+    """What is quoted is data, but for a line that stands in quotation marks as a whole."""
+    before = quoted.string[: quoted.start()][-1:]
+    behind = quoted.string[quoted.end() :][:1]
+    if before in ("", "\n") and behind in ("", "\n"):
+        return quoted[0]
+    return quoted[1] + "·" * (len(quoted[0]) - 2) + quoted[1]
+
+
 def _errno(raised: Raised) -> int | None:
     match = _ERRNO.search(raised.message)
-    return int(match[1] or match[2]) if match else None
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 # Files that are not there

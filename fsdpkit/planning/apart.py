@@ -31,9 +31,9 @@ class Ended(FsdpkitError):
 
     def __init__(self, status: int, dump: str) -> None:
         super().__init__(
-            f"the step could not be followed: its process ended (wait status {status}), for lack "
-            "of memory or inside a kernel. Tensors have neither values nor addresses here: your "
-            "own kernel needs a fake version (torch.library.register_fake)."
+            f"the step could not be followed: its process ended (wait status {status}), out of "
+            f"memory or inside a kernel. Tensors have neither values nor addresses here: a "
+            f"kernel of your own needs a fake version (torch.library.register_fake)."
         )
         self.in_a_kernel = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _OF_KERNELS
         self.dump = dump

@@ -57,7 +57,7 @@ def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
     if settings.compile and not asked.model:
         notes.append(
             "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
-            "blocks, and compiled ones as a rule keep less"
+            "blocks, and compiled ones usually keep less"
         )
     settings = replace(settings, compile=False)
     if settings.model.attention in ("flex", "triton"):
@@ -73,6 +73,8 @@ def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
         sharding = replace(settings.sharding, activation_checkpointing="none")
         settings = replace(settings, sharding=sharding)
     if settings.micro_batch == "auto":
-        notes.append('micro_batch = "auto" is planned with whole batches; a run takes less at need')
+        notes.append(
+            'micro_batch = "auto" is planned with whole batches; a run takes less if needed'
+        )
         settings = replace(settings, micro_batch=None)
     return settings, tuple(notes)

@@ -7,8 +7,8 @@ about as many GiB. Capability: NVIDIA, developer.nvidia.com/cuda-gpus.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from difflib import get_close_matches
+
+import msgspec
 
 from fsdpkit.config.gpu import Capability, parse_capability
 from fsdpkit.config.profile import NodeType
@@ -18,8 +18,7 @@ MIB, GB = 2**20, 10**9
 _FOLLOWED_BY = r"(?![a-z0-9])"
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(msgspec.Struct, frozen=True):
     """`memory` in bytes; `known`: it is in the table, and not only somebody's number."""
 
     name: str
@@ -59,12 +58,14 @@ def card_named(text: str) -> Card:
     if found:
         names = " or ".join(card.name.lower() for card in found)
         raise UsageError(f"--gpu {text}: there are several of them: {names}")
+    from difflib import get_close_matches  # only to explain a mistake
+
     near = get_close_matches(bare, [card.name.lower() for card in CARDS], 3)
     known = ", ".join(card.name.lower() for card in CARDS)
     raise UsageError(
         f"--gpu {text[:60]}: not a GPU that fsdpkit knows "
         f"({'did you mean ' + ' or '.join(near) if near else known}); "
-        "its memory in GB does, such as --gpu 48"
+        "or give its memory in GB, such as --gpu 48"
     )
 
 
@@ -73,7 +74,7 @@ def card_of(node: NodeType, where: str) -> Card:
     `where` names the site."""
     if node.gpu_memory_gb is None:
         raise ConfigError(
-            f"{where} does not say how much memory its GPUs have: name one by --gpu, such as "
+            f"{where} does not say how much memory its GPUs have: name one with --gpu, such as "
             "--gpu h100-80 or --gpu 80"
         )
     title = (node.gpu or "").lower()

@@ -79,7 +79,7 @@ def outside(card: Card, communicators: int, torch: str) -> Outside:
     values = _HOPPER if hopper else _OTHER
     notes = []
     if not card.known:
-        notes.append(f"{card.name} is no GPU that fsdpkit knows: values of other GPUs stand in")
+        notes.append(f"{card.name} is not a GPU that fsdpkit knows: values of other GPUs are used")
     if not torch.startswith(f"{CALIBRATED_TORCH}."):
         notes.append(f"the rules and values are those of torch {CALIBRATED_TORCH}; this is {torch}")
     nccl = 0

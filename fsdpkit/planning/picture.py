@@ -1,19 +1,25 @@
-"""Memory over one step as an SVG: what is allocated, by kind, stacked. Light or dark, as the
-reader's system is. No torch."""
+"""Memory over one step as an SVG: what is allocated, by kind, stacked. As wide as a phone, light or
+dark as the reader's system is. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import NamedTuple
 
 from fsdpkit.planning.held import last_step
 from fsdpkit.planning.tape import KINDS, Kind
 from fsdpkit.planning.verdict import Verdict, course
 from fsdpkit.planning.words import NAMES, headline, size
 
-_WIDTH, _HEIGHT = 960, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 214, 58, 46
-_POINTS = 480
+_WIDTH, _PLOT = 390, 260
+"""Pixels of the whole and of the plot's height."""
+_LEFT, _RIGHT, _MARGIN = 62, 12, 10
+_LINE, _LETTER = 19, 7.0
+"""Of text: from one line to the next, and the width of a letter, generously."""
+_MOST_LINES = 4
+_POINTS = 240
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 _COLOURS: dict[Kind, str] = {
     "weights": "#0072b2",
@@ -30,7 +36,7 @@ _STYLE = """
   svg { color-scheme: light dark; }
   .paper { fill: #ffffff; } .ink { fill: #1f2328; } .faint { fill: #59636e; }
   .rule { stroke: #d1d9e0; } .limit { stroke: #b3261e; } .limit-text { fill: #b3261e; }
-  text { font: 13px system-ui, sans-serif; } .title { font-size: 16px; font-weight: 600; }
+  text { font: 13px system-ui, sans-serif; } .title { font-weight: 600; }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117; } .ink { fill: #f0f6fc; } .faint { fill: #9198a1; }
     .rule { stroke: #3d444d; } .limit { stroke: #ff8a80; } .limit-text { fill: #ff8a80; }
@@ -45,20 +51,28 @@ def draw(found: Verdict) -> str:
     top = max((sum(sample.values()) for sample in samples), default=1)
     near = found.room <= 1.6 * top  # a limit far above would press the picture flat
     highest = 1.06 * (max(top, found.room) if near else top)
+    name = ": ".join(_titles(found))
+    titles = [line for part in _titles(found) for line in _folded(part)]
+    head = [*titles, *_folded(_subtitle(found))]
+    top_px = _LINE * (len(head) + 1)
+    below_px = top_px + _PLOT + 2 * _LINE + 6
+    kinds = [kind for kind in reversed(KINDS) if any(sample.get(kind) for sample in samples)]
+    height = below_px + _LINE * ((len(kinds) + 1) // 2) + _MARGIN
+    y = _Scale(top_px, highest)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{escape(_title(found))}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'aria-label="{escape(name)}">',
         f"<style>{_STYLE}</style>",
-        f'<rect class="paper" width="{_WIDTH}" height="{_HEIGHT}"/>',
-        f'<text class="ink title" x="{_LEFT}" y="26">{escape(_title(found))}</text>',
-        f'<text class="faint" x="{_LEFT}" y="45">{escape(_subtitle(found))}</text>',
-        *_axis(highest),
-        *_areas(samples, highest),
-        *_phases(found),
-        *_legend(samples),
+        f'<rect class="paper" width="{_WIDTH}" height="{height}"/>',
+        *_head(head, len(titles)),
+        *_axis(y),
+        *_areas(samples, y),
+        *_phases(found, top_px),
+        *_legend(kinds, below_px),
     ]
     if near:
-        parts += _limit(found.room, highest)
+        parts += _limit(found.room, y)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -83,10 +97,10 @@ def sampled(found: Verdict) -> list[Sample]:
     return best
 
 
-def _title(found: Verdict) -> str:
+def _titles(found: Verdict) -> tuple[str, str]:
     asked = found.asked
     what = asked.model or asked.settings.model.source
-    return f"{what}, {asked.nodes} × {asked.gpus} {asked.card.name}: {headline(found)}"
+    return f"{what}, {asked.nodes} × {asked.gpus} {asked.card.name}", headline(found)
 
 
 def _subtitle(found: Verdict) -> str:
@@ -97,22 +111,41 @@ def _subtitle(found: Verdict) -> str:
     )
 
 
-def _x(at: float) -> float:
-    return _LEFT + at * (_WIDTH - _LEFT - _RIGHT)
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, int((_WIDTH - 2 * _MARGIN) / _LETTER), max_lines=_MOST_LINES, placeholder=" …"
+    )
 
 
-def _y(share: float) -> float:
-    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+def _head(lines: Sequence[str], titles: int) -> Iterator[str]:
+    for row, line in enumerate(lines):
+        css = "ink title" if row < titles else "faint"
+        yield f'<text class="{css}" x="{_MARGIN}" y="{_LINE * (row + 1)}">{escape(line)}</text>'
 
 
-def _axis(highest: float) -> Iterator[str]:
-    step = _round_step(highest / 5)
-    for number in range(int(highest / step) + 1):
-        y = _y(number * step / highest)
+def _x(share: float) -> float:
+    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+class _Scale(NamedTuple):
+    """Where a number of bytes lies."""
+
+    top_px: int
+    highest: float
+    """Bytes at the top."""
+
+    def __call__(self, count: float) -> float:
+        return self.top_px + _PLOT * (1 - count / self.highest)
+
+
+def _axis(y: _Scale) -> Iterator[str]:
+    step = _round_step(y.highest / 5)
+    for count in range(0, int(y.highest) + 1, step):
+        at = y(count)
         yield (
-            f'<line class="rule" x1="{_LEFT}" x2="{_x(1):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="faint" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
-            f"{_short(number * step)}</text>"
+            f'<line class="rule" x1="{_LEFT}" x2="{_x(1):.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="faint" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">'
+            f"{_short(count)}</text>"
         )
 
 
@@ -131,7 +164,7 @@ def _short(count: int) -> str:
     return "0"
 
 
-def _areas(samples: list[Sample], highest: float) -> Iterator[str]:
+def _areas(samples: list[Sample], y: _Scale) -> Iterator[str]:
     base = [0] * len(samples)
     for kind in KINDS:
         sizes = [sample.get(kind, 0) for sample in samples]
@@ -139,13 +172,13 @@ def _areas(samples: list[Sample], highest: float) -> Iterator[str]:
             continue
         above = [low + size_ for low, size_ in zip(base, sizes, strict=True)]
         last = max(1, len(samples) - 1)
-        up = [f"{_x(i / last):.1f},{_y(v / highest):.1f}" for i, v in enumerate(above)]
-        down = [f"{_x(i / last):.1f},{_y(v / highest):.1f}" for i, v in enumerate(base)]
+        up = [f"{_x(i / last):.1f},{y(v):.1f}" for i, v in enumerate(above)]
+        down = [f"{_x(i / last):.1f},{y(v):.1f}" for i, v in enumerate(base)]
         yield f'<polygon fill="{_COLOURS[kind]}" points="{" ".join([*up, *reversed(down)])}"/>'
         base = above
 
 
-def _phases(found: Verdict) -> Iterator[str]:
+def _phases(found: Verdict, top_px: int) -> Iterator[str]:
     """Where forward, backward and the optimizer begin."""
     begin, end = last_step(found.tape)
     first: dict[str, int] = {}
@@ -154,25 +187,31 @@ def _phases(found: Verdict) -> Iterator[str]:
             first.setdefault(block.phase, block.born)
     for phase, event in first.items():
         x = _x((event - begin) / max(1, end - begin))
-        y = _HEIGHT - _BOTTOM
-        yield f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y + 8}"/>'
-        anchor = ' text-anchor="end"' if phase == "optimizer" and x > _x(0.9) else ""
-        yield f'<text class="faint" x="{x + 3:.1f}" y="{y + 20}"{anchor}>{phase}</text>'
+        foot = top_px + _PLOT
+        yield f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{top_px}" y2="{foot + 8}"/>'
+        leaves = x + 3 + _LETTER * len(phase) > _WIDTH
+        anchor = ' text-anchor="end"' if leaves else ""
+        yield (
+            f'<text class="faint" x="{x - 3 if leaves else x + 3:.1f}" y="{foot + _LINE}"{anchor}>'
+            f"{phase}</text>"
+        )
 
 
-def _legend(samples: list[Sample]) -> Iterator[str]:
-    shown = [kind for kind in reversed(KINDS) if any(sample.get(kind) for sample in samples)]
-    for row, kind in enumerate(shown):
-        y = _TOP + 8 + 21 * row
-        x = _x(1) + 16
-        yield f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{_COLOURS[kind]}"/>'
-        yield f'<text class="ink" x="{x + 18:.1f}" y="{y + 11}">{escape(NAMES[kind])}</text>'
+def _legend(kinds: Sequence[Kind], top_px: int) -> Iterator[str]:
+    """In two columns, read downwards: the highest in the picture first."""
+    rows = (len(kinds) + 1) // 2
+    for place, kind in enumerate(kinds):
+        column, row = divmod(place, rows)
+        x, y = _MARGIN + column * (_WIDTH // 2 + 10), top_px + _LINE * row
+        yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{_COLOURS[kind]}"/>'
+        yield f'<text class="ink" x="{x + 18}" y="{y + 11}">{escape(NAMES[kind])}</text>'
 
 
-def _limit(room: int, highest: float) -> list[str]:
-    y = _y(room / highest)
+def _limit(room: int, y: _Scale) -> list[str]:
+    at = y(room)
     return [
         f'<line class="limit" stroke-dasharray="6 4" stroke-width="1.5" x1="{_LEFT}" '
-        f'x2="{_x(1):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>',
-        f'<text class="limit-text" x="{_x(1) + 6:.1f}" y="{y + 4:.1f}">room for torch</text>',
+        f'x2="{_x(1):.1f}" y1="{at:.1f}" y2="{at:.1f}"/>',
+        f'<text class="limit-text" x="{_x(1):.1f}" y="{at - 5:.1f}" text-anchor="end">'
+        "room for torch</text>",
     ]

@@ -8,7 +8,6 @@ read, or are not what they should be, are as good as none: a submission never fa
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ import fsdpkit
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.launching.torch_release import installed_torch
 from fsdpkit.planning.cards import Card
+from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.predicted import Predicted
 from fsdpkit.runs.reading import read_bytes
@@ -90,8 +90,8 @@ def _digest(trainer: Path) -> str:
 
 def remember(name: str, plan: Remembered) -> None:
     """Keep `plan`, if there is a place for it."""
-    path = _file(name)
     try:
+        path = _file(name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, msgspec.json.encode(plan))
     except OSError:
@@ -108,13 +108,6 @@ def recall(name: str) -> Remembered | None:
         return msgspec.json.decode(content, type=Remembered)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def cache_directory() -> Path:
-    """Where this account's plans and measurements are kept."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    cache = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return cache / "fsdpkit"
 
 
 def _file(name: str) -> Path:

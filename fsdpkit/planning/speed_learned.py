@@ -130,7 +130,7 @@ def _fitting(records: Sequence[Measured], machine: Machine) -> tuple[list[Measur
         if one.problem:
             why = one.problem
         elif not one.gpu:
-            why = "which GPUs it ran on is not on record"
+            why = "the GPUs it ran on are not recorded"
         elif family_of(one.gpu) != family_of(machine.gpu):
             why = f"of {one.gpu}: this is {machine.gpu}"
         elif machine.torch is None or release_of(one.torch) != release_of(machine.torch):
@@ -167,7 +167,7 @@ def _work(record: Measured, calibration: Calibration) -> Work | str:
     try:
         work = work_of_settings(record.training, record.nodes, record.gpus)
     except (FsdpkitError, OSError, ValueError, KeyError, TypeError) as error:
-        return f"its model is not known any more ({str(error)[:120]})"
+        return f"its model is no longer known ({str(error)[:120]})"
     share = record.tokens_per_step / (work.tokens * work.ranks)
     if not _FEWER_TOKENS <= share <= _MORE_TOKENS:
         return f"its steps had {share:.0%} of the tokens that its settings say"

@@ -20,9 +20,9 @@ from msgspec import Meta
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.remembered import cache_directory
 from fsdpkit.planning.speed_records import preflight_figures, settled
 from fsdpkit.runs import node_report
+from fsdpkit.runs.caches import cache_directory
 from fsdpkit.runs.history import Attempt, history_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import Line, Positive, predicted_of
@@ -140,7 +140,7 @@ def named(records: Sequence[Measured], wanted: str) -> list[Measured]:
     found = [one for one in known if wanted and one.run.endswith(wanted)]
     if len(found) > 1:
         runs = ", ".join(one.run for one in found[:3]) + (", …" if len(found) > 3 else "")
-        raise UsageError(f"{wanted[:80]} is the end of {len(found)} runs: {runs}; say more of it")
+        raise UsageError(f"{wanted[:80]} matches {len(found)} runs: {runs}; give more of the name")
     return found
 
 

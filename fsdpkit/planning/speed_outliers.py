@@ -46,7 +46,7 @@ class Outlier(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         times, how = max(self.slower, 1 / self.slower), "slower" if self.slower > 1 else "faster"
-        return f"{self.source}: {times:.1f} times {how} than what else is known makes it"
+        return f"{self.source}: {times:.1f} times {how} than the other data predict"
 
 
 def fitted(

@@ -105,12 +105,12 @@ def load(path: Path, *, own: bool = False) -> tuple[Calibration, str | None]:
     try:
         whole = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=own), type=_File)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no calibration {path}") from error
+        raise NotFoundError(f"there is no calibration file {path}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no calibration of speed: {error}") from error
+        raise ConfigError(f"{path} is not a speed calibration: {error}") from error
     problem = _problem(whole)
     if problem:
-        raise ConfigError(f"{path} is no calibration that can be used: {problem}; fit it anew")
+        raise ConfigError(f"{path} cannot be used as a calibration: {problem}; fit it again")
     return whole.calibration, whole.torch
 
 
@@ -121,7 +121,7 @@ def _problem(whole: _File) -> str | None:
     if any(not (0 < value.value < 1e18 and 1 <= value.factor < 1e6) for value in values.values()):
         return "a rate is not a positive number"
     if len(covariance) != len(NAMES) or any(len(row) != len(NAMES) for row in covariance):
-        return "its doubts are incomplete"
+        return "its uncertainties are incomplete"
     if any(not math.isfinite(x) for row in covariance for x in row):
-        return "its doubts are no numbers"
+        return "its uncertainties are not numbers"
     return None

@@ -95,7 +95,7 @@ def _trainer(entry: Path) -> Any:
     if not all(f"def {name}(" in source for name in ("train_step", "build", "main")):
         raise UsageError(
             f"{entry.name} is not the T5 trainer, so its step is not known here: name a function "
-            "that gives the model and a batch, by --model FILE.py:FUNCTION"
+            f"that returns the model and a batch, with --model FILE.py:FUNCTION"
         )
     return importlib.import_module(entry.stem)
 
@@ -264,7 +264,7 @@ def _loss(given: Mapping[str, Any], model: nn.Module, batch: Any) -> Tensor:
         loss = getattr(output, "loss", output)
     if not isinstance(loss, Tensor) or loss.ndim:
         raise UsageError(
-            'the model gives no loss, a scalar: return a "loss" beside the model, a function of '
+            'the model returns no scalar loss: return a "loss" beside the model, a function of '
             'its output and the batch, or a "forward", one of the model and the batch'
         )
     return loss
@@ -275,14 +275,14 @@ def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
     path = Path(file)
     if not file or not path.is_file():
         raise UsageError(
-            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is no file"
+            f"--model {name}: expected FILE.py:FUNCTION, and {file or name} is not a file"
         )
     directory = path.resolve().parent
     sys.path.insert(0, str(directory))
     _forget_others(directory)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"--model {name}: {path.name} is no Python file")
+        raise UsageError(f"--model {name}: {path.name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickles look there
     sys.argv, before = [file, *args], sys.argv
@@ -300,8 +300,8 @@ def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
             raise _failed(name, "fails", error) from error
     except SystemExit as ended:
         raise UsageError(
-            f"--model {name} ends the program (exit status {ended.code!r:.80}): what it reads from "
-            "its command line is given behind --"
+            f"--model {name} ends the program (exit status {ended.code!r:.80}): give its "
+            f"command-line arguments after --"
         ) from ended
     finally:
         sys.argv = before
@@ -312,7 +312,7 @@ def _call(name: str, args: Sequence[str]) -> dict[str, Any]:
             f"--model {name}: {', '.join(sorted(map(str, unknown)))}: not among {', '.join(KEYS)}"
         )
     if not isinstance(given["model"], nn.Module):
-        raise ConfigError(f'--model {name}: "model" is no torch.nn.Module')
+        raise ConfigError(f'--model {name}: "model" is not a torch.nn.Module')
     return dict(given)
 
 

@@ -110,7 +110,7 @@ def tune(
     best, fits = search.best(points, memory)
     notes = []
     if not fits and memory.out_of_time:
-        notes.append(f"after {seconds:.0f} s no fit had been found: what is left was not looked at")
+        notes.append(f"after {seconds:.0f} s no fit had been found: the rest was not tried")
     if memory.failed:
         notes.append(f"could not be followed, and left out: {next(iter(memory.failed.values()))}")
     work = work_of(best.settings, best.nodes, gpus)
@@ -304,7 +304,7 @@ def _against(other: Candidate, best: Candidate, key: str, search: _Search, memor
     if memory.guessed_too_large(other):
         return f"{name}: {speed}, but is estimated not to fit"
     if ratio < 1 - _WORTH:
-        return f"{name}: {speed}, but was not asked about in time"
+        return f"{name}: {speed}, but was not tried in time"
     return f"{name}: {speed}"
 
 

@@ -49,9 +49,10 @@ def draft(
     """slurm_cluster: the name by which other clusters' commands reach it (sbatch -M)."""
     made = Making(live)
     date = time.strftime("%Y-%m-%d", time.gmtime(now_s))
-    asked = f"Slurm {cut(live.config['SLURM_VERSION'], 20)} of cluster {cut(live.name, 60)}"
+    asked = f"Slurm {cut(live.config.get('SLURM_VERSION', ''), 20)} of cluster {cut(live.name, 60)}"
     host = cut(login.host, 80)
-    commands = "scontrol show config, partition and node"
+    seen = [what for what in ("config", "partition", "node") if what not in live.refused]
+    commands = f"scontrol show {' and '.join(filter(None, (', '.join(seen[:-1]), seen[-1])))}"
     commands += "" if live.qos is None else ", sacctmgr show qos"
     sources = [
         {
@@ -83,6 +84,8 @@ def draft(
     tables["node_types"] = made.node_types
     tables["partitions"] = made.partitions
     tables["gpu_request"] = {"form": "gpus-per-node" if made.with_gpus else "none"}
+    if "node" in live.refused:
+        del tables["gpu_request"]
     if login.fabric:
         tables["network"] = {"fabric": login.fabric}
     if login.container:
@@ -119,6 +122,14 @@ def _login_notes(login: LoginNode) -> dict[str, str]:
     return {key: cut(note, 300) for key, note in notes.items()}
 
 
+_REFUSED = {
+    "config": "the cluster's name, Slurm's version and what it preempts",
+    "partition": "partitions and their limits",
+    "node": "nodes, their GPUs, cores and memory, and which partitions have them",
+}
+"""What stays unknown where Slurm does not show this user the one."""
+
+
 def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]:
     yield "whether a job without an account is refused, and the form of an account"
     if made.with_gpus:
@@ -137,6 +148,8 @@ def _unknown(live: LiveCluster, login: LoginNode, made: Making) -> Iterator[str]
     if login.container is None:
         yield "the container engine: neither apptainer nor singularity was on PATH"
     yield "what the centre's own submit plug-in (job_submit, cli_filter) adds or refuses"
+    for what, why in live.refused.items():
+        yield cut(f"{_REFUSED[what]}: {why}", 300)
     for why in live.unread:
         yield cut(f"limits of QOS: {why}", 300)
     yield from made.left_out
@@ -157,11 +170,18 @@ class Making:
         self.notes: dict[str, str] = {}
         self.left_out: list[str] = []
         order = sorted(live.partitions, key=lambda p: (not p.default, p.name))
-        ways = [(p, way) for p in order if _NAME.fullmatch(p.name) for way in self._ways(p)]
-        for kind in {kind.name: kind for _, (kind, _) in ways}.values():
+        good = [p for p in order if _NAME.fullmatch(p.name)]
+        ways: list[tuple[LivePartition, tuple[Kind | None, int]]]
+        ways = [(p, way) for p in good for way in self._ways(p)]
+        if "node" in live.refused:
+            ways = [(p, (None, 0)) for p in good]
+        known = {kind.name: kind for _, (kind, _) in ways if kind is not None}
+        if "partition" in live.refused:
+            known = {kind.name: kind for kind in self._kinds}
+        for kind in known.values():
             self._node_type(kind)
-        for partition, (kind, count) in ways:
-            self._partition(partition, kind, count)
+        for partition, (way, count) in ways:
+            self._partition(partition, way, count)
         self._leave_out([p.name for p in order], {p.name for p, _ in ways})
 
     def _leave_out(self, names: list[str], kept: set[str]) -> None:
@@ -196,18 +216,21 @@ class Making:
         self.node_types[kind.name] = {k: v for k, v in facts.items() if v not in (None, [])}
         self.notes[f"node_types.{kind.name}"] = cut("; ".join(kind.remarks), 400)
 
-    def _partition(self, live: LivePartition, kind: Kind, count: int) -> None:
-        key = live.name if live.name not in self.partitions else f"{live.name}-{kind.name}"
+    def _partition(self, live: LivePartition, kind: Kind | None, count: int) -> None:
+        """kind: None where the nodes are unknown, and how many of them it has."""
+        key = live.name
+        if kind is not None and key in self.partitions:
+            key = f"{live.name}-{kind.name}"
         while key in self.partitions or (key != live.name and self._is_partition(key)):
             key += "-2"
         qos = (self.live.qos or {}).get(live.qos or "", LiveQos(""))
-        facts: dict[str, Any] = {"node_type": kind.name}
+        facts: dict[str, Any] = {} if kind is None else {"node_type": kind.name}
         if key != live.name:
             facts["select"] = {"partition": live.name}
         remarks = [*live.restricted]
         if not live.up:
             remarks.append("not UP when asked")
-        if kind.slices:
+        if kind is not None and kind.slices:
             remarks.append("slices of GPUs, which NCCL does not join to one job")
         if remarks:
             facts["automatic"] = False
@@ -226,11 +249,13 @@ class Making:
     def _is_partition(self, name: str) -> bool:
         return any(p.name == name for p in self.live.partitions)
 
-    def _limits(self, live: LivePartition, qos: LiveQos, kind: Kind, count: int) -> dict[str, Any]:
+    def _limits(
+        self, live: LivePartition, qos: LiveQos, kind: Kind | None, count: int
+    ) -> dict[str, Any]:
         """The partition's own limits, and those of its QOS, whichever are stricter."""
         times = [t for t in (live.max_time_s, qos.max_time_s) if t is not None]
         nodes = [n for n in (live.max_nodes, qos.per_job.get("node")) if n is not None]
-        if count < len(kind.nodes):
+        if kind is not None and count < len(kind.nodes):
             nodes.append(count)
         least = max(live.min_nodes or 1, qos.least.get("node", 1))
         gpus = "gres/gpu"
@@ -270,6 +295,9 @@ def preempted(partition: LivePartition, live: LiveCluster) -> str | None:
         return "none" if kind else None
     if kind != "preempt/partition_prio" or partition.priority_tier is None:
         return None
+    mode = partition.preempt_mode.partition(",")[0]
+    if mode != "OFF" and "node" in live.refused:
+        return None
     above = {
         p.name
         for p in live.partitions
@@ -278,7 +306,6 @@ def preempted(partition: LivePartition, live: LiveCluster) -> str | None:
     shared = any(
         partition.name in node.partitions and above & set(node.partitions) for node in live.nodes
     )
-    mode = partition.preempt_mode.partition(",")[0]
     if not shared or mode == "OFF":
         return "none"
     return {"CANCEL": "cancel", "REQUEUE": "requeue"}.get(mode)

@@ -26,6 +26,7 @@ from fsdpkit.config.published.index import (
 from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.config.template import template_in
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError, UsageError
+from fsdpkit.publishing.personal import own_keys
 from fsdpkit.rendering.environment import ENTRY
 from fsdpkit.rendering.language import parse
 
@@ -43,6 +44,8 @@ class Draft:
     """A template's own; None: the next number."""
     files: Mapping[str, bytes]
     source: Path
+    personal: tuple[str, ...] = ()
+    """Of a job: keys that everybody who uses it gets, though they look like one person's."""
 
     def manifest(self, version: str) -> Manifest:
         files = {n: File(sha256=sha256(c), bytes=len(c)) for n, c in sorted(self.files.items())}
@@ -180,7 +183,7 @@ def _job(path: Path) -> Draft:
                 "beside the job, or name it by its whole path"
             )
         files[spec.entry] = _content(beside, MOST_RELEASE_BYTES)
-    return Draft("job", name, None, files, path)
+    return Draft("job", name, None, files, path, tuple(own_keys(spec)))
 
 
 def _beneath(kind: str, name: str) -> Layered:

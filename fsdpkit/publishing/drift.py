@@ -72,8 +72,10 @@ class _Comparing:
         seen: set[str] = set()
         kinds: dict[str, list[NodeType]] = {}
         for name, partition in profile.partitions.items():
-            self._partition(name, partition, seen, kinds)
-        if not profile.partitions and len(profile.node_types) == 1:
+            if "partition" not in live.refused:
+                self._partition(name, partition, seen, kinds)
+        alone = not profile.partitions or "partition" in live.refused
+        if alone and len(profile.node_types) == 1:
             kinds[next(iter(profile.node_types))] = list(self._kinds.values())
         for name, found in kinds.items():
             self._node_type(name, found)
@@ -122,7 +124,7 @@ class _Comparing:
             self.differ.append(Difference(f"{key}.automatic", True, restricted))
         of_ours = self.profile.node_types.get(ours.node_type or "", NodeType())
         theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))
-        if ours.node_type is not None:
+        if ours.node_type is not None and theirs.node_type is not None:
             kinds.setdefault(ours.node_type, []).append(self._kind(theirs))
         if "qos" in asks:
             self._qos(f"{key}.qos", asks["qos"])
@@ -132,7 +134,8 @@ class _Comparing:
             self._limit(f"{key}.{field}", field, ours, theirs, living)
 
     def _kind(self, way: Partition) -> NodeType:
-        return self._kinds[str(way.node_type)]
+        """What is unknown of it is no difference."""
+        return self._kinds.get(str(way.node_type), NodeType())
 
     def _qos(self, key: str, name: str) -> None:
         if self.live.qos is not None and name not in self.live.qos:
@@ -149,6 +152,7 @@ class _Comparing:
         unread = living.qos is not None and (
             self.live.qos is None or living.qos not in self.live.qos
         )
+        unread |= field == "max_nodes" and "node" in self.live.refused  # how many has it?
         if found is None and field in _SAYS_NO_LIMIT and not unread:
             found = NO_LIMIT
         self._told(key, mine, found)

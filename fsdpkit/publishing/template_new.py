@@ -28,7 +28,8 @@ def new_template(name: str, source: Template, parent: Path) -> Path:
     StorageError if it is there or cannot be written."""
     try:
         manifest = msgspec.convert(
-            msgspec.to_builtins(source.manifest) | {"name": name, "version": _VERSION},
+            msgspec.to_builtins(source.manifest)
+            | {"name": name, "version": _VERSION, "description": _described(source.manifest)},
             TemplateManifest,
         )
     except msgspec.ValidationError as error:
@@ -57,6 +58,11 @@ def new_template(name: str, source: Template, parent: Path) -> Path:
             raise StorageError(f"{target} cannot be made: {error.strerror}") from error
         raise
     return target
+
+
+def _described(source: TemplateManifest) -> str:
+    """Not the source's own sentence, which would be wrong with the first change."""
+    return f"Made from {source.name} {source.version}; say here what it does differently."
 
 
 def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
@@ -128,7 +134,6 @@ def _readme(manifest: TemplateManifest, source: TemplateManifest) -> str:
     parameters = _TABLE + rows if rows else "It has none.\n"
     return _README.format(
         name=manifest.name,
-        description=manifest.description,
         source=f"{source.name} {source.version}",
         parameters=parameters,
     )
@@ -162,8 +167,6 @@ def _kind(parameter: Parameter) -> str:
 
 _README = """\
 # The template `{name}`
-
-{description}
 
 Made from {source}. Say here, for the people who submit with it: what it does differently, on which
 clusters it was tried, and whom to ask.

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.failures.causes import CAUSES, Cause, page_of
+from fsdpkit.failures.cause import Cause
+from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.reference import markdown
 
 _SPELT = {"gpu": "GPU", "nan": "NaN"}
@@ -26,8 +27,7 @@ _ENDS: Mapping[str, str] = {
 }
 _BY_CAUSE: Mapping[str, str] = {"preemption": "on_preemption", "time-limit": "on_time_limit"}
 _INTRODUCED = (
-    "Any of these shows it. Where programs differ about a large or small first letter, it is left "
-    "out here."
+    "Any of these shows it. The first letter is omitted where programs differ in its case."
 )
 _NOTHING = frozenset({"cancelled", "refused", "pending", "pending-forever", "unknown"})
 _ACTIONS = {
@@ -66,7 +66,7 @@ def _lines(cause: Cause) -> Iterator[str]:
         yield from (*markdown.folded(_filled(sentence), "> ", "> "), "")
     for label, text in (
         ("What to do.", _filled(cause.action or "")),
-        ("Would another start help?", _sentence(cause.again or "")),
+        ("Would a restart help?", _sentence(cause.again or "")),
         ("What follows by itself.", _follows(cause)),
     ):
         if text:
@@ -112,7 +112,7 @@ def _particular(cause: Cause) -> Iterator[str]:
         if pattern.action is not None:
             told.setdefault(pattern.action, []).extend(pattern.words)
     for action, words in told.items():
-        line = f"If the line has {_shown(words)}: {_filled(action)}"
+        line = f"If the message contains {_shown(words)}: {_filled(action)}"
         yield from markdown.folded(line, "- ", "  ")
     if told:
         yield ""

@@ -97,7 +97,8 @@ OF_OTHERS: Group = {
     "TERM": "Whether `watch` and `top` may redraw.",
     "COLUMNS": "Width of your terminal, which a login node is told with `--host`.",
     "XDG_CONFIG_HOME": "Where configuration lies; `XDG_STATE_HOME` what is remembered, "
-    "`XDG_CACHE_HOME` plans and measured speeds, `XDG_RUNTIME_DIR` the shared ssh connection.",
+    "`XDG_CACHE_HOME` plans, measured speeds and parsed templates, `XDG_RUNTIME_DIR` the "
+    "shared ssh connection.",
 }
 INTERNAL: Group = {
     "FSDPKIT_ALLOW_LOOPBACK": "The head node may have a loopback address: the local cluster.",

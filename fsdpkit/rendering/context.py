@@ -7,7 +7,6 @@ not described here does not exist; `fsdpkit template context` prints them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -126,8 +125,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@dataclass(frozen=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """One name of the context: `site.rendezvous.port_base`."""
 
     name: str

@@ -6,7 +6,7 @@ _opt_batch_script at 22.05), so that the local cluster and the tests see what sb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.placement import Placement
@@ -14,8 +14,7 @@ from fsdpkit.config.profile import NodeType, SiteProfile
 from fsdpkit.config.units import format_time
 
 
-@dataclass(frozen=True)
-class Directive:
+class Directive(msgspec.Struct, frozen=True):
     """One `#SBATCH --name=value`. No value: a bare flag."""
 
     name: str

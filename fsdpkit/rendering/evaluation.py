@@ -1,6 +1,6 @@
 """What the expressions of a template can do: a list of operations on plain data, each with a price.
 
-Jinja parses; nothing of a template becomes Python. A name means a value of the context or one that
+Nothing of a template becomes Python. A name means a value of the context or one that
 the template set, `a.b` an entry of a table, and the only functions are the two in `FUNCTIONS`,
 found by their syntax, so no attribute or method of a Python object can be reached. Every operation
 is paid for by what it may cost at worst before it runs, so a template's processor time is bounded
@@ -11,12 +11,29 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from jinja2 import nodes
+import msgspec
 
 from fsdpkit.errors import RenderError
+from fsdpkit.rendering.expressions import (
+    And,
+    Called,
+    Choice,
+    Compared,
+    Computed,
+    Constant,
+    Entry,
+    Expression,
+    Filtered,
+    Items,
+    Joined,
+    Name,
+    Negative,
+    Not,
+    Or,
+    Tested,
+)
 from fsdpkit.rendering.quoting import QUOTERS, Quoted
 from fsdpkit.rendering.variables import Undecided, Variable
 
@@ -29,8 +46,7 @@ TESTS = ("defined", "none", "eq", "ne", "lt", "le", "gt", "ge", "in", "string", 
 FUNCTIONS = ("range", "refuse")
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """What a name or entry is that does not exist: good for `default` and `defined` alone."""
 
     name: str
@@ -55,16 +71,12 @@ def _size(value: Any) -> int:
     return len(value) // _CHARACTERS + 1 if isinstance(value, str) else 1
 
 
-@dataclass
 class Evaluation:
     """One rendering's names and what is left of its budget."""
 
-    context: dict[str, Any]
-    left: int = MAX_WORK
-    scopes: list[dict[str, Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scopes = [self.context, {}]
+    def __init__(self, context: dict[str, Any]) -> None:
+        self.scopes: list[dict[str, Any]] = [context, {}]
+        self.left = MAX_WORK
 
     def pay(self, work: int) -> None:
         """Raises RenderError when the budget is spent."""
@@ -72,15 +84,15 @@ class Evaluation:
         if self.left < 0:
             raise RenderError("it takes too much work: its loops, or the texts it handles")
 
-    def of(self, node: nodes.Node) -> Any:
+    def of(self, node: Expression) -> Any:
         """The value of an expression that the language allows; may be Missing."""
         self.pay(1)
-        return EXPRESSIONS[type(node)](self, node)
+        return _VALUES[type(node)](self, node)
 
-    def present(self, node: nodes.Node) -> Any:
+    def present(self, node: Expression) -> Any:
         return _present(self.of(node))
 
-    def truth(self, node: nodes.Node) -> bool:
+    def truth(self, node: Expression) -> bool:
         value = self.present(node)
         if isinstance(value, Quoted):
             raise RenderError("what a quoter made can only be printed")
@@ -119,16 +131,16 @@ def _scalar(value: Any, what: str) -> Any:
 # ---- Expressions
 
 
-def _name(run: Evaluation, node: nodes.Name) -> Any:
+def _name(run: Evaluation, node: Name) -> Any:
     for scope in reversed(run.scopes):
         if node.name in scope:
             return scope[node.name]
     return Missing(node.name)
 
 
-def _entry(run: Evaluation, node: nodes.Getattr | nodes.Getitem) -> Any:
-    whole = run.present(node.node)
-    key = node.attr if isinstance(node, nodes.Getattr) else run.present(node.arg)
+def _entry(run: Evaluation, node: Entry) -> Any:
+    whole = run.present(node.whole)
+    key = node.key if isinstance(node.key, str) else run.present(node.key)
     if isinstance(whole, dict) and isinstance(key, str):
         return whole.get(key, Missing(key[:60]))
     if isinstance(whole, list) and type(key) is int:
@@ -136,15 +148,14 @@ def _entry(run: Evaluation, node: nodes.Getattr | nodes.Getitem) -> Any:
     raise RenderError(f"a {_kind(whole)} has no part {str(key)[:60]!r}")
 
 
-def _list(run: Evaluation, node: nodes.List | nodes.Tuple) -> Any:
+def _items(run: Evaluation, node: Items) -> Any:
     return [_scalar(run.of(item), "a list in a template") for item in node.items]
 
 
-def _filtered(run: Evaluation, node: nodes.Filter) -> Any:
-    assert node.node is not None
-    value = run.of(node.node)
-    if node.name == "default":
-        return run.present(node.args[0]) if isinstance(value, Missing) else value
+def _filtered(run: Evaluation, node: Filtered) -> Any:
+    value = run.of(node.value)
+    if node.default is not None:
+        return run.present(node.default) if isinstance(value, Missing) else value
     value = _present(value)
     if isinstance(value, Quoted):
         raise RenderError("what a quoter made can only be printed")
@@ -156,8 +167,8 @@ def _filtered(run: Evaluation, node: nodes.Filter) -> Any:
     return _FILTERS[node.name](run, value)
 
 
-def _tested(run: Evaluation, node: nodes.Test) -> bool:
-    value = run.of(node.node)
+def _tested(run: Evaluation, node: Tested) -> bool:
+    value = run.of(node.value)
     if node.name == "defined":
         return not isinstance(value, Missing)
     value = _present(value)
@@ -169,17 +180,16 @@ def _tested(run: Evaluation, node: nodes.Test) -> bool:
         return isinstance(value, str)
     if node.name == "number":
         return _is_number(value)
-    return _compare(run, node.name, value, run.present(node.args[0]))
+    assert node.other is not None
+    return _compare(run, node.name, value, run.present(node.other))
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
-    "lteq": operator.le,
     "le": operator.le,
     "gt": operator.gt,
-    "gteq": operator.ge,
     "ge": operator.ge,
 }
 
@@ -199,14 +209,7 @@ def _compare(run: Evaluation, name: str, left: Any, right: Any) -> bool:
     return _COMPARISONS[name](left, right)
 
 
-_TURNED = {
-    "lt": "gt",
-    "lteq": "gteq",
-    "le": "ge",
-    "gt": "lt",
-    "gteq": "lteq",
-    "ge": "le",
-}
+_TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def _both_numbers(left: Any, right: Any) -> bool:
@@ -227,31 +230,33 @@ def _contains(run: Evaluation, part: Any, whole: Any) -> bool:
     return part in [each for each in run.items(whole, "`in`") if not isinstance(each, list | dict)]
 
 
-def _compared(run: Evaluation, node: nodes.Compare) -> bool:
-    left = run.present(node.expr)
-    for operand in node.ops:
-        right = run.present(operand.expr)
-        if not _compare(run, operand.op, left, right):
+def _compared(run: Evaluation, node: Compared) -> bool:
+    left = run.present(node.first)
+    for comparison, operand in node.rest:
+        right = run.present(operand)
+        if not _compare(run, comparison, left, right):
             return False
         left = right
     return True
 
 
-def _either(run: Evaluation, node: nodes.Or) -> Any:
+def _either(run: Evaluation, node: Or) -> Any:
     left = run.present(node.left)
     true = run.truth(node.left) if isinstance(left, Variable) else left
     return left if true else run.of(node.right)
 
 
-def _chosen(run: Evaluation, node: nodes.CondExpr) -> Any:
+def _chosen(run: Evaluation, node: Choice) -> Any:
     if run.truth(node.test):
-        return run.of(node.expr1)
-    return Missing("the other case of `if`") if node.expr2 is None else run.of(node.expr2)
+        return run.of(node.then)
+    if node.otherwise is None:
+        return Missing("the other case of `if`")
+    return run.of(node.otherwise)
 
 
-def _joined(run: Evaluation, node: nodes.Concat) -> str:
+def _joined(run: Evaluation, node: Joined) -> str:
     texts = []
-    for part in node.nodes:
+    for part in node.parts:
         value = run.present(part)
         if isinstance(value, Quoted):
             raise RenderError("~ joins text before it is quoted, not after")
@@ -266,12 +271,12 @@ def _joined(run: Evaluation, node: nodes.Concat) -> str:
     return "".join(texts)
 
 
-_ARITHMETIC: dict[type[nodes.Node], Callable[[Any, Any], Any]] = {
-    nodes.Add: operator.add,
-    nodes.Sub: operator.sub,
-    nodes.Mul: operator.mul,
-    nodes.FloorDiv: operator.floordiv,
-    nodes.Mod: operator.mod,
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
 }
 
 
@@ -283,17 +288,16 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _computed(run: Evaluation, node: nodes.BinExpr) -> Any:
+def _computed(run: Evaluation, node: Computed) -> Any:
     left, right = _number(run.present(node.left)), _number(run.present(node.right))
-    if right == 0 and isinstance(node, nodes.FloorDiv | nodes.Mod):
+    if right == 0 and node.operator in ("//", "%"):
         raise RenderError("a division by zero")
-    return _ARITHMETIC[type(node)](left, right)
+    return _ARITHMETIC[node.operator](left, right)
 
 
-def _called(run: Evaluation, node: nodes.Call) -> Any:
-    arguments = [run.present(argument) for argument in node.args]
-    assert isinstance(node.node, nodes.Name)
-    if node.node.name == "refuse":
+def _called(run: Evaluation, node: Called) -> Any:
+    arguments = [run.present(argument) for argument in node.arguments]
+    if node.name == "refuse":
         raise RenderError(f"refuses: {' '.join(str(_scalar(a, 'refuse')) for a in arguments)}")
     if not 1 <= len(arguments) <= 3 or any(type(a) is not int for a in arguments):
         raise RenderError("range takes one to three whole numbers")
@@ -304,24 +308,22 @@ def _called(run: Evaluation, node: nodes.Call) -> Any:
     return list(numbers)
 
 
-EXPRESSIONS: dict[type[nodes.Node], Callable[[Evaluation, Any], Any]] = {
-    nodes.Const: lambda run, node: node.value,
-    nodes.Name: _name,
-    nodes.Getattr: _entry,
-    nodes.Getitem: _entry,
-    nodes.List: _list,
-    nodes.Tuple: _list,
-    nodes.Filter: _filtered,
-    nodes.Test: _tested,
-    nodes.Compare: _compared,
-    nodes.And: lambda run, node: run.of(node.right) if run.truth(node.left) else False,
-    nodes.Or: _either,
-    nodes.Not: lambda run, node: not run.truth(node.node),
-    nodes.CondExpr: _chosen,
-    nodes.Concat: _joined,
-    nodes.Neg: lambda run, node: -_number(run.present(node.node)),
-    nodes.Call: _called,
-    **dict.fromkeys(_ARITHMETIC, _computed),
+_VALUES: dict[type[Expression], Callable[[Evaluation, Any], Any]] = {
+    Constant: lambda run, node: node.value,
+    Name: _name,
+    Entry: _entry,
+    Items: _items,
+    Filtered: _filtered,
+    Tested: _tested,
+    Compared: _compared,
+    And: lambda run, node: run.of(node.right) if run.truth(node.left) else False,
+    Or: _either,
+    Not: lambda run, node: not run.truth(node.value),
+    Choice: _chosen,
+    Joined: _joined,
+    Negative: lambda run, node: -_number(run.present(node.value)),
+    Computed: _computed,
+    Called: _called,
 }
 
 

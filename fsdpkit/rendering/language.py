@@ -1,20 +1,22 @@
 """The language of templates: Jinja's syntax, and of it only what is named here.
 
 `parse` reads a template with Jinja's own parser and turns it into a few kinds of statement, or
-refuses it: a part of Jinja that is not listed, an unknown filter, and a value at a place where no
-quoter makes it safe (`rendering.places`), whether or not that line would be rendered.
+refuses it: a part of Jinja that is not listed here or in `rendering.jinja`, and a value at a place
+where no quoter makes it safe (`rendering.places`), whether or not that line would be rendered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.config.template import MAX_TEMPLATE_BYTES, PART_SUFFIX
 from fsdpkit.errors import RenderError
-from fsdpkit.rendering.evaluation import EXPRESSIONS, FUNCTIONS, PLAIN_FILTERS, TESTS
+from fsdpkit.rendering.evaluation import FUNCTIONS
+from fsdpkit.rendering.expressions import Called, Expression, Filtered
+from fsdpkit.rendering.jinja import Refused, expression_of
 from fsdpkit.rendering.places import HOLE, Place, check_kind, places_in
 from fsdpkit.rendering.quoting import QUOTERS
 from fsdpkit.rendering.statements import For, If, Set, Statement, TemplateError, Text, Value, Where
@@ -23,11 +25,11 @@ _MAX_INCLUDES = 50  # and MAX_TEMPLATE_BYTES in all
 _KIND_OF = {"sh": "shell", "sh_arg": "shell", "sb": "directive", "note": "comment"}
 
 
-def parse(parts: Mapping[str, bytes], entry: str) -> list[Statement]:
+def parse(parts: Mapping[str, bytes], entry: str) -> tuple[Statement, ...]:
     """The statements of the file `entry`, with all that it includes. Raises RenderError."""
     reader = _Reader(parts)
     found = reader.part(entry, Where(entry, 1))
-    return found + reader.end_line(Where(entry, 1))
+    return (*found, *reader.end_line(Where(entry, 1)))
 
 
 # ---- Reading
@@ -58,7 +60,7 @@ class _Reader:
         self._parts = parts
         self._environment = _jinja()
         self._file = ""
-        self._line: list[tuple[Where, str | nodes.Node]] = []
+        self._line: list[tuple[Where, str | Expression]] = []
         self._first = True
         self._in_body = False
         self._includes = self._bytes = 0
@@ -119,7 +121,7 @@ class _Reader:
         if not all(isinstance(piece, str) for _, piece in before):
             raise TemplateError(self._where(node), "a line with a value holds no {% … %} tag")
         self._in_body = self._in_body or bool(before)
-        return [Text(piece, where) for where, piece in before if isinstance(piece, str)]
+        return [Text(where, piece) for where, piece in before if isinstance(piece, str)]
 
     def _tag(self, node: nodes.Node) -> list[Statement]:
         where = self._where(node)
@@ -128,9 +130,8 @@ class _Reader:
         if isinstance(node, nodes.For):
             return [self._for(node)]
         if isinstance(node, nodes.Assign):
-            self._check_expression(node.node)
             (target,) = self._targets(node.target, 1)
-            return [Set(where, target, node.node)]
+            return [Set(where, target, self._expression(node.node))]
         if isinstance(node, nodes.Include):
             name = node.template
             if not isinstance(name, nodes.Const) or not isinstance(name.value, str):
@@ -142,34 +143,31 @@ class _Reader:
         raise TemplateError(where, f"{called} is not part of our templates' language")
 
     def _if(self, node: nodes.If) -> If:
-        where = self._where(node)
-        self._check_expression(node.test)
+        where, test = self._where(node), self._expression(node.test)
         then = self._branch(node.body, node)
-        otherwise: list[Statement] = []
         if node.elif_:
             first, *rest = node.elif_
             nested = nodes.If(first.test, first.body, rest, node.else_, lineno=first.lineno)
-            otherwise = [self._if(nested)]
+            otherwise: tuple[Statement, ...] = (self._if(nested),)
         else:
             otherwise = self._branch(node.else_, node)
-        return If(where, node.test, then, otherwise)
+        return If(where, test, then, otherwise)
 
     def _for(self, node: nodes.For) -> For:
         where = self._where(node)
         if node.recursive:
             raise TemplateError(where, "a loop must not be recursive")
         names = self._targets(node.target, 2)
-        self._check_expression(node.iter)
-        if node.test is not None:
-            self._check_expression(node.test)
+        items = self._expression(node.iter)
+        test = None if node.test is None else self._expression(node.test)
         was_in_body = self._in_body
         body = self._branch(node.body, node)
         if self._in_body and not was_in_body:
             body = self._branch(node.body, node)  # in its second turn it stands below itself
-        return For(where, names, node.iter, node.test, body, self._branch(node.else_, node))
+        return For(where, names, items, test, body, self._branch(node.else_, node))
 
-    def _branch(self, found: Sequence[nodes.Node], node: nodes.Node) -> list[Statement]:
-        return [*self._statements(found), *self._tag_begins(node)]
+    def _branch(self, found: Sequence[nodes.Node], node: nodes.Node) -> tuple[Statement, ...]:
+        return (*self._statements(found), *self._tag_begins(node))
 
     def _targets(self, target: nodes.Node, most: int) -> tuple[str, ...]:
         items = target.items if isinstance(target, nodes.Tuple) else [target]
@@ -189,11 +187,11 @@ class _Reader:
             if isinstance(each, nodes.TemplateData):
                 made += self._text(each.data, self._where(each))
                 continue
-            self._check_expression(each)
-            if self._in_body or _is_refusal(each):
-                made.append(self._value(self._where(each), each, "body"))
+            expression = self._expression(each)
+            if self._in_body or _is_refusal(expression):
+                made.append(self._value(self._where(each), expression, "body"))
             else:
-                self._line.append((self._where(each), each))
+                self._line.append((self._where(each), expression))
         return made
 
     def _text(self, text: str, where: Where) -> list[Statement]:
@@ -205,10 +203,10 @@ class _Reader:
             if line:
                 self._line.append((at, line))
             if newline:
-                made += [*self.end_line(at), Text("\n", at)]
+                made += [*self.end_line(at), Text(at, "\n")]
                 number += 1
         if text:
-            made.append(Text(text, Where(where.file, number)))
+            made.append(Text(Where(where.file, number), text))
         return made
 
     def end_line(self, where: Where) -> list[Statement]:
@@ -223,74 +221,28 @@ class _Reader:
         self._in_body = places is None
         left = iter(places or ())
         return [
-            Text(piece, at)
+            Text(at, piece)
             if isinstance(piece, str)
             else self._value(at, piece, next(left, "body"))
             for at, piece in pieces
         ]
 
-    def _value(self, where: Where, expression: nodes.Node, place: Place) -> Value:
+    def _value(self, where: Where, expression: Expression, place: Place) -> Value:
         """Refuses at once what a quoter makes for another place; the rest when it is printed."""
-        if isinstance(expression, nodes.Filter) and expression.name in QUOTERS:
+        if isinstance(expression, Filtered) and expression.name in QUOTERS:
             try:
                 check_kind(_KIND_OF[expression.name], place)
             except RenderError as error:
                 raise TemplateError(where, str(error)) from error
         return Value(where, expression, place)
 
-    # ---- Expressions
-
-    def _check_expression(self, top: nodes.Node) -> None:
-        """Refuses every operation that `evaluation` does not know."""
-        for node in _all_in(top):
-            message = None
-            if type(node) not in EXPRESSIONS and not isinstance(node, nodes.Operand):
-                message = f"{type(node).__name__} is not part of our templates' language"
-            elif isinstance(node, nodes.Filter):
-                message = _filter_problem(node)
-            elif isinstance(node, nodes.Test):
-                message = _test_problem(node)
-            elif isinstance(node, nodes.Call):
-                known = isinstance(node.node, nodes.Name) and node.node.name in FUNCTIONS
-                if not known or node.kwargs or node.dyn_args or node.dyn_kwargs:
-                    message = f"only {' and '.join(FUNCTIONS)} can be called"
-            elif isinstance(node, nodes.Name) and node.name in FUNCTIONS:
-                message = f"{node.name} is a function: {node.name}(…)"
-            if message:
-                raise TemplateError(self._where(node), message)
+    def _expression(self, node: nodes.Node) -> Expression:
+        try:
+            return expression_of(node)
+        except Refused as error:
+            raise TemplateError(Where(self._file, error.line), str(error)) from error
 
 
-def _all_in(top: nodes.Node) -> Iterator[nodes.Node]:
-    """Every node of an expression; the name of a function that is called is no value."""
-    left = [top]
-    while left:
-        node = left.pop()
-        yield node
-        called = node.node if isinstance(node, nodes.Call) else None
-        plain = called if isinstance(called, nodes.Name) else None
-        left += [child for child in node.iter_child_nodes() if child is not plain]
-
-
-def _is_refusal(node: nodes.Node) -> bool:
+def _is_refusal(expression: Expression) -> bool:
     """`{{ refuse("…") }}` prints nothing, so it may stand anywhere."""
-    called = node.node if isinstance(node, nodes.Call) else None
-    return isinstance(called, nodes.Name) and called.name == "refuse"
-
-
-def _filter_problem(node: nodes.Filter) -> str | None:
-    if node.node is None or node.name not in (*PLAIN_FILTERS, *QUOTERS):
-        known = ", ".join((*QUOTERS, *PLAIN_FILTERS))
-        return f"there is no filter {node.name!r} here; there are {known}"
-    wanted = 1 if node.name == "default" else 0
-    if len(node.args) != wanted or node.kwargs or node.dyn_args or node.dyn_kwargs:
-        return f"the filter {node.name} takes {'one value' if wanted else 'nothing'}"
-    return None
-
-
-def _test_problem(node: nodes.Test) -> str | None:
-    if node.name not in TESTS:
-        return f"there is no test {node.name!r} here; there are {', '.join(TESTS)}"
-    wanted = 0 if node.name in ("defined", "none", "string", "number") else 1
-    if len(node.args or ()) != wanted or node.kwargs or node.dyn_args or node.dyn_kwargs:
-        return f"the test {node.name} takes {'one value' if wanted else 'nothing'}"
-    return None
+    return isinstance(expression, Called) and expression.name == "refuse"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Literal
+
+import msgspec
 
 from fsdpkit.config.spelling import nearest
 from fsdpkit.rendering.directives import DirectiveError, split_directive
@@ -39,8 +40,7 @@ LONG_OPTIONS = frozenset(
 _GPU_FORMS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing to correct (`error`: the script must not be submitted) or to know (`warning`)."""
 
     line: int
@@ -139,7 +139,8 @@ _COMMAND = r"(?:^|[;|&(]|\b(?:then|do|else|if|while|until|sudo|exec|time|nohup)\
 _FORBIDDEN = [
     (
         _COMMAND + r"(?:\w{1,99}=\S{0,99}\s{1,99}){0,9}(?:/\S{0,99}/)?(pkill|killall|skill|slay)\b",
-        "kills by name, and so other jobs' processes on a shared node: kill what you started",
+        "kills by name, and so also other jobs' processes on a shared node: kill only what you "
+        "started",
     ),
     (
         r"\$\{?SLURM_LAUNCH_NODE_IPADDR\b",
@@ -198,8 +199,7 @@ def _bare_piece(found: re.Match[str]) -> str:
     return "" if piece[0] == "#" else piece
 
 
-@dataclass
-class _Command:
+class _Command(msgspec.Struct):
     """A logical line: continued lines joined, its here-document left out."""
 
     line: int

@@ -30,7 +30,7 @@ PLACES: dict[Place, tuple[str, tuple[str, ...]]] = {
     "body": ("the shell's own text", ()),
 }
 _REMEDY = (
-    "values stand at the top, above all other shell text, each on a line of its own: "
+    "values belong at the top, above all other shell text, each on its own line: "
     "#SBATCH --option={{ value | sb }}, # {{ value | note }}, NAME={{ value | sh }} or "
     'NAME=({{ list | sh }}); below, write "$NAME" or "${NAME[@]}"'
 )
@@ -88,7 +88,7 @@ def check_kind(kind: str, place: Place) -> None:
     """Raises RenderError if what this quoter makes is wrong at this place."""
     called, allowed = PLACES[place]
     if kind not in allowed:
-        raise RenderError(f"a value quoted for {_KINDS[kind]} stands in {called}; {_REMEDY}")
+        raise RenderError(f"a value quoted for {_KINDS[kind]} is in {called}; {_REMEDY}")
 
 
 _KINDS = {
@@ -109,13 +109,15 @@ def printed(value: Any, place: Place, quoters: str) -> str:
     if isinstance(value, Variable) and value.kind == "number":
         if place in ("directive", "option", "shebang"):
             raise Undecided(value, "it stands in a directive")
-        return value.number
+        return value.note if place == "comment" else value.number
     if not isinstance(value, Quoted):
         shown = repr(value[:60]) if isinstance(value, str) else f"a {type(value).__name__}"
         raise RenderError(f"prints {shown} unquoted; pass it through {quoters}")
     check_kind(value.kind, place)
     if place == "option" and not _OPTION.fullmatch(value.text):
-        raise RenderError(f"{value.text[:60]!r} is no name of an option of sbatch")
+        raise RenderError(f"{value.text[:60]!r} is not the name of an sbatch option")
     if place == "shebang" and not _SHEBANG.fullmatch(value.text):
-        raise RenderError(f"{value.text[:60]!r} is no first line of a script: it begins with #!/")
+        raise RenderError(
+            f"{value.text[:60]!r} is not the first line of a script, which begins with #!/"
+        )
     return value.text

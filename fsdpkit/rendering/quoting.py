@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import RenderError
@@ -19,8 +20,7 @@ from fsdpkit.rendering.variables import Undecided, Variable
 _PLAIN_DIRECTIVE = re.compile(r"[A-Za-z0-9_.,/=+@%^:-]*")
 
 
-@dataclass(frozen=True)
-class Quoted:
+class Quoted(msgspec.Struct, frozen=True):
     """What a template may print, besides numbers. Nothing can be done to it but that."""
 
     kind: Literal["shell", "words", "directive", "comment"]
@@ -88,7 +88,7 @@ def for_directive(value: Any) -> Quoted:
 def for_comment(value: Any) -> Quoted:
     """Jinja filter `note`: text in a comment line."""
     if isinstance(value, Variable):
-        return Quoted("comment", value.number)
+        return Quoted("comment", value.note)
     text = _plain(value)
     _refuse_control(text)
     return Quoted("comment", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import fsdpkit
 from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.published.centre import Release
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
@@ -38,7 +40,7 @@ from fsdpkit.rendering.context import (
 from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
-from fsdpkit.rendering.statements import Traced
+from fsdpkit.rendering.statements import Statement, Traced
 
 _EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
 _START_S = 120  # modules, imports, rendezvous
@@ -89,24 +91,27 @@ def _digest(value: msgspec.Struct) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
-def render(plan: Plan, run_dir: Path) -> str:
-    """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError."""
-    script = trace(plan, run_dir).script
+def render(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> str:
+    """The sbatch script, which has passed the lint. Raises RenderError, ConfigError, UsageError.
+
+    statements: what the plan's template was parsed into, if the caller has it.
+    """
+    script = trace(plan, run_dir, statements).script
     problems = [f for f in lint(script, plan.placement.select) if f.severity == "error"]
     if problems:
         listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
         raise RenderError(
-            f"template {plan.template.manifest.name} ({plan.template.dir}) makes a script that "
+            f"template {plan.template.manifest.name} ({plan.template.dir}) renders a script that "
             f"must not be submitted:\n{listed}"
         )
     return script
 
 
-def trace(plan: Plan, run_dir: Path) -> Traced:
+def trace(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = None) -> Traced:
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
     _check_array_args(plan)
-    return trace_template(plan.template, context_of(plan, run_dir))
+    return trace_template(plan.template, context_of(plan, run_dir), statements)
 
 
 def _check_array_args(plan: Plan) -> None:
@@ -117,16 +122,16 @@ def _check_array_args(plan: Plan) -> None:
     ):
         if given and not any(name.encode() in part for part in plan.template.parts.values()):
             raise RenderError(
-                f"template {plan.template.manifest.name} ({plan.template.dir}): hands no {name} "
-                "on, so all tasks would be the same: see how the template torchrun does it"
+                f"template {plan.template.manifest.name} ({plan.template.dir}): does not pass on "
+                f"{name}, so all tasks would be the same: see the template torchrun"
             )
 
 
 def _check_run_dir(run_dir: Path) -> None:
     if "\\" in str(run_dir):
         raise UsageError(
-            f"the run directory {run_dir} holds a backslash, which makes Slurm ignore the job id "
-            "in the log's name; choose another with --runs"
+            f"the run directory {run_dir} contains a backslash, which makes Slurm ignore the job "
+            f"id in the log name; choose another with --runs"
         )
 
 
@@ -139,12 +144,11 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    shortest_s = profile.policy.warning_s + _EARLY_S + _START_S
-    if resources.time_s <= shortest_s:
+    if resources.time_s <= shortest_s(profile):
         raise UsageError(
             f"--time {resources.time} leaves no time to train: the warning before the end comes "
             f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
-            f"while; ask for more than {format_time(shortest_s)}"
+            f"while; ask for more than {format_time(shortest_s(profile))}"
         )
     manifest, python = plan.template.manifest, _python(plan)
     site, job = profile.environment, spec.environment
@@ -187,6 +191,11 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
     return plain
+
+
+def shortest_s(profile: SiteProfile) -> int:
+    """A job of no more than this has no time to train."""
+    return profile.policy.warning_s + _EARLY_S + _START_S
 
 
 def _device(plan: Plan) -> str:
@@ -286,11 +295,44 @@ def _origins(plan: Plan) -> list[str]:
     if placement.select and not plan.job.spec.resources.partition:
         chosen = ", ".join(f"{k} {v}" for k, v in placement.select.items())
         lines.append(f"{chosen} (site: the first that fits)")
+    lines.append(requeue_note(plan))
     lines += [
         f"published: {one}, sha256 {one.sha256}, {one.channel}, signed by {one.signer}"
         for one in plan.releases
     ]
     return lines
+
+
+_RETURNS = {
+    "on_time_limit": "time limit",
+    "on_preemption": "preemption",
+    "on_node_failure": "node failure",
+    "on_crash": "crash",
+    "on_hang": "hang",
+    "on_out_of_memory": "out of memory",
+}
+
+
+def requeue_note(plan: Plan) -> str:
+    """Whether the script queues its own job again, and after what, for whoever reads its header."""
+    retry = plan.job.spec.retry
+    if not plan.job.may_requeue:
+        return "requeue: never (job: [retry])"
+    if plan.site.profile.policy.requeue is False:
+        return "requeue: never (site: policy.requeue)"
+    returns = [
+        words
+        for key, words in _RETURNS.items()
+        if getattr(retry, key) == "requeue"
+        or (key == "on_node_failure" and retry.on_node_failure == "restart")  # no spare is left
+    ]
+    if any("retry" in tables for tables in plan.job.array_settings.values()):
+        returns.append("what single array tasks say")
+    limit = f"{retry.requeues} times" if retry.requeues != 1 else "once"
+    return (
+        f"requeue: the job queues itself again after {', '.join(returns)}; at most {limit} in a "
+        "row without a new checkpoint (job: [retry])"
+    )
 
 
 def _python(plan: Plan) -> PythonEnvironment:

@@ -6,13 +6,13 @@ Its cost is bounded by `rendering.evaluation`, the script's length here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import nodes
+import msgspec
 
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.evaluation import Evaluation
+from fsdpkit.rendering.expressions import Expression
 from fsdpkit.rendering.lint import MAX_SCRIPT_BYTES
 from fsdpkit.rendering.places import HOLE, Place, printed
 from fsdpkit.rendering.quoting import QUOTERS
@@ -21,8 +21,7 @@ from fsdpkit.rendering.variables import Undecided
 _QUOTERS = ", ".join(QUOTERS)
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(msgspec.Struct, frozen=True, array_like=True):
     """A line of the template, for messages."""
 
     file: str
@@ -32,43 +31,38 @@ class Where:
         return f"{self.file}, line {self.line}"
 
 
-@dataclass(frozen=True)
-class Text:
+class _Statement(msgspec.Struct, frozen=True, array_like=True):
+    where: Where
+
+
+class Text(_Statement, frozen=True, tag="text"):
+    """where: of its first line."""
+
     text: str
-    where: Where
-    """Of its first line."""
 
 
-@dataclass(frozen=True)
-class Value:
-    where: Where
-    expression: nodes.Node
+class Value(_Statement, frozen=True, tag="value"):
+    expression: Expression
     place: Place
 
 
-@dataclass(frozen=True)
-class Set:
-    where: Where
+class Set(_Statement, frozen=True, tag="set"):
     name: str
-    expression: nodes.Node
+    expression: Expression
 
 
-@dataclass(frozen=True)
-class If:
-    where: Where
-    test: nodes.Node
-    then: Sequence[Statement]
-    otherwise: Sequence[Statement]
+class If(_Statement, frozen=True, tag="if"):
+    test: Expression
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
-class For:
-    where: Where
+class For(_Statement, frozen=True, tag="for"):
     names: tuple[str, ...]
-    items: nodes.Node
-    test: nodes.Node | None
-    body: Sequence[Statement]
-    otherwise: Sequence[Statement]
+    items: Expression
+    test: Expression | None
+    body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
 
 
 Statement = Text | Value | Set | If | For
@@ -81,8 +75,7 @@ class TemplateError(RenderError):
         super().__init__(f"{where}: {message}")
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(msgspec.Struct, frozen=True):
     """A script and where in the template each piece of it comes from."""
 
     pieces: Sequence[tuple[str, Where, bool]]

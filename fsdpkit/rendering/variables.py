@@ -7,8 +7,9 @@ nothing else: a template that would decide by one cannot be exported with that f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from fsdpkit.errors import RenderError
 
@@ -21,8 +22,7 @@ class Undecided(RenderError):
         self.variable, self.use = variable, use
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """An exported variable of bash whose value has been checked above.
 
     of: the name in the template's context. low and high: the bounds of a number.
@@ -42,6 +42,11 @@ class Variable:
     @property
     def number(self) -> str:
         return f"${{{self.name}}}"
+
+    @property
+    def note(self) -> str:
+        """In a comment, where bash puts nothing in its place: what it is, as `<nodes>`."""
+        return f"<{self.of}>"
 
     def compared(self, operation: str, other: Any) -> bool:
         """Whether it is so for every value within the bounds. Raises Undecided if that depends."""
@@ -66,11 +71,10 @@ class Variable:
             "gt": high <= other,
             "ge": high < other,
         }
-        name = {"lteq": "le", "gteq": "ge"}.get(operation, operation)
-        if name == "ne":
+        if operation == "ne":
             return not self.compared("eq", other)
-        if always.get(name):
+        if always.get(operation):
             return True
-        if never.get(name):
+        if never.get(operation):
             return False
         raise Undecided(self)

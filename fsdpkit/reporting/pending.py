@@ -101,50 +101,50 @@ class _Meaning(NamedTuple):
     never: bool = False
 
 
-_RELEASE = "Let it go: scontrol release {job}"
+_RELEASE = "Release it: scontrol release {job}"
 _SHORTER = "Ask for less: scontrol update JobId={job} TimeLimit=HH:MM:SS; limits: sinfo -o '%P %l'."
 _OTHER_PARTITION = "Move it: scontrol update JobId={job} Partition=NAME; partitions: sinfo -s."
-_AGAIN = "Cancel it (fsdpkit cancel {run}) and submit again with what is allowed"
+_AGAIN = "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed"
 _ASSOCIATIONS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
 _CENTRE = "Ask the centre"
 
 _KNOWN = {
-    "": _Meaning("Slurm has not looked at it yet"),
-    "None": _Meaning("Slurm has not looked at it yet"),
-    "WaitingForScheduling": _Meaning("Slurm has not looked at it yet"),
+    "": _Meaning("Slurm has not considered it yet"),
+    "None": _Meaning("Slurm has not considered it yet"),
+    "WaitingForScheduling": _Meaning("Slurm has not considered it yet"),
     "Resources": _Meaning("waits for free nodes"),
     "Priority": _Meaning("jobs with a higher priority come first"),
-    "Dependency": _Meaning("waits for another job ({dependency})"),
+    "Dependency": _Meaning("waits for its dependency ({dependency})"),
     "DependencyNeverSatisfied": _Meaning(
-        "waits for another job ({dependency}), which ended otherwise than was asked for",
+        "waits for a dependency ({dependency}) that can no longer be met",
         "Cancel it (fsdpkit cancel {run}), or let it start: scontrol update JobId={job} "
         "Dependency=",
         True,
     ),
-    "BeginTime": _Meaning("its start was put off: it was given a begin time, or queued again"),
-    "JobArrayTaskLimit": _Meaning("as many tasks of the array run as the array lets run at once"),
+    "BeginTime": _Meaning("its start is deferred: it has a begin time, or was requeued"),
+    "JobArrayTaskLimit": _Meaning("as many array tasks are running as the array allows at once"),
     "Licenses": _Meaning("waits for a licence"),
     "Reservation": _Meaning("waits until its reservation begins"),
     "ReservationDeleted": _Meaning(
-        "its reservation does not exist any more",
-        "Take it out: scontrol update JobId={job} ReservationName=",
+        "its reservation no longer exists",
+        "Remove it: scontrol update JobId={job} ReservationName=",
         True,
     ),
     "ReservationInvalid": _Meaning(
         "its reservation cannot be used",
-        "Take it out: scontrol update JobId={job} ReservationName=",
+        "Remove it: scontrol update JobId={job} ReservationName=",
         True,
     ),
     "JobHeldUser": _Meaning(
         "it is held, by its owner or the account's coordinator", _RELEASE, True
     ),
     "JobHeldAdmin": _Meaning(
-        "it is held, by an administrator or because it was queued again too often{restarts}",
+        "it is held, by an administrator or because it was requeued too often{restarts}",
         _CENTRE + ", unless you know why",
         True,
     ),
     "JobHoldMaxRequeue": _Meaning(
-        "it is held, because Slurm had to queue it again too often{restarts}",
+        "it is held, because Slurm had to requeue it too often{restarts}",
         "See why it ended each time (fsdpkit diagnose {run}), then: scontrol release {job}",
         True,
     ),
@@ -164,11 +164,11 @@ _KNOWN = {
     "PartitionDown": _Meaning("{partition} takes jobs, but starts none now", _OTHER_PARTITION),
     "PartitionInactive": _Meaning("{partition} is closed", _OTHER_PARTITION),
     "BadConstraints": _Meaning(
-        "no node is, or ever will be, what it asks for",
+        "no node matches what it asks for, now or later",
         _AGAIN + "; nodes: sinfo -o '%P %N %G %c %m %f'",
         True,
     ),
-    "Constraints": _Meaning("no node is what it asks for at this time"),
+    "Constraints": _Meaning("no node matches what it asks for at this time"),
     "InvalidAccount": _Meaning(
         "its account ({account}) is not valid", f"{_AGAIN}; yours: {_ASSOCIATIONS}", True
     ),
@@ -186,35 +186,35 @@ _KNOWN = {
         True,
     ),
     "MaxMemPerLimit": _Meaning(
-        "it asks for more memory a CPU or node than is allowed", f"{_AGAIN}.", True
+        "it asks for more memory per CPU or node than is allowed", f"{_AGAIN}.", True
     ),
-    "DeadLine": _Meaning("it cannot end before its deadline any more", f"{_AGAIN}.", True),
+    "DeadLine": _Meaning("it can no longer end before its deadline", f"{_AGAIN}.", True),
     "AccountingPolicy": _Meaning("a limit of its account or QOS is reached"),
-    "AssociationJobLimit": _Meaning("its account runs as many jobs as it may"),
-    "AssociationResourceLimit": _Meaning("its account uses as much as it may"),
-    "AssociationTimeLimit": _Meaning("its account has used the time that it may"),
-    "QOSJobLimit": _Meaning("its QOS ({qos}) runs as many jobs as it may"),
-    "QOSResourceLimit": _Meaning("its QOS ({qos}) uses as much as it may"),
-    "QOSTimeLimit": _Meaning("its QOS ({qos}) has used the time that it may"),
-    "QOSUsageThreshold": _Meaning("its account has used more than its QOS ({qos}) lets start"),
+    "AssociationJobLimit": _Meaning("its account runs as many jobs as its limit allows"),
+    "AssociationResourceLimit": _Meaning("its account uses as much as its limit allows"),
+    "AssociationTimeLimit": _Meaning("its account has used up its time"),
+    "QOSJobLimit": _Meaning("its QOS ({qos}) runs as many jobs as its limit allows"),
+    "QOSResourceLimit": _Meaning("its QOS ({qos}) uses as much as its limit allows"),
+    "QOSTimeLimit": _Meaning("its QOS ({qos}) has used up its time"),
+    "QOSUsageThreshold": _Meaning("its account has used more than its QOS ({qos}) allows at start"),
     "NodeDown": _Meaning("a node that it needs is down"),
-    "FrontEndDown": _Meaning("no front end is there to start it"),
-    "Cleaning": _Meaning("its attempt before is being cleaned up"),
+    "FrontEndDown": _Meaning("no front end is available to start it"),
+    "Cleaning": _Meaning("its previous attempt is being cleaned up"),
     "Prolog": _Meaning("the nodes are being prepared"),
     "PowerNotAvail": _Meaning("there is not enough electric power for it now"),
-    "PowerReserved": _Meaning("electric power is kept for others"),
-    "BurstBufferResources": _Meaning("waits for room in the burst buffer"),
+    "PowerReserved": _Meaning("electric power is reserved for other jobs"),
+    "BurstBufferResources": _Meaning("waits for space in the burst buffer"),
     "BurstBufferStageIn": _Meaning("its data are being copied to the burst buffer"),
     "BurstBufferOperation": _Meaning("the burst buffer failed", _CENTRE),
     "FedJobLock": _Meaning("waits for the clusters of the federation to agree"),
-    "SchedDefer": _Meaning("asks to start at once, which the cluster does not do"),
+    "SchedDefer": _Meaning("asks to start at once, which the cluster does not support"),
     "SystemFailure": _Meaning("Slurm, a file system or the network failed", _CENTRE),
     # Reasons of an end: they stay with a job that was queued again, until Slurm looks at it.
-    "NonZeroExitCode": _Meaning("its last attempt failed, and it was queued again"),
-    "RaisedSignal": _Meaning("a signal ended its last attempt, and it was queued again"),
-    "TimeLimit": _Meaning("its last attempt used up its time, and it was queued again"),
-    "OutOfMemory": _Meaning("its last attempt ran out of memory, and it was queued again"),
-    "InactiveLimit": _Meaning("its last attempt was idle for too long, and it was queued again"),
+    "NonZeroExitCode": _Meaning("its last attempt failed, and it was requeued"),
+    "RaisedSignal": _Meaning("a signal ended its last attempt, and it was requeued"),
+    "TimeLimit": _Meaning("its last attempt used up its time, and it was requeued"),
+    "OutOfMemory": _Meaning("its last attempt ran out of memory, and it was requeued"),
+    "InactiveLimit": _Meaning("its last attempt was idle for too long, and it was requeued"),
 }
 
 _RESOURCES = {
@@ -260,7 +260,7 @@ def _limit(reason: str) -> _Meaning | None:
         words = f"it asks for more than {whose} allows {where} ({what})"
         return _Meaning(words, f"{_AGAIN}; {show}", True)
     if minutes == "Minutes":
-        words = f"the budget of {whose} ({what}) is used up, or too little for this job is left"
+        words = f"the budget of {whose} ({what}) is used up, or too little is left for this job"
         return _Meaning(
             words, f"Ask for less time, or the centre for a larger budget; {show}", True
         )
@@ -275,8 +275,8 @@ def _node_not_available(tail: str) -> _Meaning:
     """What follows `ReqNodeNotAvail,`: a reservation, or the nodes that are broken."""
     if "maint" in tail.lower():
         return _Meaning(
-            "the nodes are reserved for a maintenance that begins before the job could end",
-            "Wait for its end, or ask for less time, to fit in before: "
+            "the nodes are reserved for maintenance that begins before the job would end",
+            "Wait until it is over, or ask for less time to fit in before it: "
             "scontrol update JobId={job} TimeLimit=HH:MM:SS; when: scontrol show reservation",
         )
     if nodes := re.search(r"UnavailableNodes:(\S+)", tail):
@@ -296,7 +296,7 @@ _HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 def _requeued_and_held(state: str | None) -> _Meaning:
     """By `scontrol requeuehold`, or by the site for an exit status that it holds jobs for."""
     marked = ", marked as a special exit" if state == "SPECIAL_EXIT" else ""
-    words = f"it was put back into the queue and is held{marked}"
+    words = f"it was requeued and is held{marked}"
     return _Meaning(words, _RELEASE, True)
 
 
@@ -306,7 +306,7 @@ def _held_after_requeue(text: str) -> _Meaning | None:
         return None
     failed = text.lower().partition("requeue")[0].strip(" ,;:{}")
     because = f" because of this: {failed}" if failed else ""
-    return _Meaning(f"Slurm queued it again and holds it{because}", _RELEASE, True)
+    return _Meaning(f"Slurm requeued it and holds it{because}", _RELEASE, True)
 
 
 def _filled(text: str, evidence: PendingEvidence) -> str:

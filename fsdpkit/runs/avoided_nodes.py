@@ -9,7 +9,6 @@ file has many possible writers, so each replaces it whole.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,8 +30,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     until_s: Time
 
 
-@dataclass(frozen=True)
-class AvoidedNode:
+class AvoidedNode(msgspec.Struct, frozen=True):
     """A node with the reason why jobs are kept away from it. Times are Unix times."""
 
     node: str
@@ -97,5 +95,5 @@ def forgive(runs: Path, node: str) -> bool:
 
 def _path(runs: Path, node: str) -> Path:
     if not _NODE.fullmatch(node):
-        raise UsageError(f"{node[:80]!r} is no node's name")
+        raise UsageError(f"{node[:80]!r} is not a node name")
     return runs / _DIRECTORY / f"{node}.json"

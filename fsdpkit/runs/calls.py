@@ -58,8 +58,8 @@ def read_call(path: Path, digest: str) -> Call:
         content = file.read()
     if digest_of(content) != digest:
         raise DamagedError(
-            f"{path} is not the function that was submitted: its digest is another, so it is not "
-            "loaded; submit again"
+            f"{path} is not the function that was submitted: its digest differs, so it is not "
+            f"loaded; submit again"
         )
     return msgspec.msgpack.decode(content, type=Call)
 

@@ -126,7 +126,9 @@ def describe(path: Path) -> Description:
     except OSError as error:
         raise _unreadable(file, error) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DamagedError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
+        raise DamagedError(
+            f"{file} is incomplete or was changed: not what fsdpkit writes."
+        ) from None
 
 
 def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, float] | None:
@@ -164,7 +166,9 @@ def checksums(path: Path) -> dict[str, str]:
     except OSError as error:
         raise _unreadable(file, error) from None
     except ValueError:
-        raise DamagedError(f"{file} is torn or was changed: not what fsdpkit writes.") from None
+        raise DamagedError(
+            f"{file} is incomplete or was changed: not what fsdpkit writes."
+        ) from None
     sums = {match[2]: match[1] for match in map(_CHECKSUM.fullmatch, lines) if match}
     if not last and len(sums) == len(lines) and DESCRIPTION in sums:
         # The description's own sum first: only what is as it was written is believed.
@@ -172,7 +176,7 @@ def checksums(path: Path) -> dict[str, str]:
             raise DamagedError(f"{problem}.")
         if {DESCRIPTION, *describe(path).files} == sums.keys():
             return sums
-    raise DamagedError(f"{file} is torn or was changed: it does not list the files here.")
+    raise DamagedError(f"{file} is incomplete or was changed: it does not list the files here.")
 
 
 def problem_with(path: Path, name: str, sha256: str, report: Report | None = None) -> str | None:
@@ -197,7 +201,7 @@ def _unreadable(file: Path, error: OSError) -> StorageError:
     if isinstance(error, IsADirectoryError | NotADirectoryError):
         return DamagedError(f"{file} is not a file.")
     return StorageError(
-        f"{file} cannot be read: {error.strerror}. It may be whole all the same: try again."
+        f"{file} cannot be read: {error.strerror}. It may be whole nevertheless: try again."
     )
 
 

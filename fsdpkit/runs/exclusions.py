@@ -12,7 +12,8 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+import msgspec
 
 from fsdpkit.runs.avoided_nodes import AvoidedNode
 
@@ -26,8 +27,7 @@ _MOST_NAMES = 100_000
 _WORD = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+")
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A node as one partition has it."""
 
     partition: str
@@ -45,8 +45,7 @@ class Node:
         return same and (not features or self.features == other.features)
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """What a job asks of each node. partition None: the default one."""
 
     nodes: int

@@ -94,7 +94,7 @@ def in_words(record: FlightRecord) -> str | None:
         rank, reason = min(mismatch.reasons.items(), default=(None, ""))
         what = f"{mismatch.operation} number {mismatch.sequence} of group {mismatch.group}"
         if rank is not None:
-            return f"rank {rank} called {what} otherwise than the others: {reason}"
+            return f"rank {rank} called {what} differently from the others: {reason}"
     return None
 
 

@@ -38,8 +38,8 @@ def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
         if hashlib.sha256(data).hexdigest() == wanted:
             return data
     raise DamagedError(
-        f"{path} is not what was submitted: its SHA-256 is not the one in the job's script. Who "
-        "else can write to that directory? Submit the job again"
+        f"{path} is not what was submitted: its SHA-256 differs from the one in the job's "
+        f"script. Check who can write to that directory, and submit the job again"
     )
 
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shlex
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def _place() -> dict[str, str]:
     ids = ""
     with contextlib.suppress(OSError):  # only Linux has it
         ids = os.readlink("/proc/self/ns/pid")
-    return {"host": socket.gethostname(), "pids": ids}
+    return {"host": os.uname().nodename, "pids": ids}
 
 
 def _user() -> str:
@@ -178,6 +177,6 @@ def _who_holds(lock: Path) -> str:
     if isinstance(since_s := holder.get("since_s"), float) and 0 < since_s < 1e11:
         who += time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since_s))
     return (
-        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that process "
-        f"is no more, remove {shlex.quote(str(lock))}"
+        f"{lock.parent.name} is being changed by {who}: try again when it is done; if that "
+        f"process is gone, remove {shlex.quote(str(lock))}"
     )

@@ -52,6 +52,30 @@ def end_of(file: Path, most_bytes: int) -> Text | None:
     return Text(text, file, line) if text.strip() else None
 
 
+def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) -> Text | None:
+    """What a file holds from the last line with `words` on; None if its end has no such line.
+
+    searched_bytes: at its end, among which the line is looked for.
+    """
+    try:
+        with open_regular(file) as opened:
+            skipped = max(0, os.fstat(opened.fileno()).st_size - searched_bytes)
+            opened.seek(skipped)
+            content = opened.read(searched_bytes)
+            at = content.rfind(words)
+            if at < 0:
+                return None
+            begin = content.rfind(b"\n", 0, at) + 1
+            line = None
+            if skipped + begin <= _MOST_COUNTED:
+                opened.seek(0)
+                line = 1 + _lines_in(opened, skipped + begin)
+    except OSError:
+        return None
+    text = content[begin : begin + most_bytes].decode("utf-8", errors="replace")
+    return Text(text, file, line)
+
+
 def _lines_in(opened: BinaryIO, size: int) -> int:
     lines, left = 0, size
     while left > 0:

@@ -163,8 +163,8 @@ def remarks(report: NodeReport, expected_gb_s: float | None = None) -> list[str]
         )
     if len(figures) == 2 and expected_gb_s is None:
         said.append(
-            "two nodes have one path between them and no other to compare it with: check with "
-            "--nodes 3 or more, or put network.all_reduce_gb_s into the site profile"
+            "two nodes have only one path between them and none to compare it with: check with "
+            "--nodes 3 or more, or set network.all_reduce_gb_s in the site profile"
         )
     return [*said, *_bad_paths(report, figures)]
 
@@ -204,7 +204,7 @@ def _slow(report: NodeReport, expected_gb_s: float | None) -> dict[str, list[str
         for node, figure in figures.items():
             if figure < SLOW * middle:
                 found.setdefault(node, []).append(
-                    f"{what} {figure:.3g} {unit}, the middle node at {middle:.3g}"
+                    f"{what} {figure:.3g} {unit}, the median node at {middle:.3g}"
                 )
             elif least and figure < SLOW * least:
                 found.setdefault(node, []).append(

@@ -177,8 +177,8 @@ def load(directory: Path, *, copied: bool = False) -> RunRecord:
         ) from error
     if not copied and record.id not in (directory.name, directory.resolve().name):
         raise StorageError(
-            f"{path} is the record of {record.id}: a run's directory has the run's id for its "
-            "name; give it back that name"
+            f"{path} is the record of {record.id}: a run's directory must be named after its id; "
+            f"rename it"
         )
     return record
 

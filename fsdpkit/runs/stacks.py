@@ -82,8 +82,8 @@ def stacks_taken(records: Iterable[Mapping[str, Any]]) -> list[StacksTaken]:
 def in_words(taken: StacksTaken) -> str:
     """What was done, and for which ranks it could not be."""
     because = {
-        "hang": "no step was made any more",
-        "time-out": "a rank had waited for the others until its time was over",
+        "hang": "no step was made any longer",
+        "time-out": "a rank had waited for the others until its timeout",
         "aborted": "a rank of another node was aborted",
     }[taken.why]
     said = f"stacks of {len(taken.taken)} ranks were taken because {because}"

@@ -133,7 +133,7 @@ def find_run(run: str | os.PathLike[str], top: Path) -> Path:
     if len(matches) == 1:
         return names[matches[0]]
     if matches:
-        raise NotFoundError(f"{text!r} begins or ends several runs: {', '.join(matches[:5])}")
+        raise NotFoundError(f"{text!r} matches several runs: {', '.join(matches[:5])}")
     raise NotFoundError(
         f"there is no run {text!r} in {top}.{nearest(text, names)} Give its path, or --runs DIR."
     )

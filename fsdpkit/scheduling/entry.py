@@ -114,8 +114,8 @@ def _check_settings(job: LoadedJob, tree: ast.Module | None) -> None:
     raise ConfigError(
         f"job {job.spec.name}: {key} ({job.origin(key)}): settings in [training] are for the "
         f"fsdpkit trainer, and {job.entry.name} does not read them; give your script its own "
-        "arguments after --, such as: -- --lr 1e-4. If it does read them, through the option "
-        "--job, it imports fsdpkit.training.command_line.read_settings"
+        "arguments after --, such as: -- --lr 1e-4. To read them, the script imports "
+        "fsdpkit.training.command_line.read_settings and takes --job"
     )
 
 
@@ -205,7 +205,8 @@ def _missing(job: LoadedJob, tree: ast.Module, missing: Sequence[str], python: P
     }
     places = ", ".join(f"{name} (line {lines[name]})" for name in missing[:8])
     return (
-        f"job {job.spec.name}: {job.entry} imports what its environment has not: {places}; looked "
-        f"beside the script and where {python} does. Install it there, name another environment "
-        "(environment.venv, environment.conda), or leave this check out: --set launch.check=false"
+        f"job {job.spec.name}: {job.entry} imports modules that its environment lacks: {places}; "
+        f"looked beside the script and in the path of {python}. Install them there, name another "
+        f"environment (environment.venv, environment.conda), or skip this check: --set "
+        f"launch.check=false"
     )

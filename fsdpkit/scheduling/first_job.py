@@ -112,11 +112,9 @@ def read_account(word: str, site: LoadedSite) -> str:
     """An account by the site's rules. Raises UsageError."""
     _refuse_unprintable(word, "the account")
     if not word or word != word.strip() or word.startswith("-"):
-        raise UsageError(f"{word!r} is not an account; without one, say --no-account")
+        raise UsageError(f"{word!r} is not an account; for none, give --no-account")
     if any(not (c.isascii() and (c.isalnum() or c in "_.-+@%")) for c in word):
-        raise UsageError(
-            f"{word!r} is not an account: letters, digits and _ . - + @ % can stand in one"
-        )
+        raise UsageError(f"{word!r} is not an account: use letters, digits and _ . - + @ %")
     check_account(word, site)
     return word
 
@@ -138,7 +136,7 @@ def read_environment(word: str) -> Environment:
             return Environment(conda=str(path))
         if (path / "bin" / "activate").is_file():
             return Environment(venv=str(path))
-        raise UsageError(f"{path} is neither a virtual environment nor one of conda")
+        raise UsageError(f"{path} is neither a virtual nor a conda environment")
     if word and "/" not in word and (prefix := conda_prefix(word)) is not None:
         return Environment(conda=str(prefix))
     raise NotFoundError(
@@ -187,8 +185,8 @@ def read_output(word: str) -> Path:
 
 def _is_there(path: Path) -> UsageError:
     return UsageError(
-        f"{path} is there already ({_what_is(path)}) and stays as it is; give the job file another "
-        "name with --output NAME.toml, or move that one away"
+        f"{path} already exists ({_what_is(path)}) and is not overwritten; choose another name "
+        f"with --output NAME.toml, or move it away"
     )
 
 
@@ -206,7 +204,9 @@ def _what_is(path: Path) -> str:
 
 def _refuse_unprintable(word: str, what: str) -> None:
     if found := CONTROL_CHARACTER.search(word):
-        raise UsageError(f"{what} {word!r} holds the character {found.group()!r}, which none has")
+        raise UsageError(
+            f"{what} {word!r} contains the character {found.group()!r}, which is not allowed"
+        )
 
 
 def write(
@@ -244,7 +244,7 @@ def _make(path: Path, content: str, made: list[Path]) -> None:
     try:
         write_new(path, content)
     except FileExistsError as error:
-        raise UsageError(f"{path} has just been made by another program; call it again") from error
+        raise UsageError(f"{path} was just created by another program; try again") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     made.append(path)

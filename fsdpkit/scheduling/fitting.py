@@ -52,7 +52,7 @@ def fit(
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:
         warnings.append(
-            f"{profile.title} does not queue a job again, so what [retry] would requeue ends "
-            "there: fsdpkit resume RUN --chained queues the run's next job behind it"
+            f"{profile.title} does not requeue jobs, so the job ends where [retry] would requeue "
+            f"it: fsdpkit resume RUN --chained queues the next one behind it"
         )
     return replace(placement, warnings=tuple(warnings)), avoided

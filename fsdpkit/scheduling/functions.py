@@ -78,8 +78,8 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
     known = [one.name for one in fields(Request) if one.name not in _OWN]
     for name in options.keys() - set(known):
         raise UsageError(
-            f"{name}= is no option of a submission.{nearest(name, known)} Keyword "
-            "arguments of the function go through functools.partial"
+            f"{name}= is not an option of a submission.{nearest(name, known)} Pass "
+            f"keyword arguments of the function through functools.partial"
         )
 
 
@@ -95,19 +95,22 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     import cloudpickle
 
     if not callable(function):
-        raise UsageError(f"{function!r} cannot be called: give the function itself, then its words")
+        raise UsageError(
+            f"{function!r} cannot be called: give the function itself, then its arguments"
+        )
     name = _name_of(function)
     try:
         pickled = cloudpickle.dumps((function, args))
     except Exception as error:
         raise UsageError(
-            f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): make "
-            "in the function what cannot leave this process, such as a lock or an open file"
+            f"{name} and its arguments cannot be pickled ({type(error).__name__}: {error}): "
+            f"create inside the function what cannot leave this process, such as a lock or an "
+            f"open file"
         ) from error
     if len(pickled) > MOST_MB * 1_000_000:
         raise UsageError(
             f"{name} and its arguments have {len(pickled) / 1e6:,.0f} MB, more than the {MOST_MB} "
-            "that are written into a run: give a path, and let the function read the file"
+            "that fit into a run: pass a path, and let the function read the file"
         )
     call = calls.Call(function=pickled, path=_own_path(), source=_source_of(function))
     return msgspec.msgpack.encode(call)

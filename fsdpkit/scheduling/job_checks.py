@@ -21,7 +21,6 @@ from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import GIB, memory_problem
 from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.scheduling.room import check_needed, room_for
 from fsdpkit.scheduling.run_dir import what_to_know_of
 
@@ -86,8 +85,8 @@ def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> N
     `array` is some `chosen` ones of an array's tasks."""
     if array is None and any("{array_task}" in word for word in job.spec.args):
         raise UsageError(
-            f"job {job.spec.name}: args: {{array_task}} stands for the number of an array task, "
-            "and this is no array: add --array, such as --array 0-15"
+            f"job {job.spec.name}: args: {{array_task}} stands for the index of an array task, "
+            f"but this is not an array: add --array, such as --array 0-15"
         )
     tasks = set() if array is None else {*parse_array(array)[0]}
     for key in ("array_args", "array_settings"):
@@ -105,6 +104,8 @@ def check_start(job: LoadedJob, work_dir: Path) -> None:
     if job.spec.training is msgspec.UNSET or (start := job.spec.training.checkpoint.start) is None:
         return
     if not (path := work_dir / start).is_dir():
+        from fsdpkit.runs.starting_points import starting_point
+
         starting_point(path)
 
 
@@ -113,8 +114,8 @@ def _check_passed(job: LoadedJob) -> None:
     missing = [name for name in job.spec.environment.passed if not os.environ.get(name)]
     if missing:
         raise ConfigError(
-            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so there "
-            "is nothing to hand on; export it where you submit"
+            f"job {job.spec.name}: environment.pass: {', '.join(missing)}: not set here, so "
+            f"there is nothing to pass on; export it before you submit"
         )
 
 
@@ -200,12 +201,12 @@ def check_planned(job: LoadedJob, node: NodeType, work_dir: Path) -> str | None:
     if does_not_fit(job, node, work_dir):
         would = " ".join(f"--set {each}" for each in found.would_fit)
         raise ConfigError(
-            f"job {job.spec.name} does not fit its GPUs by the plan of {day} (fsdpkit plan, "
-            f"computed): {sizes}.\n"
+            f"job {job.spec.name} does not fit its GPUs according to the plan of {day} (fsdpkit "
+            f"plan, computed): {sizes}.\n"
             + (f"What would fit: {would}. " if would else "")
-            + "To submit it all the same: --no-plan"
+            + "To submit it anyway: --no-plan"
         )
-    return f"hardly fits its GPUs by the plan of {day} (fsdpkit plan, computed): {sizes}"
+    return f"barely fits its GPUs according to the plan of {day} (fsdpkit plan, computed): {sizes}"
 
 
 def does_not_fit(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | None:
@@ -238,5 +239,5 @@ def _check_forking(job: LoadedJob) -> None:
     except ColdStartError as error:
         raise ConfigError(
             f'job {job.spec.name}: launch.warm = "on", but ranks cannot be forked: {error}; with '
-            '"auto" they are started anew'
+            f'"auto" they start as new processes'
         ) from error

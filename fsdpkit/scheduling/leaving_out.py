@@ -47,12 +47,13 @@ def _divided(
     text = SlurmClient(profile.slurm_clusters).nodes_text(demand.partition, asked)
     nodes, own = exclusions.nodes_of(text or ""), exclusions.expand(resources.exclude or "")
     if not nodes or own is None or resources.reservation:
-        return [], notes, "; ".join(["nobody can say how many nodes would be left", *asked.unread])
+        return [], notes, "; ".join(["how many nodes would be left is unknown", *asked.unread])
     suitable = [names - set(own) for names in exclusions.suitable(nodes, demand)]
     known = {node.name for node in nodes}
     left_out = exclusions.leave_out(notes, known, suitable, demand.nodes)
     used = [note for note in notes if note.node in known and note not in left_out]
-    return left_out, used, f"too few others suit the job, which needs {demand.nodes} nodes"
+    why = f"too few others would be left for the job, which needs {demand.nodes} nodes"
+    return left_out, used, why
 
 
 def _demand(resources: Resources, placement: Placement, profile: SiteProfile) -> exclusions.Demand:

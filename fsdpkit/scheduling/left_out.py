@@ -56,7 +56,7 @@ def in_words(found: Sequence[LeftOut], runs: Path) -> str | None:
 
 def _node_in_words(one: LeftOut) -> str:
     if one.until_s is None or one.why is None:
-        return f"{one.node}, though its time is over"
+        return f"{one.node}, although its time has expired"
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.until_s))
     return f"{one.node} until {until}: {one.why[:120]}"
 

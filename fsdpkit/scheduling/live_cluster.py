@@ -90,7 +90,15 @@ class LiveCluster:
     qos: Mapping[str, LiveQos] | None
     """None: accounting did not say."""
     unread: tuple[str, ...] = ()
-    """What gave no answer, and why."""
+    """What else gave no answer, and why."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """What Slurm does not let this user see of `config`, `partition` and `node`, and in which
+    words; nothing is known of it."""
+
+    @property
+    def not_read(self) -> list[str]:
+        """Every source that gave no answer, and why."""
+        return [*self.refused.values(), *self.unread]
 
     @property
     def name(self) -> str:
@@ -109,19 +117,45 @@ QOS_FORMAT = "Name,MaxWall,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES"
 def ask(cluster: str | None = None) -> LiveCluster:
     """The cluster that Slurm's commands on this machine speak to, or another by its name.
 
-    Raises SchedulerError if slurmctld does not answer, or not to the end. Accounting may be silent.
+    Raises SchedulerError if slurmctld does not answer, or not to the end, or lets this user see
+    neither partitions nor nodes. Accounting may be silent.
     """
     which = ["-M", cluster] if cluster else []
     show = ["scontrol", *which, "--all", "--oneliner", "show"]
-    config = parse_config(_asked(["scontrol", *which, "show", "config"]))
-    partitions = tuple(parse_partitions(_asked([*show, "partition"])))
-    nodes = tuple(parse_nodes(_asked([*show, "node"])))
+    refused: dict[str, str] = {}
+
+    def seen(what: str, argv: Sequence[str]) -> Iterator[str] | None:
+        try:
+            return _asked(argv)
+        except RefusedError as error:
+            refused[what] = " ".join(str(error).split())
+            return None
+
+    config = seen("config", ["scontrol", *which, "show", "config"])
+    partitions = seen("partition", [*show, "partition"])
+    nodes = seen("node", [*show, "node"])
+    if partitions is nodes is None:
+        raise SchedulerError("\n".join(refused.values()))
     qos, unread = None, []
     try:
         qos = parse_qos(_asked(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}"]))
     except SchedulerError as error:
         unread.append(str(error).splitlines()[0])
-    return LiveCluster(config, partitions, nodes, qos, tuple(unread))
+    return LiveCluster(
+        {} if config is None else parse_config(config),
+        () if partitions is None else tuple(parse_partitions(partitions)),
+        () if nodes is None else tuple(parse_nodes(nodes)),
+        qos,
+        tuple(unread),
+        refused,
+    )
+
+
+class RefusedError(SchedulerError):
+    """Slurm answers, and does not show this user what was asked for (slurm.conf, PrivateData)."""
+
+
+_REFUSALS = re.compile(r"[Aa]ccess/permission denied|[Aa]ccess denied|[Pp]ermission denied")
 
 
 def _asked(argv: Sequence[str]) -> Iterator[str]:
@@ -147,6 +181,8 @@ def _asked(argv: Sequence[str]) -> Iterator[str]:
             words = done.stderr.decode(errors="replace").strip()[-2000:]
             what = " ".join([argv[0], *(w for w in argv[1:] if not w.startswith("-"))])
             lines = [f"{what}: {words or f'exit status {done.returncode}'}"]
+            if _REFUSALS.search(words):
+                raise RefusedError(lines[0])
             raise SchedulerError("\n".join([*lines, *filter(None, [remedy_for(words)])]))
         if told.tell() > _MAX_BYTES:
             raise SchedulerError(f"{argv[0]} printed more than {_MAX_BYTES >> 20} MiB")

@@ -141,8 +141,8 @@ class OpenRun:
                     heard(state)
             elif time.monotonic() - known > UNHEARD_S:
                 raise SchedulerError(
-                    f"nobody can say what became of job {self.job_id}: neither squeue nor sacct "
-                    "nor scontrol knows it"
+                    f"it is unknown what became of job {self.job_id}: neither squeue nor sacct "
+                    f"nor scontrol knows it"
                 )
             if self._has_news_within(pace.pause_s(), array_task):
                 pace.news()

@@ -140,9 +140,9 @@ def _not_mine(directory: Path) -> str | None:
     try:
         found = os.lstat(directory)
     except OSError as error:
-        return f"it cannot be looked at: {error.strerror}"
+        return f"it cannot be inspected: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
-        return "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no directory"
+        return "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is not a directory"
     return None if found.st_uid == os.geteuid() else f"it belongs to user {found.st_uid}"
 
 
@@ -159,11 +159,11 @@ def _goes_on(record: RunRecord, states: States) -> str | None:
         for job_id in job.job_ids if job.ended is None or job == record.job else []:
             state = states.get(job_id)
             if state is None:
-                return f"nobody knows what became of job {job_id}"
+                return f"it is unknown what became of job {job_id}"
             if not state.over and job.ended is None:
                 return f"job {job_id} is not over: {state.describe()}"
             if state.outcome == "unknown":
-                return f"nobody vouches for the end of job {job_id}"
+                return f"no record confirms the end of job {job_id}"
     return None
 
 
@@ -327,7 +327,7 @@ def _remove(run: Path, directory: Path, name: str) -> None:
     with _opened(run, directory) as place:
         found = os.stat(name, dir_fd=place, follow_symlinks=False)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise OSError(None, "it is no directory of this user", str(directory / name))
+            raise OSError(None, "it is not a directory of this user", str(directory / name))
         # rmtree itself never follows a link; so does not the way to where it begins.
         with contextlib.suppress(FileNotFoundError):  # the next start removes what is hidden, too
             shutil.rmtree(f"/proc/self/fd/{place}/{name}")

@@ -57,9 +57,9 @@ class Reach:
 
 LOGIN, OUTSIDE = "this login node", "a node outside the job"
 MEANING = (
-    "so whoever can log in there can connect to the ranks of your jobs while they run, disturb "
-    "them, or worse (SECURITY.md). A centre can close that: let compute nodes take connections "
-    "from nodes of the same job alone, or give them a network that others are not on"
+    "so anyone who can log in there can connect to the ranks of your running jobs and disturb "
+    "them, or worse (SECURITY.md). The centre can prevent that: let compute nodes accept "
+    "connections only from nodes of the same job, or give them a network of their own"
 )
 
 
@@ -77,7 +77,7 @@ class Watch:
         """Once the job is over."""
         self._over.set()
         self._thread.join(_NODE_S + 2 * _MOST * _CONNECT_S)
-        missed = "its ranks did not listen, or no longer when they were looked for"
+        missed = "its ranks did not listen, or had stopped when they were looked for"
         known = {reach.place: reach for reach in self._found}
         return [known.get(p, Reach(p, "could not tell", missed)) for p in (LOGIN, OUTSIDE)]
 
@@ -159,7 +159,7 @@ def _judged(
             continue
         if said == port.word:
             return Reach(place, "reachable", where)
-        failed = f"{where}: somebody else answers"
+        failed = f"{where}: another program answers"
     if load_ports(attempt) is None:
         return Reach(place, "could not tell", f"{failed}; its ranks may have ended before")
     return Reach(place, "not reachable", failed)

@@ -39,6 +39,7 @@ from fsdpkit.scheduling.handing_over import call_scheduler, write_job
 from fsdpkit.scheduling.job_checks import check_array, training_of
 from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S
+from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
@@ -113,8 +114,8 @@ def _refuse_while_in_flight(record: RunRecord) -> None:
         left_s = record.resuming.submitted_s + _IN_FLIGHT_S - time.time()
         if left_s > 0:
             raise UsageError(
-                f"another resume of {record.id} is under way, or was cut short while Slurm may "
-                f"still take its job: try again in {left_s:.0f} s at most"
+                f"another resume of {record.id} is in progress, or was interrupted while Slurm "
+                f"may still accept its job: try again in at most {left_s:.0f} s"
             )
 
 
@@ -193,11 +194,11 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
 
 def _check_chain(run: OpenRun, otherwise: bool) -> None:
     if run.record.kind == "local":
-        raise UsageError("the local cluster chains no jobs: resume the run when it has ended")
+        raise UsageError("the local cluster cannot chain jobs: resume the run when it has ended")
     if otherwise:
         raise UsageError(
-            "--chained cannot change what is trained, for the job before reads the same settings "
-            "when it starts again: change them once the run has ended"
+            "--chained cannot change the training, because the job before it reads the same "
+            "settings if it restarts: change them once the run has ended"
         )
 
 
@@ -248,13 +249,11 @@ def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
     SchedulerError; then the run is what it was."""
     refuse_from_here(plan)
     refuse_without_room(plan.job, run.dir.parent, training_of(plan.job, plan.work_dir))
-    script = render(plan, run.dir)
+    script = render(plan, run.dir, parsed_template(plan.template))
     states = run.job_states()
     with changing(run.paths, patience_s=_PATIENCE_S) as record:
         if record.job_id != run.record.job_id:
-            raise UsageError(
-                f"run {run.id} was resumed by somebody else meanwhile, as job {record.job_id}"
-            )
+            raise UsageError(f"run {run.id} was resumed meanwhile, as job {record.job_id}")
         old = record
         _keep(run.paths, record)
         record = _closed(record, states, plan.chained)

@@ -21,7 +21,7 @@ def returned(run: OpenRun) -> list[Any]:
     Raises FunctionError if one did not, UsageError if the run is not of a function, StorageError.
     """
     if not run.paths.call.exists():
-        raise UsageError(f"run {run.id} is not one of fsdpkit.run: nothing of it is returned")
+        raise UsageError(f"run {run.id} was not started by fsdpkit.run: it returns nothing")
     return results_of(run, run.wait())
 
 
@@ -54,8 +54,8 @@ def _result(run: OpenRun, attempt: AttemptPaths, rank: int) -> Any:
     except Exception as error:
         raise FunctionError(
             f"what rank {rank} of {run.id} returned cannot be loaded here "
-            f"({type(error).__name__}: {error}): return what this machine has, such as tensors on "
-            "the CPU",
+            f"({type(error).__name__}: {error}): return what this machine can load, such as "
+            f"tensors on the CPU",
             rank=rank,
         ) from error
 

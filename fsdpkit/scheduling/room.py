@@ -57,7 +57,7 @@ def room_for(job: LoadedJob, runs: Path, training: TrainingSettings | None) -> R
         return Room(True, f"{place}, and {needed}: {_REMEDY}")
     kept = training.checkpoint.keep_last + 1
     if free < kept * one:
-        while_written = f"{kept} checkpoints, as many as there are while one is written"
+        while_written = f"{kept} checkpoints, the number on disk while one is written"
         return Room(False, f"{place}; {while_written}, take {_gb(kept * one)}")
     return Room(False, "")
 
@@ -97,7 +97,7 @@ def check_needed(job: LoadedJob, work_dir: Path, *, elsewhere: bool) -> list[str
     if not elsewhere:
         return []
     return [
-        f"{path} lies in this machine's memory ({kind}), where no node sees it"
+        f"{path} is in this machine's memory ({kind}), which no node can see"
         for path in dict.fromkeys([*named, *_of_training(job, work_dir)])
         if (kind := type_of(path)) in _MEMORY
     ]

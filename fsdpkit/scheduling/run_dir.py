@@ -18,8 +18,8 @@ def check_path(runs: Path) -> None:
     script. Raises UsageError."""
     if found := re.search(r"%[0-9]*[A-Za-z%]", str(runs)):
         raise UsageError(
-            f"the directory of runs {runs} holds {found[0]!r}, for which Slurm puts something else "
-            "in the names of logs; choose another with --runs"
+            f"the path of the runs directory, {runs}, contains {found[0]!r}, which Slurm expands "
+            f"in log names; choose another with --runs"
         )
 
 
@@ -32,8 +32,8 @@ def what_to_know_of(top: Path) -> list[str]:
     if not found.st_mode & stat.S_IWGRP or found.st_mode & stat.S_ISVTX:
         return []
     return [
-        f"the group of {top} may write to it, and so replace a run in it: if not all of them are "
-        f"trusted, chmod g-w {shlex.quote(str(top))}, or choose another place with --runs"
+        f"the group of {top} can write to it, and so replace a run in it: unless you trust all "
+        f"members, chmod g-w {shlex.quote(str(top))}, or choose another place with --runs"
     ]
 
 
@@ -68,6 +68,6 @@ def _refuse_if_open(top: Path) -> None:
     mode = top.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise StorageError(
-            f"everybody may write to {top}, and so replace a run in it: choose another place with "
+            f"everyone can write to {top}, and so replace a run in it: choose another place with "
             f"--runs, or chmod o-w {shlex.quote(str(top))}"
         )

@@ -103,9 +103,9 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> Request:
     attempts = task.attempts()
     if not attempts or not saves_there(task, attempts[-1]):
         raise SchedulerError(
-            f"Nothing in job {job_id} has opened the run's checkpoints yet: a trainer that starts "
-            "does so soon, ask again; a script without fsdpkit.training.Checkpointer, or attach() "
-            "of fsdpkit.script, never does."
+            f"Nothing in job {job_id} has opened the run's checkpoints yet. A trainer that is "
+            f"starting will do so soon: try again. A script without "
+            f"fsdpkit.training.Checkpointer or attach() from fsdpkit.script never does."
         )
     try:
         return Request(run, job_id, task, array_task, ask(task))

@@ -120,5 +120,5 @@ def _number(visited: Visited) -> str:
     details = SlurmClient(visited.run.record.cluster).details(visited.job_id, Round())
     number = details.get("JobId", "")
     if not number.isdecimal():
-        raise SchedulerError(f"Slurm does not say which number job {visited.job_id} has: ask again")
+        raise SchedulerError(f"Slurm does not report the number of job {visited.job_id}: try again")
     return number

@@ -196,12 +196,13 @@ _REMEDIES = [
     (r"[Ii]nvalid job array", "The array is larger than MaxArraySize: scontrol show config."),
     (
         r"[Ii]nvalid node name",
-        "A node in resources.nodelist or exclude does not exist (any more); what fsdpkit avoids "
-        "itself shows: fsdpkit nodes.",
+        "A node in resources.nodelist or exclude does not exist (any more); see what fsdpkit "
+        "excludes: fsdpkit nodes.",
     ),
     (
         r"job queue full|temporarily unable to accept job",
-        "The cluster has as many jobs as it takes (MaxJobCount): submit again when some are over.",
+        "The cluster has reached its limit of jobs (MaxJobCount): submit again when some have "
+        "ended.",
     ),
     (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
 ]
@@ -221,7 +222,7 @@ class SlurmClient:
 
     def __post_init__(self) -> None:
         if self.cluster is not None and not _CLUSTERS.fullmatch(self.cluster):
-            raise SchedulerError(f"{self.cluster[:80]!r} is no name of a cluster")
+            raise SchedulerError(f"{self.cluster[:80]!r} is not a cluster name")
 
     def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
         """Hand `script` to sbatch. Raises SchedulerError with sbatch's words and the remedy.
@@ -345,7 +346,7 @@ class SlurmClient:
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """Let a queued job exclude these nodes and no others. Raises SchedulerError."""
         if not _QUEUED.fullmatch(job_id):
-            raise SchedulerError(f"{job_id[:80]!r} is no id of a job")
+            raise SchedulerError(f"{job_id[:80]!r} is not a job id")
         words = ["update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
         try:
             done = self._run(["scontrol", *self._cluster_flag(), *words], _QUERY_TIMEOUT_S)
@@ -454,7 +455,7 @@ _CLUSTERS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*", re.ASCII)
 def _job(job_id: str) -> str:
     """The id as an argument. Raises SchedulerError for what is none."""
     if not _JOB_ID.fullmatch(job_id):
-        raise SchedulerError(f"{job_id[:80]!r} is no id of a job")
+        raise SchedulerError(f"{job_id[:80]!r} is not a job id")
     return job_id
 
 

@@ -33,8 +33,8 @@ def read_tree(plan: Plan, runs: Path) -> Files:
     top = top_of(plan.work_dir)
     if not entry.is_relative_to(top):
         raise UsageError(
-            f"--snapshot copies {top}, but the script is {entry}: submit it from the directory "
-            "that it lies in, or leave --snapshot out"
+            f"--snapshot copies {top}, but the script is {entry}: submit it from its own "
+            f"directory, or leave out --snapshot"
         )
     limit = Limit(limit_mb * 1_000_000, _MOST_FILES, "raise source.limit_mb")
     return files_of(top, limit, without=runs)
@@ -105,8 +105,8 @@ def check_arguments(plan: Plan, tree: Files) -> None:
         path = Path(os.path.normpath(plan.work_dir.resolve() / text))
         if os.path.lexists(path) and not tree.holds(path):
             raise UsageError(
-                f"--snapshot: args: {text} will not be in the copy, in which the job runs (git "
-                f"ignores it, or it lies outside): give its whole path, {path}"
+                f"--snapshot: args: {text} will not be in the copy that the job runs in (git "
+                f"ignores it, or it is outside): give its absolute path, {path}"
             )
 
 

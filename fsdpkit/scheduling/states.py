@@ -170,7 +170,7 @@ class JobState:
             elif self.exit_code:
                 words.append(f"exit status {self.exit_code}")
             if self.state == "CANCELLED" and self.reason == "DependencyNeverSatisfied":
-                words.append("the job before it did not end as this one asks for")
+                words.append("the job that it depends on did not end as required")
             if self.state == "COMPLETED" and self.derived_exit_code:
                 words.append(f"finished, but a step failed with {self.derived_exit_code}")
         return ", ".join(words)

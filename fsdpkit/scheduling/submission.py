@@ -40,6 +40,7 @@ from fsdpkit.scheduling.job_checks import (
     check_start,
     training_of,
 )
+from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_dir import make_run_dir, name_run_dir
@@ -111,13 +112,15 @@ def _plan(request: Request) -> tuple[Plan, str]:
         if (first.record.kind, first.record.site) != (site.profile.kind, site.id):
             raise UsageError(
                 f"--after {request.after}: that run is on {first.record.site}, this one goes to "
-                f"{site.id}; a job can only wait for another of the same cluster"
+                f"{site.id}; a job can depend only on one of the same cluster"
             )
         after = (first.id, first.record.job_id)
     from fsdpkit.scheduling.slurm_release import wants_expediting
 
     check_array(job, request.array)
     template = load_template(job.spec.template)
+    if job.layered.left_out:
+        placement = replace(placement, warnings=(*placement.warnings, *job.layered.left_out))
     if site.skipped:
         placement = replace(placement, warnings=(*placement.warnings, *map(_skipped, site.skipped)))
     decided = Plan(
@@ -144,7 +147,8 @@ def _skipped(why: str) -> str:
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """The script as a submission would hand it to sbatch, its run id a placeholder."""
     directory = runs_dir(runs) / f"{plan.job.spec.name}-{RUN_ID_PLACEHOLDER}"
-    return render(_where_it_runs(plan, directory)[0], directory)
+    where, _ = _where_it_runs(plan, directory)
+    return render(where, directory, parsed_template(plan.template))
 
 
 def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, Files | None]:
@@ -200,7 +204,7 @@ def submit_plan(
     refuse_without_room(plan.job, runs_dir(runs), training_of(plan.job, plan.work_dir))
     asked, directory = plan, name_run_dir(runs_dir(runs), plan.job.spec.name)
     plan, tree = _where_it_runs(asked, directory)
-    script = render(plan, directory)
+    script = render(plan, directory, parsed_template(plan.template))
     make_run_dir(directory, group=plan.job.opens_to_group)
     paths = RunPaths(directory)
     try:

@@ -49,10 +49,12 @@ def running(run: OpenRun, array_task: int | None = None) -> Visited:
     runs, or when its agents are not there.
     """
     _refuse_of_others(run)
-    found = running_jobs(run, array_task, lambda _: "it has no nodes to look at")
+    found = running_jobs(run, array_task, lambda _: "it has no nodes to inspect")
     if len(found) > 1:
         tasks = ", ".join(str(number) for _, number in found)
-        raise UsageError(f"{run.id}: several tasks of its array run; choose one by --task: {tasks}")
+        raise UsageError(
+            f"{run.id}: several of its array tasks are running; choose one with --task: {tasks}"
+        )
     return _visited(run, *found[0])
 
 
@@ -89,8 +91,8 @@ def _refuse_of_others(run: OpenRun) -> None:
     except KeyError:
         name = f"user {owner}"
     raise UsageError(
-        f"{run.id} is a run of {name}: only they may enter it; `status` and `logs` read what they "
-        "let you read"
+        f"{run.id} is a run of {name}: only they can enter it; `status` and `logs` show what "
+        f"they share"
     )
 
 
@@ -98,7 +100,7 @@ def _not_running(run: OpenRun, array_task: int | None, so: Callable[[str], str])
     job_id, state = run.decisive_job(array_task)
     if state is None or state.phase == "unknown":
         return SchedulerError(
-            f"nobody can say whether job {job_id or run.job_id} of {run.id} runs: ask again"
+            f"it is unknown whether job {job_id or run.job_id} of {run.id} is running: try again"
         )
     now = "has not begun" if state.phase == "pending" else "has ended"
     return UsageError(f"{run.id} {now} (job {job_id}: {state.describe()}): {so(state.phase)}")
@@ -117,7 +119,7 @@ def _visited(run: OpenRun, job_id: str, array_task: int | None) -> Visited:
         )
     if attempt is None or not nodes:
         raise SchedulerError(
-            f"no agent of {run.id} has reported from a node of job {job_id}: it is starting, or "
-            f"about to end; `fsdpkit logs {run.id}` shows what it says"
+            f"no agent of {run.id} has reported from a node of job {job_id}: it is starting or "
+            f"ending; see `fsdpkit logs {run.id}`"
         )
     return Visited(run, job_id, run.paths.task(array_task), attempt, nodes)

@@ -150,8 +150,8 @@ def follow(
         )
     except FsdpkitError as error:
         raise SchedulerError(
-            f"job {run.job_id} is submitted, but not the small job that decides who goes on after "
-            f"it ({error}): when it is over, type fsdpkit sweep advance {record.name}"
+            f"job {run.job_id} is submitted, but not the small job that decides which trials go "
+            f"on ({error}): when it has ended, run fsdpkit sweep advance {record.name}"
         ) from error
     batch = record.batches[number]
     batch = msgspec.structs.replace(batch, next_jobs={**batch.next_jobs, str(rung): job_id})

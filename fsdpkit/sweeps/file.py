@@ -27,16 +27,22 @@ class Halving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Successive halving: all trials train a little, the best of them more, and so on (Jamieson and
     Talwalkar, 2016, arXiv:1502.07943)."""
 
-    rungs: Annotated[int, Meta(ge=2, le=8, description="How often trials are compared, and once.")]
+    rungs: Annotated[
+        int,
+        Meta(
+            ge=2, le=8, description="Number of rungs; trials are compared after each but the last."
+        ),
+    ]
     factor: Annotated[
-        int, Meta(ge=2, le=64, description="Of so many trials one goes on, so many times as far.")
+        int,
+        Meta(ge=2, le=64, description="One in this many trials goes on, this many times further."),
     ] = 3
     resource: Annotated[
-        str, Meta(description="What grows from rung to rung: training.steps, or args.NAME.")
+        str, Meta(description="What grows from rung to rung: training.steps or args.NAME.")
     ] = STEPS
     most: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="How much of it the last rung gets; unset: what the job says."),
+        Meta(description="Its value on the last rung; unset: the job's."),
     ] = None
 
 
@@ -51,16 +57,16 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = "t5"
     sampler: Annotated[
         Literal["grid", "random", "tpe", "qmc", "cmaes"],
-        Meta(description="How values are chosen; the last three are Optuna's."),
+        Meta(description="How values are sampled; the last three are Optuna's."),
     ] = "random"
     trials: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TRIALS)] | None,
-        Meta(description="How many; a grid has as many as it has points."),
+        Meta(description="Number of trials; for a grid, its number of points."),
     ] = None
     seed: Annotated[int, Meta(ge=0, lt=2**31, description="Seed of the sampler.")] = 0
-    metric: Annotated[Metric, Meta(description="Number that the script logs; its last value.")] = (
-        "eval_loss"
-    )
+    metric: Annotated[
+        Metric, Meta(description="Metric that the script logs; its last value counts.")
+    ] = "eval_loss"
     best: Annotated[
         Literal["lowest", "highest"], Meta(description="Which value of it is the best.")
     ] = "lowest"
@@ -102,8 +108,8 @@ def _check(file: SweepFile, space: Sequence[Parameter]) -> None:
         for one in space:
             if not one.values:
                 raise ConfigError(
-                    f"parameters.{one.key}: a grid needs a list of values, and {one.kind} has no "
-                    "end of them: list some, or take another sampler"
+                    f"parameters.{one.key}: a grid needs a list of values, and {one.kind} is "
+                    f"continuous: list some, or use another sampler"
                 )
         points = math.prod(len(one.values) for one in space)
         if points > MOST_TRIALS:
@@ -126,7 +132,7 @@ def _check_halving(halving: Halving, space: Sequence[Parameter], trials: int) ->
     if any(one.key == resource for one in space):
         raise ConfigError(f"parameters.{resource}: halving.resource decides how much each rung has")
     if resource != STEPS and halving.most is None:
-        raise ConfigError(f"halving.most: is missing, and no job says how much {resource} may be")
+        raise ConfigError(f"halving.most: is missing, and the job does not set {resource}")
     if halving.most is not None and halving.most < last:
         raise ConfigError(
             f"halving.most: {halving.most} leaves nothing for the first of {halving.rungs} rungs, "

@@ -176,7 +176,7 @@ def _decoded(path: Path, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(read_bytes(path), type=kind)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path.parent} is no sweep: it has no {path.name}") from error
+        raise NotFoundError(f"{path.parent} is not a sweep: it has no {path.name}") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

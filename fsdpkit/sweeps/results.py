@@ -155,7 +155,7 @@ def judged(found: Sequence[Result]) -> list[Judged]:
     return [
         Judged(trial=one.trial, value=one.value)
         if one.counts
-        else Judged(trial=one.trial, lost=one.problem or "nobody knows how it ended")
+        else Judged(trial=one.trial, lost=one.problem or "how it ended is unknown")
         for one in found
     ]
 

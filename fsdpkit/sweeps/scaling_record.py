@@ -97,7 +97,7 @@ def load(paths: StudyPaths) -> Study:
     try:
         return msgspec.json.decode(read_bytes(paths.record), type=Study)
     except FileNotFoundError as error:
-        raise NotFoundError(f"{paths.dir} is no study: it has no study.json") from error
+        raise NotFoundError(f"{paths.dir} is not a study: it has no study.json") from error
     except OSError as error:
         raise StorageError(f"{paths.record} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -227,7 +227,7 @@ def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Pl
     except FsdpkitError as error:
         raise SchedulerError(
             f"job {run.job_id} is submitted, but not the small job that decides about {larger[0]} "
-            f"nodes ({error}): when it is over, type fsdpkit scale advance {study.name}"
+            f"nodes ({error}): when it has ended, run fsdpkit scale advance {study.name}"
         ) from error
     point = msgspec.structs.replace(study.points[-1], next_job=job_id)
     study = msgspec.structs.replace(study, points=[*study.points[:-1], point])

@@ -139,8 +139,8 @@ def _parameter(key: str, value: Any) -> Parameter:
         return _choice(key, value, where)
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{where}: {value!r:.60} is one value, and a sweep tries several: list them, or set it "
-            "in the job or with --set"
+            f"{where}: {value!r:.60} is a single value, and a sweep tries several: list them, or "
+            f"set it in the job or with --set"
         )
     kind, given = next(iter(value.items()))
     if len(value) != 1 or kind not in KINDS:

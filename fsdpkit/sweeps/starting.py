@@ -140,7 +140,7 @@ def _checked(
         node = place(shared.spec.resources, site).node_type
     except UsageError as error:
         raise UsageError(
-            f"sweep {file.name}: no trial can run, for all ask for the same: {error}"
+            f"sweep {file.name}: no trial can run, because all ask for the same: {error}"
         ) from error
     trials = Trials(job, request.sets, site, node)
     refused = {k: why for k, one in enumerate(drawn) if (why := trials.refusal(k, one))}
@@ -183,8 +183,8 @@ def _most(file: SweepFile, job: LoadedJob) -> int | None:
     steps = 0 if job.spec.training is msgspec.UNSET else job.spec.training.steps
     if not steps:
         raise ConfigError(
-            f"sweep {file.name}: halving: the job says no {STEPS}, of which each rung would get "
-            "its part: set halving.most"
+            f"sweep {file.name}: halving: the job does not set {STEPS}, which the rungs divide: "
+            f"set halving.most"
         )
     return steps
 
@@ -206,7 +206,7 @@ def _refusal(
     remedy = (
         "correct the parameters"
         if len(refused) == trials
-        else "correct the parameters, or go on without these: --leave-out"
+        else "correct the parameters, or skip these trials: --leave-out"
     )
     return ConfigError(
         f"sweep {file.name}: {len(refused)} of {trials} trials would be refused, so none is "

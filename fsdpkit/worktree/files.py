@@ -176,7 +176,7 @@ def _too_large(top: Path, sizes: dict[str, int], limit: Limit, *, at_least: bool
     return UsageError(
         f"the work tree {top} has {least}{_size(sum(sizes.values()))} in {least}{len(sizes):,} "
         f"files; {_size(limit.bytes)} and {limit.files:,} files are allowed. The largest parts: "
-        f"{named}. Name in .gitignore what the job does not need, and give data by its whole "
+        f"{named}. Name in .gitignore what the job does not need, and give data by its absolute "
         f"path; or {limit.to_do}"
     )
 

@@ -195,7 +195,7 @@ def test_where_no_checkpoint_is_the_answer_says_what_to_do(
     (tmp_path / "empty").mkdir()
     for named, told in (
         ("young", "young has no checkpoint. training.checkpoint.every_steps says when"),
-        ("empty", "empty is no run, and no directory with checkpoints"),
+        ("empty", "empty is neither a run nor a directory"),
         ("nosuch", "there is no run 'nosuch'"),
     ):
         done = checkpoint(verb, named, *rest)
@@ -248,7 +248,7 @@ def test_verify_reads_every_byte_and_agrees_with_sha256sum(
         f"step-2: whole, {size_of(run)}",
         f"step-4: {SHARD} is not what was written (SHA-256 differs)",
         "step-4: config.json is missing",
-        "step-6: SHA256SUMS is torn or was changed: it does not list the files here",
+        "step-6: SHA256SUMS is incomplete or was changed: it does not list the files here",
     ]
     assert "2 of 3 checkpoints are not whole" in done.stderr
     unknown = checkpoint("verify", run.dir, "--step", 5)

@@ -44,7 +44,7 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(done.stdout.split())
-    assert text.startswith("No room was left to write: rank 2 on node2")
+    assert text.startswith("Rank 2 on node2 had no space left to write")
     assert "what to do Make room" in text
     assert "where attempt 1, rank 2, node2" in text
     assert re.search(r"seen in attempt-1/failures/\d+-node-1-rank-2:1 OSError", text)
@@ -94,7 +94,7 @@ def test_what_does_not_exist_ends_with_66(
 
 def test_a_run_that_is_done_says_so(tmp_path: Path, fsdpkit: Callable[..., Completed]) -> None:
     run = made_run(tmp_path / "t5-2")
-    assert fsdpkit("diagnose", str(run.dir)).stdout == "The run is done.\n"
+    assert fsdpkit("diagnose", str(run.dir)).stdout == "The run is complete.\n"
 
 
 def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(

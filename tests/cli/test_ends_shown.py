@@ -48,11 +48,11 @@ def test_start_elapsed_time_and_end_are_told(tmp_path: Path, fsdpkit: Fsdpkit) -
 def test_what_never_began_has_no_start(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
     ended(tmp_path, {"7": state("CANCELLED", node_list=None, reason="DependencyNeverSatisfied")})
     told = fsdpkit("status", ID).stdout
-    assert "CANCELLED, the job before it did not end as this one asks for" in told
+    assert "CANCELLED, the job that it depends on did not end as required" in told
     assert "started" not in told
     _, row, note = fsdpkit("status").stdout.splitlines()
     assert row.endswith("CANCELLED")
-    assert note == "    the job before it did not end as this one asks for"
+    assert note == "    the job that it depends on did not end as required"
 
 
 def test_stopped_is_a_word_of_its_own_and_tells_how_to_go_on(
@@ -112,6 +112,7 @@ def test_the_log_of_the_task_that_failed_is_named(tmp_path: Path, fsdpkit: Fsdpk
     assert "  state      1 COMPLETED, 1 STOPPED, 1 FAILED, exit status 3\n" in told
     assert f"start-up log: {run.dir}/slurm-7_3.log\n" in told
     assert "first failure: rank 0 on n1: ValueError: task 3 (status 3)\n" in told
+    assert f"why, and what to do: fsdpkit diagnose {ID} --page\n" in told
 
 
 def test_after_a_resume_the_newest_job_s_log_is_named(tmp_path: Path, fsdpkit: Fsdpkit) -> None:
@@ -164,6 +165,6 @@ def test_who_waits_for_a_job_that_will_not_start_is_told_once(
     run = ended(tmp_path, None)  # type: ignore[arg-type]
     assert outcome(run) == 1
     told = capsys.readouterr().err
-    assert told.count("it was put back into the queue and is held; this does not clear") == 1
-    assert told.count("Let it go: scontrol release 7") == 1
+    assert told.count("it was requeued and is held; this will not resolve") == 1
+    assert told.count("scontrol release 7") == 1
     assert f"{ID}: CANCELLED by root" in told

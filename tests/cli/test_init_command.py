@@ -116,7 +116,7 @@ def test_without_a_terminal_what_is_missing_is_named(
     at = words.index(missing)
     done = fsdpkit("init", *words[:at], *words[at + 2 :], cwd=here)
     assert done.returncode == 2
-    assert f"say {missing} as well" in done.stderr
+    assert f"also give {missing}" in done.stderr
     assert not (here / "train.toml").exists()
     assert not defaults.exists()
 

@@ -114,7 +114,7 @@ def test_lines_of_several_ranks_have_the_rank_in_front(run: Run, fsdpkit: Fsdpki
         (["--attempt", "1"], 66, "has no attempt 1; it has 0"),
         (["--attempt", "last"], 2, "give a number, `all` or `newest`"),
         (["--tail", "-1"], 2, "give a number of lines, or `all`"),
-        (["--task", "1"], 2, "is no array"),
+        (["--task", "1"], 2, "not an array"),
         (["--follow", "--by-time"], 2, "leave out --by-time"),
         (["--errors", "--rank", "1"], 2, "leave out --rank"),
         (["--rank", "1", "--stream", "err"], 66, "rank 1 of run wrote no such log"),

@@ -79,9 +79,9 @@ def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> Non
     assert max(map(len, lines)) <= 80
     assert re.fullmatch(r"RUN +JOB +STATE +STEP +LOSS +TOKENS/S +LEFT", lines[0])
     assert lines[1] == "t5-20260101-000901-aaaa  901  PENDING"
-    assert lines[2].startswith("    the nodes are reserved for a maintenance")
+    assert lines[2].startswith("    the nodes are reserved for maintenance")
     assert re.search(r"\nt5-\S+ +900  RUNNING +419/1000  2\.1678  2,770 +\d+ min\n", told)
-    assert lines[-1] == "5 older runs that have ended are not shown: fsdpkit status --all"
+    assert lines[-1] == "5 older ended runs are not shown: fsdpkit status --all"
     assert "\x1b" not in told
 
 
@@ -119,8 +119,8 @@ def test_one_run_is_told_in_full(fsdpkit: Fsdpkit, runs: list[Path]) -> None:
         assert line in told
     assert re.search(r"  left       about \d+ min\n  saved      step 380, \d+ s old\n", told)
     waits = fsdpkit("status", runs[0].name).stdout
-    assert f"begins before the job could end ({REASON})\n" in waits
-    assert "  to do      Wait for its end, or ask for less time" in waits
+    assert f"begins before the job would end ({REASON})\n" in waits
+    assert "  to do      Wait until it is over, or ask for less time" in waits
 
 
 def test_watch_draws_over_itself_until_ctrl_c_which_is_no_error(runs: list[Path]) -> None:

@@ -280,7 +280,7 @@ def test_to_look_at_a_script_needs_no_trust(shared: Shared) -> None:
     done = shared.submit("--set", shared.template("true; "), "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "true; mkdir -p" in done.stdout
-    assert "not trusted so far: template torchrun" in done.stderr
+    assert "not yet trusted: template torchrun" in done.stderr
     assert not memory().exists()
 
 

@@ -123,9 +123,17 @@ def test_a_plot_rises_from_its_lowest_to_its_highest_value_and_leaves_gaps() -> 
 
 
 def test_the_summary_is_short() -> None:
-    assert summary(View(run="r", state="COMPLETED"), "The run is done.") == [
+    assert summary(View(run="r", state="COMPLETED"), "The run is complete.") == [
         "r: COMPLETED",
-        "The run is done.",
+        "The run is complete.",
+    ]
+
+
+def test_the_summary_of_a_failure_says_where_to_read_on() -> None:
+    failed = View(run="r", state="FAILED, exit status 74", exit_status=74)
+    assert summary(failed, "The disk was full.")[1:] == [
+        "The disk was full.",
+        "what to do: fsdpkit diagnose r --page",
     ]
 
 

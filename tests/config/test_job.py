@@ -172,3 +172,55 @@ def test_a_packaged_jobs_script_is_the_packaged_one(
     packaged = (assets.packaged_dir() / "jobs" / "t5.toml").read_text()
     mine.write_text(packaged)
     assert load_job(str(mine)).entry == own
+
+
+OPENS = "[audit]\nshare = true\n[files]\ngroup = true\n"
+CENTRES_JOB = (
+    'schema = "fsdpkit.job/1"\nname = "theirs"\nentry = "train.py"\n'
+    '[resources]\nnodes = 2\ngpus = 4\ntime = "01:00:00"\n'
+)
+
+
+@pytest.mark.parametrize("where", ["by name", "by path", "defaults"])
+def test_who_sees_a_run_is_not_a_centres_to_say(
+    where: str, centre_file: Write, job_file: Callable[[str], str]
+) -> None:
+    job = "theirs"
+    centre_file("jobs/train.py", "")
+    if where == "defaults":
+        centre_file("defaults.toml", OPENS)
+        job = job_file("")
+    else:
+        path = centre_file("jobs/theirs.toml", CENTRES_JOB + OPENS + "room_gb = 5\n")
+        job = job if where == "by name" else str(path)
+    loaded = load_job(job)
+    assert not loaded.is_shared
+    assert not loaded.opens_to_group
+    assert loaded.on_disk.room_gb == (None if where == "defaults" else 5)
+    assert [text.partition(" ")[0] for text in loaded.layered.left_out] == [
+        "audit.share",
+        "files.group",
+    ]
+    asked = load_job(job, sets=["audit.share=true", "files.group=true"])
+    assert asked.is_shared
+    assert asked.opens_to_group
+
+
+def test_nor_does_a_centre_take_back_what_the_owner_said(
+    centre_file: Write, user_file: Write
+) -> None:
+    centre_file("jobs/train.py", "")
+    centre_file("jobs/theirs.toml", CENTRES_JOB + OPENS)
+    user_file("defaults.toml", "[audit]\nshare = false\n[files]\ngroup = true\n")
+    loaded = load_job("theirs")
+    assert not loaded.is_shared
+    assert loaded.opens_to_group
+    assert loaded.origin("files.group") == "user defaults.toml"
+
+
+def test_a_persons_own_files_say_who_sees_their_runs(
+    user_file: Write, job_file: Callable[[str], str]
+) -> None:
+    assert load_job(job_file(OPENS)).is_shared
+    user_file("defaults.toml", OPENS)
+    assert load_job(job_file("")).opens_to_group

@@ -21,7 +21,7 @@ END = f"<!-- end of what {COMMAND} made -->"
 
 _PLACE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 _HOW = {
-    "produced": "It happened so on a Slurm cluster of three nodes.",
+    "produced": "From a Slurm cluster of three nodes.",
     "log": "A rank printed the words of a public log:\n<{source}>",
 }
 

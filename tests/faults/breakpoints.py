@@ -1,18 +1,20 @@
 """Where a trainer waits until a test has broken what it wants to break, and errors it raises.
 
 A file `hold-<phase>` in $FAULTS_DIR asks for it. Every rank that gets there writes
-`at-<phase>-rank-<r>` and goes on when the request is gone; so a fault happens at a known place,
-however slow the machine is. The file's content is the step to wait at, where the phase has one:
+`at-<phase>-rank-<r>` and goes on when the request is gone, or names another step; so a fault
+happens at a known place, however slow the machine is. The file's content is the step to wait at,
+where the phase has one:
 
     start-up        the ranks have joined, nothing is loaded yet
     training        so many steps are done
     checkpointing   the checkpoint of this step is written, but has no name yet (rank 0)
     shutdown        the last step is done
 
-A rank that waits writes `warned-rank-<r>` once its agent has told it to save and stop.
+A rank that waits writes `warned-rank-<r>` once its agent has told it to save and stop. Both files
+say who it is, as `rank-<r>` does of the newest: its node and process.
 
 `raise.json` names an exception that a rank raises at each of some steps, `once` or always. The task
-of an array looks in the directory of its number. `rank-<r>` there names the node and the process.
+of an array looks in the directory of its number.
 """
 
 from __future__ import annotations
@@ -30,22 +32,30 @@ RANK = int(os.environ["RANK"])
 LOOK_S = 0.02
 
 _mine = DIRECTORY / f".rank-{RANK}"
-_mine.write_text(f"{os.environ['SLURMD_NODENAME']} {os.getpid()}")
+_SELF = f"{os.environ['SLURMD_NODENAME']} {os.getpid()}"
+_mine.write_text(_SELF)
 _mine.rename(DIRECTORY / f"rank-{RANK}")
 
 
 def hold(phase: str, step: int | None = None) -> None:
     """Wait here if asked to."""
-    request = DIRECTORY / f"hold-{phase}"
-    if not request.exists() or (step is not None and int(request.read_text()) != step):
+    if not _asked(phase, step):
         return
-    (DIRECTORY / f"at-{phase}-rank-{RANK}").touch()
+    (DIRECTORY / f"at-{phase}-rank-{RANK}").write_text(_SELF)
     node, warned = HeartbeatDir.of_this_node(), False
-    while request.exists():
+    while _asked(phase, step):
         time.sleep(LOOK_S)
         if not warned and node and node.stop.exists():
-            (DIRECTORY / f"warned-rank-{RANK}").touch()
+            (DIRECTORY / f"warned-rank-{RANK}").write_text(_SELF)
             warned = True
+
+
+def _asked(phase: str, step: int | None) -> bool:
+    try:
+        wanted = (DIRECTORY / f"hold-{phase}").read_text()
+    except FileNotFoundError:
+        return False
+    return step is None or wanted == str(step)
 
 
 def break_down(step: int, kinds: Mapping[str, type[Exception]]) -> None:

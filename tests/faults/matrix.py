@@ -77,22 +77,20 @@ class Case:
         """The one that does in the core."""
         return T5 if self.phase in self.fault.with_torch else LIGHT
 
+    def raising(self, step: int) -> dict[str, object]:
+        """What tells a rank to raise the exception, once."""
+        words = {"error": "RuntimeError", "message": self.fault.told}
+        return {"rank": 1, "steps": [step], **words, "once": True}
+
     def strike(self, bed: Bed, trainer: Path) -> Trial:
         """A run that is held in the phase, broken, and let go."""
         fault = self.fault
-        breaks = {
-            "rank": 1,
-            "steps": [HELD_AT[self.phase]],
-            "error": "RuntimeError",
-            "message": fault.told,
-            "once": True,
-        }
         trial = bed.submit(
             trainer=trainer,
             hold=self.phase,
             sets=fault.sets,
             spare=fault.spare,
-            breaks=breaks if fault.raises else None,
+            breaks=self.raising(HELD_AT[self.phase]) if fault.raises else None,
         )
         trial.strike(fault.inject)
         return trial

@@ -9,13 +9,15 @@ code, most of them with the light trainer.
 from __future__ import annotations
 
 import os
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from tests.faults.conftest import LANE, LOST_LANE
-from tests.faults.matrix import ALL, CORE, Case
+from tests.faults.courses import COURSES, Course, Standing
+from tests.faults.matrix import ALL, Case
 from tests.faults.trial import STEPS, T5, Bed, Trial
 from tests.slurm.conftest import T5_LANE
 
@@ -25,76 +27,102 @@ T5_ENTRY = "fsdp_t5.py"
 EVERYTHING = os.environ.get("FSDPKIT_ALL_FAULTS") == "1"
 
 
-def described(number: int, case: Case) -> ParameterSet:
-    """The case as a parameter, in the lane (tests/conftest.py) in which the fewest wait."""
+def described(number: int, course: Course) -> ParameterSet:
+    """The course as a parameter, in the lane (tests/conftest.py) in which the fewest wait."""
     if EVERYTHING:
         marks = (pytest.mark.torch, pytest.mark.xdist_group(f"faults-{number % 3}"))
-    elif case.trainer == T5:
+    elif course.trainer == T5:
         marks = (pytest.mark.torch, T5_LANE)
     else:
-        marks = (LOST_LANE if case.loses_node else LANE,)
-    return pytest.param(case, marks=marks, id=str(case))
+        lost = any(blow.case.loses_node for blow in course.blows)
+        marks = ((LOST_LANE if lost else LANE),)
+    return pytest.param(course, marks=marks, id=course.name)
 
 
-CASES = [described(number, case) for number, case in enumerate(ALL if EVERYTHING else CORE)]
+EACH_ALONE = tuple(Course.alone(case, T5) for case in ALL)
+PARAMETERS = [described(*each) for each in enumerate(EACH_ALONE if EVERYTHING else COURSES)]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(case: Case, bed: Bed) -> None:
-    trainer = T5 if EVERYTHING else case.trainer
-    undisturbed = bed.undisturbed(trainer)
-    trial = case.strike(bed, trainer)
-    job = trial.wait_end()
-    trial.wait_gone()
+@pytest.mark.parametrize("course", PARAMETERS)
+def test_the_run_reaches_its_last_step_with_the_losses_of_a_quiet_one(
+    course: Course, bed: Bed
+) -> None:
+    undisturbed = bed.undisturbed(course.trainer)
+    trial = course.submit(bed)
+    for blow, following in zip_longest(course.blows, course.blows[1:]):
+        trial.wait_held()
+        before = Standing.of(trial)
+        trial.injure(blow.case.fault.inject)
+        if following:
+            anew = blow.case.how != "undisturbed"
+            trial.go_on_to(following.case.phase, following.at, anew=anew)
+            trial.wait_held()
+        else:
+            trial.release()
+            job = trial.wait_end()
+            trial.wait_gone()
+        try:
+            check_records(blow.case, trial, course.trainer, before)
+            check_progress(blow.case, trial, before)
+        except AssertionError as error:
+            raise trial.error(f"{blow.case}: {error}") from error
     try:
         assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
         assert trial.losses() == undisturbed
-        check_records(case, trial, trainer)
-        check_checkpoints(trial)
-        if case.fault.saves:
-            assert trial.steps() == sorted(undisturbed), "a step was repeated"
+        done = trial.ending(trial.task.attempts()[-1])
+        assert done is not None
+        assert (done["action"], done["cause"], done["status"]) == ("end", "done", 0)
+        assert max(trial.saved()) == STEPS
+        assert trial.damage() == []
     except AssertionError as error:
-        raise trial.error(f"{case}: {error}") from error
+        raise trial.error(f"{course.name}: {error}") from error
 
 
-def check_records(case: Case, trial: Trial, trainer: Path) -> None:
+def check_records(case: Case, trial: Trial, trainer: Path, before: Standing) -> None:
     """What the run's records call it, whom they name, and what was then done about it."""
-    fault, how = case.fault, case.how
+    fault, how, struck = case.fault, case.how, before.attempt
     # Until Slurm has noticed itself that a node is gone, it may refuse the step on the others
     # ("Invalid generic resource"); such an attempt is queued again and counts for none.
-    numbers = [n for n in trial.task.attempts() if trial.task.attempt(n).node_events(0).exists()]
-    assert numbers[0] == 0
-    first = trial.ending(0)
-    if not fault.recorded and first is not None and first["cause"] == "done":
+    later = [n for n in trial.task.attempts() if n > struck]
+    later = [n for n in later if trial.task.attempt(n).node_events(0).exists()]
+    ending = trial.ending(struck)
+    if not fault.recorded and ending is not None and ending["cause"] == "done":
         return  # its last seconds were enough; what Slurm then starts again has nothing to do
-    assert len(numbers) == (2 if how == "requeue" else 1)
-    done = trial.ending(numbers[-1])
-    assert done is not None
-    assert (done["action"], done["cause"], done["status"]) == ("end", "done", 0)
-    launches = trial.launches(numbers[-1])
-    assert len(launches) == (2 if how in ("restart", "spare") else 1)
+    assert len(later) == (how == "requeue")
+    again = trial.launches(struck)[before.launches :]
+    troubles = trial.troubles(struck)[before.troubles :]
     if how in ("restart", "spare"):
-        (trouble,) = trial.troubles()
+        assert len(again) == 1
+        (trouble,) = troubles
         assert trouble["cause"] in fault.causes
         assert fault.told in trouble["message"]
         if trouble["cause"] == "hang":
-            stacks = trial.task.attempt(0).rank_file(0, "stacks", 0).read_text()
+            stacks = trial.task.attempt(struck).rank_file(0, "stacks", 0).read_text()
             entry = T5_ENTRY if trainer == T5 else trainer.name
             assert entry in stacks, "where the rank that waits for the other one was"
+    else:
+        assert again == []
+    if how == "undisturbed":
+        assert troubles == []
+    if how == "requeue":
+        again = trial.launches(later[0])
+        assert len(again) == 1
     if how == "requeue" and fault.recorded:
-        ending = trial.ending(0)
         assert ending is not None
         assert ending["cause"] in fault.causes
         assert ending["avoid"] == ([fault.lost] if fault.lost else [])
     if fault.lost:
-        assert fault.lost not in launches[-1]
+        assert fault.lost not in again[-1]
         avoided = trial.dir.parent / "avoided-nodes" / f"{fault.lost}.json"
         assert avoided.exists()
 
 
-def check_checkpoints(trial: Trial) -> None:
-    """None that was whole is lost to the run, and all that have a name are whole."""
-    assert max(trial.saved()) == STEPS
-    if trial.good and (resumed := trial.resumed_after()):
+def check_progress(case: Case, trial: Trial, before: Standing) -> None:
+    """No checkpoint that was whole is lost to the run, and no step where there was time to save."""
+    resumed = trial.resumed_after()[before.resumes :]
+    if trial.good and resumed:
         assert min(resumed) >= max(trial.good)
-    assert trial.damage() == []
+    if case.fault.saves:
+        since = trial.steps()[len(before.steps) :]
+        assert not {*since} & {*before.steps}, "a step was repeated"
+        assert since == sorted({*since}), "a step was repeated"

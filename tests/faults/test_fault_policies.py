@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults import injectors as by
 from tests.faults.conftest import LANE
-from tests.faults.outcomes import Losses, ended, resumed
+from tests.faults.outcomes import Losses, chained, ended, resumed
 from tests.faults.trial import Bed, Trial
 
 pytestmark = [pytest.mark.slurm, LANE]
@@ -34,7 +34,7 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
 ) -> None:
     """And no job that is chained behind it starts, which would only meet the same."""
     trial = bed.submit(breaks=breaks("RuntimeError", "a sample that cannot be read"))
-    behind = trial.chain()
+    behind = chained(trial)
     why = ended(trial, 1, "crash")
     assert bed.cluster.wait_job(behind)["JobState"] == "CANCELLED"
     assert re.search(rf"cancelled.*\b{behind}\b", trial.batch_log())
@@ -56,10 +56,25 @@ def test_no_more_restarts_than_the_policy_allows(bed: Bed, undisturbed: Losses) 
     resumed(trial, undisturbed)
 
 
-def test_a_job_that_is_cancelled_with_a_last_checkpoint_does_not_come_back(
+def test_a_run_saves_and_goes_on_or_does_not_come_back_as_it_is_asked(
     bed: Bed, undisturbed: Losses
 ) -> None:
-    trial = bed.submit(hold="training")
+    """`checkpoint save`, then `cancel --save`. Once the job has ended, whoever asks is told so."""
+    trial = bed.submit(hold="training", at=12, sets=["training.checkpoint.keep_last=9"])
+    trial.wait_held()
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(bed.fsdpkit, "checkpoint", "save", str(trial.dir), "--wait")
+        trial.until(trial.task.save_requested.exists, "the request")
+        trial.go_on_to("training", 16)
+        done = asking.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"asked {trial.dir.name} (job {trial.job_id}) to save a checkpoint and to go on\n"
+        f"step-13 is saved: {trial.task.checkpoints}/step-13\n"
+    )
+    trial.wait_held()
+    assert trial.saved() == [5, 10, 13, 15]
+    assert not trial.task.save_requested.exists()
 
     def cancel(_: Trial) -> None:
         done = bed.fsdpkit("cancel", str(trial.dir), "--save")
@@ -68,34 +83,13 @@ def test_a_job_that_is_cancelled_with_a_last_checkpoint_does_not_come_back(
 
     trial.strike(cancel)
     ended(trial, 75, "cancelled")
-    assert max(trial.saved()) > 12
-    resumed(trial, undisturbed)
-    assert trial.steps() == sorted(undisturbed), "a step was repeated"
-
-
-def test_a_run_saves_when_it_is_asked_to_and_goes_on(bed: Bed, undisturbed: Losses) -> None:
-    """And once it has ended, whoever asks is told so."""
-    trial = bed.submit(hold="training", sets=["training.checkpoint.keep_last=9"])
-    trial.wait_held()
-    with ThreadPoolExecutor() as pool:
-        asking = pool.submit(bed.fsdpkit, "checkpoint", "save", str(trial.dir), "--wait")
-        trial.until(trial.task.save_requested.exists, "the request")
-        trial.release()
-        done = asking.result()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
-        f"asked {trial.dir.name} (job {trial.job_id}) to save a checkpoint and to go on\n"
-        f"step-13 is saved: {trial.task.checkpoints}/step-13\n"
-    )
-    assert trial.wait_end()["JobState"] == "COMPLETED"
-    assert trial.saved() == [5, 10, 13, 15, 20]
-    assert trial.damage() == []
-    assert trial.losses() == undisturbed
-    assert not trial.task.save_requested.exists()
+    assert trial.saved() == [5, 10, 13, 15, 17]
     late = bed.fsdpkit("checkpoint", "save", str(trial.dir))
     assert late.returncode == 2
     assert "has ended" in late.stderr
-    assert "The newest checkpoint is step-20" in late.stderr
+    assert "The newest checkpoint is step-17" in late.stderr
+    resumed(trial, undisturbed)
+    assert trial.steps() == sorted(undisturbed), "a step was repeated"
 
 
 def test_out_of_memory_is_not_tried_again(bed: Bed) -> None:

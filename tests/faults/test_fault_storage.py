@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import injectors as by
-from tests.faults.outcomes import Losses, ended, resumed
+from tests.faults.outcomes import Losses, ended, resumed, resumed_until
 from tests.faults.trial import LIGHT, T5, Bed, Trial
 from tests.slurm.conftest import T5_LANE
 
@@ -88,9 +88,9 @@ def fill(place: Path) -> Path:
     return filler
 
 
-def ends_for_want_of_room(place: Path, bed: Bed, trainer: Path, *, told: bool = True) -> Trial:
-    """The run ends with the status for storage, keeps its good checkpoints, and can go on."""
-    undisturbed = bed.undisturbed(trainer)
+def ends_for_want_of_room(place: Path, bed: Bed, trainer: Path) -> Trial:
+    """The job ends with the status for storage, and its good checkpoints are left. Then there is
+    room again."""
     sets = ["parameters.min_free_gb=0"]
     trial = bed.submit(trainer=trainer, hold="training", runs=place, sets=sets)
     trial.strike(lambda _: fill(place))
@@ -100,45 +100,48 @@ def ends_for_want_of_room(place: Path, bed: Bed, trainer: Path, *, told: bool = 
     assert trial.damage() == []
     (place / "filler").unlink()
     os.sync()
-    resumed(trial, undisturbed, told=told)
     return trial
 
 
-def test_a_full_disk_ends_the_job_and_leaves_the_good_checkpoints(
+def test_neither_a_full_disk_nor_one_that_cannot_be_read_just_now_costs_a_good_checkpoint(
     small_disk: Path, bed: Bed
 ) -> None:
+    """Two jobs of one run end: the first cannot write, the second cannot read and takes nothing for
+    damaged. The third gets to the end."""
+    undisturbed = bed.undisturbed(T5)
     trial = ends_for_want_of_room(small_disk, bed, T5)
     assert "No space left on device" in trial.batch_log()
 
-
-def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
-    small_quota: Path, bed: Bed
-) -> None:
-    """Not a byte can be written then: no log, no verdict, only Slurm hears of it."""
-    ends_for_want_of_room(small_quota, bed, LIGHT, told=False)
-
-
-def test_a_checkpoint_that_cannot_be_read_just_now_is_not_taken_for_damaged(bed: Bed) -> None:
-    undisturbed = bed.undisturbed(T5)
-    trial = bed.submit(trainer=T5, hold="training")
+    words = f"fsdpkit: to go on: fsdpkit resume {trial.dir}"
+    assert words in trial.batch_log()
+    trial = resumed_until(trial, "training", 16)
     away: list[tuple[Path, Path]] = []
 
     def hide_and_kill(_: Trial) -> None:
         """The newest checkpoint's tensors answer with an error of the file system (ELOOP)."""
         for file in (trial.task.checkpoints / f"step-{max(trial.good)}").glob("*.distcp"):
-            hidden = trial.directory / file.name
+            hidden = small_disk / file.name
             file.rename(hidden)
             file.symlink_to(file)
             away.append((file, hidden))
         by.kill_rank(trial)
 
     trial.strike(hide_and_kill)
-    ended(trial, 74, "storage")
+    ended(trial, 74, "storage", attempt=1)
+    assert away
     for file, hidden in away:
         file.unlink()
         hidden.rename(file)
     resumed(trial, undisturbed)
     assert trial.resumed_after()[-1] == max(trial.good)
+
+
+def test_a_used_up_quota_ends_the_job_and_leaves_the_good_checkpoints(
+    small_quota: Path, bed: Bed, undisturbed: Losses
+) -> None:
+    """Not a byte can be written then: no log, no verdict, only Slurm hears of it."""
+    trial = ends_for_want_of_room(small_quota, bed, LIGHT)
+    resumed(trial, undisturbed, told=False)
 
 
 STALL_S = 30

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -84,6 +85,7 @@ class Bed:
         *,
         trainer: Path = LIGHT,
         hold: Phase | None = None,
+        at: int | None = None,
         sets: Sequence[str] = (),
         nodes: int = 2,
         gpus: int = 1,
@@ -91,16 +93,18 @@ class Bed:
         breaks: Mapping[str, Any] | None = None,
         runs: Path | None = None,
     ) -> Trial:
-        """Submit a run that waits in the phase `hold`. breaks: content of `raise.json`."""
+        """Submit a run that waits in the phase `hold`. at: steps that are done then, if not as
+        HELD_AT has it. breaks: content of `raise.json`."""
         directory = self._new_directory()
         if hold is not None:
-            (directory / f"hold-{hold}").write_text(str(HELD_AT[hold]))
+            at = HELD_AT[hold] if at is None else at
+            (directory / f"hold-{hold}").write_text(str(at))
         if breaks is not None:
             (directory / "raise.json").write_text(json.dumps(breaks))
         words = ("--spare", str(spare), "--runs", str(runs or directory / "runs"))
         words += ("--nodes", str(nodes), "--gpus", str(gpus))
         run, job_id = self._submit(trainer, directory, words, sets)
-        return Trial(self, directory, run, job_id, hold)
+        return Trial(self, directory, run, job_id, hold, at=at)
 
     def submit_array(self, tasks: int, *, hold: Phase) -> list[Trial]:
         """Submit an array; each of its tasks is a trial that waits in the phase by itself."""
@@ -180,6 +184,10 @@ class Bed:
         cluster.wait_idle(PATIENCE_S)
 
 
+def _same_text(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.read_text() == other.read_text()
+
+
 @dataclass
 class Trial:
     """One run, or one task of an array.
@@ -194,6 +202,8 @@ class Trial:
     array_task: int | None = None
     then: Phase | None = None
     """Where it is held next."""
+    at: int | None = None
+    """Steps done where it is held, if not as HELD_AT has it."""
     good: list[int] = field(default_factory=list)
     """Steps of the checkpoints that were whole when the fault came."""
     broken_s: float = 0.0
@@ -230,10 +240,12 @@ class Trial:
         phase = self.held
         assert phase is not None
         self._wait_for_held_ranks(f"at-{phase}")
-        first_unsaved = HELD_AT[phase] + (phase != "checkpointing")
+        at = HELD_AT[phase] if self.at is None else self.at
+        first_unsaved = at + (phase != "checkpointing")
         due = [*range(SAVE_EVERY, min(first_unsaved, STEPS), SAVE_EVERY)]
         # Only the last: as soon as a newer one has its name, older ones go.
-        self.until(lambda: {*due[-1:]} <= {*self.saved()}, f"checkpoints {due}")
+        newest = max(due, default=0)
+        self.until(lambda: max(self.saved(), default=0) >= newest, f"checkpoints {due}")
 
     def reached(self, phase: Phase) -> bool:
         """Whether both ranks have come so far."""
@@ -250,16 +262,33 @@ class Trial:
 
     def _wait_for_held_ranks(self, what: str) -> None:
         for rank in (0,) if self.held == "checkpointing" else (0, 1):
-            file = self.directory / f"{what}-rank-{rank}"
-            self.until(file.exists, file.name)
+            newest, said = (self.directory / f"{name}rank-{rank}" for name in ("", f"{what}-"))
+            self.until(partial(_same_text, newest, said), said.name)
 
     def strike(self, inject: Callable[[Trial], None]) -> None:
         """Break it where it is held, then let the ranks that are left go on."""
+        self.injure(inject)
+        self.release()
+
+    def injure(self, inject: Callable[[Trial], None]) -> None:
+        """Break it where it is held, and leave the ranks there."""
         if self.held is not None:
             self.wait_held()
         self.good, self.broken_s = self.saved(), time.time()
         inject(self)
-        self.release()
+
+    def go_on_to(self, phase: Phase, at: int, *, anew: bool = False) -> None:
+        """Let the ranks go as far as another phase, or another step of the same. anew: those that
+        are started next; these may get there, too, before they end."""
+        self.forget(phase)
+        for path in self.directory.glob("rank-*") if anew else ():
+            path.unlink()
+        draft = self.directory / ".hold"
+        draft.write_text(str(at))
+        draft.rename(self.directory / f"hold-{phase}")
+        if phase != self.held:
+            self.release()
+        self.held, self.at = phase, at
 
     def release(self) -> None:
         if self.held is not None:
@@ -306,13 +335,6 @@ class Trial:
 
     def job(self) -> JobInfo:
         return self.bed.cluster.jobs(self.job_id)[0]
-
-    def chain(self) -> str:
-        """Id of one more job of the run, which is to start if this one ends short of its goal."""
-        done = self.bed.fsdpkit("resume", str(self.dir), "--chained", "--json")
-        if done.returncode:
-            raise self.error(done.stderr)
-        return str(json.loads(done.stdout)["job_id"])
 
     def wait_end(self) -> JobInfo:
         """The job as Slurm has it when it is over, and does not come back."""

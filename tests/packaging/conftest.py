@@ -1,17 +1,21 @@
-"""The wheel, built and installed once a session."""
+"""The wheel, built and installed once a session; or the one that a release is tried with."""
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.packaging.installation import Installation, build_wheel, install
+from tests.packaging.release import WHEEL_VARIABLE
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if given := os.environ.get(WHEEL_VARIABLE):
+        return Path(given)
     return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 

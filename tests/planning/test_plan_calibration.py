@@ -131,7 +131,7 @@ def test_nothing_is_forgotten_for_a_name_that_no_run_has(name):
 def test_the_end_of_several_names_forgets_none():
     run("t5-ab12")
     run("t6-ab12", batch=16)
-    with pytest.raises(UsageError, match=r"ab12 is the end of 2 runs: .*t5-ab12"):
+    with pytest.raises(UsageError, match=r"ab12 matches 2 runs: .*t5-ab12"):
         said("--forget", "ab12")
     assert len(used(said())) == 2
 

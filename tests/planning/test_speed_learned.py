@@ -163,7 +163,7 @@ def test_of_one_job_the_middle_counts_and_those_held_up_are_named():
         ({"torch": "2.12.1"}, "1 record of torch 2.12.1: this is 2.13.0+cu130"),
         ({"gpu": "NVIDIA A100-SXM4-80GB"}, "1 record of NVIDIA A100-SXM4-80GB: this is H100-80"),
         ({"site": "other"}, "1 record of other: this is delta"),
-        ({"gpu": ""}, "which GPUs it ran on is not on record"),
+        ({"gpu": ""}, "the GPUs it ran on are not recorded"),
         ({"torch": ""}, "not on record"),
         ({"problem": "too short: 3 steps were logged"}, "too short: 3 steps"),
         ({"tokens_per_step": 10.0}, "of the tokens that its settings say"),

@@ -21,6 +21,12 @@ SMALL = [
     "data.source_length=48", "data.target_length=32", "compile=false",
 ]  # fmt: skip
 
+LIBRARIES = (
+    *("transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
+    *("transformers.models.llama.modeling_llama", "transformers.models.t5.modeling_t5"),
+)
+"""Seconds of each rank's time, if each imports them."""
+
 DEEPER = ["model.num_layers=2", "model.num_decoder_layers=2"]
 
 
@@ -66,7 +72,14 @@ CASES = {
 
 
 def peaks(how: str, cases: list[list[str]], world: int = 4) -> list[int]:
-    ran = run_ranks(world if how == "real" else 1, SCRIPT, how, str(world), json.dumps(cases))
+    ran = run_ranks(
+        world if how == "real" else 1,
+        SCRIPT,
+        how,
+        str(world),
+        json.dumps(cases),
+        libraries=LIBRARIES,
+    )
     assert ran.returncode == 0, ran.stdout
     (line,) = [line for line in ran.stdout.splitlines() if line.startswith("PEAKS")]
     found: list[int] = json.loads(line.removeprefix("PEAKS"))

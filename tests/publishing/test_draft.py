@@ -394,3 +394,68 @@ def test_what_the_kernel_and_the_shell_show_is_read(tmp_path: Path) -> None:
     assert (seen.modules, seen.module_paths, seen.fabric) == ("Lmod 8.7", ("/a", "/b"), "slingshot")
     nothing = see(tmp_path / "none", {})
     assert (nothing.interfaces, nothing.modules, nothing.fabric) == ((), None, None)
+
+
+DENIED = 'echo "slurm_load: Access/permission denied" >&2; exit 1'
+
+
+def test_nodes_that_slurm_does_not_show_this_user_leave_the_partitions_limits(
+    slurm_says: Says, tmp_path: Path
+) -> None:
+    slurm_says(captured("24.11"), node=DENIED)
+    status, text, error = run("draft", "--json")
+    assert status == 0, error
+    answer = checked(text)
+    (tmp_path / "drafted.toml").write_text(answer["text"])
+    profile = load_site(str(tmp_path / "drafted.toml")).profile
+    assert profile.node_types == {}
+    assert (profile.partitions["main"].max_time, profile.slurm.version) == ("1-00:00:00", "24.11")
+    assert profile.partitions["main"].preempt is None, "who shares its nodes is unknown"
+    (why,) = (line for line in answer["unknown"] if line.startswith("nodes, their GPUs"))
+    assert why.endswith("scontrol show node: slurm_load: Access/permission denied")
+    assert "scontrol show config and partition" in profile.sources[0].what
+    # Held against the same cluster by the same user it says nothing wrong, nor by another.
+    status, text, error = run("diff", str(tmp_path / "drafted.toml"), "--json")
+    assert (status, checked(text)["differ"]) == (0, []), error
+    assert any("scontrol show node" in line for line in checked(text)["unread"])
+    slurm_says(captured("24.11"))
+    status, text, error = run("draft", "--output", str(tmp_path / "whole.toml"))
+    slurm_says(captured("24.11"), node=DENIED)
+    status, text, error = run("diff", str(tmp_path / "whole.toml"), "--json")
+    assert (status, checked(text)["differ"]) == (0, []), error
+
+
+@pytest.mark.parametrize(
+    ("ends", "unknown"),
+    [
+        ({"partition": DENIED}, ["partitions and their limits"]),
+        ({"config": DENIED}, ["the cluster's name, Slurm's version"]),
+        ({"config": DENIED, "node": DENIED}, ["the cluster's name, Slurm's version", "nodes, th"]),
+        ({"partition": DENIED, "qos": DENIED}, ["partitions and their limits", "limits of QOS"]),
+    ],
+)
+def test_what_slurm_refuses_stays_unknown_with_the_reason(
+    slurm_says: Says, tmp_path: Path, ends: dict[str, str], unknown: list[str]
+) -> None:
+    slurm_says(captured("24.11"))
+    assert run("draft", "--output", str(tmp_path / "whole.toml"))[0] == 0
+    slurm_says(captured("24.11"), **ends)
+    path = tmp_path / "drafted.toml"
+    status, _, error = run("draft", "--output", str(path))
+    assert status == 0, error
+    listed = load_site(str(path)).profile.unknown
+    for what in unknown:
+        assert [line for line in listed if line.startswith(what) and "denied" in line], listed
+    for profile in ("whole.toml", "drafted.toml"):
+        status, text, error = run("diff", str(tmp_path / profile), "--json")
+        assert (status, checked(text)["differ"]) == (0, []), (text, error)
+
+
+def test_who_may_see_neither_partitions_nor_nodes_gets_no_profile(
+    slurm_says: Says, tmp_path: Path
+) -> None:
+    slurm_says(captured("24.11"), partition=DENIED, node=DENIED)
+    status, _, error = run("draft", "--output", str(tmp_path / "drafted.toml"))
+    assert status == 69
+    assert "Access/permission denied" in error
+    assert not (tmp_path / "drafted.toml").exists()

@@ -150,6 +150,39 @@ def test_a_rollback_gives_everybody_the_version_before_also_whoever_pins_its_ser
     assert says(submit()) == "v1.2.0"
 
 
+def test_a_pin_whose_series_was_rolled_back_says_so_and_what_to_do(centre: Centre) -> None:
+    for version in ("1.0.0", "2.0.0", "2.1.0"):
+        centre.publish_version(version)
+    for _ in range(2):
+        assert centre.try_to_publish("rollback", "small").status == 0
+    centre.publish_version("0.9.0", "--channel", "testing")
+    done = submit("small@2")
+    assert done.status == 66
+    there = "2.1.0 (rolled back), 2.0.0 (rolled back), 1.0.0 (stable), 0.9.0 (testing)"
+    assert f"no template small@2: {centre.dir} has {there}. 2.1.0 was rolled back, so" in done.err
+    assert "leave @2 out, which gives 1.0.0, or name it whole (small@2.1.0)" in done.err
+    # Both do what is said of them.
+    assert says(submit("small")) == "v1.0.0"
+    assert says(submit("small@2.1.0")) == "v2.1.0"
+    assert "rolled back" not in submit("small@3").err.partition(there)[2]
+    # The same series again: the pin stands for it, and nothing is said of a rollback.
+    centre.publish_version("2.2.0")
+    assert says(submit("small@2")) == "v2.2.0"
+    assert "rolled back" not in submit("small@3").err
+
+
+def test_whoever_publishes_a_job_hears_what_of_it_looks_like_their_own(centre: Centre) -> None:
+    """It is theirs to decide, so the job is published as it is."""
+    job = centre.job()
+    assert "warning" not in centre.publish(job).err
+    own = '\n[notify]\nmail = "alex@centre.example"\n[audit]\nshare = true\n'
+    job.write_text(job.read_text().replace("[resources]", '[resources]\naccount = "p1"') + own)
+    done = centre.publish(job)
+    assert "job mine 2 published" in done.out
+    told = "whoever uses job mine gets its resources.account, [notify], [audit]: leave out of"
+    assert told in done.err.replace("\n", " ")
+
+
 def test_a_withdrawn_version_is_refused_with_the_reason_and_what_to_use(centre: Centre) -> None:
     for version in ("1.0.0", "1.1.0"):
         centre.publish_version(version)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+from fsdpkit.cli import template_test
+from fsdpkit.config.site import load_site
+from fsdpkit.publishing.template_named import open_template
+from fsdpkit.scheduling.submission import Request
 from tests.publishing.called import TEMPLATE, Call, answer
 
 TWO_SITES = ("--no-run", "--site", "generic", "--site", "local")
@@ -54,6 +59,59 @@ def test_a_change_of_what_it_makes_fails_until_its_golden_scripts_are_written_an
     assert "+set -xeuo pipefail" in done.stdout
     assert call("template", "test", "small", *only, "--update").exit_code == 0
     assert call("template", "test", "small", *only).exit_code == 0
+
+
+def fake_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **says: str) -> None:
+    """Puts Slurm's commands on PATH that only complain, on standard error."""
+    (folder / "bin").mkdir()
+    for name, words in says.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\ncat >&2 <<'E'\n{words}\nE\nexit 1\n")
+        (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+
+REFUSED = "sbatch: error: Batch job submission failed: Invalid account or account/partition"
+
+
+def test_what_slurm_refuses_is_said_with_what_to_do_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = "x: error: fetch_config: DNS SRV lookup failed\nx: fatal: Could not establish a configur"
+    fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol=f"{lost}ation source")
+    told = template_test._no_answer()
+    assert told is not None
+    assert told.startswith("x: fatal: Could not establish a configuration source. Slurm's commands")
+    request = Request("canary", cluster="generic", sets=("template=torchrun",))
+    site = load_site("generic")
+    (step,) = template_test._test_only(site, request)
+    (failure,) = step.failures
+    assert REFUSED in failure
+    assert "sacctmgr -nP show assoc" in failure
+
+
+def test_a_canary_that_slurm_refuses_is_kept_with_the_refusal_and_shown_as_data(
+    call: Call, small: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = small()
+    assert answer(call("templates", "./small", "--json"))["canaries"] == []
+    fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol="no", squeue="no", sacct="no")
+    found = open_template(str(folder))
+    request = Request("canary", cluster="generic", sets=(f"template={folder}",))
+    runs = str(tmp_path / "runs")
+    step = template_test._canary(found, load_site("generic"), request, None, runs, ())
+    assert REFUSED in "".join(step.failures)
+    (kept,) = answer(call("templates", "./small", "--json"))["canaries"]
+    assert (kept["site"], kept["result"], kept["current"]) == ("generic", "failed", True)
+    assert kept["told"].startswith("not submitted: sbatch refused: ")
+    assert REFUSED in kept["told"]
+    assert REFUSED in call("templates", "./small").stdout
+    small(script=TEMPLATE.replace("set -euo", "set -xeuo"))
+    (kept,) = answer(call("templates", "./small", "--json"))["canaries"]
+    assert kept["current"] is False
+    (folder / "tested.toml").write_text("canaries = 3\n")
+    told = answer(call("templates", "./small", "--json"))
+    assert told["canaries"] == []
+    assert "tested.toml" in told["canaries_unread"]
 
 
 def test_no_run_and_a_canary_exclude_each_other(call: Call, small: Callable[..., Path]) -> None:

@@ -17,12 +17,15 @@ from typing import Any
 import pytest
 
 import fsdpkit
+from fsdpkit.config.site import load_site
 from fsdpkit.remote.protocol import MARK
 from tests.conftest import answer_of
+from tests.publishing.live_answers import Says, captured, slurm_says
 from tests.remote.login_node import SHELLS, LoginNode, login_node, why_not
 from tests.terminals import Terminal
 
 pytestmark = pytest.mark.xdist_group("remote")
+__all__ = ["slurm_says"]
 
 # An fsdpkit whose commands only say what they were called with, wait, or end as --task says.
 ECHO = f"""#!{sys.executable}
@@ -363,6 +366,26 @@ def test_a_shell_in_a_running_job_there_has_this_terminal(node: LoginNode) -> No
     terminal.type("exit 5\n")
     assert terminal.end() == 5
     assert node.fsdpkit("--host", "bash", "cancel", "waits").returncode == 0
+
+
+def test_a_profile_is_drafted_there_and_written_where_its_reader_wants_it(
+    node: LoginNode, there: Callable[[str], str], slurm_says: Says, tmp_path: Path
+) -> None:
+    """What Slurm does not show its user there is unknown; `--output` names a file there."""
+    place = slurm_says(captured("24.11"), node='echo "x: Access/permission denied" >&2; exit 1')
+    program = f'#!/bin/sh\nPATH={place}:/usr/bin:/bin exec {sys.executable} -m fsdpkit "$@"\n'
+    words = ("--host", "bash", "site", "draft")
+    program = there(program)
+    done = node.fsdpkit(*words, FSDPKIT_REMOTE=program)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "here.toml").write_text(done.stdout)
+    profile = load_site(str(tmp_path / "here.toml")).profile
+    assert profile.partitions["main"].max_time == "1-00:00:00"
+    assert [why for why in profile.unknown if why.endswith("x: Access/permission denied")]
+    assert node.fsdpkit(*words, "--output", "ours.toml", FSDPKIT_REMOTE=program).returncode == 0
+    assert load_site(str(node.home / "ours.toml")).profile.partitions == profile.partitions
+    done = node.fsdpkit("--host", "bash", "site", "diff", "./ours.toml", FSDPKIT_REMOTE=program)
+    assert (done.returncode, "not read: scontrol show node" in done.stderr) == (0, True)
 
 
 def test_runs_are_not_looked_for_in_a_tree(node: LoginNode, tmp_path: Path) -> None:

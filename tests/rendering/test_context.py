@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,4 +123,4 @@ def test_each_line_of_a_script_leads_back_to_its_template(
     }
     other = trace_template(template, {"names": ["x", "y"], "text": "$(id)", "number": 40})
     assert other.skeleton == traced.skeleton != traced.script
-    assert replace(traced).line_of(99) is None
+    assert traced.line_of(99) is None

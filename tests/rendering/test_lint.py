@@ -173,7 +173,9 @@ def test_a_template_that_makes_a_bad_script_is_refused(
 ) -> None:
     template = write_template("#!/bin/bash\nsrun x\necho done\n")
     real = script_module.trace_template
-    monkeypatch.setattr(script_module, "trace_template", lambda _, context: real(template, context))
+    monkeypatch.setattr(
+        script_module, "trace_template", lambda _, context, __: real(template, context)
+    )
     with pytest.raises(RenderError, match=r"(?s)must not be submitted:.*line 3: this command"):
         render_script()
 

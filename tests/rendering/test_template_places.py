@@ -47,7 +47,7 @@ def test_the_payloads_do_harm_where_they_are_not_quoted() -> None:
 
 
 def test_a_place_that_is_never_reached_is_refused_as_well() -> None:
-    with pytest.raises(RenderError, match="stands in the shell's own text"):
+    with pytest.raises(RenderError, match="is in the shell's own text"):
         render("#!/bin/bash\n{% if false %}\necho {{ v | sh }}\n{% endif %}\n", "x")
 
 
@@ -58,7 +58,7 @@ def test_the_refusal_names_the_line_and_the_way_out() -> None:
 
 def test_a_list_is_words_and_no_single_one() -> None:
     assert render("X=({{ v | sh }})\n", ["a b", "$x"]) == "X=('a b' '$x')\n"
-    with pytest.raises(RenderError, match="a list of words stands in an assignment"):
+    with pytest.raises(RenderError, match="a list of words is in an assignment"):
         render("X={{ v | sh }}\n", ["a", "b"])
 
 
@@ -83,13 +83,13 @@ def test_what_only_looks_like_a_number_may_not(value: object) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "Comment", "x=y", "", "-x", "é", "a\\"])
 def test_an_options_name_is_plain(name: str) -> None:
-    with pytest.raises(RenderError, match="is no name of an option"):
+    with pytest.raises(RenderError, match="name of an sbatch option"):
         render("#!/bin/bash\n#SBATCH --{{ v | sb }}\n", name)
 
 
 @pytest.mark.parametrize("line", ["true", "#!x\n", "#!/bin/bash -c 'id' x y", "#!/bin/é"])
 def test_the_first_line_is_a_shebang(line: str) -> None:
-    with pytest.raises(RenderError, match=r"no first line of a script|control character"):
+    with pytest.raises(RenderError, match=r"not the first line of a script|control character"):
         render("{{ v | note }}\n", line)
     assert render("{{ v | note }}\n", "#!/usr/bin/env bash") == "#!/usr/bin/env bash\n"
 

@@ -14,9 +14,9 @@ COMPARED = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
-    "lteq": operator.le,
+    "le": operator.le,
     "gt": operator.gt,
-    "gteq": operator.ge,
+    "ge": operator.ge,
 }
 TEXT = Variable("FORM_TEXT", "text", "text")
 WORDS = Variable("FORM_WORDS", "words", "words")
@@ -42,13 +42,13 @@ def rendered(text: str) -> str:
     return trace_of(parse({"a": text.encode()}, "a"), context).script
 
 
-def test_it_is_printed_as_the_variable_in_each_place() -> None:
+def test_it_is_printed_as_the_variable_in_each_place_and_in_a_comment_by_its_name() -> None:
     script = rendered(
         "#!/bin/bash\n# {{ text | note }} {{ nodes }}\nA={{ text | sh }}\nB=({{ words | sh }})\n"
         "echo {{ nodes }}\n"
     )
     assert script == (
-        "#!/bin/bash\n# ${FORM_TEXT} ${FORM_NODES}\n"
+        "#!/bin/bash\n# <text> <nodes>\n"
         'A="$FORM_TEXT"\nB=("${FORM_WORDS[@]}")\necho ${FORM_NODES}\n'
     )
 

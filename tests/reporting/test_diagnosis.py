@@ -21,7 +21,7 @@ from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.pending import PendingEvidence
 from fsdpkit.runs.log_ends import Text
-from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
+from fsdpkit.runs.outcomes import WARNING, Ending, Trouble, Verdict
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import FAILED, RESET, agent, attempt, batch, found, of, rank
 
@@ -240,6 +240,32 @@ def test_it_says_who_cancelled_the_job() -> None:
     assert found(state=state).sentence == "The job was cancelled by ada."
     unnamed = found(state=JobState("CANCELLED", "squeue"))
     assert unnamed.sentence == "The job was cancelled."
+
+
+@pytest.mark.parametrize(
+    ("step", "request_", "stopped", "sentence"),
+    [
+        (1200, "cancel", True, "cancelled with --save; its work up to step 1,200 is saved."),
+        (None, "cancel", True, "cancelled with --save, but it has no checkpoint."),
+        (1200, "cancel", False, "cancelled."),  # ended before the ranks could save
+        (1200, None, True, "cancelled."),
+        (1200, WARNING, True, "cancelled."),  # scancel, of which Slurm warned
+    ],
+)
+def test_of_a_run_that_was_to_save_first_it_says_whether_its_work_is_saved(
+    step: int | None, request_: str | None, stopped: bool, sentence: str
+) -> None:
+    trouble = Trouble(cause="stopped" if stopped else "crash", status=75, message="rank 0 on node1")
+    why = "asked to stop and not to come back"
+    diagnosis = found(
+        state=JobState("FAILED", "sacct", exit_code=75),
+        verdict=Verdict(trouble=trouble, warned=True),
+        ending=Ending(action="end", status=75, cause="cancelled", why=why, step=step),
+        request=request_,
+    )
+    assert diagnosis.sentence == f"The job was {sentence}"
+    assert diagnosis.action is not None
+    assert "To go on: fsdpkit resume" in diagnosis.action
 
 
 def test_every_entry_is_complete() -> None:

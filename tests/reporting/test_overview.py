@@ -355,7 +355,7 @@ def test_why_it_waits_is_told_with_when_it_may_start(make_run: MakeRun, slurm: S
     )
     waiting = one_status(make_run("1")).waiting
     assert waiting
-    assert waiting.words == "waits for another job (afterok:9(unfulfilled))"
+    assert waiting.words == "waits for its dependency (afterok:9(unfulfilled))"
     assert waiting.start_s == 1.8e9
 
 

@@ -29,6 +29,7 @@ from fsdpkit.runs.record import JobRecord
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.conftest import answer_of
+from tests.packaging.installation import ROOT
 from tests.reporting.made_run import (
     JOB,
     T0,
@@ -162,7 +163,11 @@ def test_a_run_that_failed_begins_with_why(tmp_path: Path) -> None:
     ends(task, 0, T0 + 40, "crash", "rank 1 on node1: ValueError: bad row")
     told = text(page(run))
     assert "FAILED, exit status 1" in told
-    assert "ValueError: bad row" in told[told.index("What went wrong") : told.index("Training")]
+    why = told[told.index("What went wrong") : told.index("Training")]
+    assert "ValueError: bad row" in why
+    assert f"fsdpkit diagnose {run.id} --page" in why
+    assert "docs/failures/exception.md" in why
+    assert (ROOT / "docs/failures/exception.md").is_file()
 
 
 def running(monkeypatch: pytest.MonkeyPatch, word: str, reason: str | None = None) -> None:
@@ -229,7 +234,7 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
     ends(task, 0, at_s)
     assert (
         "Rank 3 on node3 computes 1.60 times as long as the median rank in 50% of the comparisons "
-        "(steps 11 to 20); all wait for it."
+        "(steps 11 to 20); all the others wait for it."
     ) in text(page(run))
 
 
@@ -315,7 +320,7 @@ def test_an_array_is_a_table_of_its_tasks_and_one_of_them_in_full(tmp_path: Path
 
 
 def test_a_run_that_is_no_array_has_no_task(run: Run) -> None:
-    with pytest.raises(UsageError, match="no array"):
+    with pytest.raises(UsageError, match="not an array"):
         page(run, 1)
 
 
@@ -466,7 +471,7 @@ def test_a_run_that_logs_no_steps_is_not_called_idle(tmp_path: Path) -> None:
     ends(run.paths.task(), 0, T0 + 1000)
     told = text(page(run))
     assert "0% trained" not in told
-    assert "nobody knows how much trained" in told
+    assert "it is unknown how much trained" in told
 
 
 def test_a_thousand_attempts_are_no_thousand_drawings(

@@ -88,10 +88,10 @@ def test_the_answer_names_what_is_known_and_leaves_no_gap_where_nothing_is() -> 
     known = PendingEvidence(
         reason="DependencyNeverSatisfied", job_id="12", run="r", dependency="afterok:3(failed)"
     )
-    assert why(known).words.startswith("waits for another job (afterok:3(failed)), which")
+    assert why(known).words.startswith("waits for a dependency (afterok:3(failed)) that")
     assert "scontrol update JobId=12 Dependency=" in (why(known).action or "")
     assert "fsdpkit cancel r" in (why(known).action or "")
-    assert why(PendingEvidence(reason="Dependency")).words == "waits for another job"
+    assert why(PendingEvidence(reason="Dependency")).words == "waits for its dependency"
     limit = PendingEvidence(reason="PartitionTimeLimit", partition="gpu", time_limit="2-00:00:00")
     assert why(limit).words == "its time limit (2-00:00:00) is longer than partition gpu allows"
     braces = PendingEvidence(reason="InvalidAccount", account="{job}")
@@ -103,7 +103,7 @@ def test_the_answer_names_what_is_known_and_leaves_no_gap_where_nothing_is() -> 
     [
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "do not answer: n[1-2]"),
         ("ReqNodeNotAvail,_UnavailableNodes:n[1-2]", "do not answer: n[1-2]"),
-        ("(ReqNodeNotAvail, Reserved for maintenance)", "reserved for a maintenance"),
+        ("(ReqNodeNotAvail, Reserved for maintenance)", "reserved for maintenance"),
         ("ReqNodeNotAvail, May be reserved for other job", "reserved for other jobs"),
         ("ReqNodeNotAvail", "in use, reserved, down or drained"),
         ("launch failed requeued held", "because of this: launch failed"),
@@ -150,8 +150,8 @@ def test_what_was_queued_again_and_held_is_told_as_that(
     state: str, reason: str | None, marked: str
 ) -> None:
     answer = why(PendingEvidence(state=state, reason=reason, job_id="7"))
-    assert answer.words == (f"it was put back into the queue and is held{marked}")
-    assert answer.action == "Let it go: scontrol release 7"
+    assert answer.words == (f"it was requeued and is held{marked}")
+    assert answer.action == "Release it: scontrol release 7"
     assert answer.never
 
 

@@ -2,7 +2,9 @@
 case changed in what means nothing is named as before.
 
 Of the first set 139 of 147 were named right before its misses were looked at, of the second 177 of
-219; before the rules judged an end by its shape it was 129 of the 219.
+219; before the rules judged an end by its shape it was 129 of the 219. Of the third, written by
+somebody who had not read the rules, 202 of 222 (4 unknown, 16 wrong, of which 3 were the case's own
+mistake); of the fourth, by the same person after mending the rules, 73 of 77.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
 from tests.reporting.unseen.score import HERE, answer, cases_in
 
-ALL = [*cases_in(HERE), *cases_in(HERE / "second")]
+SETS = (".", "second", "third", "fourth")
+ALL = [case for name in SETS for case in cases_in(HERE / name)]
 MISSED = {
     "network-file-system-times-out": "only the kernel says that it was the file system, and such a "
     "line may be of a pause that was got over",

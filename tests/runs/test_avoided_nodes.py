@@ -34,9 +34,9 @@ def test_a_forgiven_node_is_used_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a,b", "a b", "a\nb", "-a", ".a", "a" * 300])
 def test_what_is_no_node_s_name_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no node's name"):
+    with pytest.raises(UsageError, match="not a node name"):
         avoid(tmp_path, name, why="", run_id="a", until_s=1.0)
-    with pytest.raises(UsageError, match="no node's name"):
+    with pytest.raises(UsageError, match="not a node name"):
         forgive(tmp_path, name)
 
 

@@ -172,10 +172,10 @@ def test_no_argument_of_slurm_s_commands_can_be_an_option(word: str) -> None:
     client = SlurmClient()
     assert client.states([word]) == {}
     for ask in (client.cancel, client.forgot):
-        with pytest.raises(SchedulerError, match="is no id of a job"):
+        with pytest.raises(SchedulerError, match="not a job id"):
             ask(word)
     if word != "12_--me":  # of one word, without a dash in front
-        with pytest.raises(SchedulerError, match="is no name of a cluster"):
+        with pytest.raises(SchedulerError, match="not a cluster name"):
             SlurmClient(word)
 
 

@@ -59,7 +59,7 @@ def test_one_node_with_a_bad_link_is_named_and_its_partners_are_not(count: int) 
     found = judge(report(*(node(f"n{i}") for i in range(count)), links={"n1": 20.0}))
     assert states(found) == {f"n{i}": "slow" if i == 1 else "ok" for i in range(count)}
     assert found[1].reasons == (
-        "all-reduces with its best partner at 20 GB/s, the middle node at 40",
+        "all-reduces with its best partner at 20 GB/s, the median node at 40",
     )
 
 

@@ -77,7 +77,7 @@ def test_runs_are_not_kept_where_everybody_could_replace_them(
     top.chmod(0o777)
     done = submit()
     assert done.returncode == 74
-    assert "everybody may write" in done.stderr
+    assert "everyone can write" in done.stderr
     assert list(top.iterdir()) == []
     top.chmod(0o1777)  # like /tmp
     assert submit().returncode == 0

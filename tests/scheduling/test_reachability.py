@@ -33,7 +33,7 @@ def raises(error: Exception) -> Callable[[RankPort, int], str]:
     ("tried", "answer", "why"),
     [
         (lambda *_: "abc", "reachable", WHERE),
-        (lambda *_: "xyz", "not reachable", f"{WHERE}: somebody else answers"),
+        (lambda *_: "xyz", "not reachable", f"{WHERE}: another program answers"),
         (raises(TimeoutError("timed out")), "not reachable", f"{WHERE}: timed out"),
         (raises(OSError(113, "No route to host")), "not reachable", f"{WHERE}: No route to host"),
         (raises(UnaskedError("no srun")), "could not tell", "no srun"),

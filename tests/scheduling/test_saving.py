@@ -150,7 +150,7 @@ def test_whoever_waits_is_told_that_the_run_ended_and_the_request_is_taken_back(
 REFUSED: dict[str, tuple[JobState | None, type[FsdpkitError], str]] = {
     "ended": (state("COMPLETED", exit_code=0), UsageError, "has ended (job 12: COMPLETED"),
     "pending": (state("PENDING"), UsageError, "has not begun (job 12: PENDING"),
-    "nobody knows": (None, SchedulerError, "nobody can say whether job 12"),
+    "nobody knows": (None, SchedulerError, "unknown whether job 12"),
 }
 
 

@@ -88,7 +88,7 @@ def test_the_account_of_sbatch_s_own_variable_is_used_beneath_all_others(
     assert "#SBATCH --account=pas7\n" in fsdpkit(*words, env=env).stdout
     assert "--account=pas8\n" in fsdpkit(*words, "--account", "pas8", env=env).stdout
     told = fsdpkit("submit", "--cluster", "generic", env=env).stderr
-    assert "not passed on to sbatch, for directives decide: SBATCH_PARTITION" in told
+    assert "not passed on to sbatch, because directives decide: SBATCH_PARTITION" in told
 
 
 def test_two_submissions_in_one_second_are_two_runs(
@@ -144,7 +144,7 @@ def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
     words = ["submit", "--cluster", "generic", "--dry-run", "--runs"]
     done = fsdpkit(*words, str(tmp_path / name / "runs"))
     assert done.returncode == 2
-    assert "puts something else" in done.stderr
+    assert "which Slurm expands in log names" in done.stderr
     assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
 
 

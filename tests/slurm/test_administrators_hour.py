@@ -1,7 +1,8 @@
 """From a cluster without a profile to a template that others use, in an administrator's hour.
 
-Root drafts, tries, publishes and takes back; two ordinary users submit. Each thing of it has its
-own tests in tests/publishing; here they are one story on a real Slurm.
+Nobody in it is root: alex owns the centre's folder, drafts, tries, publishes, takes back and
+submits; sam submits. Each thing of it has its own tests in tests/publishing; here they are one
+story on a real Slurm.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from typing import Any
 
 import pytest
 
+from fsdpkit.errors import FsdpkitError
+from fsdpkit.publishing.catalogue.runtime import fetch
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.publishing.catalogue_pages import CACHE
 from tests.publishing.centres import ALEX as SIGNER
-from tests.publishing.centres import Said, line_of, make_key, typed
+from tests.publishing.centres import Said, line_of, make_key
 from tests.publishing.export import portals
+from tests.publishing.typist import Typist, typist
 from tests.slurm.conftest import USERS_LANE, Person, everything_said
 from tests.slurm.exported_jobs import hand_in
 from tests.slurm_cluster import SlurmCluster
@@ -66,7 +71,8 @@ class Hour:
     sam: Person
     """Shares their runs with the centre."""
     alex: Person
-    """Does not."""
+    """Does not. The administrator, whose all of this is."""
+    admin: Typist
 
     @property
     def centre(self) -> Path:
@@ -78,7 +84,7 @@ class Hour:
 
     def good(self, *words: str | Path) -> Said:
         """A command of the administrator's, which ends with 0."""
-        done = typed(*words)
+        done = self.admin.typed(*words)
         assert done.status == 0, done.out + done.err
         return done
 
@@ -113,26 +119,23 @@ class Hour:
 
 
 @pytest.fixture
-def hour(
-    shared_cluster: SlurmCluster, sam: Person, alex: Person, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Hour]:
+def hour(shared_cluster: SlurmCluster, sam: Person, alex: Person) -> Iterator[Hour]:
     place = Path(tempfile.mkdtemp(prefix="hour-", dir=shared_cluster.root))
     place.chmod(0o755)
     site = {"FSDPKIT_SITE_PATH": str(place / "centre")}
     people = [replace(person, site=site) for person in (sam, alex)]
-    made = Hour(shared_cluster, place, make_key(place / "key"), people[0], people[1])
-    made.centre.mkdir()
-    (made.centre / "audit").mkdir()
-    (made.centre / "audit").chmod(0o1733)
-    (made.centre / "allowed_signers").write_text(line_of(made.key, SIGNER))
-    for name in ("SLURM_CONF", "PATH"):
-        monkeypatch.setenv(name, shared_cluster.env()[name])
-    monkeypatch.setenv("FSDPKIT_SITE_PATH", str(made.centre))
-    monkeypatch.chdir(place)
-    yield made
+    key = make_key(place / "key")
+    (place / "centre" / "audit").mkdir(parents=True)
+    (place / "centre" / "allowed_signers").write_text(line_of(key, SIGNER))
+    assert alex.session is not None
+    for path in (place, *place.rglob("*")):
+        os.chown(path, alex.session.user.id, alex.session.user.id)
+    (place / "centre" / "audit").chmod(0o1733)
+    with typist(alex.session, place, site) as admin:
+        yield Hour(shared_cluster, place, key, *people, admin)
     for person in people:
         shutil.rmtree(person.home / "hour", ignore_errors=True)
-    shared_cluster.run(["scancel", "--user=root,alex,sam"])
+    shared_cluster.run(["scancel", "--user=alex,sam"])
     shared_cluster.wait_idle()
 
 
@@ -181,6 +184,8 @@ def test_from_no_profile_to_a_template_that_others_use_and_back(hour: Hour) -> N
     a_rollback_gives_the_first_again(hour)
     one_byte_changed_is_refused_and_nothing_is_queued(hour)
     the_audit_counts_who_shares_and_nobody_else(hour)
+    what_was_withdrawn_is_refused_with_its_reason(hour)
+    the_catalogue_shows_what_is_published(hour)
     a_project_of_ondemand_runs_it(hour)
 
 
@@ -216,6 +221,9 @@ def a_canary_of_two_nodes_is_kept_and_shown(hour: Hour) -> None:
     date = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
     line = rf"canary ok on testbed, {date} \(Slurm {re.escape(version)}, 2 nodes, 2 ranks\)"
     assert re.search(rf"(?m)^{line}, of this template$", shown), shown
+    (kept,) = checked(hour.good("templates", hour.template, "--json").out)["canaries"]
+    assert (kept["site"], kept["result"], kept["current"]) == ("testbed", "ok", True)
+    assert (kept["slurm"], kept["nodes"], kept["ranks"]) == (version, 2, 2)
 
 
 def others_use_what_was_published(hour: Hour) -> None:
@@ -231,7 +239,7 @@ def others_use_what_was_published(hour: Hour) -> None:
 def a_second_version_reaches_them_and_a_pin_stays(hour: Hour) -> None:
     hour.change_template("2.0.0", "two")
     assert "stable is 2.0.0, was 1.0.0" in hour.publish(hour.template).out
-    compared = typed("template", "diff", "ours@1.0.0", "ours@2.0.0", "--site", "testbed")
+    compared = hour.admin.typed("template", "diff", "ours@1.0.0", "ours@2.0.0", "--site", "testbed")
     assert compared.status == 1
     lines = [line.strip() for line in compared.out.splitlines()]
     assert "-export CENTRE_SAYS=one" in lines
@@ -296,10 +304,37 @@ def the_audit_counts_who_shares_and_nobody_else(hour: Hour) -> None:
     assert lines["template", "ours", "1.0.0"]["causes"] == {"crash": 1}
 
 
+def what_was_withdrawn_is_refused_with_its_reason(hour: Hour) -> None:
+    hour.good(
+        *("publish", "withdraw", "ours@2.0.0", "--reason", "loses half of the ranks"),
+        *("--to", hour.centre, "--key", hour.key),
+    )
+    dry = ("submit", "fourth.toml", "--account", "pas1234", "--cluster", "testbed", "--dry-run")
+    refused = hour.sam.fsdpkit(*dry, "--set", "template=ours@2.0.0")
+    assert refused.returncode == os.EX_DATAERR
+    assert f"was withdrawn by {SIGNER}: loses half of the ranks" in refused.stderr
+
+
+def the_catalogue_shows_what_is_published(hour: Hour) -> None:
+    try:
+        archives = fetch(CACHE)
+    except FsdpkitError:  # no network, and none of it here yet
+        return
+    # Where alex can read it, as an administrator without a network brings it.
+    shutil.copytree(archives, hour.dir / "browser")
+    (hour.dir / "browser").chmod(0o755)
+    hour.good("site", "build", "--output", "pages", "--runtime", "browser")
+    page = (hour.dir / "pages" / "templates" / "ours.html").read_text()
+    assert "loses half of the ranks" in page
+    assert (hour.dir / "pages").stat().st_uid == hour.dir.stat().st_uid != 0
+
+
 def a_project_of_ondemand_runs_it(hour: Hour) -> None:
-    """From a launcher's fields alone, as Project Manager submits it for a user."""
+    """From a launcher's fields alone, as Project Manager submits it for a user; in a partition
+    whose longest time is shorter than the hour that a launcher could ask for."""
     (hour.dir / "who.py").write_text(WHO)
     job = JOB.format(name="portal", status=0, template="ours", share="false")
+    job = job.replace("[resources]", '[resources]\npartition = "short"')
     (hour.dir / "portal.toml").write_text(job)
     words = ("--to", "project-manager", "--cluster", "testbed", "--job", "portal.toml")
     hour.good("template", "export", "ours", *words, "--output", "project")
@@ -315,3 +350,6 @@ def a_project_of_ondemand_runs_it(hour: Hour) -> None:
     assert (ended["JobState"], ended["NumNodes"]) == ("COMPLETED", "2"), everything_said(run)
     logs = sorted(run.glob("attempt-0/rank-*.out"))
     assert [log.read_text().strip() for log in logs] == ["one 0 2", "one 1 2"]
+    assert (ended["Partition"], ended["TimeLimit"]) == ("short", "00:10:00")
+    # As whoever resumes it asks again.
+    assert json.loads((run / "job.json").read_text())["resources"]["time"] == "10:00"

@@ -103,7 +103,7 @@ def test_a_node_with_a_slow_network_is_named_and_avoided(
     assert all(node["unresolved"] == [] for node in nodes)
     address = on_slurm.places.addresses["node1"]
     assert f"ranks' ports are reachable from this login node: node1, {address} port" in done.stdout
-    assert "so whoever can log in there can connect to the ranks of your jobs" in done.stdout
+    assert "so anyone who can log in there can connect to the ranks" in done.stdout
     whole = "could not tell whether ranks' ports are reachable from a node outside the job"
     assert whole in done.stdout, "the job has all nodes"
 

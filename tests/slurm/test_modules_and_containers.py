@@ -135,7 +135,7 @@ def test_without_a_purge_the_submitter_s_modules_stay(
 ) -> None:
     profile = f'[environment]\nuse_modules = ["{modules.path}"]\nmodules = ["hello"]\n'
     submit = submitting(fsdpkit, tmp_path, profile)
-    run = submit(write_script("tells.py", TELLS), env=modules.loaded)
+    run = submit(write_script("tells.py", TELLS), "--nodes", "1", env=modules.loaded)
     assert {(rank["GREETING"], rank["OLD"]) for rank in told_by_ranks(run.dir)} == {
         ("hello-1.0", "old-1.0")
     }, everything_said(run.dir)
@@ -148,7 +148,7 @@ def test_a_module_that_is_not_there_ends_the_job_with_its_name(
 ) -> None:
     profile = f'[environment]\nuse_modules = ["{modules.path}"]\nmodules = ["hello", "nope/9"]\n'
     submit = submitting(fsdpkit, tmp_path, profile)
-    run = submit(write_script("tells.py", TELLS))
+    run = submit(write_script("tells.py", TELLS), "--nodes", "1")
     said = everything_said(run.dir)
     assert "cannot load the module nope/9" in said
     assert told_by_ranks(run.dir) == []

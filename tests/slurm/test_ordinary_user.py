@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fsdpkit.runs.events import read_json_lines
 from tests.attackers.bed import PersonBed
+from tests.conftest import Completed
 from tests.faults.trial import STEPS, T5, Trial
 from tests.slurm.conftest import USERS_LANE, Person, everything_said
 from tests.slurm_cluster import SlurmCluster
@@ -70,7 +72,7 @@ def test_t5_trains_as_for_root_with_warm_ranks_and_over_a_rank_that_is_killed(
 
 
 def test_a_warning_of_slurm_saves_once_and_the_job_is_queued_again(
-    bed: PersonBed,
+    bed: PersonBed, finished: Trial
 ) -> None:
     trial = bed.start()
     trial.wait_held()
@@ -84,7 +86,7 @@ def test_a_warning_of_slurm_saves_once_and_the_job_is_queued_again(
     assert len(trial.attempts()) == 2
     stops = [line for line in trial.orders(0) if line["event"] == "stop-requested"]
     assert len(stops) == 1
-    assert trial.losses() == bed.undisturbed()
+    assert trial.losses() == finished.losses()
 
 
 def test_what_a_run_does_is_told_to_its_owner_and_it_stops_and_goes_on_as_they_say(
@@ -115,28 +117,46 @@ def test_what_a_run_does_is_told_to_its_owner_and_it_stops_and_goes_on_as_they_s
     assert owners(trial.dir) == {61001}
 
 
-def test_another_user_can_neither_end_nor_change_a_run(bed: PersonBed, sam: Person) -> None:
-    trial = bed.start()
-    trial.wait_held()
-    for words in (["cancel"], ["cancel", "--save"]):
-        done = sam.fsdpkit(words[0], str(trial.dir), *words[1:])
-        assert done.returncode != 0, done.stdout
-        assert re.search("[Pp]ermission denied", done.stderr), done.stderr
-        assert "Traceback" not in done.stderr
-    assert not trial.task.stop_requested.exists()
-    trial.release()
-    assert trial.wait_end()["JobState"] == "COMPLETED"
-    resumed = sam.fsdpkit("resume", str(trial.dir))
-    assert resumed.returncode != 0
-    assert "Traceback" not in resumed.stderr
-    assert owners(trial.dir) == {61001}
+@dataclass
+class Left:
+    """A run of alex's that sam tried to end while it trained, and that ended by itself."""
+
+    trial: Trial
+    tried: list[Completed]
+    """`cancel`, with and without a last checkpoint."""
+    stop_requested: bool
+    ended: str
 
 
 @pytest.fixture(scope="module")
-def finished(module_bed: PersonBed) -> Trial:
-    trial = module_bed.start(hold=None)
-    assert trial.wait_end()["JobState"] == "COMPLETED", everything_said(trial.dir)
-    return trial
+def left(module_bed: PersonBed, sam: Person) -> Left:
+    trial = module_bed.start()
+    trial.wait_held()
+    tried = [sam.fsdpkit("cancel", str(trial.dir), *words) for words in ([], ["--save"])]
+    stop_requested = trial.task.stop_requested.exists()
+    trial.release()
+    return Left(trial, tried, stop_requested, trial.wait_end()["JobState"])
+
+
+@pytest.fixture
+def finished(left: Left) -> Trial:
+    assert left.ended == "COMPLETED", everything_said(left.trial.dir)
+    assert [*left.trial.losses()] == [*range(1, STEPS + 1)]
+    return left.trial
+
+
+def test_another_user_can_neither_end_nor_change_a_run(
+    left: Left, finished: Trial, sam: Person
+) -> None:
+    for done in left.tried:
+        assert done.returncode != 0, done.stdout
+        assert re.search("[Pp]ermission denied", done.stderr), done.stderr
+        assert "Traceback" not in done.stderr
+    assert not left.stop_requested
+    resumed = sam.fsdpkit("resume", str(finished.dir))
+    assert resumed.returncode != 0
+    assert "Traceback" not in resumed.stderr
+    assert owners(finished.dir) == {61001}
 
 
 def test_another_user_reads_nothing_of_a_run(finished: Trial, shared_cluster: SlurmCluster) -> None:

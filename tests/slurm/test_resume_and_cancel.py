@@ -132,7 +132,7 @@ def test_chained_jobs_start_one_by_one_until_the_goal_is_reached(
     refused = fsdpkit("resume", str(run.dir))
     assert refused.returncode == 2
     assert f"is not over (job {run.job_id}: RUNNING)" in refused.stderr
-    with pytest.raises(UsageError, match="cannot change what is trained"):
+    with pytest.raises(UsageError, match="--chained cannot change"):
         run.resume(chained=True, sets=['args=["3"]'])
 
     jobs = [run.job_id, run.resume(chained=True).job_id, run.resume(chained=True).job_id]
@@ -293,7 +293,7 @@ def test_a_forgiven_node_is_used_by_jobs_that_wait_in_the_queue_too(
             assert "fsdpkit nodes --forgive NODE --runs " in told
         assert "node1" not in fsdpkit("status", str(runs[2].dir)).stdout
         done = fsdpkit("nodes", "--forgive", "node1")
-        assert done.stdout.startswith("node1 may be used again, also by what waits in the queue: ")
+        assert done.stdout.startswith("node1 may be used again, also by queued jobs: ")
         assert [exclusions_of(on_slurm, one) for one in runs] == [
             {"node2"},
             {"node2"},

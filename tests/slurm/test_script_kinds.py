@@ -31,8 +31,8 @@ OWN_SIZE, SMALL = (
 )
 """Of the own model: how it starts and stops does not depend on it."""
 
-KILLED = ("trainer", "lightning")
-"""Kinds of which a rank is killed, and forked again; the jobs of the others are queued again.
+KILLED = ("trainer", "lightning", "own")
+"""Kinds of which a rank is killed, and forked again; the job of the other is queued again.
 Either way a script goes on from a checkpoint that is some steps old.
 """
 

@@ -11,6 +11,7 @@ import pytest
 from fsdpkit.config.site import load_site
 from tests.conftest import Completed
 from tests.json_answers import checked
+from tests.slurm.conftest import USERS_LANE, Person
 from tests.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.slurm
@@ -104,3 +105,42 @@ def test_a_cluster_that_is_silent_is_no_difference(
     again = fsdpkit("site", "draft", "--output", "again.toml", **silent)
     assert again.returncode == 69
     assert not (tmp_path / "again.toml").exists()
+
+
+@pytest.fixture
+def private(shared_cluster: SlurmCluster) -> Iterator[Callable[[str], None]]:
+    """Has Slurm keep what is named from ordinary users, until the end of the test."""
+    before = shared_cluster.conf.read_text()
+
+    def keep(what: str) -> None:
+        shared_cluster.conf.write_text(f"{before}PrivateData={what}\n")
+        shared_cluster.run(["scontrol", "reconfigure"], check=True)
+
+    yield keep
+    shared_cluster.conf.write_text(before)
+    shared_cluster.run(["scontrol", "reconfigure"], check=True)
+
+
+@USERS_LANE
+def test_what_slurm_keeps_from_an_ordinary_user_stays_unknown_with_the_reason(
+    private: Callable[[str], None], sam: Person
+) -> None:
+    assert sam.session is not None
+    whole = sam.fsdpkit("site", "draft", "--output", "whole.toml", "--force")
+    assert whole.returncode == 0, whole.stderr
+    private("nodes,accounts,users,usage")
+    done = sam.fsdpkit("site", "draft", "--output", "part.toml", "--force")
+    assert done.returncode == 0, done.stderr
+    profile = load_site(str(sam.home / "part.toml")).profile
+    assert set(profile.partitions) == {"main", "high", "short"}
+    assert (profile.partitions["short"].max_time, profile.node_types) == ("00:10:00", {})
+    (why,) = (line for line in profile.unknown if line.startswith("nodes, their GPUs"))
+    assert "Access/permission denied" in why
+    compared = sam.fsdpkit("site", "diff", "./whole.toml")
+    assert (compared.returncode, "differ" in compared.stdout) == (0, False), compared.stdout
+    assert "not read: scontrol show node" in compared.stderr
+    private("nodes,partitions")
+    done = sam.fsdpkit("site", "draft")
+    assert (done.returncode, done.stdout) == (69, ""), done.stderr
+    assert "Access/permission denied" in done.stderr
+    assert "Traceback" not in done.stderr

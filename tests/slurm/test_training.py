@@ -93,7 +93,7 @@ def test_a_run_goes_on_with_more_nodes_and_ranks_and_the_same_global_batch(
     on_slurm: SlurmCluster, fsdpkit: Callable[..., Completed], submit: Submit
 ) -> None:
     """`fsdpkit resume --nodes`: the same run with other resources, and the losses of a run that
-    always had as many samples a step."""
+    always had as many samples a step. More ranks, on more nodes, of which each has fewer."""
     plain = sets(
         optimizer__schedule="constant",
         metrics__every_steps=1,
@@ -101,14 +101,14 @@ def test_a_run_goes_on_with_more_nodes_and_ranks_and_the_same_global_batch(
         data__limit=200,
     )
     short, whole = sets(steps=3, batch_size=3), sets(steps=6, batch_size=3)
-    undisturbed = trained(submit("--nodes", "1", "--gpus", "2", *plain, *whole))
-    run = trained(submit("--nodes", "2", "--gpus", "1", *plain, *short))
-    wider = ["--nodes", "3", "--gpus", "2", *sets(steps=6, batch_size=1)]
+    undisturbed = trained(submit("--nodes", "2", "--gpus", "1", *plain, *whole))
+    run = trained(submit("--nodes", "1", "--gpus", "2", *plain, *short))
+    wider = ["--nodes", "3", "--gpus", "1", *sets(steps=6, batch_size=2)]
     done = fsdpkit("resume", str(run.dir), *wider, "--wait", timeout_s=300)
     assert done.returncode == 0, done.stderr + everything_said(run.dir)
     run = Run.open(run.dir)
     assert run.record.nodes == 3
-    assert "6 (3 nodes" in run.rank_log(0).read_text()
+    assert "3 (3 nodes" in run.rank_log(0).read_text()
     assert losses(run) == pytest.approx(losses(undisturbed), rel=1e-4)
     assert run.paths.task().attempts() == [0, 1]
     assert (run.dir / f"job.{run.record.earlier[0].job_id}.sbatch").exists()

@@ -114,7 +114,7 @@ def test_a_limit_of_the_site_that_all_trials_break_is_told_with_what_would_fit(
     with pytest.raises(UsageError) as refused:
         sweep("resources.nodes=4000", **keys)
     told = str(refused.value)
-    assert told.startswith("sweep a: no trial can run, for all ask for the same: 4000 nodes")
+    assert told.startswith("sweep a: no trial can run, because all ask for the same: 4000 nodes")
     assert "would fit" in told
 
 

@@ -39,7 +39,7 @@ def test_an_option_of_a_script_may_be_called_like_a_kind() -> None:
     ("table", "reason"),
     [
         ({}, "there is none"),
-        ({"training": {"seed": 3}}, "3 is one value"),
+        ({"training": {"seed": 3}}, "3 is a single value"),
         ({"training": {"seed": {}}}, "write a list of values"),
         ({"training": {"lr": {"loguniform": [1, 2]}}}, "Did you mean 'log_uniform'?"),
         ({"training": {"lr": {"uniform": [1, 2], "int": [1, 2]}}}, "write a list of values"),

@@ -212,7 +212,7 @@ def test_a_template_that_hands_no_arguments_to_single_tasks_is_refused(
     parts = {n: b.replace(b"array_args", b"args") for n, b in plan.template.parts.items()}
     deaf = replace(plan, template=replace(plan.template, parts=parts))
     assert "array_args+=(0 1 --x)" in render(plan, tmp_path / "run")
-    with pytest.raises(RenderError, match=r"torchrun .*: hands no array_args on"):
+    with pytest.raises(RenderError, match=r"torchrun .*: does not pass on array_args"):
         render(deaf, tmp_path / "run")
 
 

@@ -67,7 +67,7 @@ FAST = {"multiple": 64, "buckets": 4, "workers": 2, "compile": True, "attention"
 )
 def test_on_a_gpu_it_is_what_the_gpu_and_the_job_can_do(monkeypatch, sets, device, differs):
     monkeypatch.setattr(automatic, "KERNELS", ((64, 512, "triton"),))
-    gpu = Device(**{**{f: getattr(H100, f) for f in H100.__dataclass_fields__}, **device})
+    gpu = Device(**{**{f: getattr(H100, f) for f in H100.__struct_fields__}, **device})
     assert chosen([*LARGE, *sets], gpu) == {**FAST, **differs}
 
 

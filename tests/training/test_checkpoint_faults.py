@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import enum
 import io
-import json
 import os
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from launch import RANKS, environment, findings
+from launch import findings
 from torch.distributed.checkpoint import state_dict_saver
 
 from fsdpkit.errors import StorageError
@@ -26,17 +23,9 @@ KILLED = 9
 
 @pytest.fixture(scope="module")
 def disturbed(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What `ranks/checkpoint_faults.py` found; its mounts end with it."""
     folder = tmp_path_factory.mktemp("disturbed")
-    result = folder / "found.json"
     (folder / "runs").mkdir()
-    done = subprocess.run(
-        ["unshare", "--mount", sys.executable, "-W", "ignore",
-         str(RANKS / "checkpoint_faults.py"), str(result), str(folder / "runs")],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:]
-    return json.loads(result.read_text())
+    return findings(1, "checkpoint_faults.py", folder / "found.json", str(folder / "runs"))
 
 
 @pytest.mark.torch

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.torch
 STEPS = 6
 SAME = [
     *(f"every step from {step}" for step in range(1, STEPS)),
-    *("fsdp1", "groups", "fsdp1 no_shard", "float16", "bfloat16", "micro batches", "recomputed"),
-    *("buckets", "packed", "spans", "adafactor", "scaled", "sgd", "patient"),
-    *("a scheduler of torch", "ignored", "fsdp1 ignored", "bfloat16 weights"),
-    "not in the background",
+    *("fsdp1, buckets", "groups, packed", "fsdp1 no_shard, spans, sgd", "float16"),
+    *("bfloat16, a scheduler of torch", "micro batches, adafactor", "recomputed, scaled"),
+    *("bfloat16 weights", "ignored", "fsdp1 ignored, not in the background", "patient", "epochs"),
 ]
 ON_TWO = [
     *("fsdp1", "fsdp1 no_shard", "fsdp1 shard_grad_op", "no_shard", "shard_grad_op", "hybrid"),

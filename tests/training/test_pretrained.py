@@ -31,10 +31,27 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4], ids=["1 rank", "2 ranks", "4 ranks"])
-def found(request: pytest.FixtureRequest, sources: Path) -> dict[str, Any]:
-    file = sources / f"found {request.param}.json"
-    return findings(request.param, "pretrained.py", file, str(sources), libraries=LIBRARIES)
+WAYS = ("fsdp2", "fsdp2 checkpointed", "fsdp1")
+CASES = [
+    *((2, kind, way) for kind in KINDS for way in WAYS),
+    # On one rank and on four: each kind and each way.
+    *((1, "llama", "fsdp2"), (1, "qwen2 tied", "fsdp1"), (1, "mixtral", "fsdp2 checkpointed")),
+    *((1, "t5", "fsdp1"), (4, "llama", "fsdp1"), (4, "qwen2 tied", "fsdp2")),
+    *((4, "mixtral", "fsdp2"), (4, "mixtral", "fsdp1"), (4, "t5", "fsdp2 checkpointed")),
+]
+Found = dict[tuple[int, str, str], dict[str, Any]]
+of_each_case = pytest.mark.parametrize(("ranks", "kind", "way"), CASES)
+
+
+@pytest.fixture(scope="module")
+def found(sources: Path) -> Found:
+    every = {}
+    for ranks in (1, 2, 4):
+        cases = json.dumps([(kind, way) for on, kind, way in CASES if on == ranks])
+        file = sources / f"found {ranks}.json"
+        answers = findings(ranks, "pretrained.py", file, str(sources), cases, libraries=LIBRARIES)
+        every.update({(ranks, kind, way): answer for kind, way, answer in answers})
+    return every
 
 
 def tensors(directory: Path) -> dict[str, tuple[list[int], str]]:
@@ -48,23 +65,21 @@ def tensors(directory: Path) -> dict[str, tuple[list[int], str]]:
     return found
 
 
-@pytest.mark.parametrize("case", ["fsdp2", "fsdp2 checkpointed", "fsdp1"])
-@pytest.mark.parametrize("kind", KINDS)
+@of_each_case
 def test_the_shards_compute_and_train_as_the_whole_model_does(
-    found: dict, kind: str, case: str
+    found: Found, ranks: int, kind: str, way: str
 ) -> None:
-    here = found[kind][case]
+    here = found[ranks, kind, way]
     assert here["before"] < 1e-5
     assert here["losses"] == pytest.approx(here["theirs"], rel=1e-5)
     assert here["losses"][1] < here["losses"][0]
 
 
-@pytest.mark.parametrize("case", ["fsdp2", "fsdp1"])
-@pytest.mark.parametrize("kind", KINDS)
+@of_each_case
 def test_transformers_reads_the_export_and_gives_the_same_scores(
-    found: dict, sources: Path, kind: str, case: str
+    found: Found, sources: Path, ranks: int, kind: str, way: str
 ) -> None:
-    here = found[kind][case]
+    here = found[ranks, kind, way]
     assert here["after"] < 1e-5
     exported = Path(here["export"])
     before, after = tensors(sources / kind), tensors(exported)
@@ -77,24 +92,27 @@ def test_transformers_reads_the_export_and_gives_the_same_scores(
     assert config["architectures"] == [KINDS[kind][1]]
 
 
-def test_the_export_has_the_tokenizer_of_the_source(found: dict, sources: Path) -> None:
+def test_the_export_has_the_tokenizer_of_the_source(found: Found, sources: Path) -> None:
     from transformers import AutoTokenizer
 
-    theirs = AutoTokenizer.from_pretrained(found["t5"]["fsdp2"]["export"])
+    theirs = AutoTokenizer.from_pretrained(found[2, "t5", "fsdp2"]["export"])
     assert (
         theirs("Größe").input_ids
         == AutoTokenizer.from_pretrained(sources / "t5")("Größe")["input_ids"]
     )
 
 
-def test_a_rank_reads_its_part_of_each_tensor_alone(found: dict, sources: Path) -> None:
-    for kind in KINDS:
-        size = {"F32": 4, "BF16": 2}
-        of_file = [
-            size[dtype] * torch.Size(shape).numel()
-            for shape, dtype in tensors(sources / kind).values()
-        ]
-        assert sum(found[kind]["fsdp2"]["read"]) == sum(of_file)
+@pytest.mark.parametrize(
+    ("ranks", "kind", "way"), [case for case in CASES if case[2].startswith("fsdp2")]
+)
+def test_a_rank_reads_its_part_of_each_tensor_alone(
+    found: Found, sources: Path, ranks: int, kind: str, way: str
+) -> None:
+    size = {"F32": 4, "BF16": 2}
+    of_file = [
+        size[dtype] * torch.Size(shape).numel() for shape, dtype in tensors(sources / kind).values()
+    ]
+    assert sum(found[ranks, kind, way]["read"]) == sum(of_file)
 
 
 def test_a_head_of_another_task_is_filled_and_exported(sources: Path) -> None:

@@ -13,8 +13,9 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from fsdpkit.config.ownership import first_unsafe
 from fsdpkit.config.published import memory
@@ -45,8 +46,7 @@ _SILLY = ".nfs"
 ASK = "ask the centre's administrators"
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """A version of something, as a believed index names it."""
 
     kind: Kind
@@ -71,8 +71,7 @@ class Release:
         return f"{self.kind} {self.name} {self.version}"
 
 
-@dataclass(frozen=True)
-class Centre:
+class Centre(msgspec.Struct, frozen=True):
     """A centre whose index is believed."""
 
     dir: Path

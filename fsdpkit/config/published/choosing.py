@@ -107,6 +107,30 @@ def why_withdrawn(entry: Entry, version: str, instead: str | None = None) -> str
     )
 
 
+def was_rolled_back(entry: Entry, version: str) -> bool:
+    """Whether a channel pointed to it and was put back: what is newer than the stable version
+    leaves the channels in no other way but by being withdrawn."""
+    if version in (*entry.stable, *entry.testing) or entry.versions[version].withdrawn is not None:
+        return False
+    now = current(entry, "stable")
+    return now is None or numbers(version) > numbers(now)
+
+
+def why_none(entry: Entry, pin: str, channel: Channel) -> str:
+    """What there is, where a pin stands for none of it; after a rollback what to do, too."""
+    there, gone = in_words(entry), None
+    if pin not in CHANNELS:
+        gone = highest(v for v in entry.versions if matches(v, pin) and was_rolled_back(entry, v))
+    if gone is None:
+        return there
+    now = current(entry, channel)
+    instead = f"leave @{pin} out, which gives {now}, or " if now else ""
+    return (
+        f"{there}. {gone} was rolled back, so @{pin} stands for no version now: {instead}name it "
+        f"whole ({entry.name}@{gone}) to use it all the same"
+    )
+
+
 def in_words(entry: Entry) -> str:
     """`2.0.0 (stable), 2.1.0 (testing), 1.0.0 (withdrawn)`, the newest first."""
     words = []
@@ -114,6 +138,8 @@ def in_words(entry: Entry) -> str:
         marks = [c for c in CHANNELS if version == current(entry, _channel(c))]
         if entry.versions[version].withdrawn is not None:
             marks = ["withdrawn"]
+        elif was_rolled_back(entry, version):
+            marks = ["rolled back"]
         elif version not in entry.stable:
             marks = ["testing" if version in entry.testing else "in no channel"]
         words.append(f"{version} ({', '.join(marks)})" if marks else version)

@@ -10,9 +10,9 @@ what is computed to be faster must first have run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from fsdpkit.config.gpu import Capability, has_bfloat16
@@ -30,8 +30,7 @@ _MULTIPLE, _SHORT_MULTIPLE = 64, 8
 _TRITON = (7, 0)
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """What a rank computes on. `capability` is NVIDIA's and None elsewhere; `triton`, whether
     Triton and the C compiler that it calls are there; `cores`, CPU cores of one rank."""
 

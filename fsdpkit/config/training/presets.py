@@ -6,7 +6,6 @@ Names of dimensions are those of a Hugging Face T5 `config.json`; sizes are from
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -150,6 +149,8 @@ def read_config_json(path: Path) -> dict[str, Any]:
     known = _WHOLE | _OTHER
     for key in table:
         if key not in known | _BOOKKEEPING and not key.startswith("_"):
+            import difflib  # only to explain a mistake
+
             near = difflib.get_close_matches(key, known, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{path}: {key!r} is no key of a T5 configuration.{hint}")

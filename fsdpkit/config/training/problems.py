@@ -4,7 +4,6 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 `fsdpkit.data.inputs` looks at the files they name.
 """
 
-import difflib
 import math
 from collections.abc import Iterator
 
@@ -87,6 +86,8 @@ def _keep_best(settings: TrainingSettings) -> Iterator[str]:
     if metric is None:
         return
     if metric not in (*EVALUATED, *LOGGED):
+        import difflib  # only to explain a mistake
+
         near = difflib.get_close_matches(metric, [*EVALUATED, *LOGGED], 1)
         yield (
             f"training.checkpoint.keep_best: no metric is called {metric!r}."

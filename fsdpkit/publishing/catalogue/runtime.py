@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.runs.caches import cache_directory
 
 _FETCH_S = 300.0
 
@@ -85,8 +86,7 @@ def runtime_files(directory: Path) -> dict[str, bytes]:
 
 def cache_dir() -> Path:
     """Where the archives are kept that were downloaded."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fsdpkit" / "browser"
+    return cache_directory() / "browser"
 
 
 def _read(path: Path, archive: Archive) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from fsdpkit.config.job import JobSpec
@@ -19,6 +19,7 @@ from fsdpkit.publishing.export import (
     texts,
     yaml_text,
 )
+from fsdpkit.publishing.export.places import MINUTES, Unit
 from fsdpkit.publishing.export.script import Exported, export_script
 
 Portal = Literal["ondemand", "open-composer", "project-manager", "job-composer"]
@@ -59,21 +60,29 @@ def build(
         raise UsageError(
             f"--to {portal}: such an app is for one cluster; make one for each --cluster"
         )
-    exports = [
-        export_script(
-            template,
-            site,
-            job,
-            name,
-            python=python,
-            places_open=portal in ("ondemand", "open-composer"),
-            directory_open=portal == "ondemand",
-        )
-        for site, name in clusters
-    ]
+
+    def exported(unit: Unit | None = None) -> list[Exported]:
+        return [
+            export_script(
+                template,
+                site,
+                job,
+                name,
+                python=python,
+                places_open=portal in ("ondemand", "open-composer"),
+                directory_open=portal == "ondemand",
+                unit=unit,
+            )
+            for site, name in clusters
+        ]
+
+    exports = exported()
+    if portal == "ondemand" and len({each.unit for each in exports}) > 1:
+        exports = exported(MINUTES)  # one field for the time, whichever cluster
     if portal == "ondemand":
         files, asked = ondemand.files(exports), ondemand.asked(exports)
     elif portal == "project-manager":
+        exports = [_without_time(each) for each in exports]
         files = project_manager.files(exports, release)
         asked = project_manager.asked(exports)
     elif portal == "open-composer":
@@ -93,3 +102,12 @@ def build(
         for name, content in files.items()
     }
     return App(portal, release, written, tuple(exports))
+
+
+def _without_time(exported: Exported) -> Exported:
+    """Where a launcher cannot ask for it."""
+    if project_manager.asks_for_time(exported):
+        return exported
+    time = exported.spec.resources.time
+    why = f"the portal asks for whole hours, and the partition allows none: {time}"
+    return replace(exported, fixed={**exported.fixed, "time": why})

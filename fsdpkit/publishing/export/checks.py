@@ -15,6 +15,7 @@ from fsdpkit.publishing.export.fields import Field
 
 RUN_ID, RUN_DIR = "FSDPKIT_FORM_RUN_ID", "FSDPKIT_FORM_RUN_DIR"
 NODES, SHA256, WORDS = "FSDPKIT_FORM_NODES", "FSDPKIT_FORM_JOB_SHA256", "FSDPKIT_FORM_WORDS"
+TIME = "FSDPKIT_FORM_TIME"
 BIND_RUN, BIND_SCRIPT = "FSDPKIT_FORM_BIND_RUN", "FSDPKIT_FORM_BIND_SCRIPT"
 
 _FUNCTIONS = r"""
@@ -109,6 +110,11 @@ if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM
     {allowed}
 export {run_id}={job}-$SLURM_JOB_ID
 export {run_dir}=$PWD/runs/${run_id}
+# The time limit as Slurm has it, which `fsdpkit resume` asks for again; else the default.
+export {time_name}={time}
+limit=$(timeout 20 squeue --noheader --format=%l --jobs "$SLURM_JOB_ID" 2>/dev/null) || limit=
+limit=${{limit//[[:space:]]/}}
+if [[ $limit =~ ^([0-9]{{1,2}}-)?([0-9]{{1,2}}:){{1,2}}[0-9]{{2}}$ ]]; then {time_name}=$limit; fi
 words=
 for word in ${{{words}[@]+"${{{words}[@]}}"}}; do words+="${{words:+, }}\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
@@ -150,17 +156,20 @@ def file_lines(
     job: dict[str, Any],
     record: dict[str, Any],
     *,
+    time: str,
     settings: bool,
     container: bool,
 ) -> str:
     """What makes the run directory, with `job` as its job.json and `record` as its run.json.
 
-    settings: whether the training script is told where its settings are. container: whether the
-    words that bind both directories are made.
+    time: of the job, where Slurm does not say. settings: whether the training script is told where
+    its settings are. container: whether the words that bind both directories are made.
     """
     names = {"run_id": RUN_ID, "run_dir": RUN_DIR, "sha256": SHA256, "words": WORDS}
     text = _FILES.format(
         **names,
+        time_name=TIME,
+        time=shlex.quote(time),
         job=shlex.quote(job["name"]),
         label=shlex.quote(script.label),
         allowed=shlex.quote(script.allowed),

@@ -130,6 +130,32 @@ def gpus_field(most: int) -> Field:
     )
 
 
+_UNITS = {
+    "s": "seconds",
+    "min": "minutes",
+    "h": "hours",
+    "kb": "kB",
+    "mb": "MB",
+    "gb": "GB",
+    "kib": "KiB",
+    "mib": "MiB",
+    "gib": "GiB",
+}
+_SHORT = frozenset({"amd", "cpu", "cuda", "gpu", "io", "ip", "mpi", "nccl", "numa", "omp", "rccl"})
+"""Words that people write in capitals."""
+
+
+def label_of(name: str) -> str:
+    """A parameter's name in words: `min_free_gb` is `Min free (GB)`."""
+    words = [word for word in name.split("_") if word]
+    unit = _UNITS.get(words[-1]) if len(words) > 1 else None
+    if unit:
+        words.pop()
+    said = [word.upper() if word in _SHORT else word for word in words]
+    label = " ".join(said)
+    return f"{label[0].upper()}{label[1:]}" + (f" ({unit})" if unit else "")
+
+
 def parameter_field(name: str, parameter: Parameter) -> Field | str:
     """The field of a template's parameter, or why the form cannot ask for it."""
     if parameter.default is None:
@@ -137,7 +163,7 @@ def parameter_field(name: str, parameter: Parameter) -> Field | str:
     if parameter.type == "bool":
         chosen = "yes" if parameter.default else "no"
         return f"the script differs for yes and no: {chosen}"
-    key, label = f"p_{name}", name
+    key, label = f"p_{name}", label_of(name)
     if parameter.choices:
         choices = [str(choice) for choice in parameter.choices]
         if not all(re.fullmatch(r"[A-Za-z0-9_.,+ -]+", choice) for choice in choices):

@@ -27,9 +27,10 @@ def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
     }
     inputs = ["", "# ---- Values: edit these; what is allowed stands behind each. "]
     for field in exported.fields:
-        inputs.append(
-            f"{field.variable}={shlex.quote(field.shown)}    # {' '.join(field.allowed.split())}"
-        )
+        inputs += [
+            f"# {' '.join(f'{field.label}: {field.help}'.split())}",
+            f"{field.variable}={shlex.quote(field.shown)}    # {' '.join(field.allowed.split())}",
+        ]
     script = exported.script("\n".join(inputs) + "\n\n")
     return {"manifest.yml": manifest, SCRIPT: script}
 

@@ -12,11 +12,15 @@ from typing import Any
 
 from fsdpkit.publishing.export import ruby_checks, texts
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.places import Place, told
+from fsdpkit.publishing.export.places import HOURS, Place, told
 from fsdpkit.publishing.export.script import Exported
 
 _OWN = "fsdpkit_"
-_HOURS = "bc_num_hours"
+
+
+def _time(exports: Sequence[Exported]) -> str:
+    """OnDemand's own field counts whole hours."""
+    return "bc_num_hours" if exports[0].unit == HOURS else f"{_OWN}minutes"
 
 
 def files(exports: Sequence[Exported]) -> dict[str, str | dict[str, Any]]:
@@ -28,7 +32,7 @@ def files(exports: Sequence[Exported]) -> dict[str, str | dict[str, Any]]:
     names |= {
         ruby_checks.PLACE: f"{_OWN}place",
         ruby_checks.NODES: f"{_OWN}nodes",
-        ruby_checks.HOURS: _HOURS,
+        ruby_checks.TIME: _time(exports),
         ruby_checks.ACCOUNT: account,
     }
     made: dict[str, str | dict[str, Any]] = {
@@ -82,7 +86,7 @@ def _account(exports: Sequence[Exported]) -> str:
 def form(exports: Sequence[Exported], fields: Sequence[Field], account: str) -> dict[str, Any]:
     """form.yml."""
     most_nodes = max(exported.most_nodes for exported in exports)
-    most_hours = max(exported.most_hours for exported in exports)
+    most_time = max(exported.most_time for exported in exports)
     default = exports[0].place
     attributes: dict[str, Any] = {
         f"{_OWN}place": {
@@ -105,11 +109,12 @@ def form(exports: Sequence[Exported], fields: Sequence[Field], account: str) -> 
             "step": 1,
             "required": True,
         },
-        _HOURS: {
-            "label": "Hours",
-            "value": exports[0].hours,
-            "min": 1,
-            "max": most_hours,
+        _time(exports): {
+            **({} if exports[0].unit == HOURS else _MINUTES),
+            "label": exports[0].unit.label,
+            "value": exports[0].time,
+            "min": min(exported.place.least_time for exported in exports),
+            "max": most_time,
             "step": 1,
         },
         account: {"label": "Account"},
@@ -126,11 +131,18 @@ def form(exports: Sequence[Exported], fields: Sequence[Field], account: str) -> 
     }
 
 
+_MINUTES = {
+    "widget": "number_field",
+    "help": "60 are an hour. The longest time stands behind each partition.",
+    "required": True,
+}
+
+
 def _option(place: Place, exported: Exported, exports: Sequence[Exported]) -> list[Any]:
     limits: dict[str, Any] = {
         "data-min-fsdpkit-nodes": place.low_nodes,
         "data-max-fsdpkit-nodes": place.high_nodes,
-        "data-max-bc-num-hours": place.most_hours,
+        f"data-max-{_time(exports).replace('_', '-')}": place.most_time,
     }
     for other in exports:
         if other is not exported:
@@ -170,7 +182,7 @@ place, nodes = rules["places"][{place}.to_s], {nodes}.to_s
 native = place["native"] + ["--nodes=" + nodes]
 native += ["--ntasks=" + nodes] if place["ntasks"]
 account = {account}.to_s
-script = {{ "native" => native, "wall_time" => {hours}.to_i * 3600 }}
+script = {{ "native" => native, "wall_time" => {time}.to_i * {unit_s} }}
 script["accounting_id"] = account.empty? ? nil : account
 submit = {{ "batch_connect" => {{ "template" => "basic" }}, "script" => script }}
 %>
@@ -194,7 +206,8 @@ def _submit(exports: Sequence[Exported], fields: Sequence[Field], names: dict[st
             places[f"{exported.portal}:{value}"] = rule
     return _SUBMIT.format(
         checks=ruby_checks.ruby_checks(fields, exports, places, names),
-        **{key: names[key] for key in ("place", "nodes", "hours", "account")},
+        unit_s=exports[0].unit.seconds,
+        **{key: names[key] for key in ("place", "nodes", "time", "account")},
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from fsdpkit.errors import ConfigError
 from fsdpkit.publishing.export import ruby_checks, texts
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.places import Place, told
+from fsdpkit.publishing.export.places import HOURS, Place, told
 from fsdpkit.publishing.export.script import Exported
 
 _PLAIN = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.,:=@%+/-]*)?")
@@ -41,6 +41,7 @@ def form(exported: Exported) -> dict[str, Any]:
     asked = [field for field in exported.fields if field.key != "gpus"]
     options = {place.value: _options(exported, place) for place in exported.places}
     width = max(map(len, options.values()))
+    time = _time(exported)
     widgets: dict[str, Any] = {
         "place": {
             "widget": "select",
@@ -53,13 +54,15 @@ def form(exported: Exported) -> dict[str, Any]:
                     [str(place.gpus), *_padded(options[place.value], width)],
                     {"set-min-nodes": place.low_nodes},
                     {"set-max-nodes": place.high_nodes},
-                    {"set-max-hours": place.most_hours},
+                    {f"set-max-{time}": place.most_time},
                 ]
                 for place in exported.places
             ],
         },
-        "nodes": _number("Nodes", exported.nodes, exported.most_nodes),
-        "hours": _number("Hours", exported.hours, exported.most_hours),
+        "nodes": _number("Nodes", exported.nodes, 1, exported.most_nodes),
+        time: _number(
+            exported.unit.label, exported.time, exported.place.least_time, exported.most_time
+        ),
         "account": {
             "widget": "text",
             "label": "Account",
@@ -79,6 +82,10 @@ def form(exported: Exported) -> dict[str, Any]:
 def _name(field: Field) -> str:
     """Open Composer takes a number at a name's end for the place in a list."""
     return f"{field.key}_" if re.search(r"_\d+$", field.key) else field.key
+
+
+def _time(exported: Exported) -> str:
+    return exported.unit.label.lower()
 
 
 def _label(place: Place) -> str:
@@ -104,12 +111,12 @@ def _padded(options: list[str], width: int) -> list[str]:
     return options + [""] * (width - len(options))
 
 
-def _number(label: str, value: int, most: int) -> dict[str, Any]:
+def _number(label: str, value: int, least: int, most: int) -> dict[str, Any]:
     return {
         "widget": "number",
         "label": label,
         "value": value,
-        "min": 1,
+        "min": least,
         "max": most,
         "step": 1,
         "required": True,
@@ -140,7 +147,8 @@ def _script(exported: Exported, width: int) -> str:
     head += ["#SBATCH --nodes=#{nodes}"]
     if exported.site.profile.slurm.ntasks:
         head.append("#SBATCH --ntasks=#{nodes}")
-    head += ["#SBATCH --time=#{hours}:00:00", "#SBATCH --account=#{account}"]
+    time = "#{hours}:00:00" if exported.unit == HOURS else "#{minutes}"
+    head += [f"#SBATCH --time={time}", "#SBATCH --account=#{account}"]
     inputs = [
         "# What the form says, as text: bash expands nothing between the quoted words.",
         'said() { IFS= read -r -d \'\' "$1" || true; printf -v "$1" %s "${!1%$\'\\n\'}"; }',
@@ -171,8 +179,9 @@ _OWN_FIELDS = (
 
 
 def _check(exported: Exported, asked: Sequence[Field]) -> str:
-    own = (ruby_checks.PLACE, ruby_checks.NODES, ruby_checks.HOURS, ruby_checks.ACCOUNT)
-    names = {key: key for key in own} | {field.key: _name(field) for field in asked}
+    own = (ruby_checks.PLACE, ruby_checks.NODES, ruby_checks.ACCOUNT)
+    names = {key: key for key in own} | {ruby_checks.TIME: _time(exported)}
+    names |= {field.key: _name(field) for field in asked}
     rules = ruby_checks.place_rules(exported)
     places = {_label(place): rules[place.value] for place in exported.places}
     more = [

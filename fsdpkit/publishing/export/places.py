@@ -17,12 +17,26 @@ from fsdpkit.config.limits import problems
 from fsdpkit.config.partition import NodeType, Partition
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.units import format_time, parse_time_s
 from fsdpkit.errors import FsdpkitError
+from fsdpkit.rendering.script import shortest_s
 
 MANY_NODES = 64
-MANY_HOURS = 168
+_MANY_S = 168 * 3600
 MANY_GPUS = 8
 """Most that a form offers where the profile names no limit; Slurm has the last word."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """In which a form asks for the job's time, in whole numbers."""
+
+    label: str
+    seconds: int
+
+
+HOURS, MINUTES = Unit("Hours", 3600), Unit("Minutes", 60)
+"""Minutes where hours would leave out a partition, whose longest time is shorter."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +47,16 @@ class Place:
     gpus: int
     low_nodes: int
     high_nodes: int
-    hours: tuple[tuple[int, int], ...]
-    """Most hours of a job with up to so many nodes, the fewest nodes first."""
+    unit: Unit
+    least_time: int
+    """In the unit, as all times here: less would leave none to train."""
+    times: tuple[tuple[int, int], ...]
+    """The longest time of a job with up to so many nodes, the fewest nodes first."""
     spec: JobSpec
-    """The job there, on the fewest nodes and for an hour."""
+    """The job there, on the fewest nodes and for the least time."""
     placement: Placement
+    default_s: int | None = None
+    """The time that the partition gives a job that asks for none."""
 
     @property
     def label(self) -> str:
@@ -50,9 +69,9 @@ class Place:
         return f"{self.partition}:{self.gpus}" if self.partition else str(self.gpus)
 
     @property
-    def most_hours(self) -> int:
+    def most_time(self) -> int:
         """Of a job of any number of nodes."""
-        return max(hours for _, hours in self.hours)
+        return max(time for _, time in self.times)
 
 
 def free_of_account(site: LoadedSite) -> LoadedSite:
@@ -61,7 +80,30 @@ def free_of_account(site: LoadedSite) -> LoadedSite:
     return replace(site, profile=msgspec.structs.replace(site.profile, account=rules))
 
 
-def places_of(spec: JobSpec, site: LoadedSite) -> tuple[list[Place], list[str]]:
+def unit_for_all(spec: JobSpec, site: LoadedSite) -> Unit:
+    """For a form to choose a partition in: hours, unless minutes would offer one more."""
+    hours, minutes = _partitions(spec, site)
+    return HOURS if hours >= minutes else MINUTES
+
+
+def unit_for_one(spec: JobSpec, site: LoadedSite, partition: str | None) -> Unit:
+    """For a job in this partition, or in whichever there is."""
+    hours, minutes = _partitions(spec, site)
+    if partition is None:
+        return HOURS if hours or not minutes else MINUTES
+    return MINUTES if partition in minutes - hours else HOURS
+
+
+def _partitions(spec: JobSpec, site: LoadedSite) -> tuple[set[str], set[str]]:
+    """Those that each unit offers."""
+    in_hours, left_out = places_of(spec, site, HOURS)
+    hours = {place.partition for place in in_hours}
+    if not left_out:
+        return hours, hours
+    return hours, {place.partition for place in places_of(spec, site, MINUTES)[0]}
+
+
+def places_of(spec: JobSpec, site: LoadedSite, unit: Unit = HOURS) -> tuple[list[Place], list[str]]:
     """In the profile's order, what may be chosen automatically first; and what is left out, with
     the reason."""
     profile = site.profile
@@ -77,7 +119,7 @@ def places_of(spec: JobSpec, site: LoadedSite) -> tuple[list[Place], list[str]]:
         own: list[Place] = []
         why = "no job fits"
         for gpus in range(1, (MANY_GPUS if node.gpus is None else max(node.gpus, 1)) + 1):
-            made = _place(spec, site, name, partition, node, gpus)
+            made = _place(spec, site, name, partition, node, gpus, unit)
             if isinstance(made, str):
                 why = made
             else:
@@ -95,12 +137,16 @@ def _place(
     partition: Partition,
     node: NodeType,
     gpus: int,
+    unit: Unit,
 ) -> Place | str:
+    least = shortest_s(site.profile) // unit.seconds + 1
+
     def resources(nodes: int) -> Resources:
         changed = {"partition": name or None, "nodes": nodes, "gpus": gpus, "account": None}
-        return msgspec.structs.replace(spec.resources, time="01:00:00", **changed)
+        time = format_time(least * unit.seconds)
+        return msgspec.structs.replace(spec.resources, time=time, **changed)
 
-    tried = sorted(_turning_points(partition, node, gpus))
+    tried = sorted(_turning_points(partition, node, gpus, least * unit.seconds))
     why = ""
     fits = []
     for nodes in tried:
@@ -115,12 +161,25 @@ def _place(
         placement = place(asked.resources, free_of_account(site))
     except FsdpkitError as error:
         return str(error).splitlines()[0]
-    hours = _hours(partition, fits[0], fits[-1])
-    return Place(name, gpus, fits[0], hours[-1][0], tuple(hours), asked, placement)
+    times = tuple(_times(partition, fits[0], fits[-1], unit))
+    default = partition.default_time
+    return Place(
+        name,
+        gpus,
+        fits[0],
+        times[-1][0],
+        unit,
+        least,
+        times,
+        asked,
+        placement,
+        None if default is None else parse_time_s(default),
+    )
 
 
-def _turning_points(partition: Partition, node: NodeType, gpus: int) -> set[int]:
-    """Numbers of nodes among which are the fewest and the most that the limits allow."""
+def _turning_points(partition: Partition, node: NodeType, gpus: int, least_s: int) -> set[int]:
+    """Numbers of nodes among which are the fewest and the most that the limits allow a job of the
+    least time."""
     high = partition.max_nodes or node.nodes or MANY_NODES
     if partition.max_nodes and node.nodes:
         high = min(high, node.nodes)
@@ -131,29 +190,29 @@ def _turning_points(partition: Partition, node: NodeType, gpus: int) -> set[int]
         points.add(math.ceil(partition.min_gpus_per_job / gpus))
     points |= {bin.nodes for bin in partition.max_time_by_nodes}
     if partition.max_node_hours is not None:
-        points.add(int(partition.max_node_hours))
+        points |= {int(partition.max_node_hours), int(partition.max_node_hours * 3600 / least_s)}
     return {nodes for nodes in points if 1 <= nodes <= high}
 
 
-def _hours(partition: Partition, low: int, high: int) -> list[tuple[int, int]]:
+def _times(partition: Partition, low: int, high: int, unit: Unit) -> list[tuple[int, int]]:
     """Between two of the profile's own numbers of nodes, more nodes never get more time, so the
     ends of equal stretches are found by halving."""
 
     def most(nodes: int) -> int:
         limit_s = partition.max_time_s(nodes)
-        return MANY_HOURS if limit_s is None else limit_s // 3600
+        return (_MANY_S if limit_s is None else limit_s) // unit.seconds
 
     ends = {1, high, *(bin.nodes for bin in partition.max_time_by_nodes)}
     steps: list[tuple[int, int]] = []
     for end in sorted(end for end in ends if low <= end <= high):
         while low <= end:
-            hours, first, last = most(low), low, end
+            time, first, last = most(low), low, end
             while first < last:
                 middle = (first + last + 1) // 2
-                first, last = (middle, last) if most(middle) == hours else (first, middle - 1)
-            if steps and steps[-1][1] == hours:
+                first, last = (middle, last) if most(middle) == time else (first, middle - 1)
+            if steps and steps[-1][1] == time:
                 steps.pop()
-            steps.append((first, hours))
+            steps.append((first, time))
             low = first + 1
     return steps
 
@@ -170,13 +229,30 @@ def default_of(places: Sequence[Place], wanted: Resources | None) -> Place:
     return (fits or alike or list(places))[0]
 
 
+_MOST_STEPS = 8
+"""Of a limit that shrinks with every node, in a form's list."""
+
+
 def told(place: Place) -> str:
     """The limits in words."""
     nodes = f"{place.low_nodes} to {place.high_nodes} nodes"
     if place.low_nodes == place.high_nodes:
         nodes = f"{place.high_nodes} node{'s' if place.high_nodes > 1 else ''}"
-    steps = ", ".join(
-        f"{hours} h {f'up to {most} nodes' if most > 1 else 'on 1 node'}"
-        for most, hours in place.hours
-    )
-    return f"{nodes}, {steps if len(place.hours) > 1 else f'up to {place.most_hours} h'}"
+    told_of = [
+        f"{_long(time, place.unit)} {f'up to {most} nodes' if most > 1 else 'on 1 node'}"
+        for most, time in place.times
+    ]
+    if len(told_of) > _MOST_STEPS:
+        told_of[_MOST_STEPS - 2 : -1] = ["…"]
+    steps = ", ".join(told_of)
+    return f"{nodes}, {steps if len(place.times) > 1 else f'up to {in_words(place)}'}"
+
+
+def in_words(place: Place) -> str:
+    """The longest time of any of its jobs."""
+    return _long(place.most_time, place.unit)
+
+
+def _long(time: int, unit: Unit) -> str:
+    hours, minutes = divmod(time * unit.seconds // 60, 60)
+    return " ".join(f"{n} {word}" for n, word in ((hours, "h"), (minutes, "min")) if n)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fsdpkit.publishing.export import texts
 from fsdpkit.publishing.export.fields import Field
+from fsdpkit.publishing.export.places import HOURS
 from fsdpkit.publishing.export.script import Exported
 
 _FIRST = 1_767_225_600  # launchers are sorted by this; the same in every export
@@ -70,15 +71,14 @@ def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
     }
     if exported.site.profile.slurm.ntasks:  # the script's own --ntasks would contradict another
         nodes |= {"fixed": True}
-    attributes |= {
-        nodes_attribute(release): nodes,
-        "bc_num_hours": {
+    attributes[nodes_attribute(release)] = nodes
+    if asks_for_time(exported):
+        attributes["bc_num_hours"] = {
             "label": "Hours",
-            "value": str(exported.hours),
-            "min": 1,
-            "max": place.most_hours,
-        },
-    }
+            "value": str(exported.time),
+            "min": place.least_time,
+            "max": place.most_time,
+        }
     for field in exported.fields:
         attributes[f"{_VARIABLE}{field.variable}"] = _attribute(field)
     return {
@@ -87,6 +87,11 @@ def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
         "form": list(attributes),
         "attributes": attributes,
     }
+
+
+def asks_for_time(exported: Exported) -> bool:
+    """A launcher can only say whole hours; without them Slurm reads the time in the script."""
+    return exported.unit == HOURS
 
 
 def _attribute(field: Field) -> dict[str, Any]:
@@ -100,6 +105,6 @@ def _attribute(field: Field) -> dict[str, Any]:
 
 def asked(exports: Sequence[Exported]) -> list[tuple[str, str]]:
     """What the form asks for, with what is allowed, for the README."""
-    rows = texts.limits(exports)
+    rows = texts.limits(exports, [each for each in exports if asks_for_time(each)])
     seen = {field.label: field.allowed for exported in exports for field in exported.fields}
     return [*rows, *seen.items()]

@@ -13,7 +13,7 @@ from typing import Any
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.script import Exported
 
-PLACE, NODES, HOURS, ACCOUNT = "place", "nodes", "hours", "account"
+PLACE, NODES, TIME, ACCOUNT = "place", "nodes", "time", "account"
 
 _CODE = r"""
 rules = JSON.parse(<<'RULES')
@@ -44,9 +44,11 @@ refused = lambda do |say|    # the first field that is wrong, in words; nil: all
   unless nodes.between?(least, most)
     return "Nodes: are #{{nodes}}; allowed there: #{{least}} to #{{most}}"
   end
-  longest = place["hours"].find {{ |upto, _| nodes <= upto }}[1]
-  hours = texts["hours"].to_i
-  return "Hours: are #{{hours}}; allowed there: 1 to #{{longest}}" if hours > longest
+  longest = place["times"].find {{ |upto, _| nodes <= upto }}[1]
+  asked, time = rules["fields"].find {{ |rule| rule["key"] == "time" }}, texts["time"].to_i
+  unless time.between?(place["least"], longest)
+    return "#{{asked["label"]}}: are #{{time}}; allowed there: #{{place["least"]}} to #{{longest}}"
+  end
   nil
 end
 """
@@ -63,7 +65,8 @@ def ruby_checks(
 ) -> str:
     """Ruby that defines `rules` and `refused`. names: what the form calls a field."""
     most_nodes = max(exported.most_nodes for exported in exports)
-    most_hours = max(exported.most_hours for exported in exports)
+    least_time = min(exported.place.least_time for exported in exports)
+    most_time = max(exported.most_time for exported in exports)
     needs_account = any(exported.site.profile.account.required for exported in exports)
     rules = [
         {
@@ -74,8 +77,8 @@ def ruby_checks(
             "longest": 200,
             "choices": list(places),
         },
-        _count(NODES, "Nodes", most_nodes),
-        _count(HOURS, "Hours", most_hours),
+        _count(NODES, "Nodes", 1, most_nodes),
+        _count(TIME, exports[0].unit.label, least_time, most_time),
         {
             "key": ACCOUNT,
             "label": "Account",
@@ -98,14 +101,14 @@ def ruby_checks(
     return _CODE.format(rules="\n".join(lines)).lstrip("\n")
 
 
-def _count(key: str, label: str, most: int) -> dict[str, Any]:
+def _count(key: str, label: str, least: int, most: int) -> dict[str, Any]:
     return {
         "key": key,
         "label": label,
-        "allowed": f"a whole number from 1 to {most}",
+        "allowed": f"a whole number from {least} to {most}",
         "pattern": "[1-9][0-9]{0,5}",
         "longest": 6,
-        "low": 1,
+        "low": least,
         "high": most,
     }
 
@@ -142,7 +145,8 @@ def place_rules(exported: Exported) -> dict[str, dict[str, Any]]:
         place.value: {
             "gpus": place.gpus,
             "nodes": [place.low_nodes, place.high_nodes],
-            "hours": [list(step) for step in place.hours],
+            "least": place.least_time,
+            "times": [list(step) for step in place.times],
         }
         for place in exported.places
     }

@@ -32,6 +32,7 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         **{k: v for k, v in job["resources"].items() if k != "account"},
         "nodes": checks.number_of(checks.NODES),
         "gpus": ranks,
+        "time": checks.text_of(checks.TIME),
         "partition": None if gpus else spec.resources.partition,
     }
     for field in fields:
@@ -61,6 +62,7 @@ def record_lines(plan: Plan, fields: Sequence[Field]) -> str:
         script,
         job,
         record,
+        time=spec.resources.time,
         settings=spec.training is not msgspec.UNSET,
         container=spec.environment.container is not None,
     )

@@ -31,14 +31,22 @@ from fsdpkit.publishing.export.fields import (
     gpus_field,
     parameter_field,
 )
-from fsdpkit.publishing.export.places import Place, default_of, free_of_account, places_of
+from fsdpkit.publishing.export.places import (
+    Place,
+    Unit,
+    default_of,
+    free_of_account,
+    places_of,
+    unit_for_all,
+    unit_for_one,
+)
 from fsdpkit.publishing.export.run_record import record_lines
 from fsdpkit.publishing.export.shared_job import as_wanted, for_everybody, plain_job
 from fsdpkit.publishing.template_cases import HOME
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
-from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of
+from fsdpkit.rendering.script import Plan, PythonEnvironment, context_of, requeue_note
 from fsdpkit.rendering.statements import Traced
 from fsdpkit.rendering.variables import Undecided, Variable
 
@@ -81,17 +89,22 @@ class Exported:
         return self.spec.resources.nodes
 
     @property
-    def hours(self) -> int:
-        """The default."""
-        return self.spec.resources.time_s // 3600
+    def unit(self) -> Unit:
+        """In which the form asks for the time."""
+        return self.place.unit
+
+    @property
+    def time(self) -> int:
+        """The default, in the unit."""
+        return self.spec.resources.time_s // self.unit.seconds
 
     @property
     def most_nodes(self) -> int:
         return max(place.high_nodes for place in self.places)
 
     @property
-    def most_hours(self) -> int:
-        return max(place.most_hours for place in self.places)
+    def most_time(self) -> int:
+        return max(place.most_time for place in self.places)
 
     def script(self, inputs: str = "", *, directives: bool = True) -> str:
         """The whole text. inputs: bash that sets the fields' variables, if the environment does not
@@ -112,11 +125,13 @@ def export_script(
     python: str = "venv",
     places_open: bool = True,
     directory_open: bool = False,
+    unit: Unit | None = None,
 ) -> Exported:
     """Raises RenderError or ConfigError where the template or the profile cannot be exported.
 
     python: `venv` or `conda`. places_open: whether the portal can ask for partition and GPUs.
-    directory_open: whether it asks for the job's directory, or starts the job there.
+    directory_open: whether it asks for the job's directory, or starts the job there. unit: in which
+    it asks for the time (default: as the place, or all of them, need it).
     """
     if site.profile.kind != "slurm":
         raise ConfigError(
@@ -124,7 +139,11 @@ def export_script(
         )
     wanted = None if spec is None else spec.resources
     spec, fixed = for_everybody(spec or plain_job())
-    places, left_out = places_of(spec, site)
+    if unit is None and places_open:
+        unit = unit_for_all(spec, site)
+    elif unit is None:
+        unit = unit_for_one(spec, site, wanted.partition if wanted else None)
+    places, left_out = places_of(spec, site, unit)
     if not places:
         raise ConfigError(f"{site.id}: its profile takes no job: {'; '.join(left_out)}")
     chosen = as_wanted(default_of(places, wanted), wanted)
@@ -216,7 +235,22 @@ def _fields(
             fixed[f"parameters.{name}"] = field
         else:
             fields.append(field)
-    return fields, fixed
+    return _told_apart(fields), fixed
+
+
+_OTHER_LABELS = ("Nodes", "Hours", "Minutes", "Account", "Partition and GPUs")
+"""Of what every portal asks for itself."""
+
+
+def _told_apart(fields: list[Field]) -> list[Field]:
+    """A parameter whose label is another's, too, keeps its name."""
+    labels = [*_OTHER_LABELS, *(field.label for field in fields)]
+    return [
+        replace(field, label=field.key[2:])
+        if field.key.startswith("p_") and labels.count(field.label) > 1
+        else field
+        for field in fields
+    ]
 
 
 def _close(fields: list[Field], error: Undecided, chosen: Place) -> tuple[str, object]:
@@ -318,7 +352,8 @@ def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
             )
     context["directives"] = [{"name": n, "value": v} for n, v in _directives(plan)]
     context["origins"] = [
-        f"exported by fsdpkit {fsdpkit.__version__} for a portal; what its form says is checked"
+        f"exported by fsdpkit {fsdpkit.__version__} for a portal; what its form says is checked",
+        requeue_note(plan),
     ]
     return trace_template(plan.template, context)
 

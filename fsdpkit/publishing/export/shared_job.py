@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.loading import Layered, build
-from fsdpkit.config.notify import Notify
 from fsdpkit.config.units import format_time
 from fsdpkit.publishing.export.places import Place
+from fsdpkit.publishing.personal import OF_ALL, own_resources, own_tables
 
 
 def plain_job() -> JobSpec:
@@ -21,17 +23,20 @@ def plain_job() -> JobSpec:
     return build(JobSpec, layered, "job train")
 
 
-_NODES, _HOURS = 2, 4
-"""What a form shows where no job says otherwise."""
+_NODES, _TIME_S = 2, 4 * 3600
+"""What a form shows where neither a job nor, of the time, the partition says otherwise."""
 
 
 def as_wanted(place: Place, wanted: Resources | None) -> Place:
-    """The place for the job's number of nodes and hours, as far as the limits allow."""
-    nodes, hours = (wanted.nodes, wanted.time_s // 3600) if wanted else (_NODES, _HOURS)
+    """The place for the job's number of nodes and time, as far as the limits allow."""
+    nodes, seconds = (_NODES, place.default_s or _TIME_S)
+    if wanted:
+        nodes, seconds = wanted.nodes, wanted.time_s
     nodes = max(place.low_nodes, min(nodes, place.high_nodes))
-    hours = max(1, min(hours, next(most for upto, most in place.hours if nodes <= upto)))
+    most = next(most for upto, most in place.times if nodes <= upto)
+    time = max(place.least_time, min(seconds // place.unit.seconds, most))
     resources = msgspec.structs.replace(
-        place.spec.resources, nodes=nodes, time=format_time(hours * 3600)
+        place.spec.resources, nodes=nodes, time=format_time(time * place.unit.seconds)
     )
     return replace(place, spec=msgspec.structs.replace(place.spec, resources=resources))
 
@@ -41,36 +46,44 @@ SHARED = "is the same for all users, who have to be able to read it"
 _PATH = re.compile(r"(?:^|[\s=:,])/[^\s/]")
 
 
+_WHY = {
+    "notify": "it names a person, so nobody is told",
+    "array_args": "a portal's job is no array",
+    "array_settings": "a portal's job is no array",
+    "track": "it names a person's project",
+    "files": "who may read a run, and what it needs, is for its owner to say",
+    "audit": "whether the centre may count a run is for its owner to say",
+}
+_OF_ONE = "it is of one person's job, or of one day"
+_CALLED = {"entry": "default of script", "args": "default of arguments"}
+_CALLED |= dict.fromkeys(("environment.venv", "environment.conda"), "default of environment")
+
+
 def for_everybody(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
     """The job without what is one person's, and what was taken out, or is to be looked at."""
-    named = {f"variables.{name}": text for name, text in spec.environment.variables.items()}
-    named["container"] = spec.environment.container or ""
     fixed = {
-        f"environment.{name}": f"{text[:200]} {SHARED}"
-        for name, text in named.items()
-        if _PATH.search(text)
+        _CALLED.get(key, key): f"{text[:200]} {SHARED}"
+        for key, text in _texts("", msgspec.to_builtins(spec))
+        if key.partition(".")[0] in OF_ALL and _PATH.search(text)
     }
-    if spec.notify != Notify():
-        fixed["notify"] = "it names a person, so nobody is told"
+    bare, resources = own_tables(spec), own_resources(spec.resources)
+    fixed |= {name: _WHY.get(name, _OF_ONE) for name in bare}
+    fixed |= {name: _OF_ONE for name in resources if name != "account"}
     if spec.resources.spare:
         fixed["spare"] = "a portal's job has no standby nodes"
-    for key in ("array_args", "array_settings"):
-        if getattr(spec, key) is not msgspec.UNSET:
-            fixed[key] = "a portal's job is no array"
-    for key in ("reservation", "nodelist", "exclude"):
-        if getattr(spec.resources, key):
-            fixed[key] = "it is of one person's job, or of one day"
-    if spec.track is not msgspec.UNSET:
-        fixed["track"] = "it names a person's project"
-    resources = msgspec.structs.replace(
-        spec.resources, spare=0, account=None, reservation=None, nodelist=None, exclude=None
-    )
-    changed = msgspec.structs.replace(
-        spec,
-        notify=Notify(),
-        resources=resources,
-        array_args=msgspec.UNSET,
-        array_settings=msgspec.UNSET,
-        track=msgspec.UNSET,
-    )
-    return changed, fixed
+    if spec.resources.qos:
+        fixed["qos"] = f"{spec.resources.qos} is asked for in everybody's job"
+    shared = msgspec.structs.replace(spec.resources, spare=0, **resources)
+    return msgspec.structs.replace(spec, resources=shared, **bare), fixed
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Each text in a job, by the key it stands under; those of a list together."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list):
+        words = [text for each in value for _, text in _texts("", each)]
+        yield key, " ".join(words)

@@ -159,13 +159,17 @@ _JOBS_PATHS = (
 )
 
 
-def limits(exports: Sequence[Exported]) -> list[tuple[str, str]]:
-    """Rows of what every portal asks for."""
+def limits(
+    exports: Sequence[Exported], timed: Sequence[Exported] | None = None
+) -> list[tuple[str, str]]:
+    """Rows of what every portal asks for. timed: for which of them it asks for a time (all)."""
+    timed = exports if timed is None else timed
     nodes = max(exported.most_nodes for exported in exports)
-    hours = max(exported.most_hours for exported in exports)
     needed = any(exported.site.profile.account.required for exported in exports)
-    return [
-        ("Nodes", f"1 to {nodes}, as the cluster's list says"),
-        ("Hours", f"1 to {hours}, as the cluster's list says"),
-        ("Account", "one of your own" if needed else "one of your own, or nothing"),
-    ]
+    rows = [("Nodes", f"1 to {nodes}, as the cluster's list says")]
+    for unit in dict.fromkeys(exported.unit for exported in timed):
+        same = [exported for exported in timed if exported.unit == unit]
+        most = max(exported.most_time for exported in same)
+        least = min(exported.place.least_time for exported in same)
+        rows.append((unit.label, f"{least} to {most}, as the cluster's list says"))
+    return [*rows, ("Account", "one of your own" if needed else "one of your own, or nothing")]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fsdpkit.failures.causes import HEAD_SILENT
+from fsdpkit.failures.families.network import HEAD_SILENT
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -75,7 +75,7 @@ def silent_node(attempt: Attempt) -> Iterator[Fact]:
             yield Fact(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
         for log in voice.logs if voice.kind == "batch" and not _shell_was_killed(attempt) else ():
             if (first := _SRUN.search(log.text)) and first[2] == "Killed":
-                words = "its agent was killed, and nobody says by whom"
+                words = "its agent was killed, and it is unknown by whom"
                 place = log.part(*first.span())
                 yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
 

@@ -210,11 +210,11 @@ def _again(first: Finding, attempt: Attempt) -> str | None:
 
 def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
     attempts = task.attempts or ()
-    words = "none of what was read tells of a failure"
+    words = "nothing that was read reports a failure"
     if not evidence.submitted:
-        words = "nobody heard whether sbatch took the job, and Slurm knows none"
+        words = "it is unknown whether sbatch accepted the job, and Slurm knows no such job"
     elif task.job is None or task.job.state is None:
-        words = "the scheduler does not know the job, and its directory tells of no end"
+        words = "the scheduler does not know the job, and its directory records no end"
     return Diagnosis(
         cause="unknown",
         sentence=_sentence(CAUSES["unknown"].sentence, "the job", words),
@@ -260,9 +260,9 @@ def _waited_for(first: Finding, findings: Sequence[Finding], attempt: Attempt) -
     nodes = {rank: _node_of(rank, attempt) for rank in silent}
     node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
     one = len(silent) == 1
-    words = "it said nothing, and all other ranks waited in vain for one"
+    words = "it printed nothing, and all other ranks waited for one in vain"
     if not one:
-        words = f"ranks {_listed(silent)} said nothing, and all others waited in vain for them"
+        words = f"ranks {_listed(silent)} printed nothing, and all others waited for them in vain"
     rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
 

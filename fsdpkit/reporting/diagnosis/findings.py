@@ -15,13 +15,14 @@ import msgspec
 
 from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, End, Where, explain
+from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, End, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import ended_by
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import Attempt
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
 from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.outcomes import WARNING
 
 _MOST_WORDS = 160
 _SHORT = 4096
@@ -60,7 +61,37 @@ def findings_of(attempt: Attempt) -> list[Finding]:
         whose = (told.rank, told.node)
         if not any(v.message and (v.rank, v.node) == whose for v in attempt.voices):
             found += _by_voice(told)
-    return found
+    return found or list(_by_prelude(attempt))
+
+
+_OF_OTHERS = re.compile(r"^(?:fsdpkit|srun|salloc|slurmstepd\S*|slurmd): |^\++ ")
+"""Lines of the job's log that its prelude did not write, or that only show its commands."""
+_NOT_OF_SLURM = re.compile(r"^(?!(?:srun|salloc|slurmstepd\S*): )|: tasks? [\d,-]+: |\*\*\*")
+"""Lines that Slurm did not write, or that only say how tasks and steps ended."""
+
+
+def _by_prelude(attempt: Attempt) -> Iterator[Finding]:
+    """The last line of a job that failed before there were ranks or agents: what it failed at is in
+    the shell's part, whatever tool it calls there."""
+    state = attempt.job.state if attempt.job else None
+    if state is None or not state.over or attempt.ranks or attempt.verdict is not None:
+        return
+    if any(voice.kind == "rank" for voice in attempt.voices):
+        return
+    for log in (log for voice in attempt.voices if voice.kind == "batch" for log in voice.logs):
+        for cause, others in (("environment-missing", _OF_OTHERS), ("refused", _NOT_OF_SLURM)):
+            kept = "\n".join("" if others.search(s) else s for s in log.text.split("\n"))
+            if (line := last_error(kept)) is None:
+                continue
+            number = None if log.line is None else log.line + kept.count("\n", 0, line.begin)
+            yield Finding(
+                cause=cause,
+                level=Level.OWN,
+                words=in_words(line.text),
+                quote=Quote(log.file, number, _printable(line.text)),
+                sure=False,
+            )
+            return
 
 
 def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:
@@ -100,9 +131,21 @@ def _by_ending(attempt: Attempt) -> Iterator[Finding]:
             yield Finding(
                 cause=cause.name,
                 level=Level.OUTSIDE if asked else Level.SUMMED_UP,
-                words="" if cause.name == "cancelled" else ending.why,
+                words=_how_cancelled(attempt) if cause.name == "cancelled" else ending.why,
                 quote=Quote(attempt.files[0], None, ending.why),
             )
+
+
+def _how_cancelled(attempt: Attempt) -> str:
+    """Of `cancel --save`, what became of the work; nothing where the ranks had no time to stop."""
+    verdict, ending = attempt.verdict, attempt.ending
+    if attempt.request in (None, WARNING) or ending is None or verdict is None:
+        return ""
+    if verdict.trouble is None or verdict.trouble.cause != "stopped":
+        return ""
+    if ending.step is None:
+        return " with --save, but it has no checkpoint"
+    return f" with --save; its work up to step {ending.step:,} is saved"
 
 
 def _by_facts(attempt: Attempt) -> Iterator[Finding]:

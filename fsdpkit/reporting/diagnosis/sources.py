@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.log_ends import Text, end_of, newest_part, without
+from fsdpkit.runs.log_ends import Text, end_of, newest_part, part_from, without
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
 
@@ -135,7 +135,7 @@ def _with_files(
         voice = found[known[rank]] if rank in known else Voice(kind="rank", rank=rank, node=node)
         voice = _with_error_file(voice, files[rank].get("error.json"))
         logs = (files[rank].get(kind) for kind in ("err", "out"))
-        ends = (end_of(log, most) for log in logs if log is not None)
+        ends = (_end(log, most, failed=rank in known) for log in logs if log is not None)
         stacks = files[rank].get("stacks")
         voice = msgspec.structs.replace(
             voice,
@@ -147,6 +147,19 @@ def _with_files(
         else:
             found.append(voice)
     return found
+
+
+def _end(log: Path, most_bytes: int, *, failed: bool) -> Text | None:
+    """The end of a rank's log; if that holds no traceback which torch marked as nobody's to catch,
+    and much was said after one, the part of the log that begins with it."""
+    end = end_of(log, most_bytes)
+    if end is None or not failed or _MARKED in end.text or end.line == 1:
+        return end
+    return part_from(log, _MARKED.encode(), _SEARCHED_BYTES, most_bytes) or end
+
+
+_MARKED = "]: Traceback (most recent call last)"
+_SEARCHED_BYTES = 8 << 20
 
 
 def _with_ends(

@@ -38,15 +38,15 @@ FORMULAS: dict[Use, tuple[str, str]] = {
         "start-up",
         "from the allocation, or from a restart, to the first step: checks, imports, loading",
     ),
-    "repeated": ("repeated steps", "time per step × steps that were done again later"),
-    "checkpoints": ("checkpoints", "seconds for which training stood still to save"),
+    "repeated": ("repeated steps", "time per step × steps that were repeated later"),
+    "checkpoints": ("checkpoints", "seconds for which training paused to save"),
     "pauses": ("evaluation and end", "evaluations, the last writes, export and shutdown"),
     "lost": (
         "lost after failures",
-        "after the last logged step up to the restart or the end, launches that came to no step, "
+        "after the last logged step up to the restart or the end, launches that reached no step, "
         "and steps that no checkpoint holds",
     ),
-    "idle": ("waiting nodes", "spare nodes, and nodes that were lost, beside those that trained"),
+    "idle": ("waiting nodes", "standby nodes, and lost nodes, beside those that trained"),
     "unknown": ("unaccounted", "an attempt of a program that logs no steps"),
 }
 """For each use its name and its formula in words, in the order of telling."""

@@ -43,7 +43,7 @@ class Straggler:
         return (
             f"Rank {self.rank}{where} computes {self.ratio:.2f} times as long as the median rank "
             f"in {self.share:.0%} of the comparisons (steps {self.from_step:,.0f} to "
-            f"{self.to_step:,.0f}); all wait for it."
+            f"{self.to_step:,.0f}); all the others wait for it."
         )
 
 
@@ -177,8 +177,8 @@ def _strip(metrics: Metrics, history: History, ranks_per_node: int, axis: Axis) 
             node_at(history, int(rank), ranks_per_node, last_s) or str(place)
             for place, rank in enumerate(starts)
         ]
-    title = "Who is slow, and when"
-    description = f"One row a {each}; a cell is darker the longer it computes over the median rank."
+    title = "Which rank is slow, and when"
+    description = f"One row per {each}; a darker cell computed longer than the median rank."
     drawing = heat("strip", title, description, grid, names, axis)
     levels = "shades: from 1.05, 1.1, 1.2, 1.5 and 2 times the median rank"
-    return Figure(title=title, drawing=drawing, remark=f"one row a {each}; {levels}", wide=True)
+    return Figure(title=title, drawing=drawing, remark=f"one row per {each}; {levels}", wide=True)

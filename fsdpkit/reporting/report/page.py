@@ -52,7 +52,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     now_s = time.time() if now_s is None else now_s
     tasks = run.record.array_tasks
     if tasks is None and array_task is not None:
-        raise UsageError(f"{run.id} is no array: leave out --task")
+        raise UsageError(f"{run.id} is not an array: leave out --task")
     if tasks is not None and array_task is not None and array_task not in tasks:
         raise NotFoundError(f"{run.id} has no task {array_task}; it has {_in_short(tasks)}")
     states = run.job_states()
@@ -258,7 +258,7 @@ def _efficiency(
         granted=f"{_time(found.granted_h, short)} {unit}",
         unit=unit,
         trained="unknown" if trained is None else f"{trained:.0%}",
-        told="of which nobody knows how much trained: no step was logged"
+        told="of which it is unknown how much trained: no step was logged"
         if trained is None
         else f"of which {trained:.0%} trained",
         drawing=shares("efficiency", title, bar),

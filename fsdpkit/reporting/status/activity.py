@@ -63,9 +63,9 @@ def unheeded(attempt: Attempt) -> str:
     """That a request to stop will not be seen, and what to do."""
     assert attempt.stop_requested_s is not None
     return (
-        f"asked to stop at {moment(attempt.stop_requested_s)}, but its script has not looked: it "
-        "does not call fsdpkit.stop_requested(), or is not there yet, and runs on until it ends or "
-        "is cancelled without --save"
+        f"asked to stop at {moment(attempt.stop_requested_s)}, but its script has not checked: "
+        f"it does not call fsdpkit.stop_requested(), or has not got there yet, and runs until it "
+        f"ends or is cancelled without --save"
     )
 
 

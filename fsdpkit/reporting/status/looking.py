@@ -112,7 +112,7 @@ class Watcher:
             return True
         elif time.monotonic() - self._heard > UNHEARD_S:
             raise SchedulerError(
-                f"nobody can say what became of {self.run.id}: the scheduler does not know its job"
+                f"it is unknown what became of {self.run.id}: the scheduler does not know its job"
             )
         if state is None or state.phase != "ended":
             return False

@@ -176,7 +176,7 @@ def _shown(directory: Path, standing: Standing) -> Status:
     try:
         return _brief(directory, standing)
     except (ArithmeticError, LookupError, OSError, TypeError, ValueError, FsdpkitError) as error:
-        words = f"its files cannot be understood ({type(error).__name__}: {error})"
+        words = f"its files cannot be parsed ({type(error).__name__}: {error})"
         return Status(run=directory.name, dir=str(directory), error=words)
 
 

@@ -38,6 +38,9 @@ class Held(TorchDispatchMode):
     """Weighs all storages that any operation has made and that are still there, by what they have
     at that moment: it knows nothing of births, deaths and resizing.
 
+    All are weighed only when there may be more than ever before: what is there now cannot be more
+    than what each had when an operation last had it in its hands, but where it has grown since.
+
     Not what Gloo makes for itself, such as the copy of a whole gradient that it sums in the place
     of a reduce-scatter: no operation returns that, and NCCL makes none.
     """
@@ -45,23 +48,39 @@ class Held(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.there: dict[int, weakref.ref[Any]] = {}
+        self.had: dict[int, int] = {}
+        self.at_most = 0
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented
-        given = {storage._cdata for storage in storages((args, kwargs))}
+        given = {storage._cdata: storage for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for storage in storages(result):
-            if storage._cdata not in given:
-                self.there.setdefault(storage._cdata, weakref.ref(storage, self._gone(storage)))
-        held = (reference() for reference in list(self.there.values()))
-        self.peak = max(self.peak, sum(s.nbytes() for s in held if s is not None))
+        seen = {storage._cdata: storage for storage in storages(result)}
+        for key, storage in seen.items():
+            if key not in given and key not in self.there:
+                self.there[key] = weakref.ref(storage, self._gone(key))
+        for key, storage in {**given, **seen}.items():
+            if key in self.there:
+                self._has(key, storage.nbytes())
+        if self.at_most > self.peak:
+            for key, reference in list(self.there.items()):
+                if (storage := reference()) is not None:
+                    self._has(key, storage.nbytes())
+            self.peak = max(self.peak, self.at_most)
         return result
 
-    def _gone(self, storage: Any) -> Any:
-        key = storage._cdata
-        return lambda _: self.there.pop(key, None)
+    def _has(self, key: int, size: int) -> None:
+        self.at_most += size - self.had.get(key, 0)
+        self.had[key] = size
+
+    def _gone(self, key: int) -> Any:
+        def gone(_: Any) -> None:
+            self.there.pop(key, None)
+            self.at_most -= self.had.pop(key, 0)
+
+        return gone
 
 
 def storages(values: Any) -> Iterator[Any]:

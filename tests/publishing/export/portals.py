@@ -157,7 +157,8 @@ def launcher(app: Path, said: Said, project: Path) -> Submission:
     env = {
         key.removeprefix(_VARIABLE): text for key, text in said.items() if key.startswith(_VARIABLE)
     }
-    options = {"wall_time": int(said["bc_num_hours"]) * 3600}
+    hours = said.get("bc_num_hours")
+    options = {"wall_time": int(hours) * 3600 if hours else None}
     options |= {"accounting_id": said.get("auto_accounts")}
     nodes = said["bc_num_nodes"] if "bc_num_nodes" in said else said["bc_num_slots"]
     argv = ["-D", str(project), *_of_core(options), "--export", ",".join(env), "-N", str(nodes)]

@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 import fsdpkit
+from fsdpkit.config.job import load_job
 from fsdpkit.publishing.export import yaml_text
 from fsdpkit.publishing.export.build import PORTALS, RELEASES, App, Portal, build
+from fsdpkit.publishing.export.fields import label_of
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.publishing.template_shell import has_shellcheck, shellcheck
@@ -155,7 +157,7 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:
     assert directives == [
         *("#SBATCH --job-name=train", "#SBATCH --partition=long", "#SBATCH --ntasks-per-node=1"),
         *("#SBATCH --cpus-per-task=64", "#SBATCH --gpus-per-node=4", "#SBATCH --open-mode=append"),
-        *("#SBATCH --signal=B:USR1@120", "#SBATCH --nodes=2", "#SBATCH --time=4:00:00"),
+        *("#SBATCH --signal=B:USR1@120", "#SBATCH --nodes=2", "#SBATCH --time=240"),
     ]
     inputs = script.split("# ---- What the form says")[0]
     values = {field.variable: field for field in app.exports[0].fields}
@@ -174,3 +176,119 @@ def test_what_the_page_of_open_composer_fills_in_is_bash(folder: Path) -> None:
         "FSDPKIT_FORM_P_TAG": "plain",
         "FSDPKIT_FORM_P_MODE": "fast",
     }
+
+
+QUICK = """
+schema = "fsdpkit.job/1"
+name = "train"
+entry = "train.py"
+[resources]
+nodes = 1
+gpus = 4
+time = "{time}"
+partition = "quick"
+"""
+
+
+def quick_app(folder: Path, portal: Portal, time: str = "00:30:00") -> App:
+    """Of Heron, for a job in the partition whose longest time is half an hour."""
+    (folder / "train.py").touch()
+    (folder / "quick.toml").write_text(QUICK.format(time=time))
+    job = load_job(str(folder / "quick.toml")).spec
+    return build(made.template(folder), [(made.site(folder, "heron"), "heron")], portal, job=job)
+
+
+@portals.needs_ruby
+@pytest.mark.parametrize(
+    ("minutes", "wrong"),
+    [("30", None), ("6", None), ("31", "allowed there: 6 to 30"), ("5", "from 6 to 2880")],
+)
+def test_a_partition_of_half_an_hour_is_offered_in_minutes(
+    folder: Path, minutes: str, wrong: str | None
+) -> None:
+    ondemand = made.on_disk(quick_app(folder, "ondemand"), folder)
+    said = portals.batch_connect_defaults(ondemand)
+    assert (said["fsdpkit_place"], said["fsdpkit_minutes"]) == ("heron:quick:4", "30")
+    said |= {"fsdpkit_minutes": minutes, "auto_accounts": "pas1234", "fsdpkit_directory": "/d"}
+    said |= {"fsdpkit_environment": "/e"}
+    (answer,) = portals.in_ruby("batch-connect", ondemand, [said])
+    if wrong is None:
+        assert answer["submit"]["script"]["wall_time"] == int(minutes) * 60, answer
+    else:
+        assert wrong in answer["error"]
+
+    composer = made.on_disk(quick_app(folder, "open-composer"), folder)
+    said = portals.open_composer_defaults(composer)
+    assert said["minutes"] == "30"
+    said |= {"minutes": minutes, "account": "pas1234", "environment": "/e"}
+    (answer,) = portals.in_ruby("open-composer", composer, [said])
+    assert (wrong or "None") in str(answer["error"])
+    assert f"\n#SBATCH --time={minutes}\n" in portals.filled_in(composer, said)
+
+
+@pytest.mark.parametrize("portal", ["project-manager", "job-composer"])
+def test_where_a_portal_asks_for_hours_only_half_an_hour_stands_in_the_script(
+    folder: Path, portal: Portal
+) -> None:
+    for time, stands in (("00:20:00", "00:20:00"), ("02:00:00", "00:30:00")):
+        app = quick_app(folder, portal, time)
+        (script,) = (text for name, text in app.files.items() if name.endswith(".sh"))
+        assert f"\n#SBATCH --time={stands}\n" in script
+        assert "\n#SBATCH --partition=quick\n" in script
+    if portal == "project-manager":
+        root = made.on_disk(app, folder)
+        assert "bc_num_hours" not in portals.launcher_of(root)["form"]
+        assert "-t" not in portals.launcher(root, portals.launcher_defaults(root), root).argv
+        assert "`time`: the portal asks for whole hours" in app.files["README.md"]
+
+
+def test_where_every_partition_takes_hours_the_form_asks_for_them(folder: Path) -> None:
+    """And begins with what the partition gives a job that asks for none."""
+    text = made.EGRET.replace("[partitions.all]", '[partitions.all]\ndefault_time = "02:30:00"')
+    clusters = [(made.site(folder, "egret", text), "egret")]
+    form = build(made.template(folder), clusters, "ondemand").files["form.yml"]
+    hours = yaml.safe_load(form)["attributes"]["bc_num_hours"]
+    assert (hours["value"], hours["min"], hours["max"]) == (2, 1, 24)
+    app = build(made.template(folder), clusters, "open-composer")
+    assert "#SBATCH --time=#{hours}:00:00" in app.files["form.yml"]
+
+
+def test_a_header_names_what_the_form_says_and_expands_nothing() -> None:
+    (site,), _ = sites(["osc-cardinal"])
+    app = build(open_template("torchrun"), [(site, "cardinal")], "project-manager")
+    header = app.files["train-cardinal.sh"].partition("\n#SBATCH")[0].split("\n")
+    assert header[1].startswith("# <run.id>: train on OSC Cardinal, <nodes> x 4 ranks.")
+    assert not [line for line in header if "$" in line]
+    assert [line for line in header if "requeue: the job queues itself again after" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        *(("min_free_gb", "Min free (GB)"), ("sample_s", "Sample (seconds)"), ("s", "S")),
+        *(("omp_threads", "OMP threads"), ("use_cpu", "Use CPU"), ("a__b_", "A b")),
+    ],
+)
+def test_a_forms_labels_are_words(name: str, label: str) -> None:
+    assert label_of(name) == label
+
+
+def test_two_parameters_with_one_label_keep_their_names(folder: Path) -> None:
+    more = MANIFEST_PARAMETERS.format("wait_seconds") + MANIFEST_PARAMETERS.format("wait__seconds")
+    more += MANIFEST_PARAMETERS.format("nodes")
+    template = made.template(folder, manifest=made.MANIFEST + more)
+    app = build(template, [(made.site(folder, "heron"), "heron")], "ondemand")
+    attributes = yaml.safe_load(app.files["form.yml"])["attributes"]
+    labels = [table["label"] for table in attributes.values()]
+    assert len(set(labels)) == len(labels)
+    assert {"wait_seconds", "wait__seconds", "nodes", "Nodes"} <= set(labels)
+
+
+MANIFEST_PARAMETERS = """
+[parameters.{}]
+type = "int"
+default = 1
+minimum = 1
+maximum = 2
+help = "Two."
+"""

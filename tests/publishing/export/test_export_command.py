@@ -76,21 +76,25 @@ def test_what_is_one_person_s_or_one_day_s_stays_behind(call: Call, tmp_path: Pa
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "mine.toml").write_text(
         'schema = "fsdpkit.job/1"\nname = "mine"\nentry = "mine.py"\n'
-        '[resources]\nnodes = 2\ngpus = 2\ntime = "01:00:00"\n'
-        'reservation = "alexs"\nexclude = "node7"\n[track]\nto = ["mlflow"]\n'
+        'args = ["--out", "/data/alex/out"]\n'
+        '[resources]\nnodes = 2\ngpus = 2\ntime = "01:00:00"\nqos = "vip"\n'
+        'reservation = "alexs"\nexclude = "node7"\naccount = "PAS2136"\n[audit]\nshare = true\n'
+        f'[files]\ngroup = true\nneeds = ["{tmp_path}"]\n[source]\nsnapshot = true\n'
+        '[track]\nto = ["mlflow"]\n'
         'project = "alex-private"\n[array_settings]\n1 = {retry = {hang_s = 77}}\n'
         '[environment.variables]\nHF_HOME = "/fs/ess/PAS2136/alex"\nMODE = "a/b"\n'
     )
     done = call("template", "export", "torchrun", *APP, "--job", "mine.toml", "--output", "app")
     assert done.exit_code == 0, done.stderr
-    for key in ("reservation", "exclude", "track", "array_settings"):
+    own = ("reservation", "exclude", "track", "array_settings", "audit", "files", "source")
+    for key in (*own, "qos", "default of arguments"):
         assert f"not asked for: {key}: " in done.stderr
     said = {name: content.decode() for name, content in tree(tmp_path / "app").items()}
     readme, checklist = said.pop("README.md"), said.pop("CHECKLIST.md")
     assert "environment.variables.HF_HOME`: /fs/ess/PAS2136/alex is the same for all" in readme
     assert "environment.variables.MODE" not in readme
     assert "- [ ] every user can read the paths that came with the job" in checklist
-    for word in ("alexs", "node7", "alex-private", '"hang_s": 77'):
+    for word in ("alexs", "node7", "alex-private", '"hang_s": 77', 'PAS2136"', '"share"', "needs"):
         assert [name for name, text in said.items() if word in text] == [], word
 
 

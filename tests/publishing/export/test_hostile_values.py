@@ -326,9 +326,11 @@ PLACES = (
     ("fsdpkit_nodes", "5", "Nodes: are 5; allowed there: 1 to 4"),
     ("fsdpkit_nodes", "65", "Nodes: is"),
     ("fsdpkit_nodes", "9" * 10_000, "Nodes: has 10000 characters"),
-    ("bc_num_hours", "13", "Hours: are 13; allowed there: 1 to 12"),
-    ("bc_num_hours", "0", "Hours: is"),
-    ("bc_num_hours", "4.5", "Hours: is"),
+    ("fsdpkit_minutes", "721", "Minutes: are 721; allowed there: 6 to 720"),
+    ("fsdpkit_minutes", "5", "Minutes: is"),
+    ("fsdpkit_minutes", "0", "Minutes: is"),
+    ("fsdpkit_minutes", "7.5", "Minutes: is"),
+    ("fsdpkit_minutes", "00:30", "Minutes: is"),
     ("auto_accounts", "", "Account: is empty"),
     ("auto_accounts", "--wrap=id", "Account: is"),
     ("auto_accounts", "a b", "Account: is"),
@@ -343,8 +345,8 @@ def test_what_slurm_is_told_is_within_the_limits_of_the_place(
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
     good |= {f"fsdpkit_{key}": text for key, text in good_values(exported.fields).items()}
-    good |= {"fsdpkit_place": "heron:long:4", "fsdpkit_nodes": "4", "bc_num_hours": "12"}
-    single = {**good, "fsdpkit_nodes": "1", "bc_num_hours": "48"}
+    good |= {"fsdpkit_place": "heron:long:4", "fsdpkit_nodes": "4", "fsdpkit_minutes": "720"}
+    single = {**good, "fsdpkit_nodes": "1", "fsdpkit_minutes": "2880"}
     changed = [{**good, name: text} for name, text, _ in PLACES]
     answers = portals.in_ruby("batch-connect", root, [good, single, *changed])
     assert answers[0]["submit"] == {

@@ -15,7 +15,7 @@ from fsdpkit.config.job import LoadedJob
 from fsdpkit.errors import RenderError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import unexpanded
-from fsdpkit.publishing.export.places import places_of, told
+from fsdpkit.publishing.export.places import MINUTES, places_of, told
 from fsdpkit.publishing.export.script import Exported, _plan, export_script
 from fsdpkit.publishing.export.shared_job import plain_job
 from fsdpkit.publishing.template_cases import sites
@@ -94,17 +94,18 @@ def test_directives_are_those_of_submit_for_every_place() -> None:
         "gpularge:2": "2 to 10 nodes, up to 36 h",
         "gpularge:3": "2 to 10 nodes, up to 36 h",
         "gpularge:4": "1 to 10 nodes, up to 36 h",
+        **{f"gputest:{gpus}": "1 to 2 nodes, up to 15 min" for gpus in (1, 2, 3, 4)},
     }
     assert dict(exported.options["gpumedium:2"])["gres"] == "gpu:gh200:2"
     assert dict(exported.options["gpularge:4"])["partition"] == "gpularge"
-    assert exported.left_out == ("partition gputest: 01:00:00 asked, the limit is 00:15:00",)
+    assert exported.left_out == ()
 
 
 def test_a_limit_that_grows_with_the_nodes_is_told_by_steps() -> None:
     (site,), _ = sites(["olcf-frontier"])
     exported = export_script(open_template("torchrun"), site)
     (batch,) = (place for place in exported.places if place.value == "batch:8")
-    assert batch.hours[:3] == ((91, 2), (183, 6), (1881, 12))
+    assert batch.times[:3] == ((91, 2), (183, 6), (1881, 12))
 
 
 @pytest.mark.parametrize("hours", [1.0, 7.0, 100.0])
@@ -115,8 +116,19 @@ def test_node_hours_leave_each_number_of_nodes_its_hours(folder: Path, hours: fl
     for place in found:
         assert place.high_nodes == min(8, 8 // place.gpus, int(hours))
         for nodes in range(place.low_nodes, place.high_nodes + 1):
-            most = next(most for upto, most in place.hours if nodes <= upto)
+            most = next(most for upto, most in place.times if nodes <= upto)
             assert most == min(24, int(hours / nodes))
+
+
+def test_a_limit_that_shrinks_with_every_node_is_told_in_a_line(folder: Path) -> None:
+    text = made.HERON.replace('max_time = "00:30:00"', "max_node_hours = 40.0\nmax_nodes = 64")
+    places, _ = places_of(plain_job(), made.site(folder, "limited", text), MINUTES)
+    (quick,) = (place for place in places if place.value == "quick:4")
+    assert len(quick.times) == 60
+    assert told(quick) == (
+        "1 to 64 nodes, 40 h on 1 node, 20 h up to 2 nodes, 13 h 20 min up to 3 nodes, "
+        "10 h up to 4 nodes, 8 h up to 5 nodes, 6 h 40 min up to 6 nodes, …, 37 min up to 64 nodes"
+    )
 
 
 QUOTED = [

@@ -1,12 +1,13 @@
 """One rank whose saves are disturbed: killed at each moment, no room, no right to write.
 
-argv: the file for the findings, and an empty folder on a file system of this process's own mount
-namespace. Each case is a forked child, because most of them end it.
+argv: the file for the findings, and an empty folder. What is mounted there is mounted for this
+process alone. Each case is a forked child, because most of them end it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -16,6 +17,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -199,6 +202,14 @@ def copied_before_it_changes(folder: Path) -> list[float]:
     return [float(read_weights(path, ["weight"])["weight"].mean()) for path in paths]
 
 
+def mount_for_oneself() -> None:
+    """From now on mounts are of this process and its children, and end with the last of them."""
+    new_mounts = 0x00020000  # CLONE_NEWNS
+    if ctypes.CDLL(None, use_errno=True).unshare(new_mounts):
+        raise OSError(ctypes.get_errno(), "unshare")
+    mount("--make-rprivate", at=Path("/"))
+
+
 def mount(*options: str, at: Path) -> None:
     subprocess.run(["mount", *options, str(at)], check=True)
 
@@ -233,12 +244,10 @@ def read_only(folder: Path) -> dict:
     }
 
 
-def two_jobs(folder: Path) -> dict:
+def two_jobs(folder: Path, other: OtherJob) -> dict:
     """A second job begins to write to the same run while the first is still training."""
     second: list[tuple[int, str]] = []
-    first = in_child(
-        lambda: training(folder, 2, before_last=lambda: second.append(in_child_again(folder)))
-    )
+    first = in_child(lambda: training(folder, 2, before_last=lambda: second.append(other(folder))))
     return {
         "first": first,
         "left": state_of(folder),
@@ -246,13 +255,13 @@ def two_jobs(folder: Path) -> dict:
     }
 
 
-def published_meanwhile(folder: Path) -> tuple[int, str]:
+def published_meanwhile(folder: Path, other: OtherJob) -> tuple[int, str]:
     """A job that has looked for checkpoints, while the one before it was writing another."""
     claim = checkpoint.claim
 
     def late(directory: Path) -> object:
         checkpoint.claim = claim
-        in_child_again(folder)
+        other(folder)
         return claim(directory)
 
     in_child(lambda: training(folder, 1))
@@ -282,21 +291,34 @@ def two_layers(folder: Path, *, steps: int, used: int) -> str:
     return f"{len(optimizer.state)} with state, at step {progress.step}"
 
 
-def in_child_again(folder: Path) -> tuple[int, str]:
-    """The other job, in a process that has no process group yet."""
-    code = (
-        "import checkpoint_faults as c, sys, pathlib\n"
-        "print(c.training(pathlib.Path(sys.argv[1]), 1))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        capture_output=True, text=True, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+class OtherJob:
+    """Takes a step of the run in a folder, in a process that has no process group yet."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        if os.fork() == 0:
+            self._pipe.close()
+            with contextlib.suppress(EOFError):
+                self._serve(theirs)
+            os._exit(0)
+        theirs.close()
+
+    @staticmethod
+    def _serve(pipe: Connection) -> None:
+        while True:
+            folder = pipe.recv()
+            pipe.send(in_child(lambda folder=folder: training(folder, 1)))
+
+    def __call__(self, folder: Path) -> tuple[int, str]:
+        self._pipe.send(folder)
+        answer: tuple[int, str] = self._pipe.recv()
+        return answer
 
 
 def main() -> None:
     torch.set_num_threads(1)  # threads do not survive a fork
+    mount_for_oneself()
+    other = OtherJob()
     result, folder = Path(sys.argv[1]), Path(sys.argv[2])
     found = {
         "killed": killed_at_each_moment(folder),
@@ -304,7 +326,7 @@ def main() -> None:
         "copied": copied_before_it_changes(folder / "copied"),
         "no room": no_room(folder / "full"),
         "read-only": read_only(folder / "read-only"),
-        "meanwhile": published_meanwhile(folder / "meanwhile"),
+        "meanwhile": published_meanwhile(folder / "meanwhile", other),
         "before any step": [
             in_child(lambda: two_layers(folder / "untouched", steps=0, used=0)) for _ in range(2)
         ],
@@ -312,7 +334,7 @@ def main() -> None:
             in_child(lambda used=used: two_layers(folder / "frozen", steps=1, used=used))
             for used in (1, 2)
         ],
-        "two jobs": two_jobs(folder / "shared"),
+        "two jobs": two_jobs(folder / "shared", other),
     }
     result.write_text(json.dumps(found))
 

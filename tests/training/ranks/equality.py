@@ -69,8 +69,7 @@ def is_unit(path: str, module: nn.Module) -> bool:
 CASES: dict[str, dict] = {
     "full_shard": {},
     "full_shard tied": {"family": "tied"},
-    "full_shard two groups": {"family": "two groups"},
-    "full_shard with values": {"built": "with values"},
+    "full_shard two groups with values": {"family": "two groups", "built": "with values"},
     "full_shard accumulated": {"accumulate": 2},
     "full_shard checkpointed": FULL,
     "full_shard checkpointed selectively": SELECTIVE,
@@ -85,20 +84,18 @@ CASES: dict[str, dict] = {
     },
     "full_shard prefetch": {"prefetch": 2},
     "full_shard some ignored": IGNORED,
-    "full_shard some ignored accumulated": {**IGNORED, "accumulate": 2},
-    "full_shard some ignored with values": {**IGNORED, "built": "with values"},
+    "full_shard some ignored with values accumulated": {
+        **IGNORED, "built": "with values", "accumulate": 2,
+    },
     "hybrid_shard some ignored": {**PAIRS, **IGNORED},
     "full_shard wrapped by a function": {"is_unit": is_unit},
     "shard_grad_op": {"strategy": "shard_grad_op"},
-    "shard_grad_op accumulated": {"strategy": "shard_grad_op", "accumulate": 2},
     "shard_grad_op checkpointed accumulated": {
         **FULL, "strategy": "shard_grad_op", "accumulate": 2,
     },
     "hybrid_shard": PAIRS,
-    "hybrid_shard accumulated": {**PAIRS, "accumulate": 2},
     "hybrid_shard_zero2": PAIRS_ZERO2,
     "no_shard": {"strategy": "no_shard"},
-    "no_shard accumulated": {"strategy": "no_shard", "accumulate": 2},
 }  # fmt: skip
 CASES = {f"fsdp2 {name}": case for name, case in CASES.items()} | {
     f"fsdp1 {name}": {**FSDP1, **case, "prefetch": min(1, case.get("prefetch", 0))}

@@ -41,32 +41,41 @@ SMALL = [
     "evaluation.batches=0", "checkpoint.every_steps=3", "checkpoint.keep_last=9",
     "optimizer.warmup_steps=2", "data.task=pairs", "data.held_out=0.05",
 ]  # fmt: skip
-# Continued on as many ranks: the same bits. "every step" is continued from each of its checkpoints.
+# Continued on as many ranks: the same bits, each setting in one case, together with others that
+# keep nothing in the same place. "every step" is continued from each of its checkpoints.
 SAME = {
     "every step": ["model.dropout_rate=0.1", "checkpoint.every_steps=1"],
-    "fsdp1": ["model.dropout_rate=0.1", "sharding.engine=fsdp1"],
-    "groups": ["sharding.strategy=hybrid_shard", "sharding.shard_size=1"],
-    "fsdp1 no_shard": ["sharding.engine=fsdp1", "sharding.strategy=no_shard"],
+    "fsdp1, buckets": [
+        "model.dropout_rate=0.1", "sharding.engine=fsdp1", "data.buckets=4", "data.multiple=8",
+    ],
+    "groups, packed": [
+        "sharding.strategy=hybrid_shard", "sharding.shard_size=1", "data.packing=true",
+    ],
+    "fsdp1 no_shard, spans, sgd": [
+        "sharding.engine=fsdp1", "sharding.strategy=no_shard", "data.task=span-corruption",
+        "optimizer.name=sgd", "optimizer.lr=0.1",
+    ],
     # The scale has come down when the run is stopped.
     "float16": ["precision.param=float16", "precision.loss_scale=524288", "non_finite=skip"],
-    "bfloat16": ["precision.param=bfloat16"],
-    "micro batches": ["micro_batch=2", "model.dropout_rate=0.1"],
-    "recomputed": ["sharding.activation_checkpointing=selective", "model.dropout_rate=0.1"],
-    "buckets": ["data.buckets=4", "data.multiple=8"],
-    "packed": ["data.packing=true"],
-    "spans": ["data.task=span-corruption"],
-    "adafactor": ["optimizer.name=adafactor", "optimizer.lr=0.01"],
-    "scaled": ["optimizer.name=adamw-scaled", "optimizer.lr=0.02"],
-    "sgd": ["optimizer.name=sgd", "optimizer.lr=0.1"],
-    "a scheduler of torch": [
+    "bfloat16, a scheduler of torch": [
+        "precision.param=bfloat16",
         "optimizer.schedule=StepLR", "optimizer.schedule_arguments={step_size=2, gamma=0.5}",
+    ],
+    "micro batches, adafactor": [
+        "micro_batch=2", "model.dropout_rate=0.1", "optimizer.name=adafactor", "optimizer.lr=0.01",
+    ],
+    "recomputed, scaled": [
+        "sharding.activation_checkpointing=selective", "model.dropout_rate=0.1",
+        "optimizer.name=adamw-scaled", "optimizer.lr=0.02",
     ],
     "bfloat16 weights": [
         "precision.master=bfloat16", "optimizer.rounding=compensated", "sharding.shard_size=1",
         "sharding.strategy=hybrid_shard",
     ],
     "ignored": ['sharding.ignore=["lm_head.*"]', "precision.param=bfloat16"],
-    "fsdp1 ignored": ['sharding.ignore=["lm_head.*"]', "sharding.engine=fsdp1"],
+    "fsdp1 ignored, not in the background": [
+        'sharding.ignore=["lm_head.*"]', "sharding.engine=fsdp1", "checkpoint.background=false",
+    ],
     # Held-out losses rise from the second step on; the fourth of them ends the run.
     "patient": [
         "evaluation.every_steps=1", "evaluation.patience=4", "evaluation.batches=2",
@@ -75,7 +84,6 @@ SAME = {
     ],
     # Eight steps, of which the rate depends; the checkpoint lies in the middle of an epoch.
     "epochs": ["steps=0", "epochs=2", "model.dropout_rate=0.1"],
-    "not in the background": ["checkpoint.background=false"],
 }  # fmt: skip
 # Continued by another engine or strategy: the same samples, losses to rounding.
 OTHER = {

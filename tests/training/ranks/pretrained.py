@@ -1,6 +1,7 @@
 """On some ranks: a model of transformers from its files, trained, saved and exported again.
 
-argv: the file for the findings, and a folder with a directory for each kind of model.
+argv: the file for the findings, a folder with a directory for each kind of model, and the cases as
+JSON: pairs of a kind and a way to shard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fill_from import Reading
 from torch import nn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from small_transformers import KINDS, loaded
+from small_transformers import loaded
 
 from fsdpkit.training import (
     Checkpointer,
@@ -96,9 +97,9 @@ def one(kind: str, case: str, folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 
 def main() -> None:
-    result, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    result, folder, cases = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     with process_group(timeout_s=240) as ranks:
-        found = {kind: {case: one(kind, case, folder, ranks) for case in CASES} for kind in KINDS}
+        found = [[kind, case, one(kind, case, folder, ranks)] for kind, case in cases]
         if ranks.is_first:
             result.write_text(json.dumps(found))
 

@@ -181,10 +181,20 @@ def alone(
     return norms, model.state_dict()
 
 
+_first: dict[str, dict[str, Tensor]] = {}
+
+
+def first_weights(model: Any, settings: TrainingSettings) -> dict[str, Tensor]:
+    """Asked of one sharded model for each type of weights: a seed gives all of them the same."""
+    if (master := settings.precision.master) not in _first:
+        _first[master] = {name: weight.double() for name, weight in whole_weights(model)}
+    return _first[master]
+
+
 def steps_of(case: str, ranks: Ranks, folder: Path) -> dict:
     settings = load_settings({}, [*SMALL, *CASES[case]])
     model, config = fsdp_t5.build(settings, VOCABULARY, ranks)
-    initial = {name: weight.double() for name, weight in whole_weights(model)}
+    initial = first_weights(model, settings)
     # What the first rank reports is compared.
     norms, weights = (
         alone(case, config, settings, initial, ranks.world_size)

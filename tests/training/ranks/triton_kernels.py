@@ -319,9 +319,25 @@ def multiply_numbers_of_bfloat16() -> None:
     builder.create_dot = create_dot
 
 
+def patch_once_a_launch() -> None:
+    """The interpreter puts its own functions in the place of Triton's at a launch, and looks for
+    all of them anew whenever a kernel calls another function."""
+    patch, language = interpreter._patch_lang, interpreter.tl
+
+    def patch_lang(function: Any) -> Any:
+        named = [id(value) for value in function.__globals__.values()]
+        modules = [each for each in (language, language.core) if id(each) in named]
+        if any(language.core.is_builtin(each.load) for each in modules):
+            return patch(function)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_lang
+
+
 def main() -> None:
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
     multiply_numbers_of_bfloat16()
+    patch_once_a_launch()
     with process_group(timeout_s=120) as ranks:
         found = {"own tiles": own_tiles(), "far": far_biases()}
         # Larger tiles than a GPU's: the interpreter's time goes by their number.

@@ -11,12 +11,19 @@
 
 
 # ---- Values: edit these; what is allowed stands behind each. 
+# Training script: A Python file, by its path or relative to the job's directory.
 FSDPKIT_FORM_SCRIPT=train.py    # the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..
+# Arguments: Arguments of the script, with spaces between them.
 FSDPKIT_FORM_ARGUMENTS=''    # words of letters, digits and ._/@%+,=:-, with one space between two
+# Python environment: Directory of a virtual environment that has torch and fsdpkit.
 FSDPKIT_FORM_ENVIRONMENT=''    # the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..
+# Wait (seconds): Seconds to wait.
 FSDPKIT_FORM_P_WAIT_S=60    # a whole number from 1 to 3600
+# Share: Share of the memory.
 FSDPKIT_FORM_P_SHARE=0.5    # a number from 0.25 to 1.5
+# Tag: A word for the log: it's 100% <b>yours</b> %>.
 FSDPKIT_FORM_P_TAG=plain    # text that matches [a-z]{1,8}(-\d{1,3})?
+# Mode: How.
 FSDPKIT_FORM_P_MODE=fast    # one of fast, very slow
 
 # ---- What the form says --------------------------------------------------------------------------
@@ -54,19 +61,19 @@ IFS=' ' read -ra FSDPKIT_FORM_WORDS <<<"${FSDPKIT_FORM_ARGUMENTS-}"
 check FSDPKIT_FORM_ENVIRONMENT 'Python environment' 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' 1000 '/[A-Za-z0-9_./@%+,=:-]*'
 case /$FSDPKIT_FORM_ENVIRONMENT/ in */../*) refuse 'Python environment' "is $FSDPKIT_FORM_ENVIRONMENT" 'the whole path of a directory, of letters, digits and ._/@%+,=:-, no ..' ;; esac
 export FSDPKIT_FORM_ENVIRONMENT
-check FSDPKIT_FORM_P_WAIT_S wait_s 'a whole number from 1 to 3600' 20 '0|[1-9][0-9]{0,8}'
-(( FSDPKIT_FORM_P_WAIT_S >= 1 && FSDPKIT_FORM_P_WAIT_S <= 3600 )) || refuse wait_s "is $FSDPKIT_FORM_P_WAIT_S" 'a whole number from 1 to 3600'
+check FSDPKIT_FORM_P_WAIT_S 'Wait (seconds)' 'a whole number from 1 to 3600' 20 '0|[1-9][0-9]{0,8}'
+(( FSDPKIT_FORM_P_WAIT_S >= 1 && FSDPKIT_FORM_P_WAIT_S <= 3600 )) || refuse 'Wait (seconds)' "is $FSDPKIT_FORM_P_WAIT_S" 'a whole number from 1 to 3600'
 export FSDPKIT_FORM_P_WAIT_S
-check FSDPKIT_FORM_P_SHARE share 'a number from 0.25 to 1.5' 20 '(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?'
+check FSDPKIT_FORM_P_SHARE Share 'a number from 0.25 to 1.5' 20 '(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?'
 scaled "$FSDPKIT_FORM_P_SHARE"
-(( millionths >= 250000 && millionths <= 1500000 )) || refuse share "is $FSDPKIT_FORM_P_SHARE" 'a number from 0.25 to 1.5'
+(( millionths >= 250000 && millionths <= 1500000 )) || refuse Share "is $FSDPKIT_FORM_P_SHARE" 'a number from 0.25 to 1.5'
 export FSDPKIT_FORM_P_SHARE
-check FSDPKIT_FORM_P_TAG tag 'text that matches [a-z]{1,8}(-\d{1,3})?' 1000 '([a-z]){1,8}((-([0-9]){1,3}))?'
+check FSDPKIT_FORM_P_TAG Tag 'text that matches [a-z]{1,8}(-\d{1,3})?' 1000 '([a-z]){1,8}((-([0-9]){1,3}))?'
 export FSDPKIT_FORM_P_TAG
-check FSDPKIT_FORM_P_MODE mode 'one of fast, very slow' 1000 '.*'
+check FSDPKIT_FORM_P_MODE Mode 'one of fast, very slow' 1000 '.*'
 case $FSDPKIT_FORM_P_MODE in
     fast | 'very slow') ;;
-    *) refuse mode "is $FSDPKIT_FORM_P_MODE" 'one of fast, very slow' ;;
+    *) refuse Mode "is $FSDPKIT_FORM_P_MODE" 'one of fast, very slow' ;;
 esac
 export FSDPKIT_FORM_P_MODE
 export FSDPKIT_FORM_NODES=${SLURM_JOB_NUM_NODES-}    # what Slurm gave, whatever was asked for
@@ -83,6 +90,11 @@ if [[ $FSDPKIT_FORM_SCRIPT != /* ]]; then FSDPKIT_FORM_SCRIPT=$PWD/$FSDPKIT_FORM
     'the path of a Python file, of letters, digits and ._/@%+,=:-, no dash in front, no ..'
 export FSDPKIT_FORM_RUN_ID=train-$SLURM_JOB_ID
 export FSDPKIT_FORM_RUN_DIR=$PWD/runs/$FSDPKIT_FORM_RUN_ID
+# The time limit as Slurm has it, which `fsdpkit resume` asks for again; else the default.
+export FSDPKIT_FORM_TIME=04:00:00
+limit=$(timeout 20 squeue --noheader --format=%l --jobs "$SLURM_JOB_ID" 2>/dev/null) || limit=
+limit=${limit//[[:space:]]/}
+if [[ $limit =~ ^([0-9]{1,2}-)?([0-9]{1,2}:){1,2}[0-9]{2}$ ]]; then FSDPKIT_FORM_TIME=$limit; fi
 words=
 for word in ${FSDPKIT_FORM_WORDS[@]+"${FSDPKIT_FORM_WORDS[@]}"}; do words+="${words:+, }\"$word\""; done
 write_files() (    # only checked values and Slurm's own numbers are expanded in it
@@ -91,7 +103,7 @@ write_files() (    # only checked values and Slurm's own numbers are expanded in
     mkdir "$FSDPKIT_FORM_RUN_DIR" 2>/dev/null || [[ -O $FSDPKIT_FORM_RUN_DIR && ! -L $FSDPKIT_FORM_RUN_DIR ]] || return
     mkdir -p "$FSDPKIT_FORM_RUN_DIR/submitit" || return
     cat > "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" <<JOB || return
-{"schema": "fsdpkit.job/1", "name": "train", "entry": "${FSDPKIT_FORM_SCRIPT}", "resources": {"nodes": ${FSDPKIT_FORM_NODES}, "gpus": 4, "time": "04:00:00", "cpus_per_gpu": null, "memory": null, "partition": "long", "qos": null, "constraint": null, "reservation": null, "nodelist": null, "exclude": null, "exclusive": false, "spare": 0}, "description": "", "template": "small", "args": [$words], "environment": {"modules": null, "conda": null, "venv": "${FSDPKIT_FORM_ENVIRONMENT}", "container": null, "variables": {}}, "parameters": {"wait_s": ${FSDPKIT_FORM_P_WAIT_S}, "share": ${FSDPKIT_FORM_P_SHARE}, "tag": $(json FSDPKIT_FORM_P_TAG), "mode": "${FSDPKIT_FORM_P_MODE}"}, "launch": {"warm": "auto", "check": true, "preload": []}, "retry": {"on_time_limit": "requeue", "on_preemption": "requeue", "on_node_failure": "restart", "on_crash": "restart", "on_hang": "restart", "on_out_of_memory": "stop", "restarts": 3, "requeues": 3, "backoff_s": 5.0, "hang_s": 600, "lost_s": 30, "avoid_node_h": 6.0}, "notify": {"mail": null, "command": [], "on": ["end", "failure", "requeue"], "limit_s": 20}}
+{"schema": "fsdpkit.job/1", "name": "train", "entry": "${FSDPKIT_FORM_SCRIPT}", "resources": {"nodes": ${FSDPKIT_FORM_NODES}, "gpus": 4, "time": "${FSDPKIT_FORM_TIME}", "cpus_per_gpu": null, "memory": null, "partition": "long", "qos": null, "constraint": null, "reservation": null, "nodelist": null, "exclude": null, "exclusive": false, "spare": 0}, "description": "", "template": "small", "args": [$words], "environment": {"modules": null, "conda": null, "venv": "${FSDPKIT_FORM_ENVIRONMENT}", "container": null, "variables": {}}, "parameters": {"wait_s": ${FSDPKIT_FORM_P_WAIT_S}, "share": ${FSDPKIT_FORM_P_SHARE}, "tag": $(json FSDPKIT_FORM_P_TAG), "mode": "${FSDPKIT_FORM_P_MODE}"}, "launch": {"warm": "auto", "check": true, "preload": []}, "retry": {"on_time_limit": "requeue", "on_preemption": "requeue", "on_node_failure": "restart", "on_crash": "restart", "on_hang": "restart", "on_out_of_memory": "stop", "restarts": 3, "requeues": 3, "backoff_s": 5.0, "hang_s": 600, "lost_s": 30, "avoid_node_h": 6.0}, "notify": {"mail": null, "command": [], "on": ["end", "failure", "requeue"], "limit_s": 20}}
 JOB
     mv "$FSDPKIT_FORM_RUN_DIR/.job.json.$$" "$FSDPKIT_FORM_RUN_DIR/job.json" || return
     FSDPKIT_FORM_JOB_SHA256=$(sha256sum < "$FSDPKIT_FORM_RUN_DIR/job.json") || return

@@ -1,0 +1,38 @@
+"""What the record of a cause holds. The causes themselves: families/; their order: causes.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsdpkit.failures.patterns import Pattern
+from fsdpkit.runs.outcomes import Cause as RetryCause
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause."""
+
+    name: str
+    sentence: str
+    """With {who} (a rank and its node, a node, or `the job`) and {words} (the line that shows it).
+    """
+    action: str | None = None
+    """With {run} and {node}; None where nobody can say in general. It is not given where {node} is
+    in it and not known."""
+    patterns: tuple[Pattern, ...] = ()
+    statuses: frozenset[int] = frozenset()
+    states: frozenset[str] = frozenset()
+    """Slurm's words for the job's state; they are of level OUTSIDE."""
+    endings: frozenset[str] = frozenset()
+    """Words of `ending.json`; of level OUTSIDE if Slurm was asked, else SUMMED_UP."""
+    retry: RetryCause = "crash"
+    """What the policy takes it for when it decides about another start."""
+    again: str | None = None
+    """Whether another start would help, and why, where that follows from the cause."""
+    waited: str | None = None
+    """The sentence, if nobody more than a process that waited for another tells of it."""
+    of_job: bool = False
+    """Whether it concerns the whole job, so that no rank and no node is named."""
+
+
+RESUME = "To go on: fsdpkit resume {run}"

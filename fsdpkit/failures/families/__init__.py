@@ -1,0 +1,1 @@
+"""The causes of failures, one file for each family. Which goes first says failures/causes.py."""

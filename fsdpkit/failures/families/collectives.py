@@ -1,0 +1,84 @@
+"""Causes: ranks that do not do the same, or that do nothing any more."""
+
+from __future__ import annotations
+
+from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.patterns import Level, pattern
+
+_LOOK_AT_ALL = (
+    "See each rank's last output: fsdpkit logs {run}. NCCL's flight-recorder analysis is in "
+    "flight.json of the attempt. " + RESUME
+)
+
+COLLECTIVE_MISMATCH = Cause(
+    "collective-mismatch",
+    "The ranks called different collectives, or with different shapes: {words}",
+    "Look for what only some ranks do: a branch on the rank, batches of different length, "
+    "an early return. TORCH_DISTRIBUTED_DEBUG=DETAIL names the calls.",
+    patterns=(
+        pattern(
+            "Detected mismatch between collectives on ranks",
+            "torch with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+        pattern(
+            "op.preamble.length <= op.nbytes",
+            "gloo, when a peer sends more than was to be received",
+        ),
+        pattern(("Mismatched collective detected", ": collective mismatch"), "NCCL"),
+        pattern("message truncated : receiving ", "NCCL over sockets"),
+    ),
+)
+
+HANG = Cause(
+    "hang",
+    "{who} stopped making progress: {words}",
+    "Its stacks are in rank-*.stacks of the attempt's directory. " + RESUME,
+    statuses=frozenset({124}),
+    retry="hang",
+    waited="{who} timed out waiting for another rank; which one is unknown: {words}",
+    patterns=(
+        pattern(
+            "waiting for other ranks",
+            "fsdpkit's agents, for a waiting rank",
+            Level.WAITED,
+            action=_LOOK_AT_ALL,
+        ),
+        pattern(
+            " (after step ",
+            "fsdpkit's agents, for a rank doing something different from the others",
+            line=r"(?:made no step|was \w+) for \d+ s \(after step -?\d+\)",
+        ),
+        pattern(
+            "monitoredBarrier",
+            "gloo's monitored barrier, which names the missing rank",
+            line=r"(?i)ranks?(?:\(s\))? (?P<rank>\d+)(?:, \d+)* failed to (?:pass|reach) m",
+        ),
+        pattern(
+            (
+                *("Watchdog caught collective operation timeout", "Timed out waiting "),
+                *(
+                    "watchdog got stuck",
+                    "watchdog hang",
+                    "eartbeat monitor",
+                    "watchdog stuck",
+                ),
+                *(
+                    "ollective operation timed out",
+                    "monitoredBarrier",
+                    "collective timeout",
+                ),
+                *("Timeout at NCCL work", "timed out in a collective"),
+            ),
+            "NCCL's watchdog and gloo, in a rank waiting for another",
+            Level.WAITED,
+            line=r"(?i)waiting \d+ms|watchdog|heartbeat|barrier|collective|NCCL work",
+            action=_LOOK_AT_ALL,
+        ),
+        pattern(
+            "failed to pass monitoredBarrier",
+            "torch, on rank 0",
+            Level.WAITED,
+            action=_LOOK_AT_ALL,
+        ),
+    ),
+)

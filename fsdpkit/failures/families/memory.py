@@ -1,0 +1,95 @@
+"""Causes: memory that was not enough, of a GPU or of a node."""
+
+from __future__ import annotations
+
+from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.patterns import Level, pattern
+
+_SAME_MEMORY = "no, it would need the same memory again"
+
+HOST_OUT_OF_MEMORY = Cause(
+    "host-out-of-memory",
+    "{who} was killed because the node, or the job's share of it, ran out of memory: {words}",
+    "Request more memory (--set resources.memory=…), or use less: fewer loader workers "
+    "(training.data.workers), a smaller batch. " + RESUME,
+    retry="out-of-memory",
+    again=_SAME_MEMORY,
+    states=frozenset({"OUT_OF_MEMORY"}),
+    patterns=(
+        pattern(
+            ("oom_kill event", "oom-kill event"),
+            "slurmstepd, when the kernel killed a process in the job's cgroup",
+            Level.OUTSIDE,
+            line=r"(?:slurmstepd-(?P<node>[\w.-]+))?.*Detected \d+ oom",
+        ),
+        pattern(
+            ": Out Of Memory",
+            "srun, for a task killed this way",
+            Level.OUTSIDE,
+            line=r"srun: error: (?P<node>\S+): tasks? ",
+        ),
+        pattern(
+            "memory limit",
+            "slurmstepd before 20.11, which ended a step by itself",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"slurmstepd\S*: error: (?:Step|Job) \S+ exceeded .*memory limit",
+        ),
+        pattern(
+            ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
+            "the kernel log, for the job's cgroup or the whole node",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+        ),
+        pattern(
+            "is killed by signal: ",
+            "torch's DataLoader, for a worker",
+            line=r"DataLoader worker .*Killed",
+        ),
+        pattern(
+            "DefaultCPUAllocator: ",
+            "torch on CPU",
+            line=r"can't allocate|not enough memory",
+        ),
+        pattern(
+            "MemoryError",
+            "Python and numpy; a GPU's has the same end",
+            line=r"^(?!.*OutOfMemoryError.*(?:CUDA|HIP|XPU|GPU))(?:\S+\.)?\w*MemoryError\b(?!\w)",
+        ),
+        pattern(
+            ("annot allocate memory", "std::bad_alloc"),
+            "the kernel's ENOMEM, of fork(2) or mmap(2); C++",
+        ),
+        pattern("memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"),
+        pattern(
+            "MB of memory are free, ",
+            "fsdpkit's check before training",
+            line=r"only \d+ MB",
+            action="Exclude the node: --set resources.exclude={node}",
+        ),
+    ),
+)
+
+GPU_OUT_OF_MEMORY = Cause(
+    "gpu-out-of-memory",
+    "{who} ran out of GPU memory: {words}",
+    "Use less: a smaller training.batch_size, training.micro_batch=auto, activation "
+    "checkpointing (training.sharding.activation_checkpointing), or more GPUs.",
+    retry="out-of-memory",
+    again=_SAME_MEMORY,
+    patterns=(
+        pattern(("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"), "torch"),
+        pattern(
+            ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
+            "CUDA, HIP, XLA",
+            line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|cudaErrorM|RESOURCE_E",
+        ),
+        pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
+        pattern(
+            ("uda failure", "UDA_ERROR_OUT_OF_MEMORY"),
+            "NCCL, for its buffers",
+            quoted=True,
+            line=r"(?i)out[_ ]of[_ ]memory|failure 2\b",
+        ),
+    ),
+)

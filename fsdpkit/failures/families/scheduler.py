@@ -1,0 +1,132 @@
+"""Causes that Slurm knows: a job it ended, lost a node of, has not started or will not start."""
+
+from __future__ import annotations
+
+from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.patterns import Level, pattern
+
+PREEMPTION = Cause(
+    "preemption",
+    "Slurm preempted the job for one with a higher priority.",
+    "Requeue it automatically (--set retry.on_preemption=requeue), or choose a QOS or "
+    "partition that is not preemptible. " + RESUME,
+    states=frozenset({"PREEMPTED"}),
+    endings=frozenset({"preemption"}),
+    of_job=True,
+    again="yes, as soon as Slurm grants the nodes",
+    patterns=(
+        pattern(
+            "DUE TO PREEMPTION",
+            "slurmstepd, at the end of the grace",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+        ),
+    ),
+)
+
+TIME_LIMIT = Cause(
+    "time-limit",
+    "The job reached its time limit.",
+    "Request more time (--time), or requeue automatically: --set retry.on_time_limit=requeue. "
+    + RESUME,
+    states=frozenset({"TIMEOUT", "DEADLINE"}),
+    endings=frozenset({"time-limit"}),
+    of_job=True,
+    again="yes, from the newest checkpoint",
+    patterns=(
+        pattern(
+            "DUE TO TIME LIMIT",
+            "slurmstepd, of the job and each step",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+        ),
+    ),
+)
+
+CANCELLED = Cause(
+    "cancelled",
+    "The job was cancelled{words}.",
+    RESUME,
+    states=frozenset({"CANCELLED", "REVOKED"}),
+    endings=frozenset({"cancelled"}),
+    of_job=True,
+    patterns=(
+        pattern(
+            "*** JOB ",
+            "slurmstepd; a step alone is also cancelled when one of its tasks fails",
+            Level.OUTSIDE,
+            line=r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
+        ),
+    ),
+)
+
+NODE_FAILURE = Cause(
+    "node-failure",
+    "A node failed: {who}: {words}",
+    "Resume; a lost node is excluded: fsdpkit resume {run}. A run with standby nodes "
+    "(resources.spare) survives this.",
+    retry="node-failure",
+    again="yes, without that node",
+    states=frozenset({"NODE_FAIL", "BOOT_FAIL"}),
+    patterns=(
+        pattern(
+            "Node failure on ",
+            "srun, when slurmctld declared a node down",
+            Level.OUTSIDE,
+            line=r"srun: error: Node failure on (?P<node>[\w.-]+)",
+        ),
+        pattern("DUE TO NODE FAILURE", "slurmstepd on a surviving node", Level.OUTSIDE),
+        pattern(
+            "no sign of life", "fsdpkit's agents, for a node that stopped answering", Level.OUTSIDE
+        ),
+        pattern(
+            "Task launch for ",
+            "srun, of a node whose slurmd did not take the step",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): .*"
+            r"(?:ommunication|onnection|imeout|imed out|Invalid node|not respond)",
+        ),
+    ),
+)
+
+REFUSED = Cause(
+    "refused",
+    "Slurm will not run the job: {words}.",
+    "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed; yours: "
+    "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
+    retry="node-failure",
+    patterns=(
+        pattern("srun: fatal: ", "srun", by=("agent", "batch")),
+        pattern(
+            "Unable to create step",
+            "srun; usually a node that still holds the previous attempt",
+            by=("agent", "batch"),
+            line=r"srun: error: Unable to create step",
+            action="Submit again; if it comes back, ask for what the allocation has "
+            "(scontrol show job): nodes, cores, memory, GPUs. " + RESUME,
+        ),
+        pattern(
+            (
+                *("Task launch for ", "Application launch failed"),
+                *(
+                    "Job credential",
+                    "Invalid job credential",
+                    "Requested node configuration",
+                ),
+                *("More processors requested", "Invalid job id specified"),
+            ),
+            "srun and slurmd, of a step that was not started",
+            by=("agent", "batch"),
+            line=r"^(?:srun|slurmstepd\S*|slurmd): ",
+            action="Slurm refused the job step; the program did not start. Submit again; if it "
+            "recurs, send this message to the centre.",
+        ),
+    ),
+)
+
+PENDING_FOREVER = Cause(
+    "pending-forever", "The job is pending and will not start by itself: {words}."
+)
+
+PENDING = Cause("pending", "The job is pending: {words}.")

@@ -1,0 +1,152 @@
+"""Causes: an environment, a module, a version or a script that is not as the job needs it."""
+
+from __future__ import annotations
+
+from fsdpkit.failures.cause import Cause
+from fsdpkit.failures.patterns import pattern
+
+VERSION_MISMATCH = Cause(
+    "version-mismatch",
+    "The nodes do not have the same software: {words}",
+    "Use one environment on a file system that all nodes share, or leave {node} out: "
+    "--set resources.exclude={node}",
+    patterns=(
+        pattern(
+            "all nodes must see the same environment",
+            "fsdpkit's check before training, which compares each node with the first",
+            line=r"\w+ is \S+ on (?P<node>\S+) but ",
+        ),
+        pattern(
+            ("ersion incompatib", "ersion mismatch", "as compiled", "binary incompatib"),
+            "cuDNN, NVML and others, for a library of another release",
+            line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
+            r"compiled +(?:with|against) .+ but ",
+        ),
+        pattern("The ranks differ in their software", "our trainer, which compares as well"),
+        pattern(
+            ("' not found (required by", "undefined symbol: ", "symbol lookup error: "),
+            "the dynamic linker, of a library of another release, whatever exception carries it",
+            quoted=True,
+            action="Build or install it for the libraries that the job loads: compare the modules, "
+            "LD_LIBRARY_PATH and the environment it was built in.",
+        ),
+        pattern(
+            (
+                *("river version is insufficient", "river/library version mismatch"),
+                *("no kernel image is available", "driver on your system is too old"),
+                *(
+                    "hipErrorNoBinaryForGpu",
+                    "Unable to find code object",
+                    "invalid device function",
+                ),
+                *("does not match the version torch was compiled with",),
+                *(
+                    "forward compatibility was attempted",
+                    "PTX was compiled with an unsupported",
+                ),
+            ),
+            "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
+            action="Install a build for that driver and GPU (nvidia-smi; python -m "
+            "torch.utils.collect_env), or leave {node} out: --set resources.exclude={node}",
+        ),
+    ),
+)
+
+ENVIRONMENT_MISSING = Cause(
+    "environment-missing",
+    "The environment could not be set up on {who}: {words}",
+    "Compare the job's environment (fsdpkit check) with what the nodes have: module spider "
+    "NAME, conda env list.",
+    patterns=(
+        pattern(("cannot load the module ", "there is no 'module' command"), "our shell"),
+        pattern(("there is no 'conda' here", "info --base' failed"), "our shell"),
+        pattern(("CondaError: ", "conda init"), "conda", line=r"(?i)run 'conda init'|CondaError"),
+        pattern(
+            "execve(): ",
+            "slurmstepd, when a program is missing or not executable",
+            by=("agent", "batch"),
+        ),
+        pattern(
+            "FATAL: ",
+            "apptainer, when it cannot create the container",
+            by=("agent", "batch"),
+            line=r"FATAL:\s+(?:container creation failed|could not open image|while )",
+        ),
+        pattern(
+            ("bad interpreter", "required file not found"),
+            "the shell, for a script whose interpreter has moved",
+            by=("agent", "batch"),
+        ),
+        pattern("there is no etc/profile.d/conda.sh in ", "our shell"),
+        pattern("cannot activate the conda environment ", "our shell"),
+        pattern(
+            ": No such file or directory",
+            "the shell, for a file that the job's prelude sources",
+            by=("agent", "batch"),
+            line=r"slurm_script: line \d+: ",
+        ),
+        pattern(
+            "slurm_script: ",
+            "the shell in another language, of a file or a program that the prelude does not find",
+            by=("agent", "batch"),
+            line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
+        ),
+        pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
+        pattern("there is no Python in ", "our shell, of a virtual environment"),
+        pattern("there is no torchrun on PATH", "our shell"),
+        pattern(
+            (
+                *("Failed to find C compiler", "CUDA_HOME environment variable is not set"),
+                *("Ninja is required to load C++ extensions", "Cannot find CUDA_HOME"),
+            ),
+            "Triton and torch's builder of extensions, of tools that the node lacks",
+            action="Name the modules that have a compiler (and nvcc, ninja) in the job: "
+            'environment.modules = ["gcc", "cuda"]; or do not compile there.',
+        ),
+        pattern("The following module(s) are unknown", "Lmod"),
+        pattern("Unable to locate a modulefile for", "Environment Modules"),
+        pattern(("EnvironmentNameNotFound", "EnvironmentLocationNotFound"), "conda"),
+        pattern(
+            "not found",
+            "the shell, in the batch script or around the agent",
+            by=("agent", "batch"),
+            line=r"(?:python|torchrun|conda|module|apptainer): (?:command )?not found",
+        ),
+        pattern(
+            ("No such file or directory", "cannot execute"),
+            "the shell, when the environment's directory is not on this node",
+            by=("agent", "batch"),
+            line=r"^\S*(?:bash|exec)\S*: .*(?:python|torchrun)\S*: ",
+        ),
+    ),
+)
+
+SCRIPT_NOT_VISIBLE = Cause(
+    "script-not-visible",
+    "{who} cannot see a file that the job needs: {words}",
+    "Put the script and the runs (--runs) on a file system that all nodes share.",
+    patterns=(
+        pattern("can't open file '", "Python, of the script that it is to run"),
+        pattern("can't find '__main__' module in ", "Python, of a directory that is empty"),
+        pattern(
+            "though the head node made it",
+            "fsdpkit's check before training, of the run's directory",
+        ),
+        pattern("cannot write to the run directory ", "our batch shell"),
+    ),
+)
+
+IMPORT_ERROR = Cause(
+    "import-error",
+    "{who} could not import a module: {words}",
+    "Install it into the environment that the job activates; if other nodes have it, this node "
+    "sees a different environment.",
+    patterns=(
+        pattern("torch cannot be imported by ", "fsdpkit's check before training"),
+        pattern(("ModuleNotFoundError: ", "ImportError: "), "Python"),
+        pattern("No module named ", "python -m, and whoever quotes Python"),
+        pattern("error while loading shared libraries: ", "the dynamic linker"),
+        pattern("cannot open shared object file", "dlopen(3)"),
+        pattern("Failed to import ", "transformers, of one of its own modules"),
+    ),
+)

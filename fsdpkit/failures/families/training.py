@@ -1,0 +1,62 @@
+"""Causes: what the training itself says of its numbers, its settings and its code."""
+
+from __future__ import annotations
+
+from fsdpkit.errors import ConfigError, NodeError, NotFoundError, UsageError
+from fsdpkit.failures.cause import RESUME, Cause
+from fsdpkit.failures.patterns import pattern
+
+NAN_LOSS = Cause(
+    "nan-loss",
+    "{who} computed NaN or infinite values: {words}",
+    "Lower training.optimizer.lr, look at the data of that step, or skip such steps: --set "
+    "training.non_finite=skip. " + RESUME,
+    again="no, the same data gives the same result",
+    patterns=(
+        pattern(("is not finite, ", "is not finite in "), "our trainer, on a GPU as well"),
+        pattern(
+            ("nan", "NaN", "inf", "Inf", "finite"),
+            "what trainers, torch and its anomaly detection say",
+            quoted=True,
+            line=r"(?i)\b(?:loss(?:es)?|grad\w*|norm|weights?|activations?|logits?|outputs?|"
+            r"probability tensor|invalid values|result|params?|parameters?|backward\w*)\b"
+            r".{0,80}?(?<![\w.])(?:nans?|infs?|infinit\w+|non-?finite|not finite)\b"
+            r"|\b(?:nan|inf|non-?finite)s? (?:\w+ ){0,3}"
+            r"(?:in|loss|grad\w*|found|detected|encountered)\b",
+        ),
+        pattern(
+            "but found invalid values",
+            "torch.distributions, of parameters that are no numbers",
+        ),
+        pattern(
+            ("loss scale", "Loss scale"),
+            "DeepSpeed, fairseq, of a scaler that can go no lower",
+            line=r"(?i)(?:minimum loss scale|loss scale already at minimum)",
+        ),
+    ),
+)
+
+SETTINGS = Cause(
+    "settings",
+    "The settings do not fit: {who}: {words}",
+    "Correct them and submit again.",
+    retry="settings",
+    again="not until they are corrected",
+    statuses=frozenset(
+        error.exit_code for error in (UsageError, ConfigError, NotFoundError, NodeError)
+    ),
+    patterns=(
+        pattern(
+            ("ConfigError: ", "UsageError: ", "NotFoundError: "),
+            "our trainer",
+            line=r"^(?:fsdpkit\.errors\.)?(?:ConfigError|UsageError|NotFoundError): ",
+        ),
+        pattern("asked for ", "our batch shell", line=r"asked for \d+ nodes.*, but \S+ has "),
+    ),
+)
+
+EXCEPTION = Cause(
+    "exception",
+    "{who} failed: {words}",
+    "Read the traceback: fsdpkit logs {run} --errors",
+)

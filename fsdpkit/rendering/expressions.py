@@ -1,0 +1,126 @@
+"""What an expression of a template consists of: plain records, which can be kept and read again.
+
+`rendering.jinja` makes them of Jinja's tree, `rendering.evaluation` says what each comes to. The
+tags are what a kept template is read by; a new kind of record is a new tag, never another's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Comparison = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "notin"]
+Operator = Literal["+", "-", "*", "//", "%"]
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """What all of them share."""
+
+
+class Constant(Node, frozen=True, tag="constant"):
+    value: bool | int | float | str | None
+
+
+class Name(Node, frozen=True, tag="name"):
+    name: str
+
+
+class Entry(Node, frozen=True, tag="entry"):
+    """`whole.key`, or `whole[key]` with any expression as key."""
+
+    whole: Expression
+    key: str | Expression
+
+
+class Items(Node, frozen=True, tag="items"):
+    """`[a, b]`, or `(a, b)`."""
+
+    items: tuple[Expression, ...]
+
+
+class Filtered(Node, frozen=True, tag="filtered"):
+    """`value | name`; default: what `default(…)` is given."""
+
+    value: Expression
+    name: str
+    default: Expression | None
+
+
+class Tested(Node, frozen=True, tag="tested"):
+    """`value is name`, with `other` for the tests that compare."""
+
+    value: Expression
+    name: str
+    other: Expression | None
+
+
+class Compared(Node, frozen=True, tag="compared"):
+    """`first < a <= b`, each with its left neighbour."""
+
+    first: Expression
+    rest: tuple[tuple[Comparison, Expression], ...]
+
+
+class And(Node, frozen=True, tag="and"):
+    left: Expression
+    right: Expression
+
+
+class Or(Node, frozen=True, tag="or"):
+    left: Expression
+    right: Expression
+
+
+class Not(Node, frozen=True, tag="not"):
+    value: Expression
+
+
+class Choice(Node, frozen=True, tag="choice"):
+    """`then if test else otherwise`."""
+
+    test: Expression
+    then: Expression
+    otherwise: Expression | None
+
+
+class Joined(Node, frozen=True, tag="joined"):
+    """`a ~ b`."""
+
+    parts: tuple[Expression, ...]
+
+
+class Negative(Node, frozen=True, tag="negative"):
+    value: Expression
+
+
+class Computed(Node, frozen=True, tag="computed"):
+    operator: Operator
+    left: Expression
+    right: Expression
+
+
+class Called(Node, frozen=True, tag="called"):
+    """`range(…)` or `refuse(…)`."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+
+
+Expression = (
+    Constant
+    | Name
+    | Entry
+    | Items
+    | Filtered
+    | Tested
+    | Compared
+    | And
+    | Or
+    | Not
+    | Choice
+    | Joined
+    | Negative
+    | Computed
+    | Called
+)

@@ -1,0 +1,89 @@
+"""Templates as they were parsed, kept on this account: Jinja is a quarter of a dry run's time.
+
+A kept one is named by what it was made of: the template's files, the code that read them, and
+Jinja. What cannot be read, or is not this account's alone to write, is as good as none, and the
+template is parsed as if nothing had been kept. What a script must not hold is checked in every
+script that is rendered, whatever its statements came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import msgspec
+
+import fsdpkit
+from fsdpkit.config.template import Template
+from fsdpkit.errors import StorageError
+from fsdpkit.rendering.environment import parsed
+from fsdpkit.rendering.statements import Statement
+from fsdpkit.runs.caches import cache_directory
+from fsdpkit.runs.layout import write_atomically
+from fsdpkit.runs.reading import open_own
+
+_MOST_BYTES = 8 << 20
+_MOST_KEPT = 50
+_RENDERING = Path(fsdpkit.__file__).parent / "rendering"
+
+Statements = tuple[Statement, ...]
+
+
+def parsed_template(template: Template) -> Statements:
+    """What the template consists of. Raises RenderError."""
+    try:
+        path = cache_directory() / "templates" / f"{_name_of(template)}.msgpack"
+    except OSError:
+        return parsed(template)
+    if (kept := _kept(path)) is not None:
+        return kept
+    statements = parsed(template)
+    _keep(path, statements)
+    return statements
+
+
+def _name_of(template: Template) -> str:
+    """The SHA-256 of all that decides how it is parsed, as hex. Raises OSError."""
+    whole = hashlib.sha256(fsdpkit.__version__.encode())
+    jinja = PathFinder.find_spec("jinja2")
+    code = sorted(entry.path for entry in os.scandir(_RENDERING) if entry.name.endswith(".py"))
+    for file in [*code, *([jinja.origin] if jinja and jinja.origin else [])]:
+        found = os.stat(file)
+        whole.update(f"{file}\0{found.st_mtime_ns}\0{found.st_size}\0".encode())
+    for name, part in sorted(template.parts.items()):
+        whole.update(f"{name}\0{len(part)}\0".encode() + part)
+    return whole.hexdigest()
+
+
+def _kept(path: Path) -> Statements | None:
+    try:
+        with open_own(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            return None
+        return msgspec.msgpack.decode(content, type=Statements)
+    except (OSError, StorageError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _keep(path: Path, statements: Statements) -> None:
+    """If there is a place for it, and if it can be had again just as it is."""
+    try:
+        content = msgspec.msgpack.encode(statements)
+        if msgspec.msgpack.decode(content, type=Statements) != statements:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, content, private=True)
+        _forget_old(path.parent)
+    except (OSError, OverflowError, TypeError, RecursionError, msgspec.MsgspecError):
+        return  # a read-only home, a full disk, a number that no file can hold
+
+
+def _forget_old(directory: Path) -> None:
+    kept = sorted(directory.glob("*.msgpack"), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-_MOST_KEPT]:
+        with suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,82 @@
+"""A release is of what is committed and described; it can be cited, and its faults reported."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from fsdpkit import __version__
+from tests.packaging.installation import ROOT
+from tests.packaging.release import refusals, version_of
+from tests.packaging.test_documentation import command_lines, wrong_words
+
+FORM = ROOT / ".github" / "ISSUE_TEMPLATE" / "run.yml"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A committed tree that could be released as 1.2."""
+    (tmp_path / "fsdpkit").mkdir()
+    (tmp_path / "fsdpkit" / "__init__.py").write_text('__version__ = "1.2"\n')
+    (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 1.2\n\n- One.\n")
+    (tmp_path / "CITATION.cff").write_text("version: 1.2\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
+    return tmp_path
+
+
+def commit(tree: Path) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "add", "-A"], cwd=tree, check=True)
+    subprocess.run(["git", *who, "commit", "-qm", "x"], cwd=tree, check=True)
+
+
+def test_what_is_committed_and_described_can_be_released(tree: Path) -> None:
+    assert [*refusals(tree)] == []
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
+def test_a_tree_with_changes_is_refused(tree: Path, name: str) -> None:
+    with (tree / name).open("a") as file:
+        file.write("more\n")
+    assert [*refusals(tree)] == [f"not committed: {name}"]
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "CITATION.cff"])
+def test_a_version_that_is_not_described_is_refused(tree: Path, name: str) -> None:
+    text = (tree / name).read_text()
+    (tree / name).write_text(text.replace("1.2", "1.20"))
+    commit(tree)
+    (told,) = refusals(tree)
+    assert name in told
+    assert "1.2" in told
+
+
+def test_this_version_is_described() -> None:
+    assert version_of(ROOT) == __version__
+    assert [why for why in refusals(ROOT) if not why.startswith("not committed")] == []
+
+
+def test_the_citation_has_what_its_schema_requires() -> None:
+    """Citation File Format 1.2.0: these keys are required, an entity has a name, and `type` and
+    `license` are of its lists."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["message"]
+    assert cited["title"]
+    assert all(author["name"] for author in cited["authors"])
+    assert (cited["type"], cited["license"]) == ("software", "MIT")
+    assert str(cited["version"]) == __version__
+    assert len(set(cited["keywords"])) == len(cited["keywords"])
+
+
+def test_an_issue_brings_the_diagnosis_and_no_secret() -> None:
+    text = FORM.read_text(encoding="utf-8")
+    fields = {one["id"]: one for one in yaml.safe_load(text)["body"] if "id" in one}
+    assert "fsdpkit diagnose RUN --json" in fields["diagnosis"]["attributes"]["label"]
+    assert [w for words in command_lines(text) for w in wrong_words(words)] == []
+    assert re.search(r"No secrets.*tokens.*passwords", text, re.DOTALL)

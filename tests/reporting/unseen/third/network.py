@@ -1,0 +1,218 @@
+"""Names, addresses, ports, links, and services outside of the cluster."""
+
+# ruff: noqa: E501 - lines of logs stand as they were printed
+
+from __future__ import annotations
+
+from tests.reporting.unseen.case import Rank
+from tests.reporting.unseen.third.common import HOME, SITE, before, failing
+from tests.reporting.unseen.words import aborted
+
+INIT = (
+    f"{HOME}/train.py:141 main | dist.init_process_group('nccl')",
+    f"{SITE}/torch/distributed/distributed_c10d.py:1764 init_process_group | store, rank, world_size = next(rendezvous_iterator)",
+)
+BARRIER = (f"{HOME}/train.py:160 main | dist.barrier()",)
+LINK = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3699, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n"
+HUB = f"{SITE}/huggingface_hub/utils/_http.py:409 hf_raise_for_status | response.raise_for_status()"
+CXI = Rank(
+    err="libfabric:4102:1795307900::cxi:core:cxip_report_send_error():4471<warn> node1: TXC (0x2:1): Request dest_addr: 12 caddr.nic: 0X5d1 error: (err: 5, PTLTE_NOT_FOUND)\ntorch.distributed.DistBackendError: NCCL error: unhandled system error\n",
+    status=1,
+    after_s=0.06,
+)
+CASES = [
+    failing(
+        "poll-returned-no-output",
+        "github.com/ByteDance-Seed/VeOmni/issues/131",
+        "network-setup|connection-reset",
+        f"torch.distributed.DistBackendError: {LINK}socketPollConnect poll() returned 1, no POLLOUT events",
+        *BARRIER,
+        everyone=True,
+    ),
+    failing(
+        "elastic-fabric-request-of-one-rank",
+        "github.com/aws/aws-ofi-nccl/issues/161",
+        "network-setup|connection-reset|unknown",
+        f"torch.distributed.DistBackendError: {LINK}NET/OFI Request 0x7f completed with error. RC: 21. Error: unknown error",
+        *BARRIER,
+        everyone=True,
+        before="node1:462:871 [0] nccl_net_ofi_process_cq_error:214 NCCL WARN NET/OFI Request 0x7f21 completed with error. RC: 21. Error: 4121 (unknown error). Completed length: 0\n",
+    ),
+    failing(
+        "fabric-provider-list-is-empty",
+        "github.com/aws/aws-ofi-nccl/issues/889",
+        "network-setup",
+        f"torch.distributed.DistBackendError: {LINK}Error: network AWS Libfabric not found.",
+        *BARRIER,
+        everyone=True,
+        before="libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list\n[0] NCCL WARN Error: network AWS Libfabric not found.\n",
+    ),
+    failing(
+        "slingshot-peers-say-not-found-of-a-segfault",
+        "github.com/ofiwg/libfabric/issues/10072",
+        "exception",
+        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f1c (most recent call first):\n  File "/home/k.meyer/proj/ops.py", line 31 in fused\n  File "/home/k.meyer/proj/train.py", line 201 in main',
+        "-",
+        rank=6,
+        status=139,
+        prefix="",
+        others=CXI,
+    ),
+    failing(
+        "port-of-a-link-went-down",
+        "NCCL NET/IB",
+        "network-setup|connection-reset|node-failure|bad-gpu",
+        f"torch.distributed.DistBackendError: {LINK}NET/IB: Got completion from peer 10.99.7.2<47219> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid fe80::1",
+        *BARRIER,
+        everyone=True,
+        before="node1:4102:4180 [0] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n",
+    ),
+    failing(
+        "queue-pair-without-locked-memory",
+        "NCCL ibvwrap, ulimit -l",
+        "network-setup",
+        f"torch.distributed.DistBackendError: {LINK}Call to ibv_create_qp failed with error Cannot allocate memory",
+        *BARRIER,
+        everyone=True,
+        forbid="memory of the node|GPU memory",
+    ),
+    failing(
+        "memory-cannot-be-registered",
+        "NCCL ibvwrap",
+        "network-setup",
+        f"torch.distributed.DistBackendError: {LINK}Call to ibv_reg_mr_iova2 failed with error Bad address",
+        *BARRIER,
+        everyone=True,
+    ),
+    failing(
+        "gloo-has-no-such-interface",
+        "gloo device.cc",
+        "network-setup",
+        "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: hsn7",
+        *INIT,
+        everyone=True,
+    ),
+    failing(
+        "head-name-in-french",
+        "strerror of getaddrinfo, fr_FR",
+        "head-address|rendezvous-timeout",
+        "socket.gaierror: [Errno -2] Nom ou service inconnu",
+        f"{HOME}/train.py:130 main | ip = socket.gethostbyname(os.environ['MASTER_ADDR'])",
+        everyone=True,
+        prefix="",
+    ),
+    failing(
+        "head-name-not-known",
+        "torch c10d socket",
+        "head-address|rendezvous-timeout",
+        "torch.distributed.DistNetworkError: The IPv4 network addresses of (gpu-n017.cluster.local, 29511) cannot be retrieved (gai error: -2 - Name or service not known).",
+        *INIT,
+        everyone=True,
+    ),
+    failing(
+        "hub-name-not-resolved-for-now",
+        "urllib3",
+        "no-internet",
+        "requests.exceptions.ConnectionError: (MaxRetryError('HTTPSConnectionPool(host=\\'huggingface.co\\', port=443): Max retries exceeded with url: /api/models/t5-base (Caused by NameResolutionError(\"<urllib3.connection.HTTPSConnection object at 0x7f>: Failed to resolve \\'huggingface.co\\' ([Errno -3] Temporary failure in name resolution)\"))'), '(Request ID: 1)')",
+        HUB,
+        rank=0,
+    ),
+    failing(
+        "proxy-forbids",
+        "urllib3",
+        "no-internet",
+        "requests.exceptions.ProxyError: HTTPSConnectionPool(host='cdn-lfs.huggingface.co', port=443): Max retries exceeded with url: /repos (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 403 Forbidden')))",
+        HUB,
+        rank=0,
+    ),
+    failing(
+        "clock-that-is-behind-the-certificate",
+        "ssl: clock skew",
+        "no-internet|exception|settings",
+        "requests.exceptions.SSLError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api (Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid (_ssl.c:1000)')))",
+        HUB,
+        rank=4,
+    ),
+    failing(
+        "listening-port-in-use",
+        "torch DistNetworkError",
+        "port-taken",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        *INIT,
+        rank=0,
+    ),
+    failing(
+        "port-in-use-in-german",
+        "strerror(3), de_DE",
+        "port-taken",
+        "OSError: [Errno 98] Die Adresse wird bereits verwendet",
+        f"{HOME}/train.py:120 main | server.bind(('', 29500))",
+        rank=0,
+    ),
+    failing(
+        "client-socket-timed-out",
+        "torch c10d",
+        "rendezvous-timeout|network-setup",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (node1, 29500).",
+        *INIT,
+        rank=4,
+        judged=False,
+    ),
+    failing(
+        "ring-of-seven",
+        "torch DistStoreError",
+        "rendezvous-timeout",
+        "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 7/8 clients joined.",
+        *INIT,
+        rank=0,
+        judged=False,
+    ),
+    failing(
+        "dashboard-timed-out-at-the-start",
+        "wandb",
+        "no-internet",
+        "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec. Please try increasing the timeout with the `init_timeout` setting",
+        f"{HOME}/train.py:150 main | wandb.init(project='x')",
+        before="wandb: Network error (ConnectTimeout), entering retry loop.\n",
+        rank=0,
+    ),
+    failing(
+        "remote-copy-timed-out",
+        "ssh",
+        "no-internet|storage|exception|network-setup|data-missing|environment-missing",
+        "subprocess.CalledProcessError: Command '['rsync', '-a', 'data01:/pool/set', '/tmp/set']' returned non-zero exit status 255.",
+        before="ssh: connect to host data01 port 22: Connection timed out\nrsync: connection unexpectedly closed (0 bytes received so far) [Receiver]\nrsync error: unexplained error (code 255) at io.c(228) [Receiver=3.2.7]\n",
+        rank=0,
+    ),
+    failing(
+        "remote-call-unavailable",
+        "grpc",
+        "no-internet|connection-reset|exception|network-setup",
+        'grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.1.4.9:8471: Failed to connect to remote host: Connection refused"\n>',
+        rank=0,
+    ),
+    failing(
+        "too-many-requests",
+        "huggingface_hub",
+        "exception|no-internet",
+        "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/models/t5-base",
+        HUB,
+        rank=0,
+    ),
+    failing(
+        "a-network-of-ours-raised-and-thirty-one-lost-it",
+        "made",
+        "exception",
+        "ValueError: optimizer got an empty parameter list",
+        rank=11,
+        nodes=4,
+        gpus=8,
+        others=aborted(0),
+    ),
+    before(
+        "pmix-of-a-step-cannot-bind",
+        "slurm mpi/pmix",
+        "environment-missing|network-setup|refused|unknown|node-failure|port-taken",
+        "slurmstepd: error:  mpi/pmix_v4: pmixp_usock_create_srv: node2 [1]: pmixp_usock.c:101: Cannot bind() UNIX socket /var/spool/slurmd/stepd.slurm.pmix.4711.0: Address already in use (98)\nslurmstepd: error: Failed mpi_hook->slurmstepd_prefork\nsrun: error: task 1 launch failed: Unspecified error\n",
+    ),
+]
