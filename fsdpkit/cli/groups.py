@@ -34,7 +34,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._verbs and not args[0].startswith("-"):
-            from fsdpkit.config.assets import nearest
+            from fsdpkit.config.spelling import nearest
 
             ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], self._verbs)}")
         return super().resolve_command(ctx, args)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fsdpkit.sweeps.scaling_expected import Expected
     from fsdpkit.sweeps.scaling_record import Study, StudyPaths
 
-_PATIENCE_S = 600.0
-
 
 class _Numbers(click.ParamType[Any]):
     """`1,2,4,8`."""
@@ -281,10 +279,11 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
     A small job after each size does this. By hand it is needed only on the local cluster, and
     where jobs may not submit jobs.
     """
+    from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
     from fsdpkit.sweeps.scaling_study import advance
 
     paths, study = _open(name, runs)
-    told = advance(paths, patience_s=_PATIENCE_S if wait else 0.0)
+    told = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.scale_answers import ScaleAdvanced

@@ -218,14 +218,14 @@ def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
     from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
 
     newest = Run.open(run.dir)  # it may have been resumed meanwhile
     job_id, state = newest.decisive_job()
     if job_id is None or (state is not None and state.outcome == "stopped"):
         return [f"to go on: fsdpkit resume {run.id}"]
-    task = job_id.partition("_")[2]
-    failure = newest.first_failure(int(task) if task else None)
+    failure = newest.first_failure(task_of(job_id))
     lines = [f"first failure: {failure}"] if failure else []
     log = newest.batch_log(job_id)
     if log.exists():

@@ -322,9 +322,10 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
     where jobs may not submit jobs.
     """
     from fsdpkit.sweeps.advancing import advance
+    from fsdpkit.sweeps.next_job import ADVANCE_WITHIN_S
 
     paths, record = _open(name, runs)
-    steps = advance(paths, patience_s=_PATIENCE_S if wait else 0.0)
+    steps = advance(paths, patience_s=ADVANCE_WITHIN_S if wait else 0.0)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
         from fsdpkit.cli.sweep_answers import Advanced, RungStep
@@ -337,9 +338,6 @@ def advance_command(name: str, wait: bool, runs: str | None, as_json: bool) -> i
     for step in steps:
         click.echo(f"batch {step.batch}: {_in_words(step.what, step.rung, step.trials)}")
     return 0
-
-
-_PATIENCE_S = 600.0
 
 
 def _in_words(what: str, rung: int, trials: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Track
-    from fsdpkit.tracking.sending import Sent
+    from fsdpkit.tracking.trackers import Sent
 
 SCHEMA = "fsdpkit.tracked/1"
 

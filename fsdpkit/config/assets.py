@@ -13,39 +13,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdpkit.config import surroundings
+from fsdpkit.config.layers import Layer, Places
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from fsdpkit.config.published.centre import Centre, Release
+    from fsdpkit.config.published.centre import Centre
     from fsdpkit.config.published.index import Kind
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One place to look: its name for people and its directory."""
-
-    name: str
-    dir: Path
-    release: Release | None = None
-    """Of something found in a centre that publishes: which version, to be read by `content_of`."""
-    refusal: str | None = None
-    """Of something found: why it must not be read."""
-
-    def refuse(self) -> None:
-        """Raises ConfigError for what must not be read."""
-        if self.refusal is not None:
-            raise ConfigError(self.refusal)
-
-
-Places = list[tuple[Layer, Path]]
 
 
 def package_dir() -> Path:
@@ -112,14 +93,6 @@ def layers() -> list[Layer]:
     """
     own = [] if why_not_read() else [Layer("user", user_dir())]
     return [Layer("packaged", packaged_dir()), *centre_layers(), *own]
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing if no known word is close."""
-    import difflib  # only to explain a mistake
-
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _job_files(layer: Layer) -> list[tuple[str, Path]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import load_job
+from fsdpkit.config.layers import Layer, Places
 from fsdpkit.config.loading import read_place, read_toml
 from fsdpkit.config.published.centre import content_of, open_centre
 from fsdpkit.config.site import load_site
@@ -55,7 +56,7 @@ def load_all(kind: str, load: Callable[[str], T]) -> tuple[dict[str, T], list[Br
     return good, broken
 
 
-def _to_blame(kind: str, places: assets.Places) -> tuple[assets.Layer, Path]:
+def _to_blame(kind: str, places: Places) -> tuple[Layer, Path]:
     """The first place that cannot be read by itself, else the nearest."""
     for layer, path in places:
         try:
@@ -94,7 +95,7 @@ def check_all(kind: str) -> tuple[int, list[Broken]]:
     return checked, broken
 
 
-def _why_not(path: Path, layer: assets.Layer) -> str | None:
+def _why_not(path: Path, layer: Layer) -> str | None:
     try:
         template_in(path, layer)
     except FsdpkitError as error:
@@ -102,7 +103,7 @@ def _why_not(path: Path, layer: assets.Layer) -> str | None:
     return None
 
 
-def _of_centre(kind: str, layer: assets.Layer) -> Iterator[Broken | None]:
+def _of_centre(kind: str, layer: Layer) -> Iterator[Broken | None]:
     """Each published version: None if it is as it was signed."""
     centre = open_centre(layer.dir)
     for entry in centre.index.entries if centre else ():
@@ -116,7 +117,7 @@ def _of_centre(kind: str, layer: assets.Layer) -> Iterator[Broken | None]:
                 yield Broken(f"{entry.name}@{version}", layer.name, release.dir, str(error))
 
 
-def _closed(kind: str, layer: assets.Layer) -> Iterator[Broken]:
+def _closed(kind: str, layer: Layer) -> Iterator[Broken]:
     """Folders of the centre that cannot be listed: what lies there is as if it were not."""
     for path in assets.closed_folders(kind, layer):
         yield Broken(path.name, layer.name, path, f"{path} cannot be looked into")

@@ -20,6 +20,7 @@ from fsdpkit.config.fields import (
     once,
 )
 from fsdpkit.config.launch import Launch
+from fsdpkit.config.layers import Layer
 from fsdpkit.config.loading import (
     FileTables,
     Layered,
@@ -448,7 +449,7 @@ _ITS_OWNERS = (("audit", "share"), ("files", "group"))
 """Keys that let others see a run: its owner alone says so, whoever wrote the job."""
 
 
-def _lay_of(layer: assets.Layer, layered: Layered, tables: FileTables, origin: str) -> None:
+def _lay_of(layer: Layer, layered: Layered, tables: FileTables, origin: str) -> None:
     """Lay a file of a layer over what is there, but for what only a run's owner can say."""
     before = {table: dict(layered.values.get(table, {})) for table, _ in _ITS_OWNERS}
     origins = dict(layered.origins)
@@ -471,9 +472,9 @@ def _lay_of(layer: assets.Layer, layered: Layered, tables: FileTables, origin: s
         )
 
 
-def _layer_of(path: Path) -> assets.Layer:
+def _layer_of(path: Path) -> Layer:
     """The centre's if a job's file is named by its path in there, else the user's."""
-    own = assets.Layer("user", path.parent)
+    own = Layer("user", path.parent)
     within = (each for each in assets.centre_layers() if path.resolve().is_relative_to(each.dir))
     return next(within, own)
 

@@ -27,7 +27,7 @@ from fsdpkit.config.explain import (
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fsdpkit.config.assets import Layer
+    from fsdpkit.config.layers import Layer
     from fsdpkit.config.published.centre import Release
 
 try:

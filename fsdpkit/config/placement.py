@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from fsdpkit.config import assets, limits
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.job import Resources
 from fsdpkit.config.limits import problems
 from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.spelling import nearest
 from fsdpkit.config.units import format_time, parse_memory_mb
 from fsdpkit.errors import UsageError
 

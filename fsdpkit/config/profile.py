@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar, Text, VariableName
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.partition import MaxTime, NodeType, Partition, release
+from fsdpkit.config.spelling import nearest
 
 __all__ = [
     "Account",

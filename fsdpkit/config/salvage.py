@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.config.assets import Places
+from fsdpkit.config.layers import Places
 from fsdpkit.config.profile import Identify
 
 try:

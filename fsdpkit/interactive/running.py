@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.interactive.display import ProgressLine
-from fsdpkit.scheduling.functions import results_of, submit_function
+from fsdpkit.scheduling.functions import submit_function
+from fsdpkit.scheduling.returned import results_of
 
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run

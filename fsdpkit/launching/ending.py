@@ -42,6 +42,7 @@ from fsdpkit.runs.avoided_nodes import AvoidedNode
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.exclusions import nodes_of
 from fsdpkit.runs.job_file import table_of_job
+from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
 from fsdpkit.runs.reading import read_json, read_text
@@ -55,7 +56,7 @@ _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
 holds the job back for two."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_JOB = re.compile(r"\d+(?:_\d+)?")
+_JOB = re.compile(ONE)
 
 
 def main() -> int:
@@ -72,7 +73,7 @@ def _answer(status: int) -> int:
     task = TaskPaths(attempt.dir.parent)
     retry = _retry(run)
     about_job, _, about_nodes = sys.stdin.read().partition("\n")
-    facts = gather(status, job_of(about_job), attempt, task)
+    facts = gather(status, job_told(about_job), attempt, task)
     decision = after_attempt(facts, retry)
     ending = msgspec.structs.replace(decision, step=_newest_step(task))
     left_out = None
@@ -150,18 +151,17 @@ def _number(attempt: AttemptPaths) -> int:
 
 def _chained(run: RunPaths) -> list[str]:
     """Slurm's ids of the jobs, or of the tasks of an array, that wait for this one."""
-    job_id, _, task = this_job().partition("_")
+    job_id, task = job_of(this_job()), task_of(this_job())
     try:
         jobs = load(run.dir).jobs
     except FsdpkitError as error:
         say(f"warning: what is chained behind this job is not known: {error}", sys.stderr)
         return []
-    suffix = f"_{task}" if task else ""
-    behind = [f"{job.job_id}{suffix}" for job in jobs if job.job_id and job_id in job.after]
+    behind = [id_of(job.job_id, task) for job in jobs if job.job_id and job_id in job.after]
     return [one for one in behind if _JOB.fullmatch(one)]
 
 
-def job_of(text: str) -> Job:
+def job_told(text: str) -> Job:
     """What `scontrol show job -o` said. An empty text: nobody could say."""
     fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if "JobState" not in fields:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.published.choosing import (
     current,
     highest,
@@ -29,6 +28,7 @@ from fsdpkit.config.published.index import (
     manifest_bytes,
     sha256,
 )
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from fsdpkit.publishing.drafts import Draft
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import JobSpec
+from fsdpkit.config.layers import Layer
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.published.centre import read_file
@@ -104,7 +105,7 @@ def _top_of(source: Path) -> Path:
 
 
 def _template(directory: Path) -> Draft:
-    template = template_in(directory, assets.Layer("path", directory))
+    template = template_in(directory, Layer("path", directory))
     try:
         parse(template.parts, ENTRY)
     except RenderError as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.config import assets
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, UsageError
 
 # What ssh takes for a destination: alias, user@host, ssh://user@host:port. None begins with `-`.
@@ -104,7 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from error
     for key in table.keys() - {"default", "hosts"}:
         raise ConfigError(
-            f"{path}: {key}: unknown.{assets.nearest(key, ['default', 'hosts'])} It may say "
+            f"{path}: {key}: unknown.{nearest(key, ['default', 'hosts'])} It may say "
             "default, and a table [hosts.NAME] for each login node"
         )
     hosts = table.get("hosts", {})
@@ -117,7 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
         for key, value in of_host.items():
             where = f"{path}: hosts.{name}.{key}"
             if key not in kinds:
-                raise ConfigError(f"{where}: unknown.{assets.nearest(key, kinds)}")
+                raise ConfigError(f"{where}: unknown.{nearest(key, kinds)}")
             if type(value) is not kinds[key] or value in ("", 0):
                 kind = "a text" if kinds[key] is str else "a whole number of megabytes"
                 raise ConfigError(f"{where}: {value!r} is not {kind}")

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpkit.config.assets import nearest
+from fsdpkit.config.spelling import nearest
 from fsdpkit.rendering.directives import DirectiveError, split_directive
 
 MAX_SCRIPT_BYTES = 4_000_000  # SchedulerParameters=max_script_size, Slurm's default

@@ -8,9 +8,13 @@ where nobody but a person can clear the reason; where it may pass, or nobody kno
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+
+from fsdpkit.runs.job_ids import job_of
+from fsdpkit.scheduling.states import JobState
 
 
 class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +35,30 @@ class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: str | None = None
     restarts: int | None = None
     """How often Slurm has queued it again."""
+
+
+def evidence_of(
+    job_id: str, state: JobState, details: Mapping[str, str], run: str
+) -> PendingEvidence:
+    """Of a pending job. details: what scontrol says of it, empty if it was not asked."""
+
+    def told(name: str) -> str | None:
+        value = details.get(name)
+        return None if value in (None, "", "(null)", "N/A", "None") else value
+
+    restarts = details.get("Restarts", "")
+    return PendingEvidence(
+        reason=told("Reason") if state.reason in (None, "None") else state.reason,
+        state=state.state,
+        job_id=job_of(job_id),
+        run=run,
+        dependency=told("Dependency"),
+        partition=told("Partition"),
+        account=told("Account"),
+        qos=told("QOS"),
+        time_limit=told("TimeLimit"),
+        restarts=int(restarts) if restarts.isdecimal() else state.restarts,
+    )
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ import numpy as np
 
 from fsdpkit.reporting.series import Floats, Metrics
 from fsdpkit.runs.history import Attempt, History, NodeStory
+from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.reading import open_regular, parsed
 from fsdpkit.runs.record import JobRecord, Time
 from fsdpkit.scheduling.run import Run
@@ -208,8 +209,7 @@ def _queues(
                 what = "in the queue" if since_s == job.submitted_s else "in the queue again"
                 yield Span("queue", since_s, begin_s, what, attempt.number, task)
             since_s = end_s
-        job_id = f"{job.job_id}" if task is None else f"{job.job_id}_{task}"
-        state = states.get(job_id)
+        state = states.get(id_of(str(job.job_id), task))
         if since_s is not None and state is not None and state.phase == "pending":
             yield Span("queue", since_s, None, state.describe(), None, task)
 

@@ -18,6 +18,7 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Cause, Ending, Verdict
 from fsdpkit.runs.reading import read_text
@@ -143,9 +144,8 @@ def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) 
     numbers = task.attempts()
     jobs = [job for job in record.jobs if job.job_id is not None]
     mine = jobs_of_attempts(jobs, numbers, array_task)
-    suffix = "" if array_task is None else f"_{array_task}"
     attempts = [
-        attempt_of(task.attempt(n), f"{mine[n].job_id}{suffix}" if n in mine else None)
+        attempt_of(task.attempt(n), id_of(str(mine[n].job_id), array_task) if n in mine else None)
         for n in numbers
     ]
     return History(

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.job_ids import ONE, id_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.lock import locked
 from fsdpkit.runs.reading import read_bytes
@@ -28,7 +29,7 @@ SCHEMA = "fsdpkit.run/1"
 # record is decoded: whoever can write to the directory of runs can write a record.
 RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")]
 JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
-TaskId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}(_[0-9]{1,9})?\Z")]
+TaskId = Annotated[str, Meta(pattern=rf"^{ONE}\Z")]
 Clusters = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,-]{0,255}\Z")]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
@@ -62,7 +63,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Slurm's ids, one for each array task."""
         if self.job_id is None:
             return []
-        return [self.job_id] if self.array is None else [f"{self.job_id}_{k}" for k in self.array]
+        tasks: list[int | None] = [None] if self.array is None else [*self.array]
+        return [id_of(self.job_id, task) for task in tasks]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fsdpkit.config.assets import nearest
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_bytes

@@ -17,6 +17,8 @@ from fsdpkit.scheduling.run_states import Standing, standings
 from fsdpkit.scheduling.states import JobState
 
 FIRST_S, LONGEST_S = 2.0, 60.0
+UNHEARD_S = 300.0
+"""How long nobody may know the job before who waits for it, or watches it, gives up."""
 _LONGER = 1.3
 Clock = Callable[[], float]
 

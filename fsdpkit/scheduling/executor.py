@@ -20,6 +20,7 @@ from submitit.core.core import InfoWatcher, Job
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from fsdpkit.errors import StorageError
+from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
 from fsdpkit.scheduling.slurm import SlurmClient, Submitted
@@ -209,7 +210,7 @@ class FsdpkitExecutor(SlurmExecutor):
             raise StorageError(f"{folder} cannot be written: {error.strerror}") from error
         self.submitted = self.client.submit(self.script_path)
         job_id = self.submitted.job_id
-        ids = [job_id] if array is None else [f"{job_id}_{k}" for k in array]
+        ids = [job_id] if array is None else [id_of(job_id, task) for task in array]
         nodes = list(range(self.nodes))
         jobs: list[Job[Any]] = [self.job_class(folder, one, nodes) for one in ids]
         submission_file = jobs[0].paths.submission_file

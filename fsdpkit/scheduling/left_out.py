@@ -14,6 +14,7 @@ import msgspec
 from fsdpkit.errors import FsdpkitError, SchedulerError
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.exclusions import expand
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.outcomes import Ending
 from fsdpkit.runs.reading import read_json
@@ -88,8 +89,8 @@ def use_again(node: str, runs: Path, cluster: str | None) -> tuple[list[str], li
 
 
 def _asked_for(paths: RunPaths, record: RunRecord, job_id: str) -> set[str]:
-    parent, _, task = job_id.partition("_")
-    tasks = [int(task)] if task.isdecimal() else [None, *paths.array_tasks()]
+    parent, task = job_of(job_id), task_of(job_id)
+    tasks = [task] if task is not None else [None, *paths.array_tasks()]
     names: set[str] = set()
     for job in record.jobs:
         if job.job_id != parent:

@@ -15,13 +15,15 @@ import msgspec
 
 from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs import outcomes
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import Ending, Verdict
 from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, jobs_of_attempts
 from fsdpkit.scheduling.states import JobState
 
-_RETURNS_WITHIN_S = 10.0
+RETURNS_WITHIN_S = 10.0
+"""How long an end must last after which Slurm may queue the job again."""
 UNSEEN_S = 60.0
 """How long a client of a network file system may not see a file that is there."""
 
@@ -47,7 +49,7 @@ def settle_s(state: JobState) -> float:
     """How long an end must be the last word until it is believed, seconds."""
     if may_be_unseen(state):
         return UNSEEN_S
-    return _RETURNS_WITHIN_S if state.may_return else 0.0
+    return RETURNS_WITHIN_S if state.may_return else 0.0
 
 
 def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
@@ -87,8 +89,7 @@ def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -
 
 
 def _task(paths: RunPaths, job_id: str) -> TaskPaths:
-    _, _, task = job_id.partition("_")
-    return paths.task(int(task) if task else None)
+    return paths.task(task_of(job_id))
 
 
 def _newest_attempt(task: TaskPaths, record: RunRecord, job_id: str) -> int | None:
@@ -97,6 +98,5 @@ def _newest_attempt(task: TaskPaths, record: RunRecord, job_id: str) -> int | No
         os.listdir(task.dir)
     except FileNotFoundError:
         return None
-    parent, _, number = job_id.partition("_")
-    mine = jobs_of_attempts(record.jobs, task.attempts(), int(number) if number else None)
-    return max((n for n, job in mine.items() if job.job_id == parent), default=None)
+    mine = jobs_of_attempts(record.jobs, task.attempts(), task_of(job_id))
+    return max((n for n, job in mine.items() if job.job_id == job_of(job_id)), default=None)

@@ -25,7 +25,7 @@ from fsdpkit.errors import NotFoundError
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.rank_ports import RankPort, load_ports, say_tried
-from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.opened import OpenRun
 from fsdpkit.scheduling.slurm import scrubbed
 
 _LOOK_S = 0.5
@@ -66,7 +66,7 @@ MEANING = (
 class Watch:
     """Tries the ports of a check's ranks as soon as they listen, beside what its owner does."""
 
-    def __init__(self, run: Run, plan: Plan) -> None:
+    def __init__(self, run: OpenRun, plan: Plan) -> None:
         self._run, self._plan = run, plan
         self._found: list[Reach] = []
         self._over = threading.Event()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -27,32 +28,35 @@ from fsdpkit.config.template import load_template
 from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
 from fsdpkit.scheduling.elsewhere import refuse_from_here
+from fsdpkit.scheduling.fitting import fit
+from fsdpkit.scheduling.handing_over import call_scheduler, write_job
 from fsdpkit.scheduling.job_checks import check_array, training_of
+from fsdpkit.scheduling.opened import OpenRun
+from fsdpkit.scheduling.outcome import RETURNS_WITHIN_S
 from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
-from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
 from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
-from fsdpkit.scheduling.submission import call_scheduler, fit, write_job
 from fsdpkit.scheduling.wanted import Wanted
 
-_SETTLE_S = 10.0
-"""How long a state must last that may be followed by a requeue."""
 _IN_FLIGHT_S = 150.0
 """After so long sbatch, which is given 120 s, has taken a job or has not."""
 _PATIENCE_S = 30.0
 """How long somebody else's sbatch is waited for, to tell which job came of it."""
 _ATTEMPTS_OF_A_JOB = 100
 """Numbers that are left free for the attempts of a job that Slurm may queue again."""
+
+AnyRun = TypeVar("AnyRun", bound=OpenRun)
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ class Changes(Wanted):
     """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 
 
-def plan_resume(run: Run, changes: Changes) -> Plan:
+def plan_resume(run: OpenRun, changes: Changes) -> Plan:
     """The plan of the run's next job. Raises FsdpkitError; writes nothing."""
     with one_view():
         return _plan_resume(run, changes)
 
 
-def _plan_resume(run: Run, changes: Changes) -> Plan:
+def _plan_resume(run: OpenRun, changes: Changes) -> Plan:
     record = run.record
     if record.job_id is None:
         raise UsageError(
@@ -115,7 +119,7 @@ def _refuse_while_in_flight(record: RunRecord) -> None:
             )
 
 
-def _reload(run: Run, changes: Changes) -> LoadedJob:
+def _reload(run: OpenRun, changes: Changes) -> LoadedJob:
     kept = _kept(run.paths.job, run.record)
     path = kept if run.record.resuming is not None and kept.exists() else run.paths.job
     work_dir = Path(run.record.work_dir)
@@ -138,9 +142,9 @@ def _site_of(record: RunRecord) -> LoadedSite:
         return load_site(record.site_file)
 
 
-def _settled_states(run: Run) -> States:
+def _settled_states(run: OpenRun) -> States:
     """The states of all jobs, once none is left that Slurm may be about to queue again."""
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + RETURNS_WITHIN_S
     while True:
         states = run.job_states()
         if not any(s and s.may_return for s in decisive(run.record, states).values()):
@@ -150,7 +154,7 @@ def _settled_states(run: Run) -> States:
         time.sleep(1.0)
 
 
-def _jobs_ahead(run: Run, states: States) -> list[str]:
+def _jobs_ahead(run: OpenRun, states: States) -> list[str]:
     """Ids of the run's jobs that are not over."""
     ahead = []
     for job in run.record.jobs:
@@ -171,7 +175,7 @@ def _forgotten(record: RunRecord, job_id: str) -> bool:
     return record.kind == "local" or SlurmClient(record.cluster).forgot(job_id)
 
 
-def _check_not_over(run: Run, states: States, ahead: Sequence[str], otherwise: bool) -> None:
+def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwise: bool) -> None:
     """Whether there is anything to go on with, and nobody at work on it."""
     if ahead:
         state = states.get(ahead[-1])
@@ -188,7 +192,7 @@ def _check_not_over(run: Run, states: States, ahead: Sequence[str], otherwise: b
         )
 
 
-def _check_chain(run: Run, otherwise: bool) -> None:
+def _check_chain(run: OpenRun, otherwise: bool) -> None:
     if run.record.kind == "local":
         raise UsageError("the local cluster cannot chain jobs: resume the run when it has ended")
     if otherwise:
@@ -207,7 +211,9 @@ def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
     return told(before) != told(job)
 
 
-def _array(run: Run, states: States, chosen: Sequence[int] | None, *, again: bool) -> str | None:
+def _array(
+    run: OpenRun, states: States, chosen: Sequence[int] | None, *, again: bool
+) -> str | None:
     """Array tasks to run: the `chosen` ones, else those short of their goal, or all if the goal is
     another (`again`)."""
     tasks = run.record.array_tasks
@@ -216,7 +222,7 @@ def _array(run: Run, states: States, chosen: Sequence[int] | None, *, again: boo
     if chosen is not None and (stray := sorted({*chosen} - {*tasks})):
         raise UsageError(f"run {run.id} has no array task {stray[0]}")
     done = {
-        int(job_id.partition("_")[2])
+        task_of(job_id)
         for job_id, state in decisive(run.record, states).items()
         if state is not None and state.succeeded
     }
@@ -227,7 +233,7 @@ def _array(run: Run, states: States, chosen: Sequence[int] | None, *, again: boo
     return ",".join(map(str, left)) + percent + at_once
 
 
-def _first_attempt(run: Run, site: LoadedSite, ahead: Sequence[str]) -> int:
+def _first_attempt(run: OpenRun, site: LoadedSite, ahead: Sequence[str]) -> int:
     """The next free number; behind jobs that go on, one that their attempts will not reach."""
     tasks: list[int | None] = [None, *run.paths.array_tasks()]
     numbers = [number for task in tasks for number in run.paths.task(task).attempts()]
@@ -238,7 +244,7 @@ def _first_attempt(run: Run, site: LoadedSite, ahead: Sequence[str]) -> int:
     return max(free, run.record.first_attempt + room)
 
 
-def submit_resume(run: Run, plan: Plan) -> Run:
+def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
     """Give the run its next job. Raises UsageError if somebody else was faster, StorageError,
     SchedulerError; then the run is what it was."""
     refuse_from_here(plan)
@@ -280,10 +286,10 @@ def submit_resume(run: Run, plan: Plan) -> Run:
         )
         save(run.paths, record)
     tell_centre(plan, run.paths)
-    return Run(run.dir, record)
+    return run.with_record(record)
 
 
-def _take_back_requests(run: Run) -> None:
+def _take_back_requests(run: OpenRun) -> None:
     """Who asked the run to stop and not to come back did not mean the job that follows."""
     tasks: list[int | None] = [None, *run.paths.array_tasks()]
     for task in tasks:

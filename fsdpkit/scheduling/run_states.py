@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
+from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord, Time, changing, save
 from fsdpkit.scheduling.outcome import judged, may_be_unseen
@@ -225,7 +226,7 @@ def decisive(record: RunRecord, states: Mapping[str, JobState | None]) -> States
     found: States = {}
     for task in [None] if record.array_tasks is None else record.array_tasks:
         jobs = [job for job in record.jobs if task is None or task in (job.array or [])]
-        ids = [f"{job.job_id}" if task is None else f"{job.job_id}_{task}" for job in jobs]
+        ids = [id_of(str(job.job_id), task) for job in jobs]
         first = max((i for i, job in enumerate(jobs) if not job.after), default=0)
         if jobs and jobs[-1].job_id is not None:
             chosen = _first_not_failed(ids[first:], states)

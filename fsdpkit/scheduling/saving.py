@@ -19,7 +19,7 @@ from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.visiting import running_jobs
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.run import Run
+    from fsdpkit.scheduling.opened import OpenRun
     from fsdpkit.scheduling.states import JobState
 
 _LOOK_S = 0.5
@@ -32,7 +32,7 @@ SLOW_S = 60.0
 class Request:
     """A checkpoint that was asked of one job, or array task."""
 
-    run: Run
+    run: OpenRun
     job_id: str
     task: TaskPaths
     array_task: int | None
@@ -80,7 +80,7 @@ class Request:
         )
 
 
-def request_checkpoints(run: Run, array_task: int | None = None) -> list[Request]:
+def request_checkpoints(run: OpenRun, array_task: int | None = None) -> list[Request]:
     """Ask what runs of `run`, or of one task of its array, to save and go on.
 
     Raises UsageError when it is pending or has ended, SchedulerError when nobody can say, or when
@@ -90,7 +90,7 @@ def request_checkpoints(run: Run, array_task: int | None = None) -> list[Request
     return [_request(run, *found) for found in running_jobs(run, array_task, what_then)]
 
 
-def _nothing_runs(run: Run, array_task: int | None, phase: str) -> str:
+def _nothing_runs(run: OpenRun, array_task: int | None, phase: str) -> str:
     if phase == "pending":
         return "there is nothing to save."
     task = run.paths.task(array_task)
@@ -98,7 +98,7 @@ def _nothing_runs(run: Run, array_task: int | None, phase: str) -> str:
     return f"nothing runs that could save.{of_task}"
 
 
-def _request(run: Run, job_id: str, array_task: int | None) -> Request:
+def _request(run: OpenRun, job_id: str, array_task: int | None) -> Request:
     task = run.paths.task(array_task)
     attempts = task.attempts()
     if not attempts or not saves_there(task, attempts[-1]):

@@ -18,8 +18,10 @@ from pathlib import Path
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import SINFO_FORMAT
+from fsdpkit.runs.job_ids import ONE, job_of
 from fsdpkit.scheduling.states import (
     JobState,
+    decided,
     job_fields,
     parse_sacct,
     parse_scontrol,
@@ -282,12 +284,11 @@ class SlurmClient:
             answer = self._ask(["sacct", *self._cluster_flag(), *flags], asked)
             accounted = parse_sacct(answer or "")
             for job_id, state in self._without_stale_codes(accounted, asked).items():
-                known = found.get(job_id)
-                if known is None or known.phase == state.phase == "ended":
-                    found[job_id] = _completed(state, known)
+                found[job_id] = decided(found.get(job_id), _by_name(state))
         # Where squeue answered, slurmctld knows no job but those.
         lacking = [j for j in wanted if _lacks_exit_code(found.get(j), unknown=queue is None)]
-        found |= self._from_controller(lacking, asked)
+        for job_id, state in self._from_controller(lacking, asked).items():
+            found[job_id] = decided(found.get(job_id), state)
         return {j: found[j] for j in wanted if j in found}
 
     def _without_stale_codes(
@@ -446,7 +447,7 @@ _NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connec
 
 
 # A word that begins with a dash would be an option to Slurm's commands.
-_JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?", re.ASCII)
+_JOB_ID = re.compile(ONE)
 _QUEUED = re.compile(r"[0-9]+(_([0-9]+|\[[0-9,:-]+\]))?", re.ASCII)
 _CLUSTERS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*", re.ASCII)
 
@@ -460,19 +461,17 @@ def _job(job_id: str) -> str:
 
 def _parents(job_ids: Iterable[str]) -> str:
     """The jobs that these are, or are tasks of."""
-    return ",".join(dict.fromkeys(_job(job_id).split("_")[0] for job_id in job_ids))
+    return ",".join(dict.fromkeys(job_of(_job(job_id)) for job_id in job_ids))
 
 
 def _lacks_exit_code(state: JobState | None, *, unknown: bool) -> bool:
     return unknown if state is None else state.phase == "ended" and state.exit_code is None
 
 
-def _completed(state: JobState, queue: JobState | None) -> JobState:
-    """With what accounting lacks: the name of who cancelled the job, and often the last reason."""
+def _by_name(state: JobState) -> JobState:
+    """With what accounting lacks: the name of who cancelled the job."""
     import pwd  # only Unix has it
 
-    if queue is not None and queue.reason not in (None, "None"):
-        state = replace(state, reason=queue.reason)
     if state.cancelled_by is not None and state.cancelled_by.isdecimal():
         with contextlib.suppress(KeyError, OverflowError):
             state = replace(state, cancelled_by=pwd.getpwuid(int(state.cancelled_by)).pw_name)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fsdpkit.errors import FsdpkitError
+from fsdpkit.runs.job_ids import each_of, without_step
 
 Phase = Literal["pending", "running", "ended", "unknown"]
 Outcome = Literal["done", "stopped", "unknown"]
@@ -174,6 +176,24 @@ class JobState:
         return ", ".join(words)
 
 
+def decided(known: JobState | None, told: JobState) -> JobState:
+    """Which of two sources' words counts, `known` from the one that was asked first.
+
+    squeue knows a job sooner, and why it waited; of its end only the others know the exit code and
+    who cancelled it. An end without an exit code is believed no longer once slurmctld (scontrol)
+    has spoken.
+    """
+    if known is None:
+        return told
+    if known.phase != "ended" or known.exit_code is not None:
+        return known
+    if told.source == "scontrol":
+        return told
+    if told.phase != "ended":
+        return known
+    return told if known.reason in (None, "None") else replace(told, reason=known.reason)
+
+
 def first_word(text: str) -> str:
     word = text.split()[0].rstrip("+").upper() if text.split() else "UNKNOWN"
     return _SHORT.get(word, word)
@@ -230,7 +250,7 @@ def parse_sacct(text: str) -> dict[str, JobState]:
         derived_code, derived_signal = parse_exit_code(derived)
         submitted, start, end = (parse_time(part) for part in [*parts[6:], "", "", ""][:3])
         cancelled = re.fullmatch(r"CANCELLED by (\S+)", state)
-        for one in expand_array_id(job_id):
+        for one in each_of(job_id):
             found[one] = JobState(
                 first_word(state),
                 "sacct",
@@ -259,7 +279,7 @@ def parse_steps(text: str) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
         name, exit_text, title = [*line.split("|", 2), "", ""][:3]
-        job_id, _, step = name.strip().partition(".")
+        job_id, step = without_step(name.strip())
         code, signal = parse_exit_code(exit_text)
         if code is not None and signal is not None:
             highest = found.setdefault(job_id, (0, 0))
@@ -277,6 +297,13 @@ def job_fields(line: str) -> dict[str, str]:
     return dict(_FIELD.findall(line.split(" Command=")[0]))
 
 
+def id_in(fields: Mapping[str, str]) -> str:
+    """The id of a job, or of the tasks of an array, by `job_fields`."""
+    if "ArrayJobId" in fields:
+        return f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '')}"
+    return fields.get("JobId", "")
+
+
 def parse_scontrol(text: str) -> dict[str, JobState]:
     """Output of `scontrol show job -o`, one job a line, by job id."""
     found = {}
@@ -286,9 +313,6 @@ def parse_scontrol(text: str) -> dict[str, JobState]:
             continue
         code, signal = parse_exit_code(fields.get("ExitCode", ""))
         derived_code, derived_signal = parse_exit_code(fields.get("DerivedExitCode", ""))
-        job_id = fields["JobId"]
-        if "ArrayJobId" in fields:
-            job_id = f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '')}"
         state = JobState(
             first_word(fields["JobState"]),
             "scontrol",
@@ -303,24 +327,6 @@ def parse_scontrol(text: str) -> dict[str, JobState]:
             start_s=parse_time(fields.get("StartTime", "")),
             end_s=parse_time(fields.get("EndTime", "")),
         )
-        for one in expand_array_id(job_id):
+        for one in each_of(id_in(fields)):
             found[one] = state
     return found
-
-
-_ARRAY_ID = re.compile(r"(\d+)_\[?([\d,:-]+)(?:%\d+)?\]?")
-
-
-def expand_array_id(job_id: str) -> list[str]:
-    """`12_[0-2,7%4]` as `12_0 12_1 12_2 12_7`; any other id as itself."""
-    match = _ARRAY_ID.fullmatch(job_id)
-    if match is None:
-        return [job_id]
-    ids = []
-    for part in match[2].split(","):
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        ids += [
-            f"{match[1]}_{k}" for k in range(int(first), int(last or first) + 1, int(step or 1))
-        ]
-    return ids

@@ -19,43 +19,36 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.job import LoadedJob, load_job, parse_array
-from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import items_of, refuse_strangers
-from fsdpkit.errors import SchedulerError, StorageError, UsageError
+from fsdpkit.errors import UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
-from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
 from fsdpkit.runs.record import RunRecord, now_s, save
 from fsdpkit.runs.store import runs_dir
-from fsdpkit.scheduling.elsewhere import not_from_here, refuse_from_here
+from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.entry import check_entry
+from fsdpkit.scheduling.fitting import fit
+from fsdpkit.scheduling.handing_over import call_scheduler, write_job
 from fsdpkit.scheduling.job_checks import (
     check_array,
-    check_environment,
-    check_on,
     check_planned,
     check_start,
-    check_training,
-    look_at_files,
     training_of,
 )
-from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
-from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.parsed_templates import parsed_template
 from fsdpkit.scheduling.prediction import prediction_of
 from fsdpkit.scheduling.room import refuse_without_room
-from fsdpkit.scheduling.run_dir import check_path, make_run_dir, name_run_dir
+from fsdpkit.scheduling.run_dir import make_run_dir, name_run_dir
 from fsdpkit.scheduling.wanted import Wanted
 
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.local.client import LocalClient
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.slurm import SlurmClient
     from fsdpkit.worktree.files import Files
 
 
@@ -111,9 +104,9 @@ def _plan(request: Request) -> tuple[Plan, str]:
         if stood_in() is None:
             check_start(job, work_dir)
     else:
-        from fsdpkit.scheduling.run import Run
+        from fsdpkit.scheduling.opened import OpenRun
 
-        first = Run.open(request.after, runs=request.runs)
+        first = OpenRun.open(request.after, runs=request.runs)
         if first.record.job_id is None:
             raise UsageError(f"--after {request.after}: that run was never confirmed as submitted")
         if (first.record.kind, first.record.site) != (site.profile.kind, site.id):
@@ -149,42 +142,6 @@ def _plan(request: Request) -> tuple[Plan, str]:
 
 def _skipped(why: str) -> str:
     return f"skipped a profile that is broken: {why}"
-
-
-def fit(
-    job: LoadedJob, site: LoadedSite, runs: Path, work_dir: Path, *, chained: bool = False
-) -> tuple[Placement, tuple[tuple[str, str], ...]]:
-    """Where the job goes on `site`, with all warnings, and the nodes it avoids, each with the why.
-
-    Raises UsageError or ConfigError for what cannot run there.
-    """
-    resources, profile = job.spec.resources, site.profile
-    check_training(job, work_dir)
-    check_path(runs)
-    here = stood_in() is None
-    if here:
-        check_environment(job)
-    placement = place(resources, site)
-    if profile.kind == "local":
-        check_nodes(resources)
-    warnings = [*placement.warnings, *check_on(job, placement.node_type, work_dir)]
-    avoided: tuple[tuple[str, str], ...] = ()
-    if here:
-        warnings += not_from_here(job, site, placement.node_type, work_dir)
-        warnings += look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
-        if profile.kind == "local":
-            from fsdpkit.scheduling.local.client import check_fits
-
-            check_fits(resources)
-        else:
-            avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
-            warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
-    if profile.policy.requeue is False and job.may_requeue and not chained:
-        warnings.append(
-            f"{profile.title} does not requeue jobs, so the job ends where [retry] would requeue "
-            f"it: fsdpkit resume RUN --chained queues the next one behind it"
-        )
-    return replace(placement, warnings=tuple(warnings)), avoided
 
 
 def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
@@ -296,58 +253,6 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         template=f"{plan.template.manifest.name} {plan.template.manifest.version}",
         digests=plan.digests,
     )
-
-
-def write_job(paths: RunPaths, plan: Plan) -> None:
-    """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
-    try:
-        write_atomically(paths.job, plan.job.resolved)
-    except OSError as error:
-        raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
-
-
-def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
-    """Through submitit's executor; the job's id and, where sbatch named one, the cluster.
-
-    Without submitit the job is the same; only its results are not to be had from submitit's Job.
-    """
-    from fsdpkit.launching.task import LaunchNode
-    from fsdpkit.scheduling.run_states import client_for
-
-    profile = plan.site.profile
-    try:
-        from fsdpkit.scheduling.executor import FsdpkitExecutor
-    except ImportError:
-        client = client_for(profile.kind, profile.slurm_clusters)
-        return _call_without_submitit(client, paths, script)
-    executor = FsdpkitExecutor(
-        paths.submitit,
-        script=script,
-        script_path=paths.script,
-        nodes=plan.job.spec.resources.nodes,
-        client=client_for(profile.kind, profile.slurm_clusters),
-    )
-    try:
-        executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
-    except StorageError:
-        if executor.submitted is None:
-            raise
-    submitted = executor.submitted
-    if submitted is None:
-        raise SchedulerError("submitit returned without a submission")
-    return submitted.job_id, submitted.cluster
-
-
-def _call_without_submitit(
-    client: SlurmClient | LocalClient, paths: RunPaths, script: str
-) -> tuple[str, str | None]:
-    try:
-        make_directory(paths.submitit)  # the logs of the nodes lie there
-        write_atomically(paths.script, script)
-    except OSError as error:
-        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
-    submitted = client.submit(paths.script)
-    return submitted.job_id, submitted.cluster
 
 
 def leaked_variables() -> list[str]:

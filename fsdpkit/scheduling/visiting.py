@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from fsdpkit.errors import NotFoundError, SchedulerError, UsageError
 from fsdpkit.runs.history import Attempt, NodeStory, history_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.scheduling.run import Run
+from fsdpkit.scheduling.opened import OpenRun
 
 TaskOf = tuple[str, int | None]
 """A job's id as Slurm writes it, and its number in the array, if it is an array's."""
@@ -20,7 +21,7 @@ TaskOf = tuple[str, int | None]
 class Visited:
     """A job, or an array task, that runs."""
 
-    run: Run
+    run: OpenRun
     job_id: str
     task: TaskPaths
     attempt: Attempt
@@ -40,7 +41,7 @@ class Visited:
         )
 
 
-def running(run: Run, array_task: int | None = None) -> Visited:
+def running(run: OpenRun, array_task: int | None = None) -> Visited:
     """What runs of `run`, or of one task of its array.
 
     Raises NotFoundError for a task that it has not; UsageError if it is another user's, pending or
@@ -57,7 +58,7 @@ def running(run: Run, array_task: int | None = None) -> Visited:
     return _visited(run, *found[0])
 
 
-def running_jobs(run: Run, array_task: int | None, so: Callable[[str], str]) -> list[TaskOf]:
+def running_jobs(run: OpenRun, array_task: int | None, so: Callable[[str], str]) -> list[TaskOf]:
     """What runs of `run`, or of one task of its array; at least one.
 
     so: what follows for the person where nothing runs, by the phase: "pending" or "ended".
@@ -69,7 +70,7 @@ def running_jobs(run: Run, array_task: int | None, so: Callable[[str], str]) -> 
     found = [
         (job_id, number)
         for job_id, number, state in (
-            (job_id, _number(job_id), state) for job_id, state in run.states().items()
+            (job_id, task_of(job_id), state) for job_id, state in run.states().items()
         )
         if array_task in (None, number) and state is not None and state.phase == "running"
     ]
@@ -78,12 +79,7 @@ def running_jobs(run: Run, array_task: int | None, so: Callable[[str], str]) -> 
     return found
 
 
-def _number(job_id: str) -> int | None:
-    number = job_id.partition("_")[2]
-    return int(number) if number else None
-
-
-def _refuse_of_others(run: Run) -> None:
+def _refuse_of_others(run: OpenRun) -> None:
     """Raises UsageError: Slurm lets nobody but its owner into a job."""
     import pwd  # only Unix has it
 
@@ -100,7 +96,7 @@ def _refuse_of_others(run: Run) -> None:
     )
 
 
-def _not_running(run: Run, array_task: int | None, so: Callable[[str], str]) -> Exception:
+def _not_running(run: OpenRun, array_task: int | None, so: Callable[[str], str]) -> Exception:
     job_id, state = run.decisive_job(array_task)
     if state is None or state.phase == "unknown":
         return SchedulerError(
@@ -110,7 +106,7 @@ def _not_running(run: Run, array_task: int | None, so: Callable[[str], str]) -> 
     return UsageError(f"{run.id} {now} (job {job_id}: {state.describe()}): {so(state.phase)}")
 
 
-def _visited(run: Run, job_id: str, array_task: int | None) -> Visited:
+def _visited(run: OpenRun, job_id: str, array_task: int | None) -> Visited:
     history = history_of(run.paths, run.record, array_task)
     attempt = history.attempts[-1] if history.attempts else None
     if attempt is None or attempt.ending is not None:

@@ -22,12 +22,10 @@ from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
 from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.halving import Decision, changes, ranked, survivors, survivors_of
-from fsdpkit.sweeps.next_job import submit_next
+from fsdpkit.sweeps.next_job import LOOK_S, submit_next
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.results import Result, judged, results
 from fsdpkit.sweeps.space import words
-
-_LOOK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[Step]:
             steps = [_advance(paths, records.load(paths), number) for number in numbers]
         if all(one.what != "waits" for one in steps) or time.monotonic() >= deadline:
             return steps
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
 
 
 def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> Step:

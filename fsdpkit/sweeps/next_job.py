@@ -22,6 +22,10 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.run_states import client_for
 
+LOOK_S = 2.0
+"""Between two looks of who waits for the jobs that it follows."""
+ADVANCE_WITHIN_S = 600.0
+"""How long a command waits for them, which a person has told to."""
 _TIME = "00:20:00"
 _MEMORY_MB = 1000
 _LEFT_OUT = frozenset(

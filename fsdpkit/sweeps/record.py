@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
@@ -33,7 +33,8 @@ from fsdpkit.runs.record import JobId, Number, RunId, Time
 from fsdpkit.sweeps.file import Halving, SweepFile
 from fsdpkit.sweeps.halving import Decision
 
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
+"""How long one waits for who changes a record at this moment."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +141,7 @@ def save(paths: SweepPaths, record: SweepRecord) -> None:
 def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
     """The record as it stands, while nobody else changes the sweep. Raises BusyError,
     StorageError."""
-    with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), PATIENCE_S):
         yield load(paths)
 
 

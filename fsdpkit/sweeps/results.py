@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.events import read_json_lines
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.states import JobState
@@ -106,7 +107,9 @@ def _opened(paths: SweepPaths, run: str) -> Run | None:
 def by_task(run: Run, states: States) -> dict[int, tuple[str, JobState | None]]:
     """For each task of the array the job that counts, and its state."""
     standing = decisive(run.record, states)
-    return {int(job.partition("_")[2]): (job, state) for job, state in standing.items()}
+    return {
+        task: (job, state) for job, state in standing.items() if (task := task_of(job)) is not None
+    }
 
 
 def _result(

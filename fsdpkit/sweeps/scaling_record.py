@@ -24,10 +24,9 @@ from fsdpkit.runs.lock import locked
 from fsdpkit.runs.predicted import Positive
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, RunId, Time
-from fsdpkit.sweeps.record import directory_of
+from fsdpkit.sweeps.record import PATIENCE_S, directory_of
 from fsdpkit.sweeps.scaling import Bound, Mode
 
-_PATIENCE_S = 30.0
 Nodes = Annotated[int, Meta(ge=1, le=10_000)]
 
 
@@ -117,5 +116,5 @@ def save(paths: StudyPaths, study: Study) -> None:
 @contextlib.contextmanager
 def alone(paths: StudyPaths) -> Iterator[Study]:
     """The study as it stands, while nobody else changes it. Raises BusyError, StorageError."""
-    with locked(paths.record.with_name(f"{paths.record.name}.lock"), _PATIENCE_S):
+    with locked(paths.record.with_name(f"{paths.record.name}.lock"), PATIENCE_S):
         yield load(paths)

@@ -38,11 +38,9 @@ from fsdpkit.scheduling.run_states import client_for
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.submission import Request, plan, submit_plan
 from fsdpkit.sweeps.job_files import as_file, working_in
-from fsdpkit.sweeps.next_job import submit_next
+from fsdpkit.sweeps.next_job import LOOK_S, submit_next
 from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
-
-_LOOK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ def advance(paths: StudyPaths, *, patience_s: float = 0.0) -> dict[Mode, str]:
             return told
         if time.monotonic() >= deadline:
             return told
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
 
 
 def _advance(paths: StudyPaths, mode: Mode) -> str:

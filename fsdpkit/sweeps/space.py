@@ -28,8 +28,8 @@ from fsdpkit.config.array_tasks import (
     text,
     why_shared,
 )
-from fsdpkit.config.assets import nearest
 from fsdpkit.config.fields import Scalar
+from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int", "log_int"]

@@ -7,80 +7,32 @@ A training has one run in a tracker over all its requeues. Its id, and how far w
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from fsdpkit.config.track import Track, Tracker
-from fsdpkit.errors import ConfigError, StorageError, TrackerError
+from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.reporting.report import about
 from fsdpkit.runs.layout import TaskPaths, write_atomically
 from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.runs.provenance import Provenance
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.scheduling.run import Run
-from fsdpkit.tracking.points import Line, lines_of
+from fsdpkit.tracking.points import lines_of
+from fsdpkit.tracking.trackers import Mark, Send, Sending, Sent
 
 SCHEMA = "fsdpkit.track/1"
-_MOST_SAID = 200
 _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard"}
-
-
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent to one tracker."""
-
-    id: str
-    """The run's id there."""
-    where: str
-    """Server and project; elsewhere it is another run."""
-    lines: int = 0
-    """Lines of metrics.jsonl that were looked at."""
 
 
 class _Marks(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     trackers: dict[str, Mark] = {}
-
-
-@dataclass(frozen=True)
-class Sending:
-    """One training as a tracker is told of it."""
-
-    key: str
-    """The same for good: run id, and task."""
-    name: str
-    paths: TaskPaths
-    project: str
-    track: Track
-    lines: Sequence[Line]
-    created_s: float
-    outcome: str
-    """`running`, `succeeded`, `failed`, `stopped` or `unknown`."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def stable_id(self) -> str:
-        """For a tracker that lets the sender choose the id."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What came of it: how many lines were sent now, and where they are to be seen."""
-
-    mark: Mark
-    lines: int
-    place: str
-
-
-Send = Callable[[Sending, Mark | None], Sent]
 
 
 def send(sending: Sending, tracker: Tracker) -> Sent:
@@ -108,14 +60,6 @@ def _files_of_the_owner_alone() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def refused(who: str, error: Exception, to_do: str = "") -> TrackerError:
-    """What a tracker's client raised, in one line of its own words and where it stands there."""
-    said = str(error).strip().partition("\n")[0]
-    said = said[:_MOST_SAID] + ("…" if len(said) > _MOST_SAID else "")
-    text = f"{who}: {said or type(error).__name__}"
-    return TrackerError(f"{text}; {to_do}" if to_do else text)
 
 
 def _function(tracker: Tracker) -> Send:
@@ -162,7 +106,7 @@ def _save(paths: TaskPaths, marks: _Marks) -> None:
 def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
     """The training `task` of the run, ready to be sent. Raises StorageError."""
     paths = run.paths.task(task)
-    job, made_from = about.job_of(run), about.provenance_of(run)
+    job, made_from = about.job_file_of(run), about.provenance_of(run)
     key = run.id if task is None else f"{run.id}/task-{task}"
     shown = about.settings(job)
     settings = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
@@ -185,7 +129,7 @@ def sending_of(run: Run, task: int | None, asked: Track) -> Sending:
 def track_of(run: Run) -> Track:
     """The job's `[track]`; the defaults if it has none, or cannot be read."""
     try:
-        return msgspec.convert(about.job_of(run).get("track", {}), Track)
+        return msgspec.convert(about.job_file_of(run).get("track", {}), Track)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{run.paths.job}: track: {error}") from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.errors import TrackerError
-from fsdpkit.tracking.sending import Mark, Sending, Sent, refused
+from fsdpkit.tracking.trackers import Mark, Sending, Sent, refused
 
 _KEY = "fsdpkit.run"
 _IN_A_BATCH = 1000  # of metrics, by MLflow's REST API; of parameters 100

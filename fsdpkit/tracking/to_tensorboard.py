@@ -11,7 +11,7 @@ from typing import Any
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import make_directory, write_atomically
-from fsdpkit.tracking.sending import Mark, Sending, Sent
+from fsdpkit.tracking.trackers import Mark, Sending, Sent
 
 
 def send_to_tensorboard(sending: Sending, before: Mark | None) -> Sent:

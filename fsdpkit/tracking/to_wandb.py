@@ -12,7 +12,7 @@ import os
 import re
 
 from fsdpkit.errors import TrackerError
-from fsdpkit.tracking.sending import Mark, Sending, Sent, refused
+from fsdpkit.tracking.trackers import Mark, Sending, Sent, refused
 
 _INIT_S = 30.0
 _QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_CONSOLE": "off"}

@@ -1,4 +1,4 @@
-"""What a device can do: which types it has, whether this torch has code for it, and its peak.
+"""What a device can do: what `auto` settings go by, and its peak.
 
 The peak, dense, is what model FLOPs utilisation (MFU) divides by. Vendors advertise twice as much
 for matrices with structured zeros; dividing by that halves everybody's MFU.
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fsdpkit.config.gpu import Capability, build_problem
 from fsdpkit.config.training.automatic import Device
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.training.device_code import capability_of
 
 if TYPE_CHECKING:
     from fsdpkit.training.distributed import Ranks
@@ -43,13 +42,6 @@ _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
 )
 
 
-def capability_of(device: torch.device) -> Capability | None:
-    """NVIDIA's compute capability of a GPU; None for other devices."""
-    if device.type != "cuda" or torch.version.hip:
-        return None
-    return torch.cuda.get_device_capability(device)
-
-
 def facts_of(ranks: Ranks) -> Device:
     """What `auto` settings go by on this rank's device."""
     compilers = os.environ.get("CC"), *map(shutil.which, ("gcc", "clang", "cc"))
@@ -66,21 +58,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
-
-
-def name_of(device: torch.device) -> str | None:
-    """A GPU's name; None for other devices."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
-
-
-def require_code_for(device: torch.device) -> None:
-    """Raise FsdpkitError for a GPU that this torch was not built for."""
-    capability = capability_of(device)
-    if capability is None:
-        return
-    architectures = torch.cuda.get_arch_list()
-    if problem := build_problem(capability, name_of(device), torch.__version__, architectures):
-        raise FsdpkitError(f"{problem}.")
 
 
 def peak_tflops(

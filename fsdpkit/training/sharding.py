@@ -44,9 +44,9 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
 from fsdpkit.training.compilation import COMPILED, compile_blocks
+from fsdpkit.training.device_code import capability_of, name_of
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
-from fsdpkit.training.hardware import capability_of, name_of
 from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equal, modules_of
 from fsdpkit.training.initialisation import (
     Fill,

@@ -266,7 +266,7 @@ def test_settings_that_differ_come_first_and_secrets_do_not_come_at_all(tmp_path
     command += ["training.tokens=7", "--api_token", "hunter2", "--set"]
     command += ['environment.variables={HF_TOKEN = "hunter2"}', "https://me:hunter2@host/data"]
     run = made_run(tmp_path / "made-20260101-000000-0000", job=job, command=command)
-    told = about.settings(about.job_of(run))
+    told = about.settings(about.job_file_of(run))
     changed = {one.key: (one.value, one.default) for one in told.changed}
     assert changed["training.optimizer.lr"][0] == "0.5"
     assert changed["training.optimizer.lr"][1] not in ("", "0.5")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpkit.reporting.pending import PendingEvidence, why
+from fsdpkit.reporting.pending import PendingEvidence, evidence_of, why
+from fsdpkit.scheduling.states import JobState
 
 
 def words(text: str) -> list[str]:
@@ -152,3 +153,20 @@ def test_what_was_queued_again_and_held_is_told_as_that(
     assert answer.words == (f"it was requeued and is held{marked}")
     assert answer.action == "Release it: scontrol release 7"
     assert answer.never
+
+
+def test_what_slurm_leaves_blank_is_not_read_and_its_own_reason_is_believed_over_none() -> None:
+    details = {
+        "Reason": "Resources",
+        "Dependency": "(null)",
+        "Partition": "gpu",
+        "Account": "",
+        "QOS": "N/A",
+        "Restarts": "2",
+    }
+    read = evidence_of("12_3", JobState("PENDING", "squeue", reason="None"), details, "run-1")
+    assert read == PendingEvidence(
+        reason="Resources", state="PENDING", job_id="12", run="run-1", partition="gpu", restarts=2
+    )
+    told = evidence_of("12", JobState("PENDING", "squeue", reason="Priority"), details, "run-1")
+    assert told.reason == "Priority"

@@ -20,7 +20,8 @@ from fsdpkit.config import assets
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs import calls, outcomes
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.scheduling.functions import results_of, returned, submit_function
+from fsdpkit.scheduling.functions import submit_function
+from fsdpkit.scheduling.returned import results_of, returned
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.log_runs import attempt_of, make_run

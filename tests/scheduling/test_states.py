@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from fsdpkit.scheduling.states import (
     JobState,
-    expand_array_id,
+    decided,
     first_word,
     parse_exit_code,
     parse_sacct,
@@ -155,16 +156,23 @@ def test_a_job_name_cannot_forge_a_state() -> None:
     assert parse_scontrol(text)["9"].state == "FAILED"
 
 
+SQUEUE_ENDED = JobState("FAILED", "squeue", reason="NonZeroExitCode")
+SACCT_ENDED = JobState("FAILED", "sacct", exit_code=3)
+QUEUED_AGAIN = JobState("PENDING", "scontrol")
+
+
 @pytest.mark.parametrize(
-    ("text", "ids"),
+    ("known", "told", "counts"),
     [
-        ("12", ["12"]),
-        ("12_3", ["12_3"]),
-        ("12_[0-2,7%4]", ["12_0", "12_1", "12_2", "12_7"]),
-        ("12_[0-6:3]", ["12_0", "12_3", "12_6"]),
-        ("12+1", ["12+1"]),
-        ("12.batch", ["12.batch"]),
+        (None, SACCT_ENDED, SACCT_ENDED),
+        (SQUEUE_ENDED, SACCT_ENDED, replace(SACCT_ENDED, reason="NonZeroExitCode")),
+        (JobState("RUNNING", "squeue"), SACCT_ENDED, JobState("RUNNING", "squeue")),
+        (SACCT_ENDED, JobState("FAILED", "scontrol", exit_code=9), SACCT_ENDED),
+        (SQUEUE_ENDED, JobState("RUNNING", "sacct"), SQUEUE_ENDED),
+        (SQUEUE_ENDED, QUEUED_AGAIN, QUEUED_AGAIN),
     ],
 )
-def test_array_ids_expand(text: str, ids: list[str]) -> None:
-    assert expand_array_id(text) == ids
+def test_of_two_sources_the_sooner_counts_until_an_end_wants_its_exit_code(
+    known: JobState | None, told: JobState, counts: JobState
+) -> None:
+    assert decided(known, told) == counts

@@ -144,7 +144,7 @@ def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
     words = ["submit", "--cluster", "generic", "--dry-run", "--runs"]
     done = fsdpkit(*words, str(tmp_path / name / "runs"))
     assert done.returncode == 2
-    assert "puts something else" in done.stderr
+    assert "which Slurm expands in log names" in done.stderr
     assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
 
 

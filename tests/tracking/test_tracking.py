@@ -23,7 +23,8 @@ from fsdpkit.errors import ConfigError, TrackerError
 from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
-from fsdpkit.tracking.sending import Sent, send, sending_of
+from fsdpkit.tracking.sending import send, sending_of
+from fsdpkit.tracking.trackers import Sent
 from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 

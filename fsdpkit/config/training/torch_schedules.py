@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from fsdpkit.config.assets import nearest
+from fsdpkit.config.spelling import nearest
 
 OURS = ("constant", "linear", "cosine", "inverse-sqrt")
 Kind = Literal["steps", "list of steps", "number", "switch", "word"]

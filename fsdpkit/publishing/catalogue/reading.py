@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from fsdpkit.config import assets
-from fsdpkit.config.assets import Layer
 from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.layers import Layer
 from fsdpkit.config.site import LoadedSite, load_site
+from fsdpkit.config.spelling import nearest
 from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import FsdpkitError, NotFoundError
@@ -124,7 +125,7 @@ def _own(
     for name in named:
         if name not in layers:
             raise NotFoundError(
-                f"there is no cluster named {name!r}.{assets.nearest(name, layers)} "
+                f"there is no cluster named {name!r}.{nearest(name, layers)} "
                 "fsdpkit sites lists them"
             )
     if named:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fsdpkit.config.assets import Layer
+from fsdpkit.config.layers import Layer
 from fsdpkit.config.published.centre import Centre, content_of, open_centre
 from fsdpkit.config.published.choosing import current, numbers
 from fsdpkit.config.published.index import Entry, main_file

@@ -23,6 +23,7 @@ from fsdpkit.reporting.series import Floats, Metrics, read_metrics
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import bounds_of
 from fsdpkit.runs.history import history_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.provenance import Provenance, in_words
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, all_states, decisive
@@ -162,15 +163,14 @@ def _tasks(run: Run) -> Sequence[int | None]:
 
 def _read(name: str, run: Run, task: int | None) -> Side:
     metrics = read_metrics(run.paths.task(task).metrics)
-    return Side(name, run, task, about.job_of(run), metrics, about.provenance_of(run))
+    return Side(name, run, task, about.job_file_of(run), metrics, about.provenance_of(run))
 
 
 def _row(side: Side, states: States, now_s: float) -> Compared:
     run, metrics = side.run, side.metrics
     history = history_of(run.paths, run.record, side.task)
-    suffix = "" if side.task is None else f"_{side.task}"
     standing = decisive(run.record, states)
-    mine = {j: s for j, s in standing.items() if side.task is None or j.endswith(suffix)}
+    mine = {j: s for j, s in standing.items() if side.task in (None, task_of(j))}
     state = next(iter(mine.values()), None)
     held_out = metrics.evaluations["eval_loss"]
     held_out = held_out[~np.isnan(held_out)]

@@ -16,9 +16,10 @@ import msgspec
 
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.reporting.diagnosis.sources import Voice, batch_voices, voices_of
-from fsdpkit.reporting.pending import PendingEvidence
+from fsdpkit.reporting.pending import PendingEvidence, evidence_of
 from fsdpkit.runs import history, samples
 from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.outcomes import Ending, Verdict
@@ -145,11 +146,10 @@ def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> 
         slurms.parse_scontrol(texts.get("scontrol", "")),
     )
     record = load(directory, copied=True)
-    states = {
-        job_id: _merged([source[job_id] for source in by_source if job_id in source])
-        for job in record.jobs
-        for job_id in job.job_ids
-    }
+    states = dict[str, JobState | None].fromkeys(i for job in record.jobs for i in job.job_ids)
+    for source in by_source:
+        for job_id in states.keys() & source.keys():
+            states[job_id] = slurms.decided(states[job_id], source[job_id])
     fields: dict[str, Mapping[str, str]] = {}
     for line in texts.get("scontrol", "").splitlines():
         one = slurms.job_fields(line)
@@ -158,15 +158,6 @@ def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> 
         f"{name} was not asked" for name in ("squeue", "sacct", "scontrol") if name not in texts
     ]
     return _evidence(RunPaths(directory), record, states, fields, tuple(unread))
-
-
-def _merged(told: Sequence[JobState]) -> JobState | None:
-    """squeue knows a job sooner; of its end only the others know the exit code, and by whom."""
-    best = None
-    for state in told:
-        if best is None or (best.phase == state.phase == "ended" and best.exit_code is None):
-            best = state
-    return best
 
 
 def _evidence(
@@ -181,7 +172,11 @@ def _evidence(
         job_id: Job(
             id=job_id,
             state=state,
-            pending=_pending(job_id, state, fields, record.id),
+            pending=(
+                evidence_of(job_id, state, fields.get(job_id, {}), record.id)
+                if state is not None and state.phase == "pending"
+                else None
+            ),
             left_out=_left_out(paths, record, job_id, fields.get(job_id, {})),
         )
         for job_id, state in states.items()
@@ -191,7 +186,7 @@ def _evidence(
         if wanted.task not in numbers:
             raise NotFoundError(f"run {record.id} has no task {wanted.task}")
         numbers = [wanted.task]
-    newest = {(int(i.partition("_")[2]) if "_" in i else None): i for i in decisive(record, states)}
+    newest = {task_of(job_id): job_id for job_id in decisive(record, states)}
     left = _MOST_TASKS
     tasks = []
     for number in numbers:
@@ -219,25 +214,6 @@ def _left_out(
     return in_words(left_out(paths, record, job_id, excluded), paths.dir.parent)
 
 
-def _pending(
-    job_id: str, state: JobState | None, fields: Mapping[str, Mapping[str, str]], run: str
-) -> PendingEvidence | None:
-    if state is None or state.phase != "pending":
-        return None
-    told = {key: value for key, value in fields.get(job_id, {}).items() if value != "(null)"}
-    return PendingEvidence(
-        reason=told.get("Reason") if state.reason in (None, "None") else state.reason,
-        job_id=job_id.partition("_")[0],
-        run=run,
-        dependency=told.get("Dependency"),
-        partition=told.get("Partition"),
-        account=told.get("Account"),
-        qos=told.get("QOS"),
-        time_limit=told.get("TimeLimit"),
-        restarts=state.restarts,
-    )
-
-
 def _attempts(
     paths: RunPaths,
     record: RunRecord,
@@ -253,7 +229,7 @@ def _attempts(
     for place, attempt in enumerate(past):
         last = place + 1 == len(past) or past[place + 1].job_id != attempt.job_id
         job = jobs.get(attempt.job_id or "") if last else None
-        per_node = ranks.get((attempt.job_id or "").partition("_")[0], record.ranks_per_node)
+        per_node = ranks.get(job_of(attempt.job_id or ""), record.ranks_per_node)
         found.append(_attempt(attempt, paths, task, job, per_node, last=last))
     begun = {attempt.job_id for attempt in past}
     if newest is not None and newest.id not in begun and newest.state and newest.state.over:

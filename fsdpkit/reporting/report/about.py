@@ -47,7 +47,7 @@ class Training:
     state: JobState | None
 
 
-def job_of(run: Run) -> dict[str, Any]:
+def job_file_of(run: Run) -> dict[str, Any]:
     """job.json; empty if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         found = read_json(run.paths.job)

@@ -31,6 +31,7 @@ from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 
@@ -60,7 +61,7 @@ def page(run: Run, array_task: int | None = None, now_s: float | None = None) ->
     trainings = [_read(run, task, newest) for task in shown]
     bounds = [bounds_of(one.history, states, one.metrics) for one in trainings]
     detailed = trainings[0] if tasks is None or array_task is not None else None
-    job = about.job_of(run)
+    job = about.job_file_of(run)
     made_from = about.provenance_of(run)
     context: dict[str, Any] = {
         "run": run,
@@ -94,8 +95,7 @@ _NO_DETAILS: dict[str, Any] = {
 
 def _read(run: Run, task: int | None, states: States) -> Training:
     history = history_of(run.paths, run.record, task)
-    suffix = "" if task is None else f"_{task}"
-    mine = [s for job_id, s in states.items() if task is None or job_id.endswith(suffix)]
+    mine = [s for job_id, s in states.items() if task in (None, task_of(job_id))]
     return Training(history, read_metrics(history.paths.metrics), mine[0] if mine else None)
 
 

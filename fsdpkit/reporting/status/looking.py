@@ -30,16 +30,15 @@ from fsdpkit.reporting.status.watching import (
 )
 from fsdpkit.reporting.timeline import Span, timeline_of
 from fsdpkit.runs.history import history_of
+from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import parsed, read_text
 from fsdpkit.runs.record import RunRecord, load
-from fsdpkit.scheduling.asking import Pace
+from fsdpkit.scheduling.asking import UNHEARD_S, Pace
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import Standing, decisive, standings
 from fsdpkit.scheduling.states import JobState
 
-_UNHEARD_S = 300.0
-"""How long nobody may know the job before watching it is given up."""
 _MOST_NODES = 64
 """Whose samples are read."""
 _MOST_LINES = 50
@@ -102,7 +101,7 @@ class Watcher:
 
     def _mine(self, states: Mapping[str, JobState | None]) -> tuple[str | None, JobState | None]:
         for job_id, state in states.items():
-            if self._task is None or job_id.partition("_")[2] == str(self._task):
+            if self._task in (None, task_of(job_id)):
                 return job_id, state
         return None, None
 
@@ -111,7 +110,7 @@ class Watcher:
             self._heard = time.monotonic()
         elif ended_on_record(self._history):
             return True
-        elif time.monotonic() - self._heard > _UNHEARD_S:
+        elif time.monotonic() - self._heard > UNHEARD_S:
             raise SchedulerError(
                 f"it is unknown what became of {self.run.id}: the scheduler does not know its job"
             )
@@ -192,7 +191,7 @@ class _Log:
             self._run = Run(self._run.dir, load(self._run.dir))  # it may have been resumed
         logs = self._run.batch_logs()
         if self._task is not None:
-            logs = [log for log in logs if log.stem.endswith(f"_{self._task}")]
+            logs = [log for log in logs if task_of(log.stem.removeprefix("slurm-")) == self._task]
         return next(reversed(logs), None)
 
 

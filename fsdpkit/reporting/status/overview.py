@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import Provenance, read_provenance
 from fsdpkit.runs.reading import open_regular, read_json
@@ -27,7 +28,7 @@ from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.left_out import LeftOut, left_out
 from fsdpkit.scheduling.run_states import Standing, States, decisive
-from fsdpkit.scheduling.states import JobState
+from fsdpkit.scheduling.states import JobState, id_in
 
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt
@@ -194,7 +195,7 @@ def _brief(directory: Path, standing: Standing) -> Status:
 def _task_steps(paths: RunPaths, states: States) -> list[int] | None:
     from fsdpkit.reporting.status.progress import steps_done
 
-    running = [_number(job_id) for job_id, s in states.items() if s and s.phase == "running"]
+    running = [task_of(job_id) for job_id, s in states.items() if s and s.phase == "running"]
     stride = -(-len(running) // _MOST_TASKS_READ) or 1
     job = _job(paths)
     read = [steps_done(paths.task(number).metrics, job) for number in running[::stride]]
@@ -211,9 +212,9 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
     record = standing.record
     details, unread = _details(standing, status, asking)
     tasks = [
-        _task(paths, record, _number(job_id), job_id, state, standing.answered)
+        _task(paths, record, task_of(job_id), job_id, state, standing.answered)
         for job_id, state in decisive(record, standing.states).items()
-        if record.array is None or paths.task(_number(job_id)).dir.exists()
+        if record.array is None or paths.task(task_of(job_id)).dir.exists()
     ]
     if record.array is None and not tasks:  # nobody heard of a job, which may have run all the same
         tasks = [_task(paths, record, None, None, None, standing.answered)]
@@ -250,12 +251,6 @@ def _with_task(status: Status, task: Task) -> Status:
     return msgspec.structs.replace(status, **{name: getattr(task, name) for name in fields})
 
 
-def _number(job_id: str) -> int | None:
-    """Of the array task."""
-    _, _, task = job_id.partition("_")
-    return int(task) if task else None
-
-
 def _status(directory: Path, standing: Standing) -> Status:
     record = standing.record
     states = decisive(record, standing.states)
@@ -267,7 +262,7 @@ def _status(directory: Path, standing: Standing) -> Status:
     return Status(
         run=record.id,
         dir=str(directory),
-        job_id=next((job_id.partition("_")[0] for job_id in states), record.job_id),
+        job_id=next((job_of(job_id) for job_id in states), record.job_id),
         cluster=record.cluster or record.site,
         submitted_s=record.submitted_s or record.created_s,
         phase=phase_of(list(states.values())),
@@ -366,37 +361,21 @@ def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> W
     pending = [(i, s) for i, s in decisive(record, states).items() if s and s.phase == "pending"]
     if not pending or any(s and s.phase == "running" for s in decisive(record, states).values()):
         return None
-    from fsdpkit.reporting.pending import PendingEvidence, why
+    from fsdpkit.reporting.pending import evidence_of, why
 
-    job_id, state = pending[0]
-    reason = state.reason if state.reason not in (None, "None") else details.get("Reason")
-    answer = why(
-        PendingEvidence(
-            reason=reason,
-            state=state.state,
-            job_id=job_id.partition("_")[0],
-            run=record.id,
-            dependency=said(details, "Dependency"),
-            partition=said(details, "Partition"),
-            account=said(details, "Account"),
-            qos=said(details, "QOS"),
-            time_limit=said(details, "TimeLimit"),
-            restarts=int(text) if (text := details.get("Restarts", "")).isdecimal() else None,
-        )
-    )
+    evidence = evidence_of(*pending[0], details, record.id)
+    answer = why(evidence)
     return Waiting(
-        reason=reason,
+        reason=evidence.reason,
         words=answer.words,
         action=answer.action,
         never=answer.never,
-        start_s=None if answer.never else state.start_s,
+        start_s=None if answer.never else pending[0][1].start_s,
     )
 
 
 def _left_out(paths: RunPaths, record: RunRecord, details: Mapping[str, str]) -> list[LeftOut]:
-    parent, task = details.get("ArrayJobId"), details.get("ArrayTaskId", "")
-    job_id = f"{parent}_{task}" if parent else details.get("JobId", "")
-    return left_out(paths, record, job_id, said(details, "ExcNodeList") or "")
+    return left_out(paths, record, id_in(details), said(details, "ExcNodeList") or "")
 
 
 def _details(

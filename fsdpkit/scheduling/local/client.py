@@ -15,6 +15,7 @@ from fsdpkit.config.job import Resources, parse_array
 from fsdpkit.config.units import format_gb, parse_memory_mb
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
+from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.slurm import Submitted, scrubbed
@@ -76,9 +77,8 @@ class LocalClient:
         """The state of each job or array task (`12_3`) that this machine knows."""
         found = {}
         for job_id in job_ids:
-            base, _, task = job_id.partition("_")
-            job = store.find(base)
-            state = job.state(int(task) if task else None) if job else None
+            job = store.find(job_of(job_id))
+            state = job.state(task_of(job_id)) if job else None
             if state is not None:
                 found[job_id] = state
         return found
@@ -96,7 +96,7 @@ class LocalClient:
 
     def cancel(self, job_id: str) -> None:
         """Ask the job's supervisor to end it. Raises SchedulerError."""
-        job = store.find(job_id.split("_")[0])
+        job = store.find(job_of(job_id))
         if job is None:
             raise SchedulerError(f"the local cluster knows no job {job_id}")
         job.cancel_requested.touch()

@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 from typing import IO
 
+from fsdpkit.runs.job_ids import job_of
 from fsdpkit.scheduling.local import store
 
-_KILL_WAIT_S = 10.0
+KILL_WAIT_S = 10.0
+"""Between SIGTERM and SIGKILL, as Slurm's KillWait."""
 
 
 def write_commands(directory: Path) -> None:
@@ -48,7 +50,7 @@ def scontrol(argv: list[str]) -> int:
 
 def scancel(argv: list[str]) -> int:
     """`scancel JOB…`."""
-    jobs = [store.find(one.split("_")[0]) for one in argv]
+    jobs = [store.find(job_of(one)) for one in argv]
     for one, job in zip(argv, jobs, strict=True):
         if job is None:
             print(f"the local cluster knows no job {one}", file=sys.stderr)
@@ -127,7 +129,7 @@ def _wait(tasks: list[subprocess.Popen[bytes]], kill_on_bad_exit: bool, wait_s: 
             deadline = now + wait_s
         if not told and ((kill_on_bad_exit and any(statuses)) or now > deadline):
             _signal(tasks, signal.SIGTERM)
-            told, kill_at = True, now + _KILL_WAIT_S
+            told, kill_at = True, now + KILL_WAIT_S
         if now > kill_at:
             _signal(tasks, signal.SIGKILL)
         time.sleep(0.05)

@@ -23,11 +23,9 @@ import psutil
 
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.scheduling.local import store
-from fsdpkit.scheduling.local.commands import write_commands
+from fsdpkit.scheduling.local.commands import KILL_WAIT_S, write_commands
 from fsdpkit.scheduling.states import JobState
 
-KILL_WAIT_S = 10.0
-"""Between SIGTERM and SIGKILL, as Slurm's KillWait."""
 _GONE_WAIT_S = 30.0
 """After SIGKILL: what is told of as ended should be gone, and a busy machine takes its time."""
 _LOOK_S = 0.1

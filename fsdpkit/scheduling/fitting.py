@@ -1,0 +1,58 @@
+"""Whether a job fits its site: everything that is checked of both before a job is submitted, or a
+run resumed. Nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.placement import Placement, place
+from fsdpkit.config.site import LoadedSite
+from fsdpkit.config.surroundings import stood_in
+from fsdpkit.scheduling.elsewhere import not_from_here
+from fsdpkit.scheduling.job_checks import (
+    check_environment,
+    check_on,
+    check_training,
+    look_at_files,
+)
+from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
+from fsdpkit.scheduling.local.limits import check_nodes
+from fsdpkit.scheduling.run_dir import check_path
+
+
+def fit(
+    job: LoadedJob, site: LoadedSite, runs: Path, work_dir: Path, *, chained: bool = False
+) -> tuple[Placement, tuple[tuple[str, str], ...]]:
+    """Where the job goes on `site`, with all warnings, and the nodes it avoids, each with the why.
+
+    Raises UsageError or ConfigError for what cannot run there.
+    """
+    resources, profile = job.spec.resources, site.profile
+    check_training(job, work_dir)
+    check_path(runs)
+    here = stood_in() is None
+    if here:
+        check_environment(job)
+    placement = place(resources, site)
+    if profile.kind == "local":
+        check_nodes(resources)
+    warnings = [*placement.warnings, *check_on(job, placement.node_type, work_dir)]
+    avoided: tuple[tuple[str, str], ...] = ()
+    if here:
+        warnings += not_from_here(job, site, placement.node_type, work_dir)
+        warnings += look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
+        if profile.kind == "local":
+            from fsdpkit.scheduling.local.client import check_fits
+
+            check_fits(resources)
+        else:
+            avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
+            warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
+    if profile.policy.requeue is False and job.may_requeue and not chained:
+        warnings.append(
+            f"{profile.title} does not requeue jobs, so the job ends where [retry] would requeue "
+            f"it: fsdpkit resume RUN --chained queues the next one behind it"
+        )
+    return replace(placement, warnings=tuple(warnings)), avoided

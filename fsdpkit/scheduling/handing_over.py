@@ -1,0 +1,67 @@
+"""A job handed to the scheduler: its file in the run directory, and the call that queues it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsdpkit.config.job import parse_array
+from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.rendering.script import Plan
+from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
+
+# What talks to a scheduler is imported where it is used: a dry run does not.
+if TYPE_CHECKING:
+    from fsdpkit.scheduling.local.client import LocalClient
+    from fsdpkit.scheduling.slurm import SlurmClient
+
+
+def write_job(paths: RunPaths, plan: Plan) -> None:
+    """`job.json`, from which the run can be resumed anywhere: its script has the whole path."""
+    try:
+        write_atomically(paths.job, plan.job.resolved)
+    except OSError as error:
+        raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
+
+
+def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
+    """Through submitit's executor; the job's id and, where sbatch named one, the cluster.
+
+    Without submitit the job is the same; only its results are not to be had from submitit's Job.
+    """
+    from fsdpkit.launching.task import LaunchNode
+    from fsdpkit.scheduling.run_states import client_for
+
+    profile = plan.site.profile
+    try:
+        from fsdpkit.scheduling.executor import FsdpkitExecutor
+    except ImportError:
+        client = client_for(profile.kind, profile.slurm_clusters)
+        return _call_without_submitit(client, paths, script)
+    executor = FsdpkitExecutor(
+        paths.submitit,
+        script=script,
+        script_path=paths.script,
+        nodes=plan.job.spec.resources.nodes,
+        client=client_for(profile.kind, profile.slurm_clusters),
+    )
+    try:
+        executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
+    except StorageError:
+        if executor.submitted is None:
+            raise
+    submitted = executor.submitted
+    if submitted is None:
+        raise SchedulerError("submitit returned without a submission")
+    return submitted.job_id, submitted.cluster
+
+
+def _call_without_submitit(
+    client: SlurmClient | LocalClient, paths: RunPaths, script: str
+) -> tuple[str, str | None]:
+    try:
+        make_directory(paths.submitit)  # the logs of the nodes lie there
+        write_atomically(paths.script, script)
+    except OSError as error:
+        raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
+    submitted = client.submit(paths.script)
+    return submitted.job_id, submitted.cluster

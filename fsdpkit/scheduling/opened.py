@@ -1,0 +1,246 @@
+"""A run as it lies on disk and stands in the scheduler: what every verb begins with.
+
+Looking only, and waiting; what changes a run has its own files (resuming.py, saving.py), which know
+this one. run.py gives people both in one object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fsdpkit.errors import NotFoundError, SchedulerError, StorageError
+from fsdpkit.runs.job_ids import task_of
+from fsdpkit.runs.layout import AttemptPaths, RunPaths
+from fsdpkit.runs.reading import read_json, read_text
+from fsdpkit.runs.record import RunRecord, load
+from fsdpkit.runs.store import find_run, runs_dir
+from fsdpkit.scheduling.asking import UNHEARD_S, Pace
+from fsdpkit.scheduling.outcome import settle_s
+from fsdpkit.scheduling.run_states import (
+    States,
+    all_states,
+    awaited,
+    client_for,
+    comment,
+    confirmed,
+    decisive,
+)
+from fsdpkit.scheduling.states import JobState
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from fsdpkit.scheduling.local.client import LocalClient
+    from fsdpkit.scheduling.slurm import SlurmClient
+
+_LOOK_S = 2.0
+"""Between two looks whether the batch shell has written how it ended."""
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """One submission and all its attempts, on disk and in the scheduler."""
+
+    dir: Path
+    record: RunRecord
+
+    @classmethod
+    def open(
+        cls, run: str | os.PathLike[str], *, runs: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """The run with this path or id. Raises NotFoundError or StorageError.
+
+        A run whose submission (or resume) was cut short is looked for in the scheduler, and its
+        record completed if it is there.
+        """
+        directory = find_run(run, runs_dir(runs))
+        return cls(directory, load(directory))._confirmed()
+
+    def _confirmed(self) -> Self:
+        if not awaited(self.record):
+            return self
+        text = comment(self.record)
+        job_id = self.client().find_by_comment(text)
+        known = {text: job_id} if job_id else {}
+        return self.with_record(confirmed(self.paths, self.record, known))
+
+    def with_record(self, record: RunRecord) -> Self:
+        """The same run, as `record` has it."""
+        return replace(self, record=record)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm's id, once sbatch answered."""
+        return self.record.job_id
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.dir)
+
+    def client(self) -> SlurmClient | LocalClient:
+        """Whom to ask of this run's jobs."""
+        return client_for(self.record.kind, self.record.cluster)
+
+    def states(self) -> States:
+        """The job that matters now (one for each array task) with its state; None where nobody
+        could say."""
+        return states_of([self])[0]
+
+    def job_states(self) -> States:
+        """All jobs of the run, also those before it was resumed, with their states."""
+        return all_states([(self.paths, self.record)])[0]
+
+    def state(self, array_task: int | None = None) -> JobState | None:
+        """One state for the whole run, or for one task of its array: of several, what goes on, what
+        nobody could say, then the first that failed."""
+        return self.decisive_job(array_task)[1]
+
+    def decisive_job(self, array_task: int | None = None) -> tuple[str | None, JobState | None]:
+        """The job, or array task, whose state is that of the run (`state`)."""
+        states = {
+            job_id: state
+            for job_id, state in self.states().items()
+            if array_task in (None, task_of(job_id))
+        }
+        return min(states.items(), key=lambda item: _order(item[1]), default=(None, None))
+
+    def wait(
+        self,
+        *,
+        poll_s: float | None = None,
+        array_task: int | None = None,
+        heard: Callable[[JobState], object] | None = None,
+    ) -> JobState:
+        """Block until the scheduler says that the run ended, all its jobs; its last state.
+
+        poll_s: between two questions; by default they become rarer, from 2 s to a minute, until an
+        attempt ends. array_task: wait for this one alone. heard: is told each state. Raises
+        SchedulerError if nobody knows the job for five minutes.
+        """
+        known = ended = time.monotonic()
+        pace = Pace(poll_s)
+        while True:
+            state = self.newer().state(array_task)
+            if state is None or state.phase != "ended":
+                ended = time.monotonic()
+            elif time.monotonic() - ended >= settle_s(state):
+                return state
+            if state is not None:
+                known = time.monotonic()
+                if heard is not None:
+                    heard(state)
+            elif time.monotonic() - known > UNHEARD_S:
+                raise SchedulerError(
+                    f"it is unknown what became of job {self.job_id}: neither squeue nor sacct "
+                    f"nor scontrol knows it"
+                )
+            if self._has_news_within(pace.pause_s(), array_task):
+                pace.news()
+
+    def _has_news_within(self, pause_s: float, array_task: int | None) -> bool:
+        """Sleep so long, or until an attempt begins or the batch shell writes how it ended."""
+        until, before = time.monotonic() + pause_s, self.newest_ending(array_task)
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_S))
+            if self.newest_ending(array_task) != before:
+                return True
+        return False
+
+    def newest_ending(self, array_task: int | None) -> tuple[int, bool] | None:
+        """The newest attempt, and whether the batch shell has written how it ended: when this
+        changes, the scheduler has news. None before the first; for a whole array always."""
+        if self.record.array is not None and array_task is None:
+            return None
+        task = self.paths.task(array_task)
+        newest = next(reversed(task.attempts()), None)
+        return None if newest is None else (newest, task.attempt(newest).ending.exists())
+
+    def newer(self) -> Self:
+        """The run as its directory has it now: somebody may have resumed it."""
+        with contextlib.suppress(StorageError, NotFoundError):
+            return self.with_record(load(self.dir))
+        return self
+
+    def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:
+        """Paths of the newest attempt that started. Raises NotFoundError if none did."""
+        task = self.paths.task(array_task)
+        if not (attempts := task.attempts()):
+            raise NotFoundError(f"run {self.id} has not started yet, so there is no output")
+        return task.attempt(attempts[-1])
+
+    def rank_log(
+        self, rank: int = 0, *, array_task: int | None = None, stream: Literal["out", "err"] = "out"
+    ) -> Path:
+        """A rank's newest output file, the last restart by torchrun within the newest attempt."""
+        return _newest_file(self.newest_attempt(array_task), rank, stream)
+
+    def first_failure(self, array_task: int | None = None) -> str | None:
+        """`rank 5 on node2: exit status 3`: what the agents of the newest attempt found to be the
+        cause, or else the first failure on record; of a whole array, that of the first task with
+        one."""
+        whole = self.record.array is not None and array_task is None
+        for task in self.record.array or [] if whole else [array_task]:
+            attempts = self.paths.task(task).attempts()
+            if not attempts:
+                continue
+            attempt = self.paths.task(task).attempt(attempts[-1])
+            if told := _verdict(attempt):
+                return told
+            recorded = sorted(attempt.failures.glob("*"))
+            if recorded:
+                return read_text(recorded[0]).partition(" ")[2].strip()
+        return None
+
+    def batch_log(self, job_id: str) -> Path:
+        """The output of the batch shell of a job (an array task as `12_3`), where start-up errors
+        stand."""
+        return self.dir / f"slurm-{job_id}.log"
+
+    def batch_logs(self) -> list[Path]:
+        """Those that are there, the newest job's last."""
+        logs = (self.batch_log(job_id) for job in self.record.jobs for job_id in job.job_ids)
+        return [log for log in logs if log.exists()]
+
+
+def _order(state: JobState | None) -> int:
+    """Which of several states is told first."""
+    if state is None:
+        return 2
+    if state.phase in ("running", "pending"):
+        return 0 if state.phase == "running" else 1
+    if state.succeeded:
+        return 6
+    return {"unknown": 4, "stopped": 5}.get(state.outcome or "", 3)
+
+
+def _newest_file(attempt: AttemptPaths, rank: int, stream: Literal["out", "err"]) -> Path:
+    restarts = [0]
+    for path in attempt.dir.glob(f"rank-{rank}.restart-*.{stream}"):
+        number = path.name.split(".")[1].removeprefix("restart-")
+        restarts += [int(number)] if number.isdecimal() else []
+    return attempt.rank_file(rank, stream, max(restarts))
+
+
+def _verdict(attempt: AttemptPaths) -> str | None:
+    """The trouble that the head node's agent took for the cause of all others."""
+    try:
+        told = read_json(attempt.verdict)["trouble"]
+        return str(told["message"]) if told else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def states_of(runs: Sequence[OpenRun]) -> list[States]:
+    """For each run the states that say how it stands (`run_states.decisive`)."""
+    known = all_states([(run.paths, run.record) for run in runs])
+    return [decisive(run.record, states) for run, states in zip(runs, known, strict=True)]

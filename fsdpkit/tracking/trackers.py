@@ -1,0 +1,70 @@
+"""What a tracker is given and what it answers: the same for MLflow, W&B and TensorBoard."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fsdpkit.config.track import Track
+from fsdpkit.errors import TrackerError
+from fsdpkit.runs.layout import TaskPaths
+from fsdpkit.tracking.points import Line
+
+_MOST_SAID = 200
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sent to one tracker."""
+
+    id: str
+    """The run's id there."""
+    where: str
+    """Server and project; elsewhere it is another run."""
+    lines: int = 0
+    """Lines of metrics.jsonl that were looked at."""
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One training as a tracker is told of it."""
+
+    key: str
+    """The same for good: run id, and task."""
+    name: str
+    paths: TaskPaths
+    project: str
+    track: Track
+    lines: Sequence[Line]
+    created_s: float
+    outcome: str
+    """`running`, `succeeded`, `failed`, `stopped` or `unknown`."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stable_id(self) -> str:
+        """For a tracker that lets the sender choose the id."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What came of it: how many lines were sent now, and where they are to be seen."""
+
+    mark: Mark
+    lines: int
+    place: str
+
+
+Send = Callable[[Sending, Mark | None], Sent]
+
+
+def refused(who: str, error: Exception, to_do: str = "") -> TrackerError:
+    """What a tracker's client raised, in one line of its own words and where it stands there."""
+    said = str(error).strip().partition("\n")[0]
+    said = said[:_MOST_SAID] + ("…" if len(said) > _MOST_SAID else "")
+    text = f"{who}: {said or type(error).__name__}"
+    return TrackerError(f"{text}; {to_do}" if to_do else text)
