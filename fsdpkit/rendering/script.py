@@ -316,18 +316,18 @@ _RETURNS = {
 def requeue_note(plan: Plan) -> str:
     """Whether the script queues its own job again, and after what, for whoever reads its header."""
     retry = plan.job.spec.retry
-    if not plan.job.may_requeue:
-        return "requeue: never (job: [retry])"
     if plan.site.profile.policy.requeue is False:
         return "requeue: never (site: policy.requeue)"
+    if plan.array is not None:  # its tasks share the script, and may differ in this
+        return "requeue: each array task as its own [retry] says (job)"
+    if not plan.job.may_requeue:
+        return "requeue: never (job: [retry])"
     returns = [
         words
         for key, words in _RETURNS.items()
         if getattr(retry, key) == "requeue"
         or (key == "on_node_failure" and retry.on_node_failure == "restart")  # no spare is left
     ]
-    if any("retry" in tables for tables in plan.job.array_settings.values()):
-        returns.append("what single array tasks say")
     limit = f"{retry.requeues} times" if retry.requeues != 1 else "once"
     return (
         f"requeue: the job queues itself again after {', '.join(returns)}; at most {limit} in a "

@@ -88,7 +88,7 @@ def test_a_file_that_the_job_needs_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory")
 def test_what_lies_in_this_machine_s_memory_no_node_sees(tmp_path: Path) -> None:
     needs = 'files.needs=["/dev/shm"]'
-    assert "/dev/shm lies in" in warnings(tmp_path, needs, cluster="generic")
+    assert "/dev/shm is in" in warnings(tmp_path, needs, cluster="generic")
     assert "/dev/shm" not in warnings(tmp_path, needs)
 
 
