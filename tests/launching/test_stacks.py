@@ -199,8 +199,8 @@ def test_who_was_asked_is_on_record_and_in_words() -> None:
     records = [event_of(asked), {"event": "stacks-taken", "launch": "x"}, {"event": "other"}]
     assert stacks_taken(records) == [asked]
     assert in_words(asked) == (
-        "stacks of 1 ranks were taken because a rank had waited for the others until its time was "
-        "over; none of rank 4: it is gone"
+        "stacks of 1 ranks were taken because a rank had waited for the others until its "
+        "timeout; none of rank 4: it is gone"
     )
 
 

@@ -193,7 +193,7 @@ def test_cancel_ends_what_runs_and_what_waits(
     assert (run.dir / "steps").read_text().split() == [run.job_id]
 
 
-LOST = ("by somebody else", "is not over", "another resume", "is being changed")
+LOST = ("was resumed meanwhile", "is not over", "another resume", "is being changed")
 
 
 def test_of_three_who_resume_at_once_one_wins(start: Submit, on_slurm: SlurmCluster) -> None:

@@ -88,7 +88,7 @@ def test_a_pending_job_tells_why_and_what_to_do(
     assert hopeless in never
     assert re.search(rf"to do .*fsdpkit cancel {large['run']}", never)
     ended = fsdpkit("status", after["dir"]).stdout
-    assert re.search("CANCELLED.*job before it", ended)
+    assert re.search("CANCELLED.*depends", ended)
     everything = fsdpkit("status").stdout
     assert re.search(rf"{large['run']} +\d+ +PENDING\n +waits", everything)
     assert re.search(rf"{first['run']} +\d+ +CANCELLED by root", everything)
