@@ -69,21 +69,21 @@ def test_who_insists_submits_it():
 def test_a_job_that_hardly_fits_is_submitted_with_a_warning():
     remember(name(), made("tight", 1.1))
     decided, _ = plan(request())
-    assert any("hardly fits" in text for text in decided.placement.warnings)
+    assert any("barely fits" in text for text in decided.placement.warnings)
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.5, False), (0.95, True)])
 def test_a_plan_that_fits_narrowly_is_said_and_one_with_room_is_not(share, warned):
     remember(name(), made("fits", share))
     decided, _ = plan(request())
-    assert any("hardly fits" in text for text in decided.placement.warnings) == warned
+    assert any("barely fits" in text for text in decided.placement.warnings) == warned
 
 
 def test_a_run_that_finds_its_own_batch_is_never_refused():
     word = "training.micro_batch=auto"
     remember(name(word), made("does not fit", 1.2))
     decided, _ = plan(request(word))
-    assert any("hardly fits" in text for text in decided.placement.warnings)
+    assert any("barely fits" in text for text in decided.placement.warnings)
 
 
 @pytest.mark.parametrize(

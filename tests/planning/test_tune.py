@@ -165,7 +165,7 @@ def test_no_memory_is_asked_for_after_the_time_is_up():
     found = tuned(job(), 3, memory, seconds=0)
     assert memory.asked == 0
     assert not found.fits
-    assert any("not looked at" in note for note in found.notes)
+    assert any("not tried" in note for note in found.notes)
     assert found.memory_bytes is None
 
 

@@ -311,7 +311,7 @@ def test_the_command_prints_a_profile_or_writes_it_once(slurm_says: Says, tmp_pa
     assert run("draft", "--output", str(path))[0] == 0
     assert path.read_text() == printed
     status, _, told = run("draft", "--output", str(path))
-    assert (status, "is there already" in told) == (2, True)
+    assert (status, "already exists" in told) == (2, True)
     path.write_text("old")
     assert run("draft", "--output", str(path), "--force")[0] == 0
     assert path.read_text() == printed
