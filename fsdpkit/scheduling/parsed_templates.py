@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
 from fsdpkit.errors import StorageError
 from fsdpkit.rendering.environment import parsed
@@ -34,6 +35,8 @@ Statements = tuple[Statement, ...]
 
 def parsed_template(template: Template) -> Statements:
     """What the template consists of. Raises RenderError."""
+    if stood_in() is not None:  # a page of a catalogue has no account
+        return parsed(template)
     try:
         path = cache_directory() / "templates" / f"{_name_of(template)}.msgpack"
     except OSError:
