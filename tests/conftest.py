@@ -63,13 +63,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     turns: dict[str, int] = {}
     for item in items:
-        slurm, newest, torch = (
-            item.get_closest_marker(name) is not None for name in ("slurm", "newest_slurm", "torch")
+        slurm, newest, torch, local = (
+            item.get_closest_marker(name) is not None
+            for name in ("slurm", "newest_slurm", "torch", "local")
         )
         if item.get_closest_marker("xdist_group") is None:
             lane = "slurm" if slurm else item.nodeid.partition("::")[0]
             item.add_marker(pytest.mark.xdist_group(lane))
-        turn = 0 if slurm or newest else 1 if torch else 2
+        turn = 0 if slurm or newest else 1 if torch or local else 2
         turns[lane_of(item)] = min(turn, turns.get(lane_of(item), turn))
     items.sort(key=lambda item: turns[lane_of(item)])
 
