@@ -31,8 +31,8 @@ _INTRODUCED = (
 )
 _NOTHING = frozenset({"cancelled", "refused", "pending", "pending-forever", "unknown"})
 _ACTIONS = {
-    "restart": "all ranks start again in the same allocation, from the newest whole checkpoint",
-    "requeue": "the job is queued again and goes on from the newest whole checkpoint",
+    "restart": "all ranks restart in the same allocation, from the newest whole checkpoint",
+    "requeue": "the job is requeued and continues from the newest whole checkpoint",
     "stop": "the job ends",
 }
 
@@ -67,7 +67,7 @@ def _lines(cause: Cause) -> Iterator[str]:
     for label, text in (
         ("What to do.", _filled(cause.action or "")),
         ("Would a restart help?", _sentence(cause.again or "")),
-        ("What follows by itself.", _follows(cause)),
+        ("What happens automatically.", _follows(cause)),
     ):
         if text:
             yield from (*markdown.folded(f"**{label}** {text}"), "")
@@ -99,7 +99,7 @@ def _follows(cause: Cause) -> str:
     when = "If ranks die of it while they train, " if key == "on_crash" else ""
     told = f'{when}{_ACTIONS[default]} (`retry.{key} = "{default}"`, the default).'
     if key == "on_node_failure":
-        told += " That needs a standby node (`--spare 1`); without one the job is queued again."
+        told += " That needs a standby node (`--spare 1`); without one the job is requeued."
     if key in ("on_crash", "on_hang"):
         told += " The same failure at the same step again ends the job."
     return told[0].upper() + told[1:]
