@@ -135,7 +135,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     pass_: Annotated[
         list[str] | UnsetType,
-        Meta(description="Variables of the submitter's, handed on by name and written nowhere."),
+        Meta(
+            description="Variables of the submitter's environment, passed on by name and written "
+            "nowhere."
+        ),
     ] = msgspec.field(default=UNSET, name="pass")
 
     @property
@@ -185,8 +188,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     share: Annotated[
         bool,
         Meta(
-            description="Let the centre count the run: what it was made of, and how it ended; no "
-            "name, path or text. Unset: if files.group opens it."
+            description="Let the centre count the run: the versions it used and how it ended; no "
+            "name, path or text. Unset: only if files.group opens the run."
         ),
     ]
 
@@ -224,20 +227,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     args: Annotated[
         list[str],
         Meta(
-            description="Arguments of the script; {array_task} stands for the array task's number."
+            description="Arguments of the script; {array_task} is replaced by the array task's "
+            "number."
         ),
         once("write args.NAME for the option --NAME of the script, such as args.lr"),
     ] = []
     array_args: Annotated[
         dict[ArrayTask, list[str]] | UnsetType,
-        Meta(description="Further arguments of single array tasks, by the task's number."),
+        Meta(description="Further arguments for single array tasks, by task number."),
         once("a sweep writes it: write args.NAME for the option --NAME of the script"),
     ] = UNSET
     array_settings: Annotated[
         dict[ArrayTask, dict[str, dict[str, Any]]] | UnsetType,
         Meta(
-            description="Tables of single array tasks, by the task's number, over those of all: "
-            "environment.variables, launch and retry, of which the tasks read their own."
+            description="Tables for single array tasks, by task number, that override the job's: "
+            "environment.variables, launch and retry."
         ),
         once("a sweep writes it: name the key itself, such as retry.hang_s"),
     ] = UNSET

@@ -18,21 +18,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Warm,
         Meta(
             description="Fork ranks from a process that has imported torch: `auto` where that is "
-            "safe, `on` or else end with an error, `off` start each rank anew."
+            "safe, `on` fails if it is not safe, `off` starts each rank anew."
         ),
     ] = "auto"
     check: Annotated[
         bool,
         Meta(
-            description="Before submitting, see that the script compiles and that its environment "
-            "has what it imports, as far as both can be known here."
+            description="Before submitting, check that the script compiles and that its "
+            "environment has what it imports, as far as both can be known here."
         ),
         once("it is done once, before the array is submitted: use --set {key}=VALUE for all"),
     ] = True
     preload: Annotated[
         list[ModuleName],
         Meta(
-            description="Modules that the fork server imports as well, such as transformers: once "
-            "a node, before the script runs, with the job's environment."
+            description="Modules that the fork server also imports, such as transformers: once per "
+            "node, before the script runs, with the job's environment."
         ),
     ] = []

@@ -25,11 +25,14 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     command: Annotated[
         list[Text],
-        Meta(description="Program and its arguments, started without a shell, told in variables."),
+        Meta(
+            description="Program and its arguments, started without a shell; it gets the event in "
+            "variables."
+        ),
     ] = []
-    on: Annotated[
-        list[Event], Meta(min_length=1, description="What to tell: end, failure, requeue.")
-    ] = msgspec.field(default_factory=lambda: ["end", "failure", "requeue"])
+    on: Annotated[list[Event], Meta(min_length=1, description="Events: end, failure, requeue.")] = (
+        msgspec.field(default_factory=lambda: ["end", "failure", "requeue"])
+    )
     limit_s: Annotated[
         int, Meta(ge=1, le=600, description="Seconds after which the command is killed.")
     ] = 20

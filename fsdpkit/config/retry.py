@@ -20,25 +20,25 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on."""
 
     on_time_limit: Annotated[
-        Return, Meta(description="When Slurm warned that the time is over.")
+        Return, Meta(description="When Slurm warns that the time limit is near.")
     ] = "requeue"
     on_preemption: Annotated[
-        Return, Meta(description="When a more important job takes the nodes.")
+        Return, Meta(description="When a job of higher priority takes the nodes.")
     ] = "requeue"
     on_node_failure: Annotated[
         Repair,
         Meta(description="When a node is lost; `restart` needs resources.spare, else it requeues."),
         RENDERED_ONCE,
     ] = "restart"
-    on_crash: Annotated[Repair, Meta(description="When a rank died or raised an exception.")] = (
+    on_crash: Annotated[Repair, Meta(description="When a rank dies or raises an exception.")] = (
         "restart"
     )
-    on_hang: Annotated[Repair, Meta(description="When a rank made no progress for hang_s.")] = (
+    on_hang: Annotated[Repair, Meta(description="When a rank makes no progress for hang_s.")] = (
         "restart"
     )
-    on_out_of_memory: Annotated[
-        Repair, Meta(description="When a rank asked for more memory than there is.")
-    ] = "stop"
+    on_out_of_memory: Annotated[Repair, Meta(description="When a rank runs out of memory.")] = (
+        "stop"
+    )
     restarts: Annotated[
         int, Meta(ge=0, le=1000, description="Restarts within one attempt."), RENDERED_ONCE
     ] = 3
@@ -60,8 +60,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(
             ge=0,
             le=86400,
-            description="Seconds without a step after which a rank hangs; ten times as long in "
-            "start-up and checkpoints; 0 never.",
+            description="Seconds without a step after which a rank counts as hung; ten times as "
+            "long during start-up and checkpoints; 0 never.",
         ),
     ] = 600
     lost_s: Annotated[
@@ -70,5 +70,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = 30
     avoid_node_h: Annotated[
         float,
-        Meta(ge=0, le=8760, description="Hours that later jobs of yours avoid a node that failed."),
+        Meta(
+            ge=0, le=8760, description="Hours for which your later jobs avoid a node that failed."
+        ),
     ] = 6.0

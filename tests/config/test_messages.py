@@ -104,7 +104,7 @@ FILES = {
     "[training]\nsteps = 'many'": (
         "training.steps (mine.toml)",
         "must be a whole number, not 'many' "
-        "(Most optimizer steps in all; 0: those of `epochs`, else 100)",
+        "(Maximum number of optimizer steps; 0: as many as `epochs` needs, else 100)",
     ),
     "[training]\ngrad_clip = nan": ("training.grad_clip (mine.toml)", "nan is not a number"),
     "[environment]\nconda = 'a'\nvenv = 'b'": (

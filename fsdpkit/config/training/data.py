@@ -41,14 +41,14 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     source_prefix: Annotated[
         str,
         Meta(
-            description='Put before each source text, such as "summarize: ", by which T5 knows the '
+            description='Prefix of each source text, such as "summarize: ", by which T5 knows the '
             "task; it counts as part of source_length."
         ),
     ] = ""
     limit: Annotated[
         int,
         Meta(
-            description="Rows of source that are used, from its beginning; 0: all.",
+            description="Number of rows to use, from the beginning of source; 0: all.",
             ge=0,
             le=10**12,
         ),
@@ -88,12 +88,14 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "auto"
     packing: Annotated[
         bool,
-        Meta(description="Several short samples in one row, which do not see each other."),
+        Meta(
+            description="Pack several short samples into one row; they do not attend to each other."
+        ),
     ] = False
     held_out: Annotated[
         float,
         Meta(
-            description="Share of the samples kept for evaluation, never trained on; none of them "
+            description="Share of the samples held out for evaluation and never trained on; none "
             "with held_out_source.",
             ge=0,
             le=0.5,

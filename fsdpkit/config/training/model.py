@@ -24,14 +24,14 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Name | None,
         Meta(
             description="Directory with a Hugging Face config.json and safetensors to start from; "
-            "takes the place of the preset."
+            "replaces the preset."
         ),
     ] = None
     config: Annotated[
         Name | None,
         Meta(
-            description="A Hugging Face T5 config.json for a model with new weights; takes the "
-            "place of the preset."
+            description="A Hugging Face T5 config.json for a model with new weights; replaces the "
+            "preset."
         ),
     ] = None
     attention: Annotated[

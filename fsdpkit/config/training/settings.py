@@ -77,7 +77,7 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         ),
     ] = "class"
     wrap_parameters: Annotated[
-        int, Meta(description="Fewest parameters of a unit when wrap is size.", ge=1)
+        int, Meta(description="Minimum number of parameters of a unit when wrap is size.", ge=1)
     ] = 1_000_000
     wrap_names: Annotated[
         tuple[Name, ...],
@@ -115,7 +115,8 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ignore: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Parameters that are not sharded but whole on every rank, by name pattern, "
+            description="Parameters that are not sharded but replicated on every rank, by name "
+            "pattern, "
             'such as "lm_head.*".'
         ),
     ] = ()
@@ -134,14 +135,15 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         bool,
         Meta(
             description="Keep shards of weights, gradients and optimizer in host memory; "
-            "saves most, and is slow."
+            "saves the most memory, and is slow."
         ),
     ] = False
     sync_module_states: Annotated[
         bool,
         Meta(
-            description="Take rank 0's initial weights and buffers on all ranks, for a model that "
-            "was built with values; otherwise they must be equal, which is checked."
+            description="Broadcast rank 0's initial weights and buffers, for a model that was "
+            "built with values; otherwise they must be equal on all ranks, which is "
+            "checked."
         ),
     ] = False
 
@@ -183,7 +185,7 @@ class PrecisionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = ()
     loss_scale: Annotated[
-        float, Meta(description="First factor of the loss under float16.", ge=1, le=2**24)
+        float, Meta(description="Initial loss scale under float16.", ge=1, le=2**24)
     ] = 65536.0
 
 
@@ -194,7 +196,7 @@ class ParameterGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Name,
         Meta(
             description='Pattern of parameter names, such as "*.layer_norm.weight"; '
-            "the first that fits counts."
+            "the first match wins."
         ),
     ]
     lr_scale: Annotated[
@@ -220,7 +222,7 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Literal["auto", "fused", "foreach", "loop"],
         Meta(
             description="fused: one kernel; foreach: fewer kernels, more memory; loop: least "
-            "memory; auto is the fastest that the rule has."
+            "memory; auto is the fastest available for the update rule."
         ),
     ] = "auto"
     lr: Annotated[float, Meta(description="Peak learning rate.", gt=0, le=100)] = 4e-3
@@ -245,8 +247,8 @@ class OptimizerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     schedule_every: Annotated[
         Count,
         Meta(
-            description="Optimizer steps between two steps of a torch scheduler; a page whose "
-            "scheduler steps once an epoch wants an epoch's steps here."
+            description="Optimizer steps between two steps of a torch scheduler; for a scheduler "
+            "that steps once per epoch, set the number of steps in an epoch."
         ),
     ] = 1
     min_lr_ratio: Annotated[
@@ -341,21 +343,23 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ] = False
     resume: Annotated[
         Literal["auto", "never"],
-        Meta(description="auto: go on from the run's newest complete checkpoint, if there is one."),
+        Meta(
+            description="auto: resume from the run's newest complete checkpoint, if there is one."
+        ),
     ] = "auto"
     may_differ: Annotated[
         tuple[Literal["data", "seed"], ...],
         Meta(
-            description="What may be another than in the checkpoint that training goes on from, "
-            "where the epoch then begins anew; else it is refused."
+            description="What may differ from the checkpoint that training resumes from; the epoch "
+            "then starts again. Any other difference is refused."
         ),
     ] = ()
     start: Annotated[
         str | None,
         Meta(
-            description="An earlier run's directory to go on from, or weights to begin with (a "
+            description="An earlier run's directory to continue from, or weights to start from (a "
             "file of torch.save, safetensors or Lightning, a directory of torch's or Hugging "
-            "Face's), unless this run has begun."
+            "Face's), unless this run has already started."
         ),
     ] = None
 
@@ -377,7 +381,8 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         int, Meta(description="Also evaluate at the end of every n-th epoch; 0 does not.", ge=0)
     ] = 0
     batches: Annotated[
-        int, Meta(description="Most held-out batches per rank; 0 never evaluates.", ge=0)
+        int,
+        Meta(description="Maximum number of held-out batches per rank; 0 never evaluates.", ge=0),
     ] = 8
     patience: Annotated[
         int,
@@ -389,8 +394,8 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     rouge: Annotated[
         bool,
         Meta(
-            description="Also write a text for each of these samples, target_length tokens at "
-            "most, and score it by ROUGE-1, -2 and -L; needs the extra `rouge`."
+            description="Also generate a text for each of these samples, at most target_length "
+            "tokens, and score it by ROUGE-1, -2 and -L; needs the extra `rouge`."
         ),
     ] = False
 
@@ -409,17 +414,19 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = False
     progress: Annotated[
         Literal["auto", "bar", "lines"],
-        Meta(description="A progress bar or plain lines; auto asks whether a person is looking."),
+        Meta(description="A progress bar or plain lines; auto: a bar on a terminal."),
     ] = "auto"
     stragglers_every: Annotated[
         int,
-        Meta(description="Logged lines between two that compare the ranks' step times.", ge=0),
+        Meta(
+            description="Number of logged lines between comparisons of the ranks' step times.", ge=0
+        ),
     ] = 10
     peak_tflops: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         Meta(
-            description="Dense peak of one device that MFU divides by; unset looks the GPU up, and "
-            "leaves MFU out where it is unknown."
+            description="Dense peak of one device that MFU divides by; unset: the GPU's published "
+            "peak; MFU is omitted where that is unknown."
         ),
     ] = None
 
@@ -438,7 +445,7 @@ class DebugSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = False
     memory_summary: Annotated[
         bool,
-        Meta(description="At the end print the CUDA allocator's summary, as rank 0 sees it."),
+        Meta(description="Print rank 0's CUDA allocator summary at the end."),
     ] = False
     flight_recorder: Annotated[
         int,
@@ -459,7 +466,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     steps: Annotated[
         int,
         Meta(
-            description=f"Most optimizer steps in all; 0: those of `epochs`, else {DEFAULT_STEPS}.",
+            description="Maximum number of optimizer steps; 0: as many as `epochs` needs, else "
+            f"{DEFAULT_STEPS}.",
             ge=0,
             le=10**9,
         ),
@@ -467,8 +475,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     epochs: Annotated[
         int,
         Meta(
-            description="Passes over the training data after which training ends, if `steps` has "
-            "not ended it before; 0: no such limit.",
+            description="Passes over the training data after which training ends, unless `steps` "
+            "ends it earlier; 0: no such limit.",
             ge=0,
             le=10**6,
         ),
@@ -476,8 +484,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tokens: Annotated[
         int,
         Meta(
-            description="Target tokens after which training ends, if `steps` has not ended it "
-            "before; 0: no such limit. The schedule follows `steps` or `epochs`.",
+            description="Target tokens after which training ends, unless `steps` ends it earlier; "
+            "0: no such limit. The schedule follows `steps` or `epochs`.",
             ge=0,
         ),
     ] = 0
@@ -487,21 +495,22 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     micro_batch: Annotated[
         Count | Literal["auto"] | None,
         Meta(
-            description="Samples per rank in one forward pass, their gradients added up; unset: "
-            "the whole batch; auto: the most that memory holds, less when it runs out."
+            description="Samples per rank in one forward pass, with accumulated gradients; unset: "
+            "the whole batch; auto: the most that fits in memory, reduced if it runs "
+            "out."
         ),
     ] = None
     seed: Annotated[
         int, Meta(description="Seed of weights, data order and dropout.", ge=0, lt=2**31)
     ] = 42
     deterministic: Annotated[
-        bool, Meta(description="Only operations that give the same bits each time; slower.")
+        bool, Meta(description="Use only deterministic operations; slower.")
     ] = False
     compile: Annotated[
         bool | Literal["auto"],
         Meta(
-            description="torch.compile each block; wants data.buckets for few shapes; auto: on an "
-            "NVIDIA GPU, where Triton and a C compiler are, unless deterministic."
+            description="torch.compile each block; set data.buckets for few shapes; auto: on an "
+            "NVIDIA GPU with Triton and a C compiler, unless deterministic."
         ),
     ] = "auto"
     loss: Annotated[
@@ -528,7 +537,8 @@ class TrainingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     startup_timeout_s: Annotated[
         int,
         Meta(
-            description="The same until the first step is done: loading and compiling take longer.",
+            description="The same until the first step is complete: loading and compiling take "
+            "longer.",
             ge=10,
             le=86400,
         ),
