@@ -62,7 +62,7 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
             sys.exit(STOPPED_EARLY)
         return result
 
-    trainer.train = train  # type: ignore[method-assign]
+    trainer.train = train
     return trainer
 
 
