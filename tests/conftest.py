@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.browsers import browser
 from tests.slurm_cluster import (
     NEWEST,
     SlurmCluster,
@@ -26,6 +27,8 @@ from tests.slurm_cluster import (
     release_clients,
     unavailable_reason,
 )
+
+__all__ = ["browser"]  # a fixture of all rooms
 
 Completed = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ from fsdpkit.scheduling.job_checks import training_of
 from tests.publishing.made_centre import HOSTILE, make_centre
 from tests.publishing.shown_centre import shown_centre
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CACHE = cache_dir()  # before a test gets an XDG_CACHE_HOME of its own
 READY_MS = 300_000
 SETTLED = "#state.good, #state.bad, #state.missing"
@@ -45,12 +42,6 @@ LANE = pytest.mark.xdist_group("catalogue")
 """One worker has the browser, the pages and their Python."""
 TORCH = "9.9.9"
 """Of which the plans are: no torch of this machine."""
-
-
-def not_here(what: str) -> None:
-    if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
-        pytest.fail(f"required here, but missing: {what}")
-    pytest.skip(f"missing: {what}")
 
 
 @pytest.fixture(scope="session")
@@ -148,27 +139,6 @@ def address(pages: Path) -> Iterator[str]:
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *about: Any) -> None:
         pass
-
-
-def binary_of() -> str | None:
-    """Of the distribution's Chromium."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    binary = binary_of()
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        not_here("playwright")
-    if binary is None:
-        not_here("Chromium")
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=binary, args=flags, timeout=180_000)
-        yield started
-        started.close()
 
 
 @dataclass

@@ -24,7 +24,8 @@ from fsdpkit.publishing.catalogue.plans import Plans, read_plans
 from fsdpkit.publishing.catalogue.reading import read_catalogue
 from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
 from fsdpkit.publishing.catalogue.writing import write
-from tests.publishing.catalogue_pages import SETTLED, Quiet, binary_of
+from tests.browsers import binary_of
+from tests.publishing.catalogue_pages import SETTLED, Quiet
 from tests.publishing.shown_centre import NAME, shown_centre
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"

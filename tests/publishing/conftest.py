@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.publishing.called import call, small
-from tests.publishing.catalogue_pages import address, browser, catalogue, form, pages, place
+from tests.publishing.catalogue_pages import address, catalogue, form, pages, place
 from tests.publishing.centres import Centre, make_key
 from tests.publishing.live_answers import slurm_says
 
-__all__ = ["address", "browser", "call", "catalogue", "form", "pages", "place"]
+__all__ = ["address", "call", "catalogue", "form", "pages", "place"]
 __all__ += ["slurm_says", "small"]
 
 

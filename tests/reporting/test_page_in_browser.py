@@ -6,8 +6,6 @@ FSDPKIT_REQUIRE_SLURM=1 says that everything must be there, they fail.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,26 +29,6 @@ from tests.reporting.made_run import (
 )
 
 DESK, PHONE = 1280, 390
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    binary = next(filter(None, map(shutil.which, BROWSERS)), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        sync_playwright = None  # type: ignore[assignment]
-    if binary is None or sync_playwright is None:
-        missing = "Chromium" if binary is None else "playwright"
-        if os.environ.get("FSDPKIT_REQUIRE_SLURM") == "1":
-            pytest.fail(f"a browser is required here, but there is no {missing}")
-        pytest.skip(f"there is no {missing}")
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=binary, args=flags, timeout=180_000)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
