@@ -43,7 +43,8 @@ from fsdpkit.publishing.catalogue.runtime import (  # noqa: E402
     runtime_files,
 )
 from fsdpkit.publishing.catalogue.writing import write  # noqa: E402
-from tests.publishing.catalogue_pages import Quiet, binary_of  # noqa: E402
+from tests.browsers import binary_of  # noqa: E402
+from tests.publishing.catalogue_pages import Quiet  # noqa: E402
 from tests.publishing.made_centre import make_centre  # noqa: E402
 from tests.publishing.shown_centre import shown_centre  # noqa: E402
 
