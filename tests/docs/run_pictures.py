@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.status.looking import Watcher
 from fsdpkit.reporting.status.watching import View
 from fsdpkit.scheduling.run import Run
+from tests.browsers import binary_of
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 MOST_BYTES = 200 << 10
@@ -35,7 +35,6 @@ WIDTH_PX, HEIGHT_PX, SCALE = 390, 700, 2
 COLOURS = 256
 COLUMNS, LINES, FONT_PX, LINE_PX = 52, 49, 12, 14
 PADDING_PX = 7
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 RANK = 5
 STEPS, KILL_AT, DRAW_AT = 120, 50, 90
 SETTINGS = (
@@ -114,7 +113,7 @@ def take(pages: dict[str, str], folder: Path) -> None:
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    binary = next(filter(None, map(shutil.which, BROWSERS)), None)
+    binary = binary_of()
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=binary, args=flags)

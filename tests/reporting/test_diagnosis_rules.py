@@ -64,7 +64,7 @@ def test_a_missing_symbol_is_the_linkers_whatever_exception_carries_it() -> None
 
 def test_a_file_missed_while_a_full_disk_is_handled_follows_from_the_disk() -> None:
     full = "OSError: [Errno 28] No space left on device\n"
-    missed = "FileNotFoundError: [Errno 2] No such file or directory: '/work/a.tmp'\n"
+    missed = "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/a.tmp'\n"
     assert cause_of(TOP + full + HANDLING + TOP + missed) == "disk-full"
     assert cause_of(TOP + missed + HANDLING + TOP + "KeyError: 'mask'\n") == "exception"
 

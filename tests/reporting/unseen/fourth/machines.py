@@ -74,7 +74,7 @@ CASES = [
         "io-error-of-slurmstepd",
         "slurmstepd",
         "storage|disk-full|refused|node-failure|script-not-visible|unknown",
-        "slurmstepd: error: Could not open stdout file /work/k.meyer/run/out.log: Input/output error\nsrun: error: task 1 launch failed: I/O error setting up job files\n",
+        "slurmstepd: error: Could not open stdout file /lustre/k.meyer/run/out.log: Input/output error\nsrun: error: task 1 launch failed: I/O error setting up job files\n",
     ),
     Case(
         name="seven-were-killed-when-the-eighth-used-up-the-node",
@@ -219,7 +219,7 @@ CASES = [
         "file-server-stale-in-spanish",
         "strerror(3), es_ES",
         "storage",
-        "OSError: [Errno 116] Manejador de fichero en desuso: '/work/a'",
+        "OSError: [Errno 116] Manejador de fichero en desuso: '/lustre/a'",
         f"{HOME}/data.py:31 get | open(path)",
         rank=6,
     ),
@@ -295,7 +295,7 @@ CASES = [
         "stopped-with-a-sentence",
         "made",
         "exception|settings|unknown|data-missing",
-        "no training files below /work/set, giving up",
+        "no training files below /lustre/set, giving up",
         "-",
         rank=0,
         prefix="",
@@ -310,7 +310,7 @@ CASES = [
         stack(*STEP)
         + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB.\n\nDuring handling of the above exception, another exception occurred:\n\n"
         + stack(f"{HOME}/train.py:300 dump | torch.cuda.memory._dump_snapshot(path)")
-        + "FileNotFoundError: [Errno 2] No such file or directory: '/work/dumps/mem.pickle'",
+        + "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/dumps/mem.pickle'",
         "-",
         rank=5,
     ),
@@ -319,7 +319,7 @@ CASES = [
         "made",
         "disk-full",
         stack(f"{HOME}/cache.py:9 get | open(path)")
-        + "FileNotFoundError: [Errno 2] No such file or directory: '/work/cache/a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        + "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/cache/a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         + stack(f"{HOME}/cache.py:14 build | f.write(b)")
         + "OSError: [Errno 28] No space left on device",
         "-",

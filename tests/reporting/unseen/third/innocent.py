@@ -29,7 +29,7 @@ CASES = [
         "made",
         "exception",
         "ValueError: labels are empty",
-        before="WARNING data: OSError: [Errno 5] Input/output error: '/work/set/3.bin' (attempt 1 of 3)\nWARNING data: OSError: [Errno 5] Input/output error: '/work/set/3.bin' (attempt 2 of 3)\nINFO data: read '/work/set/3.bin' on attempt 3\n",
+        before="WARNING data: OSError: [Errno 5] Input/output error: '/lustre/set/3.bin' (attempt 1 of 3)\nWARNING data: OSError: [Errno 5] Input/output error: '/lustre/set/3.bin' (attempt 2 of 3)\nINFO data: read '/lustre/set/3.bin' on attempt 3\n",
         forbid="file system",
     ),
     failing(

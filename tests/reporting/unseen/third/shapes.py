@@ -8,7 +8,7 @@ from tests.reporting.unseen.case import Case, Rank, wanted
 from tests.reporting.unseen.third.common import HOME, STEP, failing, shown, stack
 from tests.reporting.unseen.words import aborted, watchdog
 
-QUOTA = "OSError: [Errno 122] Disk quota exceeded: '/work/k.meyer/ckpt'"
+QUOTA = "OSError: [Errno 122] Disk quota exceeded: '/lustre/k.meyer/ckpt'"
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.9 GiB is free."
 CASES = [
     failing(
@@ -32,7 +32,7 @@ CASES = [
         "prefix-of-a-logger",
         "made",
         "data-missing",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/work/set/a.bin'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/set/a.bin'",
         rank=5,
         prefix="[2026-11-22 00:31:00,118][rank{rank}][ERROR] - ",
     ),
@@ -223,7 +223,7 @@ CASES = [
         "made",
         "data-missing",
         stack(f"{HOME}/data.py:9 load | open(path)")
-        + "FileNotFoundError: [Errno 2] No such file or directory: '/work/set/a.bin'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        + "FileNotFoundError: [Errno 2] No such file or directory: '/lustre/set/a.bin'\n\nThe above exception was the direct cause of the following exception:\n\n"
         + stack(*STEP)
         + "proj.errors.LoadError: shard 3 cannot be loaded",
         "-",
