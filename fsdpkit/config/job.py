@@ -479,8 +479,9 @@ def _lay_of(layer: Layer, layered: Layered, tables: FileTables, origin: str) -> 
 def _layer_of(path: Path) -> Layer:
     """The centre's if a job's file is named by its path in there, else the user's."""
     own = Layer("user", path.parent)
-    within = (each for each in assets.centre_layers() if path.resolve().is_relative_to(each.dir))
-    return next(within, own)
+    real = path.resolve()  # either may be named by a link
+    centres = assets.centre_layers()
+    return next((each for each in centres if real.is_relative_to(each.dir.resolve())), own)
 
 
 def _lay_files(layered: Layered, job: str) -> list[Path]:

@@ -181,9 +181,13 @@ CENTRES_JOB = (
 )
 
 
-@pytest.mark.parametrize("where", ["by name", "by path", "defaults"])
+@pytest.mark.parametrize("where", ["by name", "by path", "by links", "defaults"])
 def test_who_sees_a_run_is_not_a_centres_to_say(
-    where: str, centre_file: Write, job_file: Callable[[str], str]
+    where: str,
+    centre_file: Write,
+    job_file: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = "theirs"
     centre_file("jobs/train.py", "")
@@ -193,6 +197,12 @@ def test_who_sees_a_run_is_not_a_centres_to_say(
     else:
         path = centre_file("jobs/theirs.toml", CENTRES_JOB + OPENS + "room_gb = 5\n")
         job = job if where == "by name" else str(path)
+    if where == "by links":
+        (tmp_path / "centre-link").symlink_to(tmp_path / "centre")
+        (tmp_path / "mine.toml").symlink_to(tmp_path / "centre-link" / "jobs" / "theirs.toml")
+        (tmp_path / "train.py").touch()
+        monkeypatch.setenv("FSDPKIT_SITE_PATH", str(tmp_path / "centre-link"))
+        job = str(tmp_path / "mine.toml")
     loaded = load_job(job)
     assert not loaded.is_shared
     assert not loaded.opens_to_group
