@@ -61,7 +61,8 @@ fi
 endef
 
 # An environment with this checkout and the extra $(1), unless it is there. The stamp lies in it and
-# names the checkout, which an editable install belongs to. pip would compile on one core.
+# names the checkout, which an editable install belongs to. pip would compile on one core, and what
+# hardly any run imports.
 define make_environment
 if [[ -n "$(OWN_VENV)" && ! -x "$(PYTHON)" ]]; then
     $(find_python)
@@ -73,7 +74,7 @@ wanted="$(CURDIR) $$(cat pyproject.toml constraints.txt | cksum)"
 found=$$(cat "$$stamp" 2>/dev/null || true)
 if [[ $$found != "$$wanted dev" && $$found != "$$wanted $(1)" ]]; then
     "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(1)]'
-    "$(PYTHON)" -m compileall -qq -j 0 \
+    "$(PYTHON)" -m compileall -qq -j 0 -x '/(tests?|pip|setuptools|networkx|fontTools)/' \
         "$$("$(PYTHON)" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
     echo "$$wanted $(1)" >"$$stamp"
 fi
@@ -114,12 +115,15 @@ demo: demo-env
 	"$(PYTHON)" examples/plot_loss.py "demo/runs/$$(head -n 1 demo/log.txt)" --output demo/loss.png
 
 test: env packages
-	"$(PYTHON)" -m pytest --collect-only --quiet >/dev/null 2>&1 & # what workers read, compiled beside lint
-	$(MAKE) --no-print-directory lint
-	wait
+	$(MAKE) --no-print-directory lint & # on the core that the next line leaves free
+	linting=$$!
+	"$(PYTHON)" -m pytest --collect-only --quiet >/dev/null 2>&1 || true # compiled once, for all workers
 	why=$$("$(PYTHON)" -c 'from tests.slurm_cluster import unavailable_reason as why; print(why() or "")')
 	if [[ -n $$why ]]; then echo "make test: left out, what runs on a real Slurm cluster: $$why"; fi
-	"$(PYTHON)" -m pytest $(IN_LANES) -p tests.packaging.ran_on_slurm $(PYTEST_ARGS)
+	status=0
+	"$(PYTHON)" -m pytest $(IN_LANES) -p tests.packaging.ran_on_slurm $(PYTEST_ARGS) || status=$$?
+	if ! wait $$linting; then echo "make test: lint failed, see above" >&2; status=1; fi
+	exit $$status
 
 # Its lanes compute; one more than there are cores waits for files.
 test-quick: WORKERS = $(shell echo $$(($$(nproc) + 1)))

@@ -136,7 +136,7 @@ def main() -> int:
     result: dict[str, Any] = {
         "measured": {**about, "python": platform.python_version(), **software},
         "figures": [{**asdict(figure), "load_before": round(load, 2)} for figure in figures],
-        "notes": [f"Median of {rounds} runs of each, in turns; all on the same tokens."],
+        "notes": [f"Median of {rounds} runs of each, alternately; all on the same tokens."],
     }
     print(table(result))
     if not arguments.quick:

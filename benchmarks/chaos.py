@@ -65,7 +65,7 @@ def faults_table(rows: Iterable[Outcome]) -> str:
         for name in {strike.fault for strike in draw(one.number).strikes}:
             counts[name][one.end] = counts[name].get(one.end, 0) + 1
     lines = [
-        "| Fault | Draws | As undisturbed | Ended, told truly | Wrong |",
+        "| Fault | Draws | As undisturbed | Ended, reported correctly | Wrong |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, found in counts.items():

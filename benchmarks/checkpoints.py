@@ -160,9 +160,9 @@ def sizes(
     again = {n: seconds(statistics.median(each)) for n, each in slowest.items()}
     return (
         f"A checkpoint of {parameters:,} parameters and AdamW's two moments is "
-        f"{size / 1e6:,.1f} MB: {size / parameters:.2f} bytes a parameter. Verified by one process "
-        f"in {seconds(verify)}; resumed, every byte verified, on {RANKS} ranks in {again[RANKS]} "
-        f"and on 1 rank from the files of {RANKS} in {again[1]}."
+        f"{size / 1e6:,.1f} MB: {size / parameters:.2f} bytes per parameter. Verified by one "
+        f"process in {seconds(verify)}; resumed, every byte verified, on {RANKS} ranks in "
+        f"{again[RANKS]} and on 1 rank from the files of {RANKS} in {again[1]}."
     )
 
 

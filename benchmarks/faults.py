@@ -173,7 +173,7 @@ def left_out(rows: Sequence[Row], calls: int) -> str:
     """How many combinations of fault and phase were not run; in how many calls the others were."""
     missing = len(ALL) - len({row.case for row in rows})
     told = f"Of {len(ALL)} combinations of fault and phase {missing} were not run here."
-    return told if calls == 1 else f"{told} The rows are of {calls} calls, one after the other."
+    return told if calls == 1 else f"{told} The rows come from {calls} successive calls."
 
 
 def for_goodput(rows: Sequence[Row]) -> dict[str, Any]:

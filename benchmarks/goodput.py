@@ -240,8 +240,8 @@ def told_about_costs(system: System, measured: Measured) -> str:
         f"{repairs['hang'].away_s:.0f} s, a lost node after {repairs['node'].away_s:.0f} s; the "
         f"first step follows {crash.start_s:.0f} s later, {repairs['device'].start_s:.0f} s if a "
         f"broken device first fails a restart, and {system.requeue.away_s:.0f} s of waiting later "
-        f"with a requeue. On average a failure costs {downtime_s(system):.0f} s, besides the steps "
-        f"repeated."
+        f"with a requeue. On average a failure costs {downtime_s(system):.0f} s, plus the repeated "
+        f"steps."
     )
     if measured.missing:
         said += (
@@ -254,8 +254,9 @@ def told_about_costs(system: System, measured: Measured) -> str:
 def told_about_rates(largest: System) -> str:
     idle = largest.spares / (largest.nodes + largest.spares)
     return (
-        f"Failure rate of the first table: {LLAMA3.source}; their kinds: its table 5. Spare nodes "
-        f"wait and are not counted: at {largest.nodes:,} nodes they are {percent(idle, 1)} of all."
+        f"Failure rate of the first table: {LLAMA3.source}; their kinds: its table 5. Standby "
+        f"nodes are idle and not counted: at {largest.nodes:,} nodes they are {percent(idle, 1)} "
+        "of all."
     )
 
 

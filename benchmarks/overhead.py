@@ -289,10 +289,10 @@ def told_about_steps(cost: Interval, samples: Mapping[str, Sequence[Mapping[str,
     }
     more = 100 * (cost.middle - 1)
     return (
-        f"Over {len(samples['ours'])} pairs of runs a step takes {more:+.2f} % of its time, "
-        f"between {100 * (cost.low - 1):+.2f} and {100 * (cost.high - 1):+.2f} % with 95 % "
-        f"confidence. The agent itself takes {100 * share['ours']:.1f} % of one core, torchrun's "
-        f"{100 * share['theirs']:.1f} %."
+        f"Over {len(samples['ours'])} pairs of runs the agent changes the time of a step by "
+        f"{more:+.2f} %, with 95 % confidence by {100 * (cost.low - 1):+.2f} to "
+        f"{100 * (cost.high - 1):+.2f} %. The agent itself uses "
+        f"{100 * share['ours']:.1f} % of one core, torchrun's {100 * share['theirs']:.1f} %."
     )
 
 
@@ -338,7 +338,7 @@ def told_about_restarts(requeue_delay_s: int) -> str:
         "torchrun ran with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it, ranks that torch "
         "2.13 restarts may find the addresses of dead ones and fail (pytorch/pytorch#135712). The "
         f"test cluster holds a requeued job for {requeue_delay_s} s and has free nodes; Slurm's "
-        "default is 120 s, and a queue comes on top."
+        "default is 120 s, and waiting in the queue is additional."
     )
 
 

@@ -110,8 +110,9 @@ def spread(rows: Sequence[Figure]) -> str:
     rates = "; ".join(f"{size}: {', '.join(words)}" for size, words in RATES.items())
     return (
         f"The demo's T5, {STEPS} steps of {BATCH} rows, median of {len(SEEDS)} seeds ({rates}). "
-        f"float32 weights alone, over the seeds: {', '.join(told)}. Beside float32's 16 bytes a "
-        "parameter for weight, gradient and optimizer, stochastic takes 8 and compensated 10."
+        f"float32 weights alone, over the seeds: {', '.join(told)}. Instead of float32's 16 "
+        "bytes per parameter for weight, gradient and optimizer, stochastic takes 8 and "
+        "compensated 10."
     )
 
 

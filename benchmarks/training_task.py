@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.workload import Workload, write_workload
 
@@ -51,13 +52,13 @@ ON_GPU = Workload(
 )
 
 
-def write_task(directory: Path, dimensions: Mapping[str, int], work: Workload) -> None:
+def write_task(directory: Path, dimensions: Mapping[str, Any], work: Workload) -> None:
     """The workload's files: sizes, T5's initial weights and seeded token ids."""
     import torch
     from safetensors.torch import save_file
 
     sys.path.insert(0, str(EXAMPLE))
-    from model import T5, T5Config, init_parameter  # type: ignore[import-not-found]
+    from model import T5, T5Config, init_parameter
 
     head = dimensions["d_model"] ** -0.5  # the untrained model's loss starts near ln(vocabulary)
     config = T5Config(**dimensions, dropout_rate=0.0, head_init_std=head)

@@ -1,7 +1,7 @@
 """Draw the loss of one or more runs: `python examples/plot_loss.py RUN… --output loss.png`.
 
-Reads `metrics.jsonl` of a run directory (of an array's task: `RUN/task-3`). It lies here, not in
-the package, because it is the shortest example of reading a run, to be copied and changed. Needs
+Reads `metrics.jsonl` of a run directory (of an array's task: `RUN/task-3`). It is here, not in
+the package, because it is the shortest example of reading a run, meant to be copied. Needs
 matplotlib: `pip install 'fsdpkit[plot]'`.
 """
 

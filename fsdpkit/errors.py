@@ -9,7 +9,10 @@ from __future__ import annotations
 
 
 class FsdpkitError(Exception):
-    """Base of all errors that fsdpkit raises on purpose; `exit_code` is the process's status."""
+    """Base of all errors that fsdpkit raises on purpose; `exit_code` is the process's status.
+
+    Its text says what was wrong, where, and what to do.
+    """
 
     exit_code = 70  # EX_SOFTWARE: only for kinds that name none of their own
 
@@ -99,8 +102,12 @@ class PortTakenError(NodeError):
 
 
 class FunctionError(FsdpkitError):
-    """A function that ranks called did not return on all of them. rank: the first that failed,
-    traceback: its own, as text; None and empty where they are not known."""
+    """A function that ranks called did not return on all of them.
+
+    Attributes:
+        rank: The first rank that failed; None where it is not known.
+        traceback: That rank's traceback, as text; empty where it is not known.
+    """
 
     exit_code = 1
 

@@ -1,10 +1,10 @@
-"""Ranks that meet and add their numbers, which `fsdpkit template test` submits.
+"""Ranks that meet and add their rank numbers; `fsdpkit template test` submits them.
 
     torchrun ... jobs/canary.py
 
-What a template can get wrong shows here: the head node's address and port, the interface between
-nodes, the environment, the number of ranks, the status at the end. It takes seconds; whatever
-happens it ends itself before three minutes are over.
+It shows what a template can get wrong: the head node's address and port, the interface between
+nodes, the environment, the number of ranks, the exit status. It takes seconds, and in any case ends
+itself within three minutes.
 """
 
 from __future__ import annotations

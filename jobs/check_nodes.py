@@ -2,21 +2,21 @@
 
     torchrun ... jobs/check_nodes.py
 
-In this order, because each part needs what came before: every rank multiplies matrices alone; the
-nodes tell each other what they are; the ranks of each node all-reduce among themselves; then all
+The order matters, because each part needs the previous ones: every rank multiplies matrices alone;
+the nodes exchange their descriptions; the ranks of each node all-reduce among themselves; then all
 ranks together; then the nodes in pairs.
 
-The pairs are what names a slow node. All ranks together only show that there is one, for a ring is
-as fast as its slowest link; leaving out one node at a time takes as many rounds as there are nodes.
-So nodes meet as the players of a round-robin tournament do: in each of at most four rounds all
-nodes are in disjoint pairs, at the same time and with other partners. A node is as fast as its best
-pair: a good node is misjudged only if all four partners are bad, a bad one is slow with each. The
-time does not grow with the number of nodes.
+The pairs identify a slow node. All ranks together only show that there is one, since a ring is as
+fast as its slowest link, and leaving out one node at a time would take as many rounds as nodes. So
+nodes are paired as in a round-robin tournament: in each of at most four rounds all nodes form
+disjoint pairs at the same time, each round with new partners. A node counts as fast as its best
+pair: a good node is misjudged only if all four partners are bad, and a bad one is slow with each.
+The time does not grow with the number of nodes.
 
-A figure is the best of some repetitions, as anything else that runs there can only lower it.
+A figure is the best of several repetitions, as other load on the node can only lower it.
 
-With --until-tried each node listens at one port more, where ranks' own connections do, until
-`fsdpkit check` has tried to reach it from elsewhere.
+With --until-tried each node listens on one additional port, on the interface of the ranks' own
+connections, until `fsdpkit check` has tried to reach it from elsewhere.
 """
 
 from __future__ import annotations

@@ -17,25 +17,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from model import T5Config
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 RESULT = BENCHMARKS / "results" / "roofline-t5-large-h100.json"
-
-
-class T5Config(Protocol):
-    """The dimensions that are read here, of model.T5Config."""
-
-    vocab_size: int
-    d_model: int
-    d_ff: int
-    d_kv: int
-    num_heads: int
-    num_layers: int
-    num_decoder_layers: int
-    feed_forward_proj: str
-    tie_word_embeddings: bool
-    relative_attention_num_buckets: int
 
 
 PRODUCTS = "matrix products"
@@ -105,7 +93,7 @@ class Work:
 
 def step_work(config: T5Config, rows: int, source: int, target: int) -> list[Work]:
     """All of a step of `rows` sequences at world size 1, bf16 over float32 shards, no dropout."""
-    from flops import forward_flops  # type: ignore[import-not-found]
+    from flops import forward_flops
 
     forward = {k: rows * n for k, n in forward_flops(config, source, target).items()}
     tokens = {"encoder": rows * source, "decoder": rows * target}
@@ -246,8 +234,8 @@ def table(result: Mapping[str, Any], profile: Mapping[str, Any] | None = None) -
     note = (
         f"{result['roofline']}, batch {result['rows']} on one {result['ceiling']['device']}, "
         f"forward, backward and update. Computed, sequences/s: {_speed(result, 'least_s')} at the "
-        "data sheet's rates, which nothing can pass that does this work one part after the other; "
-        f"{_speed(result, 'attainable_s')} at attainable ones. Measured: {speed}. To compare with, "
+        "data sheet's rates, an upper bound for doing these parts one after the other; "
+        f"{_speed(result, 'attainable_s')} at attainable rates. Measured: {speed}. For comparison, "
         f"sequences/s: {published}. Ceilings assumed: {sources}."
     )
     return "\n".join([*lines, "", note])
@@ -290,12 +278,11 @@ def newest_profile(directory: Path) -> dict[str, Any] | None:
 
 
 def t5_large() -> T5Config:
-    import model  # type: ignore[import-not-found]
+    import model
 
     from fsdpkit.config.training.presets import PRESETS
 
-    config: T5Config = model.T5Config(**PRESETS["t5-v1.1-large"])
-    return config
+    return model.T5Config(**PRESETS["t5-v1.1-large"])
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp"))
 
-from attention import (  # type: ignore[import-not-found]
+from attention import (
     ATTEND,
     FlexBias,
     TokenBias,
@@ -32,15 +32,9 @@ from attention import (  # type: ignore[import-not-found]
     relative_buckets,
     visible_blocks,
 )
-from flops import flops_per_sequence  # type: ignore[import-not-found]
-from model import (  # type: ignore[import-not-found]
-    IGNORE,
-    T5,
-    Block,
-    T5Config,
-    init_parameter,
-    last_of,
-)
+from flops import flops_per_sequence
+from loss import IGNORE
+from model import T5, Block, T5Config, init_parameter, last_of
 
 from benchmarks.gpu_parts.device import Device
 from fsdpkit.config.training import TrainingSettings, for_device, load_settings

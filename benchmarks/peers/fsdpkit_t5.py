@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterable
 
 import torch
-from attention import guard_kernels  # type: ignore[import-not-found]
-from model import IGNORE, T5, Block, T5Config, last_of  # type: ignore[import-not-found]
+from attention import guard_kernels
+from loss import IGNORE
+from model import T5, Block, T5Config, last_of
 from safetensors import safe_open
 from torch import Generator, Tensor, nn
 from torch.distributed.tensor import DTensor

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch._dynamo  # sooner or later every contestant loads it: no part of what training takes
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
@@ -67,6 +66,9 @@ class Task:
     @classmethod
     def from_arguments(cls) -> Task:
         """`SCRIPT WORKLOAD_DIR OUT_DIR …`, started by torchrun."""
+        # Sooner or later every contestant loads it: no part of what training takes.
+        import torch._dynamo
+
         directory, out = Path(sys.argv[1]), Path(sys.argv[2])
         work = Workload(**json.loads((directory / "workload.json").read_text("utf-8")))
         device = torch.device("cpu")

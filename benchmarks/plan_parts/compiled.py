@@ -34,7 +34,7 @@ def _block(stack: str, dtype: Any, dropout: float) -> tuple[Any, tuple[Any, ...]
     import torch
 
     sys.path[:0] = [str(EXAMPLE)]
-    import model as t5  # type: ignore[import-not-found]
+    import model as t5
 
     from fsdpkit.config.training import load_settings
 
@@ -173,9 +173,9 @@ def table(result: Mapping[str, Any]) -> str:
     about = result["measured"]
     verdict = "met" if all_within(result) else "**missed**"
     closing = (
-        f"Target: each foreseen within 2 %: {verdict}. Kept for backward by one block, without its "
-        f"weights and what it is given, {ROWS} rows of {SOURCE} source and {TARGET} target tokens. "
-        "CPU time is that of foreseeing, of the first case with imports. Measured "
+        f"Target: each predicted within 2 %: {verdict}. Kept for backward by one block, without "
+        f"its weights and inputs, {ROWS} rows of {SOURCE} source and {TARGET} target tokens. CPU "
+        "time is that of the prediction; the first case includes imports. Measured "
         f"{about['date']} on {about['cpus']} CPU cores: Python {about['python']}, torch "
         f"{about['torch']}."
     )

@@ -115,8 +115,8 @@ def table(result: Mapping[str, Any]) -> str:
         ))  # fmt: skip
     about = result["measured"]
     closing = (
-        "A plan computes on one core at a time, so that wall time is CPU time where nobody else "
-        "computes; with a load, it is the machine's. Measured "
+        "A plan computes on one core at a time, so on an idle machine wall time equals CPU time; "
+        "otherwise it also depends on the load. Measured "
         f"{about['date']} on {about['cpus']} CPU cores: Python {about['python']}, torch "
         f"{about['torch']}."
     )

@@ -4,6 +4,10 @@ Small T5s train on 1, 2 and 4 gloo ranks. On each number of ranks some sizes cal
 others are predicted. All sizes take turns in the same processes, so that a machine that others use
 slows them alike; the load is written down beside the figures. Rates of a CPU begin with guesses
 that are in doubt by a factor of four, so what is put to the test is the model's shape.
+
+It is one machine: what one rank has told of computing holds for more of them, by their share of the
+cores. Without that, two sizes cannot tell slower computing from messages, and a size that has more
+of the one than of the other is predicted wrongly.
 """
 
 from __future__ import annotations
@@ -19,14 +23,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.plan_parts.speed import summary
 from fsdpkit.config.training import load_settings
-from fsdpkit.planning.efficiency import NAMES, Machine, Value, machine_for
+from fsdpkit.planning.efficiency import NAMES, MachineRates, UncertainValue, machine_for
 from fsdpkit.planning.speed import FOUR_OF_FIVE
-from fsdpkit.planning.speed_calibration import Sample, calibrated, doubt_of, uncalibrated
+from fsdpkit.planning.speed_calibration import (
+    MeasuredStep,
+    SpeedCalibration,
+    calibrated,
+    doubt_of,
+    uncalibrated,
+)
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 HERE = Path(__file__).resolve().parent
 RANKS = (1, 2, 4)
@@ -54,7 +66,10 @@ def sets_of(size: Mapping[str, int]) -> list[str]:
     ]
 
 
-def cpu_of(ranks: int) -> Machine:
+_SLOWED = ("float32_flops", "peak_flops", "memory_bytes")
+
+
+def guessed() -> MachineRates:
     """Guesses, each in doubt by four. Messages take the cores that compute: nothing hides them."""
     guesses = {
         "peak_flops": 60e9,
@@ -68,16 +83,22 @@ def cpu_of(ranks: int) -> Machine:
         "in_node_latency_s": 100e-6,
         "collective_s": 200e-6,
     }
-    share = min(1.0, (os.cpu_count() or 1) / ranks)
-    slower = {"float32_flops", "peak_flops", "memory_bytes"}
-    values = {
-        name: Value(value * (share if name in slower else 1), 4.0, "a guess")
-        for name, value in guesses.items()
-    }
+    values = {name: UncertainValue(value, 4.0, "a guess") for name, value in guesses.items()}
     base = machine_for("h100")  # what a CPU run has no part of stays as it is
-    values["launch_s"] = Value(1e-9, 1.0, "a CPU computes as it is told to")
-    values["contention"] = Value(1.0, 1.0, "messages and computing share the cores")
-    return Machine("this CPU", {name: values.get(name, base.values[name]) for name in NAMES})
+    values["launch_s"] = UncertainValue(1e-9, 1.0, "a CPU computes as it is told to")
+    values["contention"] = UncertainValue(1.0, 1.0, "messages and computing share the cores")
+    return MachineRates("this CPU", {name: values.get(name, base.values[name]) for name in NAMES})
+
+
+def shared(alone: SpeedCalibration, ranks: int) -> SpeedCalibration:
+    """What one rank alone has told, for several that share the cores."""
+    share = min(1.0, (os.cpu_count() or 1) / ranks)
+    known = {name: alone.machine.values[name] for name in _SLOWED}
+    slowed = {
+        name: msgspec.structs.replace(value, value=value.value * share)
+        for name, value in known.items()
+    }
+    return msgspec.structs.replace(alone, machine=alone.machine.replace(**slowed))
 
 
 def timed(ranks: int, rounds: int) -> list[list[float]]:
@@ -93,17 +114,20 @@ def timed(ranks: int, rounds: int) -> list[list[float]]:
         return answer
 
 
-def rows_of(ranks: int, seconds: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
-    works: list[Work] = [
+def rows_of(
+    before: SpeedCalibration, ranks: int, seconds: Sequence[Sequence[float]]
+) -> tuple[list[dict[str, Any]], SpeedCalibration]:
+    """A row for each size, and what is known of the machine when its calibrating sizes are in."""
+    works: list[StepWork] = [
         work_of_settings(load_settings({}, sets_of(s)), 1, ranks) for _, _, s in SIZES
     ]
     medians = [statistics.median(each) for each in seconds]
     samples = [
-        Sample(work=work, step_s=median, source=f"{name} on {ranks} ranks")
+        MeasuredStep(work=work, step_s=median, source=f"{name} on {ranks} ranks")
         for (name, calibrates, _), work, median in zip(SIZES, works, medians, strict=True)
         if calibrates
     ]
-    calibration = calibrated(uncalibrated(cpu_of(ranks)), samples)
+    calibration = calibrated(before, samples)
     rows = []
     for (name, calibrates, _), work, each, median in zip(
         SIZES, works, seconds, medians, strict=True
@@ -119,15 +143,20 @@ def rows_of(ranks: int, seconds: Sequence[Sequence[float]]) -> list[dict[str, An
             "error": round(median / predicted - 1, 4),
             "factor": round(math.exp(FOUR_OF_FIVE * doubt_of(work, calibration)), 3),
         })  # fmt: skip
-    return rows
+    return rows, calibration
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
     """On every number of ranks; `quick` times one step of each size on one and on two."""
     rows: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
+    known = uncalibrated(guessed())
     for ranks in RANKS[: 2 if quick else None]:
-        rows += rows_of(ranks, timed(ranks, 1 if quick else ROUNDS))
+        seconds = timed(ranks, 1 if quick else ROUNDS)
+        found, calibration = rows_of(shared(known, ranks), ranks, seconds)
+        if ranks == 1:
+            known = calibration
+        rows += found
         loads.append(os.getloadavg()[0])
     return {
         "plan_speed": "own runs on CPUs",

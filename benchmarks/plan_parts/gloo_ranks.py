@@ -19,7 +19,7 @@ import torch.distributed as dist
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp"
 sys.path[:0] = [str(EXAMPLE), str(EXAMPLE.parents[1])]
 
-import fsdp_t5  # type: ignore[import-not-found]  # noqa: E402
+import fsdp_t5  # noqa: E402
 
 from fsdpkit.config.training import TrainingSettings, load_settings  # noqa: E402
 from fsdpkit.training.distributed import Ranks, process_group  # noqa: E402

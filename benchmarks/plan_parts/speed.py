@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.config.training.presets import PRESETS
-from fsdpkit.planning.efficiency import Value, machine_for
+from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.speed import FOUR_OF_FIVE
 from fsdpkit.planning.speed_calibration import (
-    Calibration,
-    Sample,
+    MeasuredStep,
+    SpeedCalibration,
     calibrated,
     doubt_of,
     uncalibrated,
@@ -28,14 +28,14 @@ from fsdpkit.planning.speed_calibration import (
 from fsdpkit.planning.speed_layers import Sharded
 from fsdpkit.planning.speed_models import Decoder, decoder_work, t5_work
 from fsdpkit.planning.speed_schedule import simulate
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 PUBLISHED = Path(__file__).with_name("published.json")
 
 Facts = Mapping[str, Any]
 
 
-def work_of_row(row: Facts, system: Facts, models: Facts) -> Work:
+def work_of_row(row: Facts, system: Facts, models: Facts) -> StepWork:
     facts = {**system["defaults"], **row}
     sharded = Sharded(
         ranks=facts["gpus"],
@@ -60,22 +60,22 @@ def work_of_row(row: Facts, system: Facts, models: Facts) -> Work:
     return decoder_work(model, sharded, rows=rows, length=length, compiled=compiled)
 
 
-def measured_step_s(row: Facts, work: Work) -> float:
+def measured_step_s(row: Facts, work: StepWork) -> float:
     if "samples_per_s_per_gpu" in row:
         return float(work.samples / row["samples_per_s_per_gpu"])
     return float(work.tokens / row["tokens_per_s_per_gpu"])
 
 
-def calibration_of(system: Facts, models: Facts) -> Calibration:
+def calibration_of(system: Facts, models: Facts) -> SpeedCalibration:
     machine = machine_for(system["gpu"], system["network_gb_s"])
     if "memory_tb_s" in system:
-        memory = Value(0.8e12 * system["memory_tb_s"], 1.15, "80 % of what was published")
+        memory = UncertainValue(0.8e12 * system["memory_tb_s"], 1.15, "80 % of what was published")
         machine = machine.replace(memory_bytes=memory)
     if "attention_share" in system:
-        machine = machine.replace(attention_share=Value(**system["attention_share"]))
+        machine = machine.replace(attention_share=UncertainValue(**system["attention_share"]))
     row = next(row for row in system["rows"] if row.get("calibrates"))
     work = work_of_row(row, system, models)
-    sample = Sample(work=work, step_s=measured_step_s(row, work), source=system["source"])
+    sample = MeasuredStep(work=work, step_s=measured_step_s(row, work), source=system["source"])
     return calibrated(uncalibrated(machine), [sample])
 
 

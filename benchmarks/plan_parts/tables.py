@@ -11,8 +11,8 @@ from benchmarks.plan_parts import compiled, cost, memory
 Row = Mapping[str, Any]
 
 _NOTE = (
-    "Error: predicted rate over the measured one, less one; negative is predicted too slow. Range: "
-    "the factor either way within which the answer says four of five lie."
+    "Error: predicted rate divided by the measured one, minus one; negative means predicted too "
+    "slow. Range: the factor in either direction within which the plan expects four of five."
 )
 
 
@@ -112,9 +112,9 @@ def _own(result: Row) -> str:
     load = ", ".join(f"{each:g}" for each in measured["load"])
     closing = (
         f"Target: each within 15 %: {inside} of {len(predicted)}, {_verdict(result)}. *Median "
-        "between*: where the median of many more samples would lie at least 85 times of 100. For "
-        f"{unsure} of {len(rows)} rows that is more than 15 % off the one measured, and a row that "
-        "calibrates moves all of its number of ranks. Measured on "
+        "between*: the range that contains the true median with at least 85 % confidence. For "
+        f"{unsure} of {len(rows)} rows it reaches more than 15 % from the measured one, and a row "
+        "that calibrates shifts all rows with its number of ranks. Measured on "
         f"{measured['cpus']} CPU cores; load before each number of ranks and at the end: {load}."
     )
     return "\n".join([*lines, "", closing])

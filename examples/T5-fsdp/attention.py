@@ -1,4 +1,4 @@
-"""T5's attention: scores that are not scaled, biases by distance, and who sees whom.
+"""T5's attention: unscaled scores, biases by distance, and masks.
 
 Four kernels with one result: `sdpa`, PyTorch's fused ones; `flex`, FlexAttention; `triton`, our own
 in attention_triton.py; `math`, the scores written out, to compare with. model.py calls them through
@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -110,6 +110,11 @@ Bias = Tensor | FlexBias | TokenBias
 """Added to the scores: a tensor that broadcasts to [B, H, T, S], or what a kernel takes instead."""
 
 
+def by_pair(mask: Tensor | TokenBias, queries: int, device: torch.device) -> Tensor:
+    """`mask` as a bool mask that broadcasts to [B, 1, queries, keys]."""
+    return mask.pairs(queries, device) if isinstance(mask, TokenBias) else mask
+
+
 def visible_blocks(mask: Tensor, queries: int) -> BlockMask:
     """FlexAttention's form of a bool mask that broadcasts to [B, 1, queries, keys]."""
     whole = mask.expand(-1, -1, queries, -1).contiguous()
@@ -137,13 +142,16 @@ def attend_flex(q: Tensor, k: Tensor, v: Tensor, bias: FlexBias, dropout: float)
     """FlexAttention: no [B, H, T, S] in memory, its kernel is compiled on first use."""
     refuse_flex(q.device, dropout, training=q.requires_grad)
     positions, visible = bias
-    add = None
+    add: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
     if positions is not None:
 
-        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        def add_position(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return score + positions[h, i, j]  # made once a stack: looked up here it is slower
 
-    attend = compiled_flex() if q.is_cuda else flex_attention
+        add = add_position
+    attend: Callable[..., Tensor] = flex_attention
+    if q.is_cuda:
+        attend = compiled_flex()
     return attend(q, k, v, score_mod=add, block_mask=visible, scale=1.0)
 
 
@@ -165,7 +173,13 @@ def attend_triton(
     return attend(*tensors, causal=bias.causal, dropout=dropout, far=bias.far)
 
 
-ATTEND = {"sdpa": attend_sdpa, "math": attend_math, "flex": attend_flex, "triton": attend_triton}
+ATTEND: dict[str, Callable[[Tensor, Tensor, Tensor, Any, float], Tensor]] = {
+    "sdpa": attend_sdpa,
+    "math": attend_math,
+    "flex": attend_flex,
+    "triton": attend_triton,
+}
+"""Each takes the form of bias that model.py's `Stack` makes for it."""
 
 
 def guard_kernels(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from a token to the next it is a stride, so that q, k and v may be parts of one 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import triton
@@ -395,16 +395,21 @@ def padded(width: int) -> int:
     return max(16, triton.next_power_of_2(width))
 
 
+class Kernel(Protocol):
+    """What `triton.jit` makes of a kernel: for a grid, what launches it."""
+
+    def __getitem__(self, grid: tuple[int, ...], /) -> Callable[..., None]: ...
+
+
 def launch(
-    kernel: Callable[..., None], grid: tuple[int, ...], warps: int, stages: int,
-    *arguments: Tensor | float | None, **constants: int,
+    kernel: Kernel, grid: tuple[int, ...], warps: int, stages: int,
+    q: Tensor, *arguments: Tensor | float | None, **constants: int,
 ) -> None:  # fmt: skip
-    """Run `kernel` on the GPU of its first argument, q [B, T, H, K], or in Triton's interpreter."""
-    q = arguments[0]
+    """Run `kernel` on the GPU of `q` [B, T, H, K], or in Triton's interpreter."""
     heads, width = q.shape[2:]
     with torch.cuda.device_of(q):
         kernel[grid](
-            *arguments, HEADS=heads, WIDTH=width, PADDED=padded(width),
+            q, *arguments, HEADS=heads, WIDTH=width, PADDED=padded(width),
             PRECISION="tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             num_warps=warps, num_stages=stages, **constants,
         )  # fmt: skip
@@ -470,7 +475,10 @@ def t5_attention(
 
 
 @t5_attention.register_fake
-def _(q, k, v, bias, of_queries, of_keys, seed, causal, dropout, far):  # type: ignore[no-untyped-def]
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, of_queries: Tensor | None,
+    of_keys: Tensor | None, seed: Tensor | None, causal: bool, dropout: float, far: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, queries, heads, _ = q.shape
     return q.new_empty(q.shape), q.new_empty((batch, heads, queries), dtype=torch.float32)
 
@@ -555,9 +563,15 @@ def by_offset(near: Tensor, last: int, far: Tensor, tile: Tiles, keys: int) -> T
 
 
 @t5_attention_backward.register_fake
-def _(q, k, v, bias, of_queries, of_keys, seed, causal, dropout, far, o, lse, do, bias_learns):  # type: ignore[no-untyped-def]
-    dbias = torch.empty_like(bias) if bias_learns else q.new_empty(0)
-    return *(x.new_empty(x.shape) for x in (q, k, v)), dbias
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, of_queries: Tensor | None,
+    of_keys: Tensor | None, seed: Tensor | None, causal: bool, dropout: float, far: int,
+    o: Tensor, lse: Tensor, do: Tensor, bias_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    if bias is None or not bias_learns:
+        return dq, dk, dv, q.new_empty(0)
+    return dq, dk, dv, torch.empty_like(bias)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Token ids in, padded batches out: which samples there are, and how they lie in a batch.
+"""Token ids in, padded batches out: which samples exist, and how they are placed in a batch.
 
 `fsdpkit.data` reads and tokenises; this page makes samples of its texts, each a function of its
 number, so that nothing here grows with the corpus but a few flat arrays. Which rank reads which
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from model import IGNORE, PAD
+from loss import IGNORE
+from model import PAD
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -36,7 +37,7 @@ from fsdpkit.training.sampler import (
     Buckets,
     GlobalBatches,
     GlobalOrderSampler,
-    Share,
+    RankShare,
     first_fit,
 )
 from fsdpkit.training.sampler import endless as stream
@@ -291,7 +292,7 @@ class Steps(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitems__(self, share: Share) -> Batch:
+    def __getitems__(self, share: RankShare) -> Batch:
         shape = self.buckets.shape(*self.samples.lengths(share.everyone))
         samples = [self.samples.sample(index, share.epoch) for index in share]
         return collate(samples, self.batch_size, shape, packed=self.packed)

@@ -1,8 +1,8 @@
-"""How much arithmetic one sequence costs: the number that TFLOP/s and MFU are made of.
+"""The arithmetic cost of one sequence, from which TFLOP/s and MFU are computed.
 
 Matrix products only, two operations per multiply-add, backward counted as twice the forward pass.
-What activation checkpointing computes again is not counted, nor is anything saved for causal masks
-or padding: the shape of the batch alone decides. 6·N·tokens, the usual rule, is wrong for an
+Recomputation by activation checkpointing is not counted, and nothing is deducted for causal masks
+or padding: only the shape of the batch matters. 6·N·tokens, the usual rule, is wrong for an
 encoder-decoder, where a token passes through half of the weights.
 """
 

@@ -27,7 +27,8 @@ import torch
 from attention import attention_in_use, guard_kernels
 from data import Batch, Text, make_loader, open_data, stream
 from flops import FORMULA, flops_per_sequence
-from model import IGNORE, T5, Block, T5Config, init_parameter, last_of
+from loss import IGNORE
+from model import T5, Block, T5Config, init_parameter, last_of
 from scores import held_out_rouge
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -67,7 +68,7 @@ from fsdpkit.training.out_of_memory import MicroBatches
 from fsdpkit.training.rouge import scorer
 from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate
-from fsdpkit.training.sharding import compute_dtype, shard
+from fsdpkit.training.sharding import Fill, compute_dtype, shard
 
 
 @record  # an exception reaches torchrun's error file with its traceback
@@ -286,6 +287,7 @@ class Evaluation:
         settings, model, ranks = self.parts.settings, self.parts.model, self.parts.ranks
         if not settings.evaluation.rouge:
             return {}
+        assert isinstance(model, T5)  # `problems` refuses FSDP1, which puts it into a wrapper
         batches = islice(self.loader, settings.evaluation.batches)
         size = self.parts.micro_batches.size
         parts = (part for batch in batches for part in batch.to(ranks.device).split(size))
@@ -349,16 +351,16 @@ def build(settings: TrainingSettings, vocabulary: int, ranks: Ranks) -> tuple[nn
             f"The tokenizer has {vocabulary} ids, the model's embedding table only "
             f"{config.vocab_size} rows: set training.model.vocab_size, or another tokenizer."
         )
-    fill = functools.partial(init_parameter, config)
+    fill: Fill = functools.partial(init_parameter, config)
     if settings.model.pretrained:
         config = check(Path(settings.model.pretrained), config)
         fill = fill_from(Path(settings.model.pretrained), config)
     with torch.device("meta"):
-        model: nn.Module = T5(config, settings.model.attention)
-    model.compiled_loss = settings.compile is True
+        whole = T5(config, settings.model.attention)
+    whole.compiled_loss = settings.compile is True
     guard_kernels(ranks.device)
     model = shard(
-        model,
+        whole,
         settings.sharding,
         settings.precision,
         ranks,

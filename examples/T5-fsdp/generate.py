@@ -1,13 +1,13 @@
-"""Write text with a trained T5: greedy or beam search, from texts or a file, scored if asked.
+"""Generate text with a trained T5: greedy or beam search, from texts or a file, optionally scored.
 
     python examples/T5-fsdp/generate.py --weights runs/<run>/export "def add(a, b): return a + b"
     python examples/T5-fsdp/generate.py --weights runs/<run>/checkpoints/step-50 "def add(a, b):"
     torchrun --nproc-per-node 4 examples/T5-fsdp/generate.py --weights DIR --input pairs.jsonl
 
-`--weights` is a Hugging Face directory, a checkpoint of fsdp_t5.py, or a run, whose newest whole
-checkpoint is taken. In one process the model is whole; under torchrun each rank reads and holds its
-part, and the ranks share the texts. What is printed is the same: the texts, on standard output,
-once. search.py chooses the tokens.
+`--weights` is a Hugging Face directory, a checkpoint of fsdp_t5.py, or a run, whose newest complete
+checkpoint is used. A single process holds the whole model; under torchrun each rank reads and holds
+its part, and the ranks divide the texts. The output is the same: the texts, once, on standard
+output. search.py chooses the tokens.
 """
 
 from __future__ import annotations

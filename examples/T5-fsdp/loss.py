@@ -1,16 +1,16 @@
 """T5's loss: cross-entropy, summed over the target tokens of a batch.
 
-A sum and not a mean, so that a trainer can weigh every token the same whatever batch, micro-batch
-or rank it is in. Two ways to one number:
+A sum, not a mean, so that a trainer can weight every token equally whatever batch, micro-batch or
+rank it is in. There are two ways to compute it:
 
-- `whole` scores all tokens at once: the definition, and what the other is compared with. Scores
-  are the largest tensor of a training step: tokens × vocabulary, several times over.
-- `chunked` scores some tokens at a time and keeps no scores. The gradients of a sum are known but
-  for the factor that backward brings, so each chunk's are taken, by `whole` itself, while its
-  scores are there. Nothing is computed twice, and the head's weight is only needed in forward.
+- `whole` computes the logits of all tokens at once: the definition, and the reference for the
+  other. Logits are the largest tensor of a training step: tokens × vocabulary, several times over.
+- `chunked` computes the logits of some tokens at a time and keeps none. The gradients of a sum are
+  known up to the factor from backward, so each chunk's are computed, by `whole` itself, while its
+  logits exist. Nothing is computed twice, and the head's weight is only needed in forward.
 
 torch 2.13 has the same idea as `F.linear_cross_entropy`, which adds the chunks' losses up in the
-type of its input. A sum over thousands of tokens passes float16's largest number and is off by
+type of its input. A sum over thousands of tokens exceeds float16's largest number and is off by
 percents in bfloat16; here it is float32, and so is the sum of the weight's gradients.
 
 Shapes: B batch, T target tokens, D d_model, V vocabulary, N = B·T.
@@ -117,7 +117,8 @@ def _parts(x: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, T
     with torch.enable_grad():
         leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
         loss = whole(F.linear(*leaves), labels)
-    return loss.detach(), *torch.autograd.grad(loss, leaves)
+    of_x, of_weight = torch.autograd.grad(loss, leaves)
+    return loss.detach(), of_x, of_weight
 
 
 def _compiled_parts(x: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from attention import (
     Bias,
     FlexBias,
     TokenBias,
+    by_pair,
     masked,
     relative_buckets,
     visible_blocks,
@@ -81,14 +82,14 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype is self.weight.dtype and not torch.compiler.is_compiling():
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+            return F.rms_norm(x, [*self.weight.shape], self.weight, self.eps)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         variance = wide.pow(2).mean(-1, keepdim=True)
         normed = x * torch.rsqrt(variance + self.eps)
         return self.weight * normed.to(self.weight.dtype)
 
 
-def products(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
+def products(x: Tensor, *layers: nn.Linear) -> Sequence[Tensor]:
     """What each of `layers` makes of `x`; in a compiled block, one product with all their weights.
 
     The weights are put next to each other for the moment: their names, and how they are sharded,
@@ -160,11 +161,16 @@ class Attention(nn.Module):
             parts = products(x, self.q, self.k, self.v)
         else:
             parts = self.q(x), *products(memory, self.k, self.v)
-        return self.mix(*map(self.split, parts), bias)
+        q, keys, values = [self.split(part) for part in parts]
+        return self.mix(q, keys, values, bias)
 
 
 class FeedForward(nn.Module):
     """ReLU (v1.0), or a linear map gated by GELU in its tanh form (v1.1, Flan, ByT5)."""
+
+    wi: nn.Linear
+    wi_0: nn.Linear
+    wi_1: nn.Linear
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -197,6 +203,11 @@ class Sublayer(nn.Module):
     @property
     def inner(self) -> nn.Module:
         return self.get_submodule(self.inner_name)
+
+    @property
+    def attention(self) -> Attention:
+        """`inner` of a sublayer that attends; FSDP1's wrapper of one passes names on."""
+        return cast(Attention, self.inner)
 
     def add(self, x: Tensor, change: Tensor) -> Tensor:
         x = x + self.dropout(change)
@@ -243,8 +254,13 @@ class Block(nn.Module):
         x = self.layers(x, bias, memory, memory_bias)
         return x, None if buckets is None else bias
 
+    @property
+    def sublayers(self) -> Sequence[Sublayer]:
+        """`layer` with its type: self-attention, in a decoder cross-attention, feed-forward."""
+        return [cast(Sublayer, sublayer) for sublayer in self.layer]
+
     def with_positions(self, bias: Bias, buckets: Tensor) -> Bias:
-        itself = self.layer[0].inner
+        itself = self.sublayers[0].attention
         if isinstance(bias, TokenBias):  # float32: all layers' gradients are added up in it
             by_offset = itself.bias_by_offset(buckets).float()
             return bias._replace(by_offset=by_offset, far=itself.max_distance)
@@ -287,6 +303,14 @@ class Stack(nn.Module):
             device,
         )
 
+    def first_bias(self, mask: Tensor | TokenBias, x: Tensor) -> Bias:
+        """`mask` of the queries `x` [B, T, D] as the kernel takes it, still without positions."""
+        if self.kernel == "triton":
+            return mask
+        queries = x.shape[1]
+        mask = by_pair(mask, queries, x.device)
+        return FlexBias(None, visible_blocks(mask, queries)) if self.kernel == "flex" else mask
+
     def forward(
         self,
         embedded: Tensor,
@@ -298,19 +322,10 @@ class Stack(nn.Module):
         to [B, 1, T, T]; `memory_mask` the same to [B, 1, T, S]."""
         x = self.dropout(embedded)
         length = x.shape[1]
-        if self.kernel != "triton":
-            mask, memory_mask = (
-                m.pairs(length, x.device) if isinstance(m, TokenBias) else m
-                for m in (mask, memory_mask)
-            )
-        bias: Bias = mask
-        memory_bias: Bias | None = memory_mask
-        if self.kernel == "flex":
-            bias = FlexBias(None, visible_blocks(mask, length))
-            if memory_mask is not None:
-                memory_bias = FlexBias(None, visible_blocks(memory_mask, length))
-        elif isinstance(memory_mask, Tensor):
-            memory_bias = masked(memory_mask, x.new_zeros(()))
+        bias = self.first_bias(mask, x)
+        memory_bias = None if memory_mask is None else self.first_bias(memory_mask, x)
+        if isinstance(memory_bias, Tensor):
+            memory_bias = masked(memory_bias, x.new_zeros(()))
         buckets = self.buckets(length, x.device)
         for i, block in enumerate(self.block):
             x, made = block(x, bias, memory, memory_bias, None if i else buckets)

@@ -1,11 +1,12 @@
-"""ROUGE of what the model writes for held-out samples, on all ranks."""
+"""ROUGE of the texts that the model generates for held-out samples, on all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from data import Batch
-from model import IGNORE, T5
+from loss import IGNORE
+from model import T5
 from search import Search, generate
 
 from fsdpkit.data.tokenizers import Tokenizer

@@ -1,16 +1,17 @@
-"""Which tokens to write: greedy or beam search, over a decoder that keeps what earlier tokens left.
+"""Which tokens to generate: greedy or beam search, over a decoder with a cache of earlier tokens.
 
-The decoder runs a token at a time, in `CachedDecoder`, so that model.py has training's path alone.
+The decoder runs one token at a time, in `CachedDecoder`, so model.py has only the training path.
 The search gives the tokens that transformers' `generate` gives for the same settings.
 
-The model may be whole, or spread over ranks by FSDP2: then `gathered` makes a block whole while it
-is used, and all ranks take the same number of steps, since each step gathers.
+The model may be whole or sharded by FSDP2. If sharded, `gathered` gathers a block while it is used,
+and all ranks take the same number of steps, since each step gathers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from fsdpkit.errors import ConfigError
 
 NEVER = -1e9  # score of a beam that must not be chosen; finite, so that sums stay so
+ENCODE = "encode"  # method of a sharded model, which it has for text alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +71,10 @@ class CachedDecoder:
         buckets = model.decoder.buckets(search.max_new_tokens, source.device)
         self.memory: list[list[Tensor]] = []
         for block in gathered(model.decoder.block):
-            itself, across, _ = block.layer
+            itself, across, _ = block.sublayers
             if not self.memory:  # the first block has the table of biases
-                self.positions = itself.inner.position_bias(buckets)[None]  # [1, H, L, L]
-            pair = across.inner.keys_and_values(memory)
+                self.positions = itself.attention.position_bias(buckets)[None]  # [1, H, L, L]
+            pair = across.attention.keys_and_values(memory)
             self.memory.append([part.repeat_interleave(beams, 0) for part in pair])
         rows, heads, _, width = self.memory[0][0].shape
         shape = rows, heads, search.max_new_tokens, width
@@ -86,14 +88,15 @@ class CachedDecoder:
         for block, past, memory in zip(
             gathered(self.model.decoder.block), self.past, self.memory, strict=True
         ):
-            itself, across, feed_forward = block.layer
+            itself, across, feed_forward = block.sublayers
             normed = itself.layer_norm(x)
-            for kept, new in zip(past, itself.inner.keys_and_values(normed), strict=True):
+            for kept, new in zip(past, itself.attention.keys_and_values(normed), strict=True):
                 kept[:, :, now] = new[:, :, 0]
-            seen = (kept[:, :, : self.length] for kept in past)
-            x = itself.add(x, itself.inner.attend(normed, *seen, bias))
+            keys, values = (kept[:, :, : self.length] for kept in past)
+            x = itself.add(x, itself.attention.attend(normed, keys, values, bias))
             normed = across.layer_norm(x)
-            x = across.add(x, across.inner.attend(normed, *memory, self.memory_bias))
+            keys, values = memory
+            x = across.add(x, across.attention.attend(normed, keys, values, self.memory_bias))
             x = feed_forward(x)
         scores: Tensor = self.model.head(self.model.decoder.final_layer_norm(x))
         return scores[:, 0].float()
@@ -120,9 +123,9 @@ def encode(model: T5, source: Tensor, mask: Tensor) -> Tensor:
     """
     if not isinstance(model, FSDPModule):
         return model.encoder(model.shared(source), mask)
-    model.encode = lambda: model.encoder(model.shared(source), mask)
-    register_fsdp_forward_method(model, "encode")
-    memory = model.encode()
+    setattr(model, ENCODE, lambda: model.encoder(model.shared(source), mask))
+    register_fsdp_forward_method(model, ENCODE)
+    memory: Tensor = getattr(model, ENCODE)()
     model.unshard()  # whatever it was told to do after a forward pass
     return memory
 
@@ -139,7 +142,7 @@ def gathered(blocks: nn.ModuleList) -> Iterator[Block]:
             unit.unshard()
         for unit in ahead:
             unit.unshard(async_op=True)
-        yield block
+        yield cast(Block, block)  # a wrapper around it passes names on
         for unit in own:
             unit.reshard()
 

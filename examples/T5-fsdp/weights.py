@@ -2,7 +2,7 @@
 and checkpoints, read for use without training.
 
 A rank reads its part of one parameter at a time, so that none ever holds the model. Everything that
-can be wrong with a file is found in the headers, before a GPU has done any work: `check`, then
+can be wrong with a file is found from the headers, before a GPU has done any work: `check`, then
 `fill_from` for `fsdpkit.training.sharding.shard`.
 
 Names are those of model.py, which are Hugging Face's. Values are float32 in memory and in files
@@ -28,7 +28,7 @@ from fsdpkit.runs.checkpoints import DESCRIPTION, describe, step_of
 from fsdpkit.training.checkpoint_loading import read_into, weights_in
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.export import MAX_FILE_BYTES, HuggingFace, write_hugging_face
-from fsdpkit.training.sharding import shard
+from fsdpkit.training.sharding import Fill, shard
 from fsdpkit.training.weight_files import FileFill, Stored, safetensors_in, same
 
 CONFIG = "config.json"
@@ -82,8 +82,9 @@ def load(
     one that cannot be read.
     """
     in_shards = is_checkpoint(directory)
+    fill: Fill = _leave
     if in_shards:
-        config, fill = _config_of_checkpoint(directory), _leave
+        config = _config_of_checkpoint(directory)
     else:
         config = check(directory, T5Config(**read_config_json(directory / CONFIG)))
         fill = fill_from(directory, config)

@@ -1,10 +1,10 @@
-"""Train a small model in a loop of one's own with Accelerate, as a run that stops and resumes.
+"""Train a small model in your own loop with Accelerate, as a run that stops and resumes.
 
     fsdpkit submit examples/accelerate/train.py --nodes 2 --gpus 4
     python examples/accelerate/train.py                           # one process, no cluster
 
-What is fsdpkit's is `run`: it knows where to go on, and is told of each step. The data is drawn at
-random; put yours in the place of `rows`.
+fsdpkit's part is `run`: it knows where to continue, and is told about each step. The data is
+random; replace `rows` with yours.
 """
 
 import argparse

@@ -1,19 +1,19 @@
-"""Fine-tune a model in Hugging Face's format with a loop of one's own, sharded by fsdpkit.
+"""Fine-tune a model in Hugging Face's format in your own loop, sharded by fsdpkit.
 
     fsdpkit submit examples/huggingface/sharded.py --nodes 2 --gpus 4 -- --model DIRECTORY
     torchrun --nproc-per-node 2 examples/huggingface/sharded.py --model DIRECTORY --steps 20
     fsdpkit plan --gpu 80 --model examples/huggingface/sharded.py:planned -- --model DIRECTORY
 
-DIRECTORY holds config.json, safetensors and a tokenizer, of a causal model or an encoder-decoder;
-each rank reads its own part of the weights. The trained model lies in the run's `export/`, for
-`from_pretrained`. `train.py` trains the same with a Trainer.
+DIRECTORY has config.json, safetensors and a tokenizer of a causal or an encoder-decoder model; each
+rank reads its own part of the weights. The trained model is in the run's `export/`, for
+`from_pretrained`. `train.py` does the same with a Trainer.
 """
 
 import sys
 from typing import Any
 
 import torch
-from data import SEED, options_of, rows_of
+from rows import SEED, options_of, rows_of
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
@@ -29,7 +29,8 @@ def planned() -> dict[str, Any]:
     """What fsdpkit plan --model examples/huggingface/sharded.py:planned -- OPTIONS asks for."""
     options = options_of(TITLE).parse_args()
     model = training.pretrained(options.model).model
-    length = options.length // 2 if model.config.is_encoder_decoder else options.length
+    config: Any = model.config
+    length = options.length // 2 if config.is_encoder_decoder else options.length
     ids = torch.zeros(options.batch, length, dtype=torch.int64)  # of one rank and step
     return {"model": model, "batch": {"input_ids": ids, "labels": ids}}
 
@@ -41,9 +42,15 @@ def main() -> int:
         heartbeat = Heartbeat(paths, ranks)
         source = training.pretrained(options.model)  # without memory for its weights
         tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
-        rows = rows_of(options, tokenizer, halves=source.model.config.is_encoder_decoder)
-        share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
-        order = training.GlobalOrderSampler(rows, shuffle=not options.in_order, seed=SEED, **share)
+        config: Any = source.model.config
+        rows = rows_of(options, tokenizer, halves=config.is_encoder_decoder)
+        order = training.GlobalOrderSampler(
+            rows,
+            num_replicas=ranks.world_size,
+            rank=ranks.rank,
+            shuffle=not options.in_order,
+            seed=SEED,
+        )
         groups = training.GlobalBatches(order, options.batch, drop_last=True)
         loader = DataLoader(rows, batch_sampler=groups)
 

@@ -3,13 +3,13 @@
     fsdpkit submit examples/huggingface/train.py --nodes 2 --gpus 4 -- --model DIRECTORY
     python examples/huggingface/train.py --model DIRECTORY        # one process, no cluster
 
-DIRECTORY holds config.json, weights and a tokenizer, of a causal model or an encoder-decoder. The
-text is Python's own documentation, or that of `--text`. The one line that is fsdpkit's is `attach`;
-`sharded.py` trains the same without a Trainer.
+DIRECTORY has config.json, weights and a tokenizer of a causal or an encoder-decoder model. The text
+is Python's own documentation, or that of `--text`. The only line for fsdpkit is `attach`;
+`sharded.py` does the same without a Trainer.
 """
 
 import torch
-from data import SEED, options_of, rows_of
+from rows import SEED, options_of, rows_of
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,

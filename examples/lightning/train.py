@@ -3,8 +3,8 @@
     fsdpkit submit examples/lightning/train.py --nodes 2 --gpus 4
     python examples/lightning/train.py                            # one process, no cluster
 
-The one line that is fsdpkit's is `attach`. The data is drawn at random; put yours in the place of
-`rows`. Of `lightning` and `pytorch_lightning` either will do.
+The only line for fsdpkit is `attach`. The data is random; replace `rows` with yours. Works with
+`lightning` or `pytorch_lightning`.
 """
 
 import argparse

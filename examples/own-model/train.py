@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 examples/own-model/train.py 20   # steps
     fsdpkit plan --gpu h100-80 --model examples/own-model/train.py:planned
 
-Copy it; put your module in the place of `Decoder` and your data in that of `windows`.
+Copy it; replace `Decoder` with your module and `windows` with your data.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pydoc_data.topics import topics
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from fsdpkit import training
 
@@ -77,14 +77,15 @@ def main() -> int:
     with training.process_group() as ranks:
         text = torch.tensor(list("\n".join(topics.values()).encode()))
         # Neighbours share a byte: a target of one, an input of the next.
-        windows = text.unfold(0, CONTEXT + 1, CONTEXT)
-        share = {"num_replicas": ranks.world_size, "rank": ranks.rank}
-        sampler = training.GlobalOrderSampler(windows, seed=SEED, **share)
+        windows = TensorDataset(text.unfold(0, CONTEXT + 1, CONTEXT))
+        sampler = training.GlobalOrderSampler(
+            windows, num_replicas=ranks.world_size, rank=ranks.rank, seed=SEED
+        )
         groups = training.GlobalBatches(sampler, BATCH, drop_last=True)
         loader = DataLoader(windows, batch_sampler=groups)
 
         with torch.device("meta"):  # without memory: each rank fills its own shard only
-            model = Decoder()
+            model: nn.Module = Decoder()
         sharding = training.ShardingSettings(strategy="full_shard")
         precision = training.PrecisionSettings(param="auto")  # bfloat16 on GPUs
         model = training.shard(
@@ -100,7 +101,7 @@ def main() -> int:
         votes = training.Votes(ranks, stop, clock)
         batches = training.endless(loader, progress)
         while progress.step < steps and not stopping:
-            tokens = next(batches).to(ranks.device)
+            tokens = next(batches)[0].to(ranks.device)
             loss = forward(model, tokens)
             (count,) = votes.sum(tokens[:, 1:].numel())
             # A token weighs the same on every rank.

@@ -22,11 +22,11 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
-    from fsdpkit.runs.node_report import Node, NodeReport, Verdict
-    from fsdpkit.scheduling.checks import Finding
+    from fsdpkit.runs.node_report import NodeReport, NodeVerdict, ReportedNode
+    from fsdpkit.scheduling.checks import CheckResult
     from fsdpkit.scheduling.reachability import Reach
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.submission import Request
+    from fsdpkit.scheduling.submission import SubmitRequest
 
 JOB = "check"
 FAILED = 78
@@ -62,10 +62,10 @@ def command(
 
     Exit status 0, or 78 if a check failed or a node is broken.
     """
-    from fsdpkit.scheduling.submission import Request
+    from fsdpkit.scheduling.submission import SubmitRequest
 
     say_what_is_not_read()
-    request = Request(JOB, runs=runs, **asked)
+    request = SubmitRequest(JOB, runs=runs, **asked)
     if request.nodes is None and request.gpus is None:
         if avoid:
             raise click.UsageError("--avoid needs measured nodes: add --nodes.")
@@ -73,7 +73,7 @@ def command(
     return _check_nodes(request, runs, trust, avoid, as_json)
 
 
-def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
+def _check_login(request: SubmitRequest, runs: str | None, as_json: bool) -> int:
     from fsdpkit.scheduling.checks import login_checks, worst
 
     findings = []
@@ -90,7 +90,7 @@ def _check_login(request: Request, runs: str | None, as_json: bool) -> int:
     return status
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     lines = hanging(finding.told, f"{finding.outcome:<8} {finding.check:<14} ", " " * 24)
     if finding.remedy:
         lines += hanging(finding.remedy, " " * 24 + "→ ", " " * 26)
@@ -98,7 +98,7 @@ def _print(finding: Finding) -> None:
 
 
 def _check_nodes(
-    request: Request, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
+    request: SubmitRequest, runs: str | None, trust: tuple[str, ...], avoid: bool, as_json: bool
 ) -> int:
     from fsdpkit.cli.submit import failure_lines
     from fsdpkit.errors import NotFoundError
@@ -144,11 +144,11 @@ def _wait(run: Run, plan: Plan) -> str:
         raise
 
 
-def _failed_before(run: Run) -> list[Verdict]:
+def _failed_before(run: Run) -> list[NodeVerdict]:
     """Nodes that refused to start, by their status in the attempt's failures. The others were
     ended because of them, which says nothing of those."""
     from fsdpkit.errors import BrokenNodeError, NodeError, NotFoundError
-    from fsdpkit.runs.node_report import Verdict
+    from fsdpkit.runs.node_report import NodeVerdict
     from fsdpkit.runs.reading import read_text
 
     try:
@@ -156,19 +156,19 @@ def _failed_before(run: Run) -> list[Verdict]:
     except NotFoundError:
         return []
     refused = {str(kind.exit_code) for kind in (NodeError, BrokenNodeError)}
-    found: dict[str, Verdict] = {}
+    found: dict[str, NodeVerdict] = {}
     for file in files:
         status, _, line = read_text(file).strip().partition(" ")
         name, colon, why = line.partition("\n")[0].partition(": ")
         if status in refused and colon and not name.startswith("rank "):
-            found.setdefault(name, Verdict(name, "broken", (why,)))
+            found.setdefault(name, NodeVerdict(name, "broken", (why,)))
     return list(found.values())
 
 
 def _tell(
     run: Run,
     report: NodeReport | None,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[NodeVerdict],
     remarks: Sequence[str],
     reached: Sequence[Reach],
     avoid: bool,
@@ -213,15 +213,15 @@ def _tell_reach(reached: Iterable[Reach]) -> None:
 def _print_json(
     run: Run,
     report: NodeReport | None,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[NodeVerdict],
     remarks: Sequence[str],
     reached: Sequence[Reach],
 ) -> None:
     from fsdpkit.cli.json_output import print_answer
-    from fsdpkit.cli.json_reports import Measured
+    from fsdpkit.cli.json_reports import NodesMeasured
 
     print_answer(
-        Measured(
+        NodesMeasured(
             run=run.id,
             dir=str(run.dir),
             nodes=list(verdicts),
@@ -238,7 +238,7 @@ COLUMNS = [
 ]
 
 
-def _row(report: NodeReport, node: Node, state: str) -> list[str]:
+def _row(report: NodeReport, node: ReportedNode, state: str) -> list[str]:
     names = {gpu.name for gpu in node.gpus if gpu.name}
     smallest_mib = min((g.memory_total_mib for g in node.gpus if g.memory_total_mib), default=None)
     clock_mhz = min((c for c in node.loaded_clock_mhz if c), default=None)
@@ -261,7 +261,7 @@ def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _avoid(run: Run, bad: Iterable[Verdict]) -> None:
+def _avoid(run: Run, bad: Iterable[NodeVerdict]) -> None:
     """On record for a week, in the directory of runs: where nodes are repaired, they come back."""
     from fsdpkit.runs.avoided_nodes import avoid
 

@@ -11,7 +11,7 @@ import click
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fsdpkit.config.checking import Broken
+    from fsdpkit.config.checking import BrokenFile
     from fsdpkit.config.published.index import Kind
 
 
@@ -23,7 +23,7 @@ def check_option(what: str) -> Callable[[Any], Any]:
     )
 
 
-def say_what_is_skipped(broken: Sequence[Broken]) -> None:
+def say_what_is_skipped(broken: Sequence[BrokenFile]) -> None:
     """What a list leaves out, once each, on standard error."""
     for why in dict.fromkeys(one.why for one in broken):
         click.echo(f"fsdpkit: skipped: {why}", err=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.checkpoint_places import Place, find_checkpoints, of_step, require_some
+from fsdpkit.cli.checkpoint_places import CheckpointPlace, find_checkpoints, of_step, require_some
 from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.options import complete_run, json_option, runs_option, table
 
@@ -240,7 +240,7 @@ def export(
     return 0
 
 
-def _whole_checkpoint(run: str, places: Sequence[Place], step: int | None) -> Path:
+def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | None) -> Path:
     """The newest whole checkpoint, or that of `step`, after every byte of it was read.
 
     Of an array: of the first task that has any. Raises StorageError when it is not whole,
@@ -258,7 +258,7 @@ def _whole_checkpoint(run: str, places: Sequence[Place], step: int | None) -> Pa
     raise StorageError(f"{run}: {what}; nothing was exported.")
 
 
-def _best_step(run: str, places: Sequence[Place]) -> int:
+def _best_step(run: str, places: Sequence[CheckpointPlace]) -> int:
     """The step of the best checkpoint, of an array: of the first task that has any.
 
     Raises NotFoundError when none was measured by what the run keeps its best by.
@@ -299,12 +299,12 @@ class _Listed:
         size = _size(known.total_bytes)
         return [self.name, _local_time(known.saved_at), size, str(known.world_size), state]
 
-    def answer(self) -> json_answers.Checkpoint:
+    def answer(self) -> json_answers.ListedCheckpoint:
         from fsdpkit.cli import json_answers
         from fsdpkit.runs.checkpoints import step_of
 
         known = self.description
-        return json_answers.Checkpoint(
+        return json_answers.ListedCheckpoint(
             path=str(self.path),
             task=self.task,
             step=known.step if known else step_of(self.path),
@@ -318,7 +318,7 @@ class _Listed:
         )
 
 
-def _listed(place: Place) -> list[_Listed]:
+def _listed(place: CheckpointPlace) -> list[_Listed]:
     from fsdpkit.runs.checkpoints import best_of
 
     listed: list[_Listed] = []
@@ -350,7 +350,7 @@ def _glance(path: Path) -> tuple[Description | None, str | None, bool]:
     return description, wrong_size(path, description.files), False
 
 
-def _tell_drafts(place: Place) -> None:
+def _tell_drafts(place: CheckpointPlace) -> None:
     if place.directory is None:
         return
     if drafts := sorted(path.name for path in place.directory.glob(".step-*")):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointPlace:
     """Checkpoints, oldest first, and the directory that they are all of; None of a single one."""
 
     directory: Path | None
@@ -21,7 +21,7 @@ class Place:
         return checkpoint.name if self.task is None else f"task-{self.task}/{checkpoint.name}"
 
 
-def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Place]:
+def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[CheckpointPlace]:
     """Where the checkpoints of what the user named lie; several for an array.
 
     Raises NotFoundError when there is no such run, task or directory, StorageError when it cannot
@@ -50,10 +50,13 @@ def find_checkpoints(run: str, runs: str | None, task: int | None) -> list[Place
     directories = {
         number: paths.task(number).checkpoints for number in tasks if task in (None, number)
     }
-    return [Place(where, checkpoints_in(where), number) for number, where in directories.items()]
+    return [
+        CheckpointPlace(where, checkpoints_in(where), number)
+        for number, where in directories.items()
+    ]
 
 
-def _checkpoints_at(path: Path) -> Place | None:
+def _checkpoints_at(path: Path) -> CheckpointPlace | None:
     """If `path` is a checkpoint, a directory of checkpoints, or one that has it inside."""
     from fsdpkit.runs.checkpoint_writing import CLAIM
     from fsdpkit.runs.checkpoints import DESCRIPTION, checkpoints_in, step_of
@@ -61,15 +64,15 @@ def _checkpoints_at(path: Path) -> Place | None:
 
     path = path.absolute()
     if step_of(path) is not None or (path / DESCRIPTION).is_file():
-        return Place(None, [path])
+        return CheckpointPlace(None, [path])
     for directory in (TaskPaths(path).checkpoints, path):
         found = checkpoints_in(directory)
         if found or (directory / CLAIM).is_file():
-            return Place(directory, found)
+            return CheckpointPlace(directory, found)
     return None
 
 
-def require_some(run: str, places: Sequence[Place]) -> None:
+def require_some(run: str, places: Sequence[CheckpointPlace]) -> None:
     from fsdpkit.errors import NotFoundError
 
     if not any(place.checkpoints for place in places):
@@ -79,7 +82,9 @@ def require_some(run: str, places: Sequence[Place]) -> None:
         )
 
 
-def of_step(run: str, places: Sequence[Place], step: int | None) -> list[tuple[str, Path]]:
+def of_step(
+    run: str, places: Sequence[CheckpointPlace], step: int | None
+) -> list[tuple[str, Path]]:
     """Name and path of each checkpoint, or of those of `step`. Raises NotFoundError without any."""
     from fsdpkit.errors import NotFoundError
     from fsdpkit.runs.checkpoints import step_of

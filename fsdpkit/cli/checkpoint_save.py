@@ -12,7 +12,7 @@ import click
 from fsdpkit.cli.options import complete_run, json_option, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.saving import Request
+    from fsdpkit.scheduling.saving import SaveRequest
 
 
 @click.command("save")
@@ -53,11 +53,11 @@ def command(run: str, runs: str | None, task: int | None, wait: bool, as_json: b
     return 0
 
 
-def _saved(request: Request) -> Path:
+def _saved(request: SaveRequest) -> Path:
     return request.wait(lambda: click.echo(_SLOW, err=True))
 
 
-def _print_json(run: str, requests: Sequence[Request], wait: bool) -> None:
+def _print_json(run: str, requests: Sequence[SaveRequest], wait: bool) -> None:
     from fsdpkit.cli.json_answers import Saved, Saving
     from fsdpkit.cli.json_output import print_answer
 

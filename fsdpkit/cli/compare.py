@@ -13,7 +13,7 @@ import click
 from fsdpkit.cli.options import complete_run, hanging, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.comparison.compared import Comparison, Difference, Side
+    from fsdpkit.reporting.comparison.compared import Comparison, RunDifference, Side
 
 _MOST_PACKAGES = 20
 _WIDTH = 80
@@ -102,7 +102,7 @@ def _table(told: Comparison) -> list[str]:
     return lines
 
 
-def _differing(heading: str, found: Sequence[Difference]) -> list[str]:
+def _differing(heading: str, found: Sequence[RunDifference]) -> list[str]:
     """Each key, then who has which value; those who share one in one line."""
     lines = [f"{heading}: none" if not found else heading]
     for one in found:

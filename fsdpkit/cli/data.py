@@ -17,8 +17,8 @@ import click
 from fsdpkit.cli.options import json_option
 
 if TYPE_CHECKING:
-    from fsdpkit.data.index import Index
-    from fsdpkit.data.pool import Progress
+    from fsdpkit.data.index import DataIndex
+    from fsdpkit.data.pool import PreparationProgress
 
 PLAIN_LINE_S = 10
 """Seconds between lines of progress where no terminal shows a bar."""
@@ -174,7 +174,7 @@ def show(directory: str, row: int, as_json: bool) -> int:
     return 0
 
 
-def _print_prepared(directory: Path, index: Index, found: bool) -> None:
+def _print_prepared(directory: Path, index: DataIndex, found: bool) -> None:
     from fsdpkit.cli.json_answers import Prepared
     from fsdpkit.cli.json_output import print_answer
 
@@ -193,7 +193,7 @@ def _print_prepared(directory: Path, index: Index, found: bool) -> None:
     )
 
 
-def _print_data(directory: Path, index: Index, row: int) -> None:
+def _print_data(directory: Path, index: DataIndex, row: int) -> None:
     from fsdpkit.cli.json_answers import Lengths, PreparedData
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.data.prepared import open_tokens, tokenizer_of
@@ -236,7 +236,7 @@ def _percentiles(lengths: Any) -> list[int]:
     return [int(value) for value in (lengths.min(), *inner, lengths.max())]
 
 
-def _inputs(index: Index) -> str:
+def _inputs(index: DataIndex) -> str:
     inputs = index.preparation.inputs
     total = sum(record.bytes for record in inputs)
     first = Path(inputs[0].path).name
@@ -245,12 +245,12 @@ def _inputs(index: Index) -> str:
     return f"{_megabytes(total)}, {len(inputs):,} files, the first {first}"
 
 
-def _size(index: Index) -> str:
+def _size(index: DataIndex) -> str:
     count = len(index.shards)
     return f"{_megabytes(_bytes(index))} in {count:,} shard{'s' if count > 1 else ''}"
 
 
-def _bytes(index: Index) -> int:
+def _bytes(index: DataIndex) -> int:
     width = int(index.dtype[2])
     return index.tokens * width + 8 * index.rows * (index.fields + 1)
 
@@ -259,7 +259,7 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def _tell_bad_rows(index: Index) -> None:
+def _tell_bad_rows(index: DataIndex) -> None:
     if index.bad_rows:
         click.echo(f"fsdpkit: bad rows left out: {index.bad_rows:,}, such as", err=True)
         for example in index.bad_examples:
@@ -280,7 +280,7 @@ def _width() -> int:
 
 
 @contextmanager
-def _shown_progress() -> Iterator[Callable[[Progress], None]]:
+def _shown_progress() -> Iterator[Callable[[PreparationProgress], None]]:
     """A bar for a person at a terminal, else a line now and then; both on standard error."""
     if not sys.stderr.isatty():
         yield _plain_lines()
@@ -300,7 +300,7 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task("", total=None, told="")
         started = time.monotonic()
 
-        def update(progress: Progress) -> None:
+        def update(progress: PreparationProgress) -> None:
             told = _told(progress, time.monotonic() - started)
             done = progress.bytes_found + progress.bytes
             bar.update(task, completed=done, total=progress.bytes_total, told=told)
@@ -308,10 +308,10 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
         yield update
 
 
-def _plain_lines() -> Callable[[Progress], None]:
+def _plain_lines() -> Callable[[PreparationProgress], None]:
     started = last = time.monotonic()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: PreparationProgress) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= PLAIN_LINE_S or progress.shards_whole == progress.shards:
@@ -322,7 +322,7 @@ def _plain_lines() -> Callable[[Progress], None]:
     return tell
 
 
-def _told(progress: Progress, elapsed_s: float) -> str:
+def _told(progress: PreparationProgress, elapsed_s: float) -> str:
     done = (progress.bytes_found + progress.bytes) / 1e6
     rate = progress.bytes / 1e6 / max(elapsed_s, 1e-9)
     total = _megabytes(progress.bytes_total)

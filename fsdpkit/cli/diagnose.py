@@ -57,11 +57,11 @@ def command(
     if page and as_json:
         raise click.UsageError("--page and --json: choose one; the answer's `page` names the file.")
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
-    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs)
-    found = diagnose(gather(opened, Wanted(task, attempt)), attempt)
+    found = diagnose(gather(opened, MustRead(task, attempt)), attempt)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
 
@@ -106,9 +106,10 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
 
 
 def _of_array(found: Diagnosis) -> str:
-    same = "it alone stands" if found.sharing == 1 else f"{found.sharing} tasks stand"
-    more = f"; {found.unread_tasks} were not looked at" if found.unread_tasks else ""
-    return f"This is task {found.task} of the array; of those looked at {same} so{more}."
+    one = found.sharing == 1
+    same = "it is the only one" if one else f"{found.sharing} are"
+    more = f"; {found.unread_tasks} were not read" if found.unread_tasks else ""
+    return f"This is task {found.task} of the array; of the tasks read, {same} in this state{more}."
 
 
 def _place_of(found: Diagnosis) -> str:

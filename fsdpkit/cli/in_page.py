@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_WORDS, _LONGEST_WORD = 1000, 100_000
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a page sends."""
 
     words: list[str]
@@ -48,7 +48,7 @@ class Answered(msgspec.Struct, frozen=True):
     err: str
 
 
-class Files:
+class CatalogueFiles:
     """The files of a catalogue, which can be laid out where a form says that they are.
 
     They lie there until a form says another place: only the person's own change with each question.
@@ -56,11 +56,14 @@ class Files:
 
     def __init__(self, folders: Mapping[str, Mapping[str, bytes]]) -> None:
         """folders: by name (`packaged`, `centre0`, …) the content of each file by its path."""
+        from fsdpkit.scheduling import parsed_templates
+
         self._folders = folders
+        parsed_templates.carry(self.folder("parsed"))
         self._catalogue = _Laid()
         self._person = _Laid()
 
-    def lay(self, asked: Asked) -> None:
+    def lay(self, asked: PageRequest) -> None:
         """Raises OSError where something cannot lie where it is said to."""
         places = {"packaged": asked.surroundings.packaged, "root": "/"}
         places |= {f"centre{number}": place for number, place in enumerate(asked.centres)}
@@ -140,15 +143,15 @@ def read_folders(top: Path) -> dict[str, dict[str, bytes]]:
     }
 
 
-def answer(message: str, files: Files) -> str:
-    """JSON of an `Asked` to JSON of an `Answered`; never raises."""
+def answer(message: str, files: CatalogueFiles) -> str:
+    """JSON of a `PageRequest` to JSON of an `Answered`; never raises."""
     try:
-        asked = msgspec.json.decode(message, type=Asked)
+        asked = msgspec.json.decode(message, type=PageRequest)
         _check(asked)
         files.lay(asked)
         with stand_in(asked.surroundings, verified=True):
             answered = dry_run(asked.words)
-    except (msgspec.MsgspecError, OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         answered = Answered(70, "", f"the page cannot ask for this: {error}\n")
     return msgspec.json.encode(answered).decode()
 
@@ -167,23 +170,23 @@ class Known(msgspec.Struct, frozen=True):
     """Which would plan it."""
 
 
-def known(message: str, files: Files) -> str:
-    """JSON of an `Asked` that `answer` had a script for to JSON of a `Known`; never raises."""
+def known(message: str, files: CatalogueFiles) -> str:
+    """JSON of a `PageRequest` that `answer` had a script for to JSON of a `Known`; never raises."""
     from fsdpkit.errors import FsdpkitError
 
     found = Known()
     try:
-        asked = msgspec.json.decode(message, type=Asked)
+        asked = msgspec.json.decode(message, type=PageRequest)
         _check(asked)
         files.lay(asked)
         with stand_in(asked.surroundings, verified=True):
             found = _known(asked.words, files)
-    except (msgspec.MsgspecError, OSError, ValueError, FsdpkitError):
+    except (OSError, ValueError, RecursionError, FsdpkitError):
         pass
     return msgspec.json.encode(found).decode()
 
 
-def _known(words: list[str], files: Files) -> Known:
+def _known(words: list[str], files: CatalogueFiles) -> Known:
     """Raises FsdpkitError."""
     from fsdpkit.cli.submit import command
     from fsdpkit.scheduling import submission
@@ -191,7 +194,7 @@ def _known(words: list[str], files: Files) -> Known:
 
     with command.make_context("submit", list(words)) as read:
         said = {name: read.params[name] for name in read.params.keys() & _OF_REQUEST}
-        plan, _ = submission.plan(submission.Request(args=read.obj, **said))
+        plan, _ = submission.plan(submission.SubmitRequest(args=read.obj, **said))
     training = training_of(plan.job, plan.work_dir)
     if training is None or training.model.pretrained or training.model.config:
         return Known()
@@ -216,7 +219,7 @@ def _least(plan: Plan, training: TrainingSettings, gpu_gb: float | None) -> str:
     )
 
 
-def _planned(plan: Plan, training: TrainingSettings, files: Files) -> Known:
+def _planned(plan: Plan, training: TrainingSettings, files: CatalogueFiles) -> Known:
     """What the catalogue carries of it. Raises ConfigError."""
     node, resources = plan.placement.node_type, plan.job.spec.resources
     plans = files.folder("plans")
@@ -292,7 +295,7 @@ _OF_REQUEST = {
 }
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: PageRequest) -> None:
     """Raises ValueError for what the form must not say."""
     said = asked.surroundings
     paths = [said.work_dir, said.packaged, *asked.centres, *asked.files]

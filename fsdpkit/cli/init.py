@@ -18,7 +18,7 @@ from fsdpkit.errors import FsdpkitError, UsageError
 if TYPE_CHECKING:
     from fsdpkit.config.job import Environment
     from fsdpkit.config.site import LoadedSite
-    from fsdpkit.scheduling.first_job import Written
+    from fsdpkit.scheduling.first_job import FirstJobFiles
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ def _option_for(site: LoadedSite, given: str | None) -> str | None:
     return given or site.id
 
 
-def _tell(written: Written, account: str | None, cluster: str | None) -> None:
+def _tell(written: FirstJobFiles, account: str | None, cluster: str | None) -> None:
     from fsdpkit.cli.submit import say_where
     from fsdpkit.cli.trusting import require_trust
 

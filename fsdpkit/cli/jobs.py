@@ -116,7 +116,7 @@ def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:
 
 
 def _print_json(name: str, job: LoadedJob) -> None:
-    from fsdpkit.cli.json_answers import OneJob, Setting
+    from fsdpkit.cli.json_answers import OneJob, PrintedSetting
     from fsdpkit.cli.json_output import print_answer
 
     print_answer(
@@ -125,7 +125,7 @@ def _print_json(name: str, job: LoadedJob) -> None:
             files=[str(path) for path in job.files],
             entry=str(job.entry),
             settings=[
-                Setting(key=key, value=value, origin=job.origin(key))
+                PrintedSetting(key=key, value=value, origin=job.origin(key))
                 for key, value in _settings(job)
             ],
         )

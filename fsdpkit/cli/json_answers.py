@@ -54,7 +54,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
     dir: str
 
 
-class Checkpoint(Struct, frozen=True, kw_only=True):
+class ListedCheckpoint(Struct, frozen=True, kw_only=True):
     """One checkpoint. `problem`: what shows without reading the tensors."""
 
     path: str
@@ -73,7 +73,7 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
     """The checkpoints of a run, oldest first."""
 
     schema: Literal["fsdpkit.checkpoint-ls/1"] = "fsdpkit.checkpoint-ls/1"
-    checkpoints: list[Checkpoint]
+    checkpoints: list[ListedCheckpoint]
 
 
 class Sent(Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ class Jobs(Struct, frozen=True, kw_only=True):
     jobs: list[ListedJob]
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class PrintedSetting(Struct, frozen=True, kw_only=True):
     """One key of a job."""
 
     key: str
@@ -237,7 +237,7 @@ class OneJob(Struct, frozen=True, kw_only=True):
     name: str
     files: list[str]
     entry: str
-    settings: list[Setting]
+    settings: list[PrintedSetting]
 
 
 class ListedSite(Struct, frozen=True, kw_only=True):
@@ -376,7 +376,7 @@ class PreparedData(Struct, frozen=True, kw_only=True):
     """The row's, decoded, by field."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class PrintedLine(Struct, frozen=True, kw_only=True):
     """One line of a log; each is an object of its own."""
 
     schema: Literal["fsdpkit.logs/1"] = "fsdpkit.logs/1"

@@ -12,10 +12,10 @@ from fsdpkit.planning.tune import Tuned
 
 if TYPE_CHECKING:
     from fsdpkit.planning.forecast import Forecast
-    from fsdpkit.planning.verdict import Verdict
+    from fsdpkit.planning.verdict import MemoryVerdict
 
 
-class Memory(Struct, frozen=True, kw_only=True):
+class PlannedMemory(Struct, frozen=True, kw_only=True):
     """Of one GPU at the peak of a step."""
 
     card: str
@@ -65,14 +65,14 @@ class OnePlan(Struct, frozen=True, kw_only=True):
     fit: Literal["fits", "tight", "does not fit", "not known", "refused"]
     lower_bound: bool = False
     """Whether something could not be followed, as the notes say: it takes at least as much."""
-    memory: Memory | None = None
+    memory: PlannedMemory | None = None
     refused: str | None = None
     notes: list[str] = []
     sources: dict[str, str] = {}
     """Where the values outside of the allocator come from."""
 
 
-class Plans(Struct, frozen=True, kw_only=True):
+class PrintedPlans(Struct, frozen=True, kw_only=True):
     """Of what was asked for; then, if it does not fit, what would, or all variations."""
 
     schema: Literal["fsdpkit.plan/1"] = "fsdpkit.plan/1"
@@ -122,12 +122,12 @@ class Calibrated(Struct, frozen=True, kw_only=True):
 
 
 def planned(
-    found: Sequence[tuple[tuple[str, ...], Verdict | str]], expected: Forecast | None = None
-) -> Plans:
+    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
+) -> PrintedPlans:
     plans = [_one(list(sets), each) for sets, each in found]
     if expected is None:
-        return Plans(plans=plans)
-    return Plans(
+        return PrintedPlans(plans=plans)
+    return PrintedPlans(
         plans=plans,
         speed=expected.speed,
         speed_rests_on=expected.rests_on or None,
@@ -135,13 +135,13 @@ def planned(
     )
 
 
-def _one(sets: list[str], found: Verdict | str) -> OnePlan:
+def _one(sets: list[str], found: MemoryVerdict | str) -> OnePlan:
     if isinstance(found, str):
         return OnePlan(sets=sets, fit="refused", refused=found)
     from fsdpkit.planning.outside import SAFE
 
     ran, around, card = found.replayed, found.outside, found.asked.card
-    memory = Memory(
+    memory = PlannedMemory(
         card=card.name,
         card_bytes=card.memory,
         limit_bytes=int(card.memory * SAFE),

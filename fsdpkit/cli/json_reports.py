@@ -10,13 +10,13 @@ from typing import Literal
 from msgspec import Struct
 
 from fsdpkit.reporting.predictions import Prediction
-from fsdpkit.reporting.stacks import Place
+from fsdpkit.reporting.stacks import CodePlace
 from fsdpkit.reporting.status.overview import Status
 from fsdpkit.reporting.usage import NodeUsage
 from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.node_report import NodeReport, Verdict
+from fsdpkit.runs.node_report import NodeReport, NodeVerdict
 from fsdpkit.runs.stack_requests import NodeStacks
-from fsdpkit.scheduling.checks import Finding
+from fsdpkit.scheduling.checks import CheckResult
 from fsdpkit.scheduling.reachability import Reach
 
 
@@ -33,7 +33,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
     schema: Literal["fsdpkit.stacks/1"] = "fsdpkit.stacks/1"
     run: str
     job_id: str
-    places: list[Place]
+    places: list[CodePlace]
     odd_one: int | None = None
     """The rank that the others wait for; null: nobody stands out."""
     nodes: list[NodeStacks]
@@ -65,7 +65,7 @@ class Change(Struct, frozen=True, kw_only=True):
     """What is new, for a person."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class WatchEnded(Struct, frozen=True, kw_only=True):
     """The end of a run that was watched: the last object."""
 
     schema: Literal["fsdpkit.watch-end/1"] = "fsdpkit.watch-end/1"
@@ -101,16 +101,16 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     schema: Literal["fsdpkit.check/1"] = "fsdpkit.check/1"
     ok: bool
-    checks: list[Finding]
+    checks: list[CheckResult]
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class NodesMeasured(Struct, frozen=True, kw_only=True):
     """`check --nodes`: what a job measured on the nodes."""
 
     schema: Literal["fsdpkit.check-nodes/1"] = "fsdpkit.check-nodes/1"
     run: str
     dir: str
-    nodes: list[Verdict]
+    nodes: list[NodeVerdict]
     remarks: list[str]
     reachability: list[Reach]
     measured: NodeReport | None

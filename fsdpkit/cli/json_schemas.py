@@ -19,12 +19,12 @@ from fsdpkit.cli.json_answers import (
     Forgiven,
     Jobs,
     Judged,
-    Line,
     OneJob,
     OneSite,
     OneTemplate,
     Prepared,
     PreparedData,
+    PrintedLine,
     Pruned,
     Rendered,
     Saved,
@@ -34,16 +34,16 @@ from fsdpkit.cli.json_answers import (
     Tracked,
     Verification,
 )
-from fsdpkit.cli.json_plans import Calibrated, Plans, TunedPlan
+from fsdpkit.cli.json_plans import Calibrated, PrintedPlans, TunedPlan
 from fsdpkit.cli.json_reports import (
     Change,
     Checked,
-    Ended,
-    Measured,
     Nodes,
+    NodesMeasured,
     Stacks,
     Statuses,
     Usage,
+    WatchEnded,
     Written,
 )
 from fsdpkit.cli.publish_answers import (
@@ -70,20 +70,21 @@ from fsdpkit.cli.sweep_answers import (
     Swept,
 )
 from fsdpkit.cli.template_answers import (
-    Compared,
     ExportedApp,
     Linted,
     NewTemplate,
     TemplateContext,
+    TemplatesCompared,
     Tried,
 )
 from fsdpkit.config import assets
+from fsdpkit.config.schema import as_published
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
 from fsdpkit.reporting.status.overview import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
-    "plan": (Plans, TunedPlan, Calibrated),
+    "plan": (PrintedPlans, TunedPlan, Calibrated),
     "submit": (Submitted, Rendered, Judged),
     "resume": (Submitted, Rendered),
     "sweep": (Swept,),
@@ -99,14 +100,14 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "scale advance": (ScaleAdvanced,),
     "scale cancel": (ScaleCancelled,),
     "status": (Status, Statuses),
-    "watch": (Change, Ended),
+    "watch": (Change, WatchEnded),
     "diagnose": (Diagnosis,),
     "compare": (Comparison,),
     "stacks": (Stacks,),
     "top": (Usage,),
-    "check": (Checked, Measured),
+    "check": (Checked, NodesMeasured),
     "nodes": (Nodes, Forgiven),
-    "logs": (Line, Failures),
+    "logs": (PrintedLine, Failures),
     "report": (Written,),
     "data prepare": (Prepared,),
     "data show": (PreparedData,),
@@ -124,7 +125,7 @@ ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "template context": (TemplateContext,),
     "template lint": (Linted,),
     "template test": (Tried,),
-    "template diff": (Compared,),
+    "template diff": (TemplatesCompared,),
     "template export": (ExportedApp,),
     "track": (Tracked,),
     "prune": (Pruned,),
@@ -182,7 +183,7 @@ def _schema(answer: Any) -> str:
     own = schema["$defs"][answer.__name__]
     own["required"] = ["schema", *(name for name in own.get("required", []) if name != "schema")]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name_of(answer)}
-    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**head, **as_published(schema)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _path(kind: type) -> dict[str, str]:

@@ -12,8 +12,8 @@ import click
 from fsdpkit.cli.options import chosen, complete_run, json_option, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.logs.errors import Broken, Errors
-    from fsdpkit.reporting.logs.lines import Batch, Choice, Source, Tail
+    from fsdpkit.reporting.logs.errors import Errors, LoggedFailure
+    from fsdpkit.reporting.logs.lines import Batch, LineFilter, LogSource, Tail
     from fsdpkit.scheduling.run import Run
 
 _NEWEST, _ALL = "newest", "all"
@@ -73,7 +73,7 @@ def command(
     Of a file over 64 MiB only the end is printed, unless --tail asks for more.
     """
     from fsdpkit.reporting.logs.following import follow as following
-    from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
+    from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
     from fsdpkit.reporting.logs.lines import by_time as merged
     from fsdpkit.scheduling.run import Run
 
@@ -83,7 +83,7 @@ def command(
     if errors:
         return _print_errors(opened, task, attempt, as_json)
     first, last = _attempts(opened, task, attempt, follow)
-    choice = Choice(
+    choice = LineFilter(
         ranks=_ranks(opened, ranks, all_ranks, batch),
         first_attempt=first,
         last_attempt=last,
@@ -141,7 +141,7 @@ def _tail(tail: str | None) -> Tail:
     return int(tail)
 
 
-def _say_what_is_left_out(sources: Iterable[Source]) -> None:
+def _say_what_is_left_out(sources: Iterable[LogSource]) -> None:
     """Before a large file's end is printed without its beginning."""
     from fsdpkit.reporting.logs.lines import MOST_BYTES
 
@@ -220,7 +220,7 @@ def _spans(numbers: Iterable[int]) -> str:
 # Lines
 
 
-def fronts(run: Run, choice: Choice) -> Callable[[Source], str]:
+def fronts(run: Run, choice: LineFilter) -> Callable[[LogSource], str]:
     """`rank 12 │ ` for the lines of a file, where several ranks are shown."""
     if choice.ranks is not None and len(choice.ranks) + choice.batch <= 1:
         return lambda source: ""
@@ -229,7 +229,7 @@ def fronts(run: Run, choice: Choice) -> Callable[[Source], str]:
     return lambda source: batch if source.is_batch else f"rank {source.rank:>{width}} │ "
 
 
-def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, live: bool) -> None:
+def print_lines(batches: Iterable[Batch], front: Callable[[LogSource], str], *, live: bool) -> None:
     """Print lines, `live` at once. Where another attempt or launch begins than the run's first,
     standard error says so: standard output is the ranks' alone."""
     from fsdpkit.reporting.logs.lines import last_written, written
@@ -252,13 +252,13 @@ def print_lines(batches: Iterable[Batch], front: Callable[[Source], str], *, liv
 
 def _print_items(batches: Iterable[Batch]) -> None:
     """An object a line, at once: who reads it waits for the next."""
-    from fsdpkit.cli.json_answers import Line
+    from fsdpkit.cli.json_answers import PrintedLine
     from fsdpkit.cli.json_output import print_item
 
     for source, lines in batches:
         for line in lines:
             print_item(
-                Line(
+                PrintedLine(
                     attempt=source.attempt,
                     launch=None if source.is_batch else source.launch,
                     rank=None if source.is_batch else source.rank,
@@ -268,7 +268,7 @@ def _print_items(batches: Iterable[Batch]) -> None:
             )
 
 
-def _say_why_there_is_nothing(run: Run, choice: Choice, as_json: bool) -> None:
+def _say_why_there_is_nothing(run: Run, choice: LineFilter, as_json: bool) -> None:
     """Raises NotFoundError, after what the batch shell has to say."""
     from dataclasses import replace
 
@@ -293,13 +293,13 @@ def _say_why_there_is_nothing(run: Run, choice: Choice, as_json: bool) -> None:
 
 def _print_errors(run: Run, task: int | None, attempt: str, as_json: bool) -> int:
     from fsdpkit.reporting.logs.errors import errors_in
-    from fsdpkit.reporting.logs.lines import Choice
+    from fsdpkit.reporting.logs.lines import LineFilter
     from fsdpkit.runs.history import history_of
 
     history = history_of(run.paths, run.record, task)
     first, last = _attempts(run, task, attempt, follow=False)
     if not history.attempts:
-        _say_why_there_is_nothing(run, Choice(array_task=task), as_json)
+        _say_why_there_is_nothing(run, LineFilter(array_task=task), as_json)
     newest = attempt == _NEWEST  # that has any
     numbers = range(
         0 if newest else first, (history.attempts[-1].number if last is None else last) + 1
@@ -370,7 +370,7 @@ def _print_attempt(errors: Errors, run_dir: Path) -> None:
         _say("\n".join(lines), 2)
 
 
-def _who(broken: Iterable[Broken]) -> str:
+def _who(broken: Iterable[LoggedFailure]) -> str:
     ranks = sorted(one.rank for one in broken if one.rank is not None)
     others = [one.who for one in broken if one.rank is None]
     return ", ".join([*([f"rank {_spans(ranks)}"] if ranks else []), *others])

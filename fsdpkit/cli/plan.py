@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ import click
 from fsdpkit.cli.options import AFTERWARDS, WHAT, WithTrainerArgs, complete, grouped, wanted
 
 if TYPE_CHECKING:
-    from fsdpkit.planning.asked import Asked
-    from fsdpkit.planning.forecast import Forecast
-    from fsdpkit.planning.verdict import Verdict
+    from fsdpkit.planning.asked import AskedStep
+    from fsdpkit.planning.forecast import By, Forecast
+    from fsdpkit.planning.plans import Ask
+    from fsdpkit.planning.verdict import MemoryVerdict
 
 
 def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
@@ -157,23 +158,12 @@ def command(
     fits, 1 if it does not or that is unknown.
     """
     from fsdpkit.errors import UsageError
-    from fsdpkit.planning import plans, speed_words, words
     from fsdpkit.planning.apart import one_child
-    from fsdpkit.planning.forecast import By, forecast
+    from fsdpkit.planning.forecast import By
     from fsdpkit.runs.store import runs_dir
 
-    if bool(tried) + bool(most) + tune > 1:
-        raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
-    if picture and (tried or most or tune):
-        raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
-    if (forget or save_to) and not calibration:
-        raise UsageError("--forget and --save go with --calibration")
-    if calibration and (tried or most or tune or picture or speed_file or published):
-        raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
-    if speed_file and published:
-        raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
-    if len(nodes) > 1 and not tune:
-        raise UsageError("--nodes: several numbers are for --tune")
+    context = click.get_current_context()
+    _refuse_what_does_not_fit(context.params)
     if args and model is None:
         raise UsageError(
             "arguments after -- go to the script that --model names; for trainer settings use "
@@ -181,7 +171,7 @@ def command(
         )
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
-    def ask(extra: Sequence[str] = ()) -> Asked:
+    def ask(extra: Sequence[str] = ()) -> AskedStep:
         return asked(job, cluster, gpu, model, extra, options, args)
 
     by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
@@ -189,41 +179,92 @@ def command(
         from fsdpkit.cli.plan_calibration import show
 
         return show(ask().card.name, by, forget, save_to, as_json)
-    click.get_current_context().with_resource(one_child())
+    context.with_resource(one_child())
     if tune:
         from fsdpkit.cli.plan_tune import answer, places
 
         where, refused = places(job, cluster, gpu, nodes, options)
         return answer(ask(), where, refused, aim, by, as_json)
-
     if tried:
-        compared = list(plans.tried(ask, tried))
-        if as_json:
-            _answer([(sets, each) for sets, each in compared])
-        else:
-            _print(words.rows(compared))
-        return 0
+        return _compare(ask, tried, as_json)
     if most:
-        now = ask()
-        start, values = _start(now, most), plans.candidates(now, most)
-        found = plans.most(ask, most, values, start)
-        if found is None:
-            click.echo(f"{most}: not even {values[0]} fits")
-            return 1
-        if as_json:
-            _answer([((f"{most}={found.number}",), found.plan)])
-        else:
-            beyond = "" if found.beyond is None else f", {found.beyond} does not"
-            click.echo(f"{most} = {found.number} fits{beyond}")
-            _print(words.table(found.plan))
-        return 0
-    one = plans.plan(ask())
+        return _largest(ask, most, as_json)
+    # A plan of our T5 is kept by its settings, that of a script by what it is told.
+    own = model is not None
+    told = args_alone(job, options, args) if own else None
+    return _one(ask, by, picture, as_json, keep=not own or told is not None, told=told)
+
+
+def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for options that ask different questions."""
+    from fsdpkit.errors import UsageError
+
+    several_plans = bool(given["tried"]) + bool(given["most"]) + given["tune"]
+    if several_plans > 1:
+        raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
+    if given["picture"] and several_plans:
+        raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
+    if (given["forget"] or given["save_to"]) and not given["calibration"]:
+        raise UsageError("--forget and --save go with --calibration")
+    for_a_plan = several_plans or given["picture"] or given["speed_file"] or given["published"]
+    if given["calibration"] and for_a_plan:
+        raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
+    if given["speed_file"] and given["published"]:
+        raise UsageError("--speed names a calibration, --no-calibration wants none: choose one")
+    if len(given["nodes"]) > 1 and not given["tune"]:
+        raise UsageError("--nodes: several numbers are for --tune")
+
+
+def _compare(ask: Ask, tried: Sequence[str], as_json: bool) -> int:
+    """--try: a plan for each combination of values."""
+    from fsdpkit.planning import plans, words
+
+    compared = list(plans.tried(ask, tried))
+    if as_json:
+        _answer(compared)
+    else:
+        _print(words.rows(compared))
+    return 0
+
+
+def _largest(ask: Ask, most: str, as_json: bool) -> int:
+    """--most: the largest value of one key that fits."""
+    from fsdpkit.planning import plans, words
+
+    now = ask(())
+    start, values = _start(now, most), plans.candidates(now, most)
+    found = plans.most(ask, most, values, start)
+    if found is None:
+        click.echo(f"{most}: not even {values[0]} fits")
+        return 1
+    if as_json:
+        _answer([((f"{most}={found.number}",), found.plan)])
+    else:
+        beyond = "" if found.beyond is None else f", {found.beyond} does not"
+        click.echo(f"{most} = {found.number} fits{beyond}")
+        _print(words.table(found.plan))
+    return 0
+
+
+def _one(
+    ask: Ask,
+    by: By,
+    picture: Path | None,
+    as_json: bool,
+    *,
+    keep: bool,
+    told: Sequence[str] | None,
+) -> int:
+    """One plan, its speed, and what would fit if it does not."""
+    from fsdpkit.planning import plans, speed_words, words
+    from fsdpkit.planning.forecast import forecast
+
+    one = plans.plan(ask(()))
     expected = forecast(one.asked, by, one.tape)
     open_ended = one.fit in ("fits", "not known")
     better = [] if open_ended else list(plans.what_would_fit(ask, one.asked))
-    own = model is not None
-    if not own or (told := args_alone(job, options, args)) is not None:
-        plans.keep(one, [sets for sets, _ in better], expected, told if own else None)
+    if keep:
+        plans.keep(one, [sets for sets, _ in better], expected, told)
     if picture:
         from fsdpkit.planning.picture import draw
         from fsdpkit.runs.layout import write_atomically
@@ -252,7 +293,7 @@ def asked(
     extra: Sequence[str],
     options: dict[str, Any],
     args: Sequence[str] = (),
-) -> Asked:
+) -> AskedStep:
     """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
     import msgspec
 
@@ -261,7 +302,7 @@ def asked(
     from fsdpkit.config.site import choose_site
     from fsdpkit.config.training import TrainingSettings, problems
     from fsdpkit.errors import ConfigError
-    from fsdpkit.planning.asked import Asked
+    from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.cards import card_named, card_of
     from fsdpkit.scheduling.job_checks import training_of
     from fsdpkit.scheduling.wanted import Wanted
@@ -286,7 +327,9 @@ def asked(
         raise ConfigError("\n".join(wrong))
     assert not isinstance(settings, msgspec.UnsetType)
     told = tuple(loaded.spec.args)
-    return Asked(settings, resources.nodes, resources.gpus, card, loaded.entry, model, args=told)
+    return AskedStep(
+        settings, resources.nodes, resources.gpus, card, loaded.entry, model, args=told
+    )
 
 
 def args_alone(
@@ -315,7 +358,7 @@ def _site_id(cluster: str | None) -> str | None:
         return None
 
 
-def _start(asked: Asked, key: str) -> int:
+def _start(asked: AskedStep, key: str) -> int:
     """The value of a whole-number key of [training] now. Raises UsageError for another key."""
     from fsdpkit.errors import UsageError
 
@@ -338,7 +381,7 @@ def _print(lines: Any) -> None:
 
 
 def _answer(
-    found: Sequence[tuple[tuple[str, ...], Verdict | str]], expected: Forecast | None = None
+    found: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]], expected: Forecast | None = None
 ) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_plans import planned

@@ -14,17 +14,17 @@ from fsdpkit.cli.options import table
 if TYPE_CHECKING:
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.speed_learned import Basis
-    from fsdpkit.planning.speed_measured import Measured
+    from fsdpkit.planning.speed_measured import MeasuredSpeed
 
 
 def show(gpu: str, by: By, forget: Sequence[str], save_to: Path | None, as_json: bool) -> int:
     """What was measured, and what of it counts for `gpu`. Raises FsdpkitError."""
-    from fsdpkit.planning.speed_learned import Machine, basis_of
+    from fsdpkit.planning.speed_learned import MeasuredMachine, basis_of
 
     records = by.records()
     gone = _forgotten(records, forget)
     records = [one for one in records if one.run not in gone]
-    machine = Machine.here(gpu, by.site)
+    machine = MeasuredMachine.here(gpu, by.site)
     basis = basis_of(records, machine)
     if save_to is not None:
         _save(basis, save_to, machine.torch)
@@ -46,7 +46,7 @@ def show(gpu: str, by: By, forget: Sequence[str], save_to: Path | None, as_json:
     return 0
 
 
-def _forgotten(records: Sequence[Measured], wanted: Sequence[str]) -> list[str]:
+def _forgotten(records: Sequence[MeasuredSpeed], wanted: Sequence[str]) -> list[str]:
     from fsdpkit.errors import NotFoundError
     from fsdpkit.planning.speed_measured import forget, named
 
@@ -57,7 +57,7 @@ def _forgotten(records: Sequence[Measured], wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(gone))
 
 
-def _row(one: Measured, used: bool) -> list[str]:
+def _row(one: MeasuredSpeed, used: bool) -> list[str]:
     day = time.strftime("%Y-%m-%d", time.localtime(one.made_s))
     return [
         one.run,
@@ -81,7 +81,7 @@ def _save(basis: Basis, path: Path, torch: str | None) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _print_json(gpu: str, by: By, records: Sequence[Measured], basis: Basis) -> None:
+def _print_json(gpu: str, by: By, records: Sequence[MeasuredSpeed], basis: Basis) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_plans import Calibrated, MeasuredRun
 

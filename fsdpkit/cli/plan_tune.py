@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from fsdpkit.planning.asked import Asked
+    from fsdpkit.planning.asked import AskedStep
     from fsdpkit.planning.forecast import By
     from fsdpkit.planning.tune import Tuned
 
@@ -41,7 +41,7 @@ def places(
 
 
 def answer(
-    base: Asked,
+    base: AskedStep,
     nodes: Sequence[int],
     refused: dict[int, str],
     aim: Any,
@@ -76,7 +76,9 @@ def answer(
     return 0 if found.fits else 1
 
 
-def _of_trainer(base: Asked, nodes: Sequence[int], aim: Any, calibration: Any) -> tuple[Tuned, str]:
+def _of_trainer(
+    base: AskedStep, nodes: Sequence[int], aim: Any, calibration: Any
+) -> tuple[Tuned, str]:
     from fsdpkit.config.training import TrainingSettings
     from fsdpkit.planning import plans
     from fsdpkit.planning.forecast import goal_of
@@ -101,7 +103,9 @@ def _of_trainer(base: Asked, nodes: Sequence[int], aim: Any, calibration: Any) -
     return found, "a closed form, an estimate"
 
 
-def _of_model(base: Asked, nodes: Sequence[int], aim: Any, calibration: Any) -> tuple[Tuned, str]:
+def _of_model(
+    base: AskedStep, nodes: Sequence[int], aim: Any, calibration: Any
+) -> tuple[Tuned, str]:
     from fsdpkit.planning.tune_model import tune_model
 
     found = tune_model(base, nodes or (base.nodes,), aim, calibration)

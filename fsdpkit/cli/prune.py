@@ -13,7 +13,7 @@ from fsdpkit.cli.options import complete_run, runs_option, table
 
 if TYPE_CHECKING:
     from fsdpkit.cli import json_answers
-    from fsdpkit.scheduling.pruning import Holding, Pruned
+    from fsdpkit.scheduling.pruning import Holding, PrunedRun
 
 _SHOWN = 20
 _DAYS = 7.0
@@ -122,7 +122,7 @@ def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
     return click.confirm(f"Delete {what}? This cannot be undone", default=False)
 
 
-def _delete(chosen: Sequence[Holding]) -> list[Pruned]:
+def _delete(chosen: Sequence[Holding]) -> list[PrunedRun]:
     from fsdpkit.scheduling.pruning import prune
 
     if not sys.stderr.isatty():
@@ -144,7 +144,7 @@ def _delete(chosen: Sequence[Holding]) -> list[Pruned]:
 
 
 def _answer(
-    found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[Pruned]
+    found: Sequence[Holding], chosen: Sequence[Holding], done: Sequence[PrunedRun]
 ) -> json_answers.Pruned:
     from fsdpkit.cli import json_answers
 

@@ -14,9 +14,9 @@ from fsdpkit.cli.options import json_option, table
 from fsdpkit.cli.sweep import FirstWordOrCommand
 
 if TYPE_CHECKING:
-    from fsdpkit.config.published.index import Channel, Entry, Index
-    from fsdpkit.publishing.changes import Change, Step
-    from fsdpkit.publishing.drafts import Draft
+    from fsdpkit.config.published.index import Channel, IndexEntry, PublishedIndex
+    from fsdpkit.publishing.changes import Change, PublishingStep
+    from fsdpkit.publishing.drafts import VersionDraft
     from fsdpkit.publishing.signing import Signer
 
 _CHANNEL = click.Choice(["stable", "testing"])
@@ -84,7 +84,9 @@ def start(
 
     drafts = drafts_of(Path(source))
 
-    def make(index: Index, by: str, at_s: float) -> tuple[Index, list[Step]]:
+    def make(
+        index: PublishedIndex, by: str, at_s: float
+    ) -> tuple[PublishedIndex, list[PublishingStep]]:
         steps = []
         for draft in drafts:
             index, step = publish(draft, channel, index, by, at_s)
@@ -189,7 +191,7 @@ def list_command(to: str | None, as_json: bool) -> int:
     return 0
 
 
-def _versions(entry: Entry) -> list[Any]:
+def _versions(entry: IndexEntry) -> list[Any]:
     from fsdpkit.cli.publish_answers import ListedVersion
     from fsdpkit.config.published.choosing import current, numbers
 
@@ -213,8 +215,13 @@ def _day(at_s: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(at_s))
 
 
-def _one_change(make: Callable[[Index, str, float], tuple[Index, Step]], **about: Any) -> int:
-    def change(index: Index, by: str, at_s: float) -> tuple[Index, list[Step]]:
+def _one_change(
+    make: Callable[[PublishedIndex, str, float], tuple[PublishedIndex, PublishingStep]],
+    **about: Any,
+) -> int:
+    def change(
+        index: PublishedIndex, by: str, at_s: float
+    ) -> tuple[PublishedIndex, list[PublishingStep]]:
         made, step = make(index, by, at_s)
         return made, [step]
 
@@ -226,7 +233,7 @@ def _change(
     key: str | None,
     name: str | None,
     make: Change,
-    drafts: list[Draft] | None = None,
+    drafts: list[VersionDraft] | None = None,
     *,
     dry_run: bool = False,
     as_json: bool,
@@ -257,7 +264,7 @@ def _change(
     return 0
 
 
-def _told(step: Step) -> str:
+def _told(step: PublishingStep) -> str:
     what = f"{step.kind} {step.name} {step.version}"
     if step.what == "withdrawn":
         return f"{what} withdrawn; stable is {step.now or 'nothing: users are refused'}"
@@ -266,7 +273,9 @@ def _told(step: Step) -> str:
     return f"{what} {step.what}, sha256 {step.sha256[:12]}; {where}{was}"
 
 
-def _print_json(centre: Path, index: Index, steps: list[Step], *, written: bool) -> None:
+def _print_json(
+    centre: Path, index: PublishedIndex, steps: list[PublishingStep], *, written: bool
+) -> None:
     import dataclasses
 
     from fsdpkit.cli.json_output import print_answer

@@ -81,13 +81,13 @@ def command(
     )
     from fsdpkit.rendering.script import render
     from fsdpkit.scheduling.parsed_templates import parsed_template
-    from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+    from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
 
     say_what_is_not_read()
     opened = Run.open(run, runs=runs)
-    plan = plan_resume(opened, Changes(**asked))
+    plan = plan_resume(opened, ResumeRequest(**asked))
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:

@@ -105,7 +105,7 @@ def start(
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
     modes: list[Mode] = [mode for mode in MODES if how in (mode, "both")]
-    asked = scaling_study.Asked(
+    asked = scaling_study.StudyRequest(
         nodes, modes, job, name, [*said, *sets], bound, cluster, batch, runs
     )
     prepared = scaling_study.prepare(asked)

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from fsdpkit.rendering.script import Plan
     from fsdpkit.sweeps.scaling import Mode
     from fsdpkit.sweeps.scaling_expected import Expected
-    from fsdpkit.sweeps.scaling_study import Prepared
+    from fsdpkit.sweeps.scaling_study import CheckedStudy
 
 
-def expected(prepared: Prepared, runs: str | os.PathLike[str] | None) -> dict[Mode, list[Expected]]:
+def expected(
+    prepared: CheckedStudy, runs: str | os.PathLike[str] | None
+) -> dict[Mode, list[Expected]]:
     """By mode, the smallest size first."""
     from fsdpkit.planning.forecast import By
     from fsdpkit.runs.store import runs_dir
@@ -52,13 +54,13 @@ def _of_size(mode: Mode, plan: Plan, by: By) -> Expected:
                 rests_on=known.rests_on,
             )
     if training is not None and _is_t5_trainer(plan.job.entry):
-        from fsdpkit.planning.asked import Asked
+        from fsdpkit.planning.asked import AskedStep
         from fsdpkit.planning.cards import card_of
         from fsdpkit.planning.forecast import forecast, span_of
 
         with suppress(FsdpkitError, OSError):  # of unknown GPUs there is no speed to tell
             card = card_of(plan.placement.node_type, "")
-            asked = Asked(training, resources.nodes, resources.gpus, card, plan.job.entry)
+            asked = AskedStep(training, resources.nodes, resources.gpus, card, plan.job.entry)
             told = forecast(asked, by)
             if told.speed is not None and (rate := span_of(told.speed.tokens_per_s)):
                 return replace(unknown, rate=rate, source="estimate", rests_on=told.rests_on)

@@ -62,9 +62,10 @@ def command(
     from fsdpkit.config import assets
     from fsdpkit.errors import ConfigError
     from fsdpkit.publishing.catalogue.build import catalogue_files
+    from fsdpkit.publishing.catalogue.engine import engine_of
     from fsdpkit.publishing.catalogue.plans import NO_PLANS, read_plans
     from fsdpkit.publishing.catalogue.reading import read_catalogue
-    from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
+    from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
     from fsdpkit.publishing.catalogue.writing import write
 
     folders = [centre.absolute() for centre in centres]
@@ -72,12 +73,14 @@ def command(
     carried = NO_PLANS if plans is None else read_plans(plans)
     catalogue = read_catalogue(folders, installed, clusters, carried)
     shown = name or (folders[0].name if folders else "fsdpkit")
-    engine = runtime_files(fetch(cache_dir()) if runtime is None else runtime)
-    write(catalogue_files(catalogue, shown, engine), output)
+    engine = engine_of(fetch(cache_dir()) if runtime is None else runtime)
+    write(catalogue_files(catalogue, shown, engine.files), output)
     click.echo(
         f"{output}: {len(catalogue.sites)} clusters, {len(catalogue.templates)} templates, "
         f"{len(catalogue.jobs)} jobs" + ("" if plans is None else f", {len(carried.files)} plans")
     )
+    if engine.note:
+        click.echo(f"fsdpkit: the form starts some seconds later: {engine.note}", err=True)
     for problem in catalogue.problems:
         click.echo(f"fsdpkit: left out: {problem}", err=True)
     return ConfigError.exit_code if catalogue.problems else 0

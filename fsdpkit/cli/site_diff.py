@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fsdpkit.cli.site_answers import SiteFact
-    from fsdpkit.publishing.drift import Difference
+    from fsdpkit.publishing.drift import ProfileDifference
 
 
 @click.command("diff")
@@ -62,7 +62,7 @@ def command(name: str, as_json: bool) -> int:
     return 1 if found.differ else 0
 
 
-def _facts(found: Iterable[Difference]) -> list[SiteFact]:
+def _facts(found: Iterable[ProfileDifference]) -> list[SiteFact]:
     from fsdpkit.cli.site_answers import SiteFact
 
     return [SiteFact(key=one.key, profile=one.profile, cluster=one.cluster) for one in found]

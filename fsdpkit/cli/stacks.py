@@ -9,8 +9,8 @@ import click
 from fsdpkit.cli.options import chosen, complete_run, hanging, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.stacks import Place
-    from fsdpkit.scheduling.stacks import Asked
+    from fsdpkit.reporting.stacks import CodePlace
+    from fsdpkit.scheduling.stacks import StacksAnswer
 
 _MOST_NODES = 3
 """Names of nodes in a line."""
@@ -54,7 +54,7 @@ def command(run: str | None, runs: str | None, task: int | None, full: bool, as_
     return 69 if lacking else 0
 
 
-def _brief(asked: Asked) -> list[str]:
+def _brief(asked: StacksAnswer) -> list[str]:
     from fsdpkit.reporting.stacks import places
 
     found = places(asked.answers)
@@ -66,7 +66,7 @@ def _brief(asked: Asked) -> list[str]:
     return lines
 
 
-def _line(place: Place) -> str:
+def _line(place: CodePlace) -> str:
     from fsdpkit.reporting.stacks import numbers
 
     which = "rank" if len(place.ranks) == 1 else "ranks"
@@ -78,7 +78,7 @@ def _line(place: Place) -> str:
     return f"{which} {numbers(place.ranks)} on {names}{state}: {place.words}{called}"
 
 
-def _full(asked: Asked) -> list[str]:
+def _full(asked: StacksAnswer) -> list[str]:
     lines = []
     ranks = [(rank, node.name) for node in asked.answers for rank in node.ranks if rank.by]
     for rank, name in sorted(ranks, key=lambda one: one[0].rank):
@@ -86,7 +86,7 @@ def _full(asked: Asked) -> list[str]:
     return lines
 
 
-def _lacking(asked: Asked) -> list[str]:
+def _lacking(asked: StacksAnswer) -> list[str]:
     """Who gave no answer, and why."""
     from fsdpkit.reporting.stacks import numbers
 
@@ -104,7 +104,7 @@ def _lacking(asked: Asked) -> list[str]:
     return lines
 
 
-def _print_json(asked: Asked) -> None:
+def _print_json(asked: StacksAnswer) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_reports import SilentNode, Stacks
     from fsdpkit.reporting.stacks import places

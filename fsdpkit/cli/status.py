@@ -309,9 +309,11 @@ def _progress_lines(status: Status) -> list[str]:
 
 
 def _attempts(status: Status) -> str:
+    from fsdpkit.reporting.printable import one_line
+
     count = f"{len(status.attempts)}, the newest is {status.attempts[-1]}"
     why = (status.ending or {}).get("why")
-    return f"{count}; the last to end: {why}" if why else count
+    return f"{count}; the last to end: {one_line(why)}" if why else count
 
 
 def _task_lines(tasks: list[Task]) -> list[str]:
@@ -339,12 +341,14 @@ def _not_vouched_for(status: Status) -> bool:
 def _failure_lines(status: Status) -> list[str]:
     """The first failure on record, else what the script itself complained of; where to look."""
     from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.reporting.printable import one_line
 
     told_last = {"COMPLETED": 3, "STOPPED": 2, "UNKNOWN": 1, None: 1}
     job_id = min(status.states, key=lambda i: told_last.get(status.states[i], 0), default=None)
     tasks = [task for task in status.tasks if task.job_id == job_id]
     failure = tasks[0].failure if tasks else status.failure
-    lines = [f"first failure: {failure.message} (status {failure.status})"] if failure else []
+    words = one_line(failure.message) if failure else ""
+    lines = [f"first failure: {words} (status {failure.status})"] if failure else []
     log = Path(status.dir) / f"slurm-{job_id}.log"
     if log.exists():
         lines += [] if lines else end_of(log, 3)

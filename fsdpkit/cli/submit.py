@@ -75,7 +75,7 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-    request = submission.Request(args=args, **asked)
+    request = submission.SubmitRequest(args=args, **asked)
     plan, why = submission.plan(request)
     say_where(plan, why)
     require_trust(plan, trust, submits=not (dry_run or check))
@@ -117,9 +117,12 @@ def print_script(script: str, as_json: bool) -> None:
 
 def say_where(plan: Plan, why: str = "as asked") -> None:
     """What a person should know of the plan before it is submitted, on standard error."""
-    if plan.site.profile.kind == "local":
+    from fsdpkit.scheduling.cluster import cluster_of
+
+    profile = plan.site.profile
+    if notice := cluster_of(profile.kind, profile.slurm_clusters).notice:
         reason = "" if why == "as asked" else f"{why}: "
-        click.echo(f"fsdpkit: {reason}running on the local cluster, this machine alone", err=True)
+        click.echo(f"fsdpkit: {reason}{notice}", err=True)
     for warning in plan.placement.warnings:
         click.echo(f"fsdpkit: {warning}", err=True)
 
@@ -173,10 +176,10 @@ def print_output(run: Run, first_attempt: int = 0) -> None:
     """Rank 0's output until the run ends, of an array that of the first task."""
     from fsdpkit.cli.logs import print_lines
     from fsdpkit.reporting.logs.following import follow
-    from fsdpkit.reporting.logs.lines import Choice
+    from fsdpkit.reporting.logs.lines import LineFilter
 
     task = run.record.array[0] if run.record.array else None
-    choice = Choice(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
+    choice = LineFilter(first_attempt=first_attempt, streams=frozenset({"out"}), array_task=task)
     print_lines(follow(run, choice), lambda source: "", live=True)
 
 
@@ -218,6 +221,7 @@ def failure_lines(run: Run) -> list[str]:
     """The first failure on record of the job, or array task, that says how the run ended, else what
     its script complained of, and where to look."""
     from fsdpkit.reporting.logs.errors import end_of
+    from fsdpkit.reporting.printable import one_line
     from fsdpkit.runs.job_ids import task_of
     from fsdpkit.scheduling.run import Run
 
@@ -226,7 +230,7 @@ def failure_lines(run: Run) -> list[str]:
     if job_id is None or (state is not None and state.outcome == "stopped"):
         return [f"to go on: fsdpkit resume {run.id}"]
     failure = newest.first_failure(task_of(job_id))
-    lines = [f"first failure: {failure}"] if failure else []
+    lines = [f"first failure: {one_line(failure)}"] if failure else []
     log = newest.batch_log(job_id)
     if log.exists():
         lines += [] if lines else end_of(log, 3)

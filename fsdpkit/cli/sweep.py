@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fsdpkit.cli.sweep_answers import Trial
     from fsdpkit.sweeps.record import SweepPaths, SweepRecord
     from fsdpkit.sweeps.results import Result
-    from fsdpkit.sweeps.starting import Prepared
+    from fsdpkit.sweeps.starting import CheckedTrials
 
 _START = "start"
 
@@ -83,7 +83,7 @@ def start(
     from fsdpkit.sweeps.file import load_file
 
     said = [f"resources.{key}={value}" for key, value in resources.items() if value is not None]
-    asked = starting.Asked([*said, *sets], cluster, runs, leave_out)
+    asked = starting.SweepRequest([*said, *sets], cluster, runs, leave_out)
     prepared = starting.prepare(*load_file(Path(file)), asked)
     say_where(prepared.plan, prepared.why_site)
     require_trust(prepared.plan, trust, submits=not dry_run)
@@ -96,7 +96,7 @@ def start(
     return 0
 
 
-def _print_trials(prepared: Prepared) -> None:
+def _print_trials(prepared: CheckedTrials) -> None:
     from fsdpkit.config.array_tasks import text
 
     keys = list(prepared.trials[0])
@@ -111,7 +111,7 @@ def _short(key: str) -> str:
     return key.removeprefix("training.").removeprefix("args.")
 
 
-def _report(paths: SweepPaths, record: SweepRecord, prepared: Prepared, as_json: bool) -> None:
+def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_json: bool) -> None:
     from fsdpkit.scheduling.run import Run
 
     run = Run.open(paths.dir.parent.parent / record.batches[-1].run)
@@ -138,7 +138,7 @@ def _report(paths: SweepPaths, record: SweepRecord, prepared: Prepared, as_json:
     click.echo(f"trials {first} to {last}, job {run.job_id}, in {run.dir}")
     typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
     click.echo(f"  {typed} sweep status {where}\n  {typed} sweep best {where}")
-    if record.halving is not None and run.record.kind == "local":
+    if record.halving is not None and not run.client().chains:
         click.echo(f"  {typed} sweep advance {where}    # once a rung is over")
 
 
@@ -221,8 +221,8 @@ def best_command(name: str, runs: str | None, as_json: bool) -> int:
     found = best(trials, highest=record.highest)
     if found is None:
         raise NotFoundError(
-            f"no trial of {record.name} has reached its goal with a number {record.file.metric} "
-            f"yet: fsdpkit sweep status {record.name}"
+            f"no trial of {record.name} has ended with a value of {record.file.metric} yet: "
+            f"fsdpkit sweep status {record.name}; a script of your own logs it with fsdpkit.log"
         )
     job = paths.trial(found.trial)
     words = ["fsdpkit", "submit", str(job)]
@@ -302,7 +302,7 @@ def extend(name: str, trials: int, leave_out: bool, runs: str | None, as_json: b
     from fsdpkit.sweeps import starting
 
     paths, _ = _open(name, runs)
-    record, prepared = starting.extend(paths, trials, starting.Asked(leave_out=leave_out))
+    record, prepared = starting.extend(paths, trials, starting.SweepRequest(leave_out=leave_out))
     say_where(prepared.plan, prepared.why_site)
     _report(paths, record, prepared, as_json)
     return 0

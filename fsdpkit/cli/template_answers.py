@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fsdpkit.publishing.template_checklist import Finding
-from fsdpkit.publishing.template_diff import Difference
-from fsdpkit.publishing.template_trials import Step
+from fsdpkit.publishing.template_checklist import ChecklistPoint
+from fsdpkit.publishing.template_diff import ScriptDifference
+from fsdpkit.publishing.template_trials import TrialStep
 
 
 class NewTemplate(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Linted(Struct, frozen=True, kw_only=True):
 
     schema: Literal["fsdpkit.template-lint/1"] = "fsdpkit.template-lint/1"
     ok: bool
-    findings: list[Finding]
+    findings: list[ChecklistPoint]
 
 
 class Tried(Struct, frozen=True, kw_only=True):
@@ -35,10 +35,10 @@ class Tried(Struct, frozen=True, kw_only=True):
     name: str
     version: str
     sha256: str
-    steps: list[Step]
+    steps: list[TrialStep]
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class TemplatesCompared(Struct, frozen=True, kw_only=True):
     """How the scripts of two templates differ."""
 
     schema: Literal["fsdpkit.template-diff/1"] = "fsdpkit.template-diff/1"
@@ -47,7 +47,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     new: str
     compared: int
     """Scripts of each."""
-    differences: list[Difference]
+    differences: list[ScriptDifference]
 
 
 class ExportedCluster(Struct, frozen=True, kw_only=True):

@@ -43,10 +43,10 @@ def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
     names = [f"{each.manifest.name} {each.manifest.version}" for each in (before, after)]
     if as_json:
         from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.template_answers import Compared
+        from fsdpkit.cli.template_answers import TemplatesCompared
 
         print_answer(
-            Compared(
+            TemplatesCompared(
                 equal=not compared.differences,
                 old=names[0],
                 new=names[1],

@@ -9,7 +9,7 @@ import click
 from fsdpkit.cli.options import complete, hanging, json_option
 
 if TYPE_CHECKING:
-    from fsdpkit.publishing.template_checklist import Finding
+    from fsdpkit.publishing.template_checklist import ChecklistPoint
 
 PROBLEM = 65
 
@@ -42,7 +42,7 @@ def command(template: str, as_json: bool) -> int:
     return 0 if ok else PROBLEM
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: ChecklistPoint) -> None:
     first = f"{finding.outcome:<13} {finding.check:<22} "
     indent = " " * len(first)
     where = f"{finding.where}: " if finding.where else ""

@@ -18,9 +18,9 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 if TYPE_CHECKING:
     from fsdpkit.config.site import LoadedSite
     from fsdpkit.config.template import Template
-    from fsdpkit.publishing.template_trials import Step
+    from fsdpkit.publishing.template_trials import TrialStep
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.scheduling.submission import Request
+    from fsdpkit.scheduling.submission import SubmitRequest
 
 FAILED = 65
 JOB = "canary"
@@ -75,57 +75,63 @@ def command(
     """
     if no_run and canary:
         raise click.UsageError("--no-run and --canary: choose one.")
-    from fsdpkit.publishing import template_goldens as goldens
-    from fsdpkit.publishing.template_cases import sites
     from fsdpkit.publishing.template_named import open_template
-    from fsdpkit.publishing.template_trials import Step, try_goldens, try_rendering, try_syntax
+    from fsdpkit.publishing.template_trials import TrialStep
 
     found = open_template(template)
-    profiles, broken = sites(asked)
-    steps: list[Step] = []
+    steps: list[TrialStep] = []
 
-    def add(step: Step) -> None:
+    def add(step: TrialStep) -> None:
         steps.append(step)
         if not as_json:
             _print(step)
 
-    for why in broken:
-        add(Step("profiles", why, (why,)))
-    rendered, made = try_rendering(found, profiles, _tell)
-    for step in [*rendered, *try_syntax(made, _tell)]:
+    for step in _without_jobs(found, asked, update):
         add(step)
-    if update:
-        names = [*goldens.present(found), *asked]
-        changed = goldens.update(found, list(dict.fromkeys(names)) or list(goldens.FIRST))
-        add(Step("golden", f"written: {', '.join(changed)}" if changed else "all are as they were"))
-    else:
-        add(try_goldens(found))
     if no_run:
-        add(Step("local job", "--no-run", skipped=True))
+        add(TrialStep("local job", "--no-run", skipped=True))
     elif any(step.failures for step in steps):
-        add(Step("local job", "what failed above comes first", skipped=True))
+        add(TrialStep("local job", "what failed above comes first", skipped=True))
     else:
-        from fsdpkit.scheduling.submission import Request
+        from fsdpkit.scheduling.submission import SubmitRequest
 
-        add(_on_this_machine(found, Request(JOB, cluster="local", sets=_sets(found)), trust))
-        wanted = Request(JOB, cluster=cluster, account=account, sets=_sets(found))
+        add(_on_this_machine(found, SubmitRequest(JOB, cluster="local", sets=_sets(found)), trust))
+        wanted = SubmitRequest(JOB, cluster=cluster, account=account, sets=_sets(found))
         for step in _on_slurm(found, wanted, partition, runs, trust, canary):
             add(step)
     ok = not any(step.failures for step in steps)
     if as_json:
-        from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.template_answers import Tried
-
-        manifest = found.manifest
-        answer = Tried(
-            ok=ok,
-            name=manifest.name,
-            version=manifest.version,
-            sha256=found.sha256,
-            steps=steps,
-        )
-        print_answer(answer)
+        _print_json(found, steps, ok)
     return 0 if ok else FAILED
+
+
+def _without_jobs(template: Template, asked: tuple[str, ...], update: bool) -> Iterator[TrialStep]:
+    """What can be told from the scripts alone: each profile, each shape, the golden scripts."""
+    from fsdpkit.publishing import template_goldens as goldens
+    from fsdpkit.publishing.template_cases import sites
+    from fsdpkit.publishing.template_trials import TrialStep, try_goldens, try_rendering, try_syntax
+
+    profiles, broken = sites(asked)
+    for why in broken:
+        yield TrialStep("profiles", why, (why,))
+    rendered, made = try_rendering(template, profiles, _tell)
+    yield from rendered
+    yield from try_syntax(made, _tell)
+    if update:
+        names = [*goldens.present(template), *asked]
+        changed = goldens.update(template, list(dict.fromkeys(names)) or list(goldens.FIRST))
+        written = f"written: {', '.join(changed)}" if changed else "all are as they were"
+        yield TrialStep("golden", written)
+    else:
+        yield try_goldens(template)
+
+
+def _print_json(template: Template, steps: list[TrialStep], ok: bool) -> None:
+    from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.cli.template_answers import Tried
+
+    name, version = template.manifest.name, template.manifest.version
+    print_answer(Tried(ok=ok, name=name, version=version, sha256=template.sha256, steps=steps))
 
 
 def _tell(text: str) -> None:
@@ -136,7 +142,7 @@ def _sets(template: Template) -> tuple[str, ...]:
     return (f"template={template.dir}",)
 
 
-def _print(step: Step) -> None:
+def _print(step: TrialStep) -> None:
     outcome = "failed" if step.failures else "not looked at" if step.skipped else "ok"
     first = f"{outcome:<13} {step.name:<12} "
     click.echo("\n".join(hanging(step.told, first, " " * len(first))))
@@ -147,10 +153,12 @@ def _print(step: Step) -> None:
 # ---- Jobs
 
 
-def _on_this_machine(template: Template, request: Request, trust: tuple[str, ...]) -> Step:
+def _on_this_machine(
+    template: Template, request: SubmitRequest, trust: tuple[str, ...]
+) -> TrialStep:
     """Two nodes of one rank each on the local cluster."""
     from fsdpkit.errors import FsdpkitError
-    from fsdpkit.publishing.template_trials import Step
+    from fsdpkit.publishing.template_trials import TrialStep
 
     runs = tempfile.mkdtemp(prefix="fsdpkit-template-")
     try:
@@ -158,18 +166,18 @@ def _on_this_machine(template: Template, request: Request, trust: tuple[str, ...
         state, said, failures = _run(request, runs, trust)
     except FsdpkitError as error:
         shutil.rmtree(runs, ignore_errors=True)
-        return Step("local job", "2 nodes x 1 rank", (str(error),))
+        return TrialStep("local job", "2 nodes x 1 rank", (str(error),))
     except BaseException:
         shutil.rmtree(runs, ignore_errors=True)
         raise
     if failures:
-        return Step("local job", f"{state}; its run is in {runs}", failures)
+        return TrialStep("local job", f"{state}; its run is in {runs}", failures)
     shutil.rmtree(runs, ignore_errors=True)
-    return Step("local job", said or state)
+    return TrialStep("local job", said or state)
 
 
 def _run(
-    request: Request, runs: str | None, trust: tuple[str, ...]
+    request: SubmitRequest, runs: str | None, trust: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...]]:
     """Submit, wait for the end: the state in words, what rank 0 said, and what failed. The job ends
     with this command. Raises FsdpkitError."""
@@ -207,31 +215,31 @@ def _said(run: Run) -> str:
 
 def _on_slurm(
     template: Template,
-    request: Request,
+    request: SubmitRequest,
     partition: str | None,
     runs: str | None,
     trust: tuple[str, ...],
     canary: bool,
-) -> Iterator[Step]:
+) -> Iterator[TrialStep]:
     from fsdpkit.config.site import choose_site
     from fsdpkit.errors import UsageError
-    from fsdpkit.publishing.template_trials import Step
+    from fsdpkit.publishing.template_trials import TrialStep
 
     if shutil.which("sbatch") is None:
         if canary:
             raise UsageError(
                 "--canary: there is no sbatch on this machine, so no cluster to run on"
             )
-        yield Step("sbatch", "there is no Slurm on this machine", skipped=True)
+        yield TrialStep("sbatch", "there is no Slurm on this machine", skipped=True)
         return
     site, _ = choose_site(request.cluster)
     if site.profile.kind != "slurm":
         if canary:
             raise UsageError(f"--canary: {site.id} is no Slurm cluster; choose one with --cluster")
-        yield Step("sbatch", f"{site.id} is no Slurm cluster", skipped=True)
+        yield TrialStep("sbatch", f"{site.id} is no Slurm cluster", skipped=True)
         return
     if not canary and (why := _no_answer()):
-        yield Step("sbatch", f"Slurm does not answer here: {why}", skipped=True)
+        yield TrialStep("sbatch", f"Slurm does not answer here: {why}", skipped=True)
         return
     yield from _test_only(site, request)
     if canary:
@@ -252,13 +260,13 @@ def _no_answer() -> str | None:
     return None
 
 
-def _test_only(site: LoadedSite, request: Request) -> Iterator[Step]:
+def _test_only(site: LoadedSite, request: SubmitRequest) -> Iterator[TrialStep]:
     """Slurm's own opinion of the script, for each partition of the profile."""
     from dataclasses import replace
 
     from fsdpkit.errors import FsdpkitError, UsageError
     from fsdpkit.publishing.template_cases import partitions_of, shortest
-    from fsdpkit.publishing.template_trials import Step
+    from fsdpkit.publishing.template_trials import TrialStep
     from fsdpkit.scheduling import submission
 
     for name in partitions_of(site.profile):
@@ -272,22 +280,22 @@ def _test_only(site: LoadedSite, request: Request) -> Iterator[Step]:
         try:
             plan, _ = submission.plan(asked)
         except UsageError as error:
-            yield Step("sbatch", f"{shown}: {error}", skipped=True)
+            yield TrialStep("sbatch", f"{shown}: {error}", skipped=True)
             continue
         try:
-            yield Step("sbatch", f"{shown}: {submission.check(plan)}")
+            yield TrialStep("sbatch", f"{shown}: {submission.check(plan)}")
         except FsdpkitError as error:
-            yield Step("sbatch", shown, (str(error),))
+            yield TrialStep("sbatch", shown, (str(error),))
 
 
 def _canary(
     template: Template,
     site: LoadedSite,
-    request: Request,
+    request: SubmitRequest,
     partition: str | None,
     runs: str | None,
     trust: tuple[str, ...],
-) -> Step:
+) -> TrialStep:
     """Two nodes that really meet; how it went is kept with the template."""
     from dataclasses import replace
 
@@ -295,7 +303,7 @@ def _canary(
     from fsdpkit.errors import FsdpkitError
     from fsdpkit.publishing.template_cases import shortest
     from fsdpkit.publishing.template_tested import Canary, keep
-    from fsdpkit.publishing.template_trials import Step
+    from fsdpkit.publishing.template_trials import TrialStep
 
     asked = replace(request, partition=partition, nodes=2, time=shortest(site.profile))
     _tell(f"a canary of two nodes on {site.id}")
@@ -319,8 +327,8 @@ def _canary(
     try:
         kept = f"kept in {_shown(keep(template, site.id, result))}"
     except FsdpkitError as error:
-        return Step("canary", said or state, (*failures, str(error)))
-    return Step("canary", f"{said or state}; {kept}", failures)
+        return TrialStep("canary", said or state, (*failures, str(error)))
+    return TrialStep("canary", f"{said or state}; {kept}", failures)
 
 
 def _shown(path: Path) -> str:

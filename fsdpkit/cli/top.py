@@ -12,7 +12,7 @@ import click
 from fsdpkit.cli.options import chosen, complete_run, going_on, runs_option
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.usage import NodeUsage, Reader
+    from fsdpkit.reporting.usage import NodeUsage, SampleReader
     from fsdpkit.runs.history import Attempt, History
     from fsdpkit.scheduling.run import Run
 
@@ -51,7 +51,7 @@ def command(
     """
     from fsdpkit.cli.watch import can_draw, until_resized
     from fsdpkit.errors import NotFoundError
-    from fsdpkit.reporting.usage import Reader, frame
+    from fsdpkit.reporting.usage import SampleReader, frame
     from fsdpkit.scheduling.run import Run
 
     opened = Run.open(chosen(run, runs), runs=runs)
@@ -59,7 +59,7 @@ def command(
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")
     task = tasks[0] if tasks and task is None else task
-    reader = Reader()
+    reader = SampleReader()
     if as_json:
         _print_json(opened, _newest(opened, task), reader)
         return 0
@@ -122,7 +122,7 @@ def _title(run: Run, attempt: Attempt) -> str:
     return f"{run.id}: {job}attempt {attempt.number}{over}"
 
 
-def _usage(attempt: Attempt, reader: Reader) -> list[NodeUsage]:
+def _usage(attempt: Attempt, reader: SampleReader) -> list[NodeUsage]:
     from fsdpkit.reporting.usage import usage_of
 
     now_s = time.time()
@@ -138,7 +138,7 @@ def _usage(attempt: Attempt, reader: Reader) -> list[NodeUsage]:
     ]
 
 
-def _print_json(run: Run, attempt: Attempt, reader: Reader) -> None:
+def _print_json(run: Run, attempt: Attempt, reader: SampleReader) -> None:
     from fsdpkit.cli.json_output import print_answer
     from fsdpkit.cli.json_reports import Usage
     from fsdpkit.reporting.usage import worst_first

@@ -11,7 +11,7 @@ from fsdpkit.cli.options import chosen, complete_run, runs_option
 
 if TYPE_CHECKING:
     from fsdpkit.config.track import Track
-    from fsdpkit.tracking.trackers import Sent
+    from fsdpkit.tracking.trackers import SentLines
 
 SCHEMA = "fsdpkit.tracked/1"
 
@@ -65,7 +65,7 @@ def command(
     tasks = opened.record.array_tasks
     if task is not None and task not in (tasks or []):
         raise NotFoundError(f"{opened.id} has no array task {task}")
-    sent_so_far: list[tuple[int | None, str, Sent]] = []
+    sent_so_far: list[tuple[int | None, str, SentLines]] = []
     numbers: list[int | None] = [task] if task is not None else [*tasks] if tasks else [None]
     for number in numbers:
         sending = sending_of(opened, number, asked)
@@ -81,7 +81,7 @@ def command(
     return 0
 
 
-def _print_json(run: str, sent_so_far: Sequence[tuple[int | None, str, Sent]]) -> None:
+def _print_json(run: str, sent_so_far: Sequence[tuple[int | None, str, SentLines]]) -> None:
     from fsdpkit.cli import json_answers
     from fsdpkit.cli.json_output import print_answer
 

@@ -70,10 +70,10 @@ def command(
     why = diagnosis_of(opened, task)
     if as_json:
         from fsdpkit.cli.json_output import print_answer
-        from fsdpkit.cli.json_reports import Ended
+        from fsdpkit.cli.json_reports import WatchEnded
 
         status = view.exit_status or 0
-        answer = Ended(
+        answer = WatchEnded(
             run=view.run, job_id=view.job_id, state=view.state, exit_status=status, why=why
         )
         print_answer(answer)

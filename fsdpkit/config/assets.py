@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdpkit.config import surroundings
-from fsdpkit.config.layers import Layer, Places
+from fsdpkit.config.layers import AssetLayer, Places
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 
@@ -69,14 +69,14 @@ def why_not_read() -> str | None:
     return None
 
 
-def centre_layers() -> list[Layer]:
+def centre_layers() -> list[AssetLayer]:
     """The centre's directories, last listed weakest, and weakest first.
 
     Raises UsageError if one is missing: without its profile a job would be sent off with other
     limits and addresses than the centre meant.
     """
     listed = os.environ.get("FSDPKIT_SITE_PATH", "").split(os.pathsep)
-    centre = [Layer("centre", Path(os.path.expanduser(d)).absolute()) for d in listed if d]
+    centre = [AssetLayer("centre", Path(os.path.expanduser(d)).absolute()) for d in listed if d]
     for layer in centre:
         if not layer.dir.is_dir():
             raise UsageError(
@@ -86,16 +86,16 @@ def centre_layers() -> list[Layer]:
     return centre[::-1]
 
 
-def layers() -> list[Layer]:
+def layers() -> list[AssetLayer]:
     """All places, weakest first: packaged, the centre's, the user's where it can be read.
 
     Raises UsageError.
     """
-    own = [] if why_not_read() else [Layer("user", user_dir())]
-    return [Layer("packaged", packaged_dir()), *centre_layers(), *own]
+    own = [] if why_not_read() else [AssetLayer("user", user_dir())]
+    return [AssetLayer("packaged", packaged_dir()), *centre_layers(), *own]
 
 
-def _job_files(layer: Layer) -> list[tuple[str, Path]]:
+def _job_files(layer: AssetLayer) -> list[tuple[str, Path]]:
     return [(p.stem, p) for p in sorted((layer.dir / "jobs").glob("*.toml"))]
 
 
@@ -104,13 +104,13 @@ def site_name(path: Path, top: Path) -> str:
     return "-".join(path.relative_to(top).with_suffix("").parts)
 
 
-def _site_files(layer: Layer) -> list[tuple[str, Path]]:
+def _site_files(layer: AssetLayer) -> list[tuple[str, Path]]:
     top = layer.dir / "site" / "profiles"
     files = sorted(top.glob("*.toml")) + sorted(top.glob("*/*.toml"))
     return [(site_name(path, top), path) for path in files]
 
 
-def _template_dirs(layer: Layer) -> list[tuple[str, Path]]:
+def _template_dirs(layer: AssetLayer) -> list[tuple[str, Path]]:
     found = sorted((layer.dir / "templates").glob("*/template.toml"))
     return [(p.parent.name, p.parent) for p in found]
 
@@ -118,14 +118,14 @@ def _template_dirs(layer: Layer) -> list[tuple[str, Path]]:
 _FINDERS = {"job": _job_files, "site": _site_files, "template": _template_dirs}
 
 
-def closed_folders(kind: str, layer: Layer) -> list[Path]:
+def closed_folders(kind: str, layer: AssetLayer) -> list[Path]:
     """Those that this kind is looked for in, and that this user may not list."""
     top = layer.dir / {"job": "jobs", "site": "site/profiles", "template": "templates"}[kind]
     inside = [path for path in top.glob("*") if path.is_dir()] if kind != "job" else []
     return [p for p in (top, *inside) if p.is_dir() and not os.access(p, os.R_OK | os.X_OK)]
 
 
-def _plain(kind: str, layer: Layer) -> dict[str, Places]:
+def _plain(kind: str, layer: AssetLayer) -> dict[str, Places]:
     """What lies in a folder that does not publish."""
     found: dict[str, Places] = {}
     for name, path in _FINDERS[kind](layer):
@@ -141,7 +141,7 @@ def _plain(kind: str, layer: Layer) -> dict[str, Places]:
 _WORDS = {"job": "job", "site": "profile", "template": "template"}
 
 
-def _in(kind: str, layer: Layer) -> dict[str, Places]:
+def _in(kind: str, layer: AssetLayer) -> dict[str, Places]:
     """Everything of this kind in one place."""
     centre = _centre(layer)
     if centre is None and layer.name == "centre" and (shut := closed_folders(kind, layer)):
@@ -164,7 +164,7 @@ def _in(kind: str, layer: Layer) -> dict[str, Places]:
 _ASK = "whoever may sign publishes it"
 
 
-def _centre(layer: Layer) -> Centre | None:
+def _centre(layer: AssetLayer) -> Centre | None:
     """The centre that publishes here. Raises ConfigError for one not to be believed."""
     if layer.name != "centre":
         return None
@@ -174,8 +174,8 @@ def _centre(layer: Layer) -> Centre | None:
 
 
 def _published(
-    centre: Centre, layer: Layer, kind: Kind, name: str, pin: str | None
-) -> tuple[Layer, Path]:
+    centre: Centre, layer: AssetLayer, kind: Kind, name: str, pin: str | None
+) -> tuple[AssetLayer, Path]:
     """The place of the version that the pin, or the user's channel, stands for; with a refusal
     where there is none. Raises NotFoundError where a pin matches no version."""
     from fsdpkit.config.published.choosing import channel_of_user, chosen, in_words, why_none
@@ -210,7 +210,7 @@ def available(kind: str) -> dict[str, Places]:
 
 def packaged(kind: str) -> dict[str, Places]:
     """What comes with fsdpkit."""
-    return _plain(kind, Layer("packaged", packaged_dir()))
+    return _plain(kind, AssetLayer("packaged", packaged_dir()))
 
 
 def find(kind: str, name: str) -> Places:
@@ -285,12 +285,12 @@ def check_published(path: Path) -> None:
             check_path(centre, path)
 
 
-def signed_layers() -> list[Layer]:
+def signed_layers() -> list[AssetLayer]:
     """The centre's directories that publish. Raises ConfigError, UsageError."""
     return [layer for layer in centre_layers() if _centre(layer) is not None]
 
 
-def refuse_exposed(layer: Layer, path: Path) -> None:
+def refuse_exposed(layer: AssetLayer, path: Path) -> None:
     """Raise ConfigError for a file at the top of a centre that publishes, which no index covers,
     unless root and the centre's owner alone can change it."""
     if _centre(layer) is not None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import load_job
-from fsdpkit.config.layers import Layer, Places
+from fsdpkit.config.layers import AssetLayer, Places
 from fsdpkit.config.loading import read_place, read_toml
 from fsdpkit.config.published.centre import content_of, open_centre
 from fsdpkit.config.site import load_site
@@ -30,7 +30,7 @@ _LOADERS: dict[str, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenFile:
     """Something that cannot be used; `why` names the file."""
 
     name: str
@@ -39,7 +39,7 @@ class Broken:
     why: str
 
 
-def load_all(kind: str, load: Callable[[str], T]) -> tuple[dict[str, T], list[Broken]]:
+def load_all(kind: str, load: Callable[[str], T]) -> tuple[dict[str, T], list[BrokenFile]]:
     """What `load` makes of each name, and what cannot be used. Raises ConfigError for defaults
     that are broken, for they lie beneath every job."""
     if kind == "job":
@@ -52,11 +52,11 @@ def load_all(kind: str, load: Callable[[str], T]) -> tuple[dict[str, T], list[Br
             good[name] = load(name)
         except (ConfigError, NotFoundError) as error:
             layer, path = _to_blame(kind, places)
-            broken.append(Broken(name, layer.name, path, str(error)))
+            broken.append(BrokenFile(name, layer.name, path, str(error)))
     return good, broken
 
 
-def _to_blame(kind: str, places: Places) -> tuple[Layer, Path]:
+def _to_blame(kind: str, places: Places) -> tuple[AssetLayer, Path]:
     """The first place that cannot be read by itself, else the nearest."""
     for layer, path in places:
         try:
@@ -69,23 +69,23 @@ def _to_blame(kind: str, places: Places) -> tuple[Layer, Path]:
     return places[-1]
 
 
-def check_all(kind: str) -> tuple[int, list[Broken]]:
+def check_all(kind: str) -> tuple[int, list[BrokenFile]]:
     """How many files were looked at, and all that is wrong: also what a nearer one hides, older
     versions that people may have pinned, and folders that cannot be looked into."""
     try:
         good, broken = load_all(kind, _LOADERS[kind])
     except ConfigError as error:
-        return 1, [Broken("defaults", "", assets.user_dir(), str(error))]
+        return 1, [BrokenFile("defaults", "", assets.user_dir(), str(error))]
     checked = len(good) + len(broken)
     try:
         rules_of_centres()
     except ConfigError as error:
-        broken.append(Broken("trust.toml", "centre", Path("trust.toml"), str(error)))
+        broken.append(BrokenFile("trust.toml", "centre", Path("trust.toml"), str(error)))
     found = {(one.name, one.layer) for one in broken}
     for name, places in assets.available(kind).items():
         for layer, path in places if kind == "template" else ():
             if name in good and (why := _why_not(path, layer)) and (name, layer.name) not in found:
-                broken.append(Broken(name, layer.name, path, why))
+                broken.append(BrokenFile(name, layer.name, path, why))
     for layer in assets.centre_layers():
         for one in _of_centre(kind, layer):
             checked += 1
@@ -95,7 +95,7 @@ def check_all(kind: str) -> tuple[int, list[Broken]]:
     return checked, broken
 
 
-def _why_not(path: Path, layer: Layer) -> str | None:
+def _why_not(path: Path, layer: AssetLayer) -> str | None:
     try:
         template_in(path, layer)
     except FsdpkitError as error:
@@ -103,7 +103,7 @@ def _why_not(path: Path, layer: Layer) -> str | None:
     return None
 
 
-def _of_centre(kind: str, layer: Layer) -> Iterator[Broken | None]:
+def _of_centre(kind: str, layer: AssetLayer) -> Iterator[BrokenFile | None]:
     """Each published version: None if it is as it was signed."""
     centre = open_centre(layer.dir)
     for entry in centre.index.entries if centre else ():
@@ -114,10 +114,10 @@ def _of_centre(kind: str, layer: Layer) -> Iterator[Broken | None]:
                 content_of(release)
                 yield None
             except ConfigError as error:
-                yield Broken(f"{entry.name}@{version}", layer.name, release.dir, str(error))
+                yield BrokenFile(f"{entry.name}@{version}", layer.name, release.dir, str(error))
 
 
-def _closed(kind: str, layer: Layer) -> Iterator[Broken]:
+def _closed(kind: str, layer: AssetLayer) -> Iterator[BrokenFile]:
     """Folders of the centre that cannot be listed: what lies there is as if it were not."""
     for path in assets.closed_folders(kind, layer):
-        yield Broken(path.name, layer.name, path, f"{path} cannot be looked into")
+        yield BrokenFile(path.name, layer.name, path, f"{path} cannot be looked into")

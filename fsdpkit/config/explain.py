@@ -20,7 +20,7 @@ _STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\.\.\.|\d+)\]")
 _LONGEST_SHOWN = 60
 
 
-class Place(msgspec.Struct, frozen=True):
+class KeyPlace(msgspec.Struct, frozen=True):
     """A key in a file: how a person writes it, its type, its sentence, and what stands there."""
 
     dotted: str
@@ -28,9 +28,9 @@ class Place(msgspec.Struct, frozen=True):
     description: str
     value: Any
 
-    def below(self, name: str, annotation: Any, value: Any) -> Place:
+    def below(self, name: str, annotation: Any, value: Any) -> KeyPlace:
         dotted = f"{self.dotted}.{name}" if self.dotted else name
-        return Place(dotted, annotation, description_of(annotation), value)
+        return KeyPlace(dotted, annotation, description_of(annotation), value)
 
 
 def alternatives(annotation: Any) -> list[Any]:
@@ -145,9 +145,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
-def _locate(kind: Any, path: str, values: Any) -> Place:
+def _locate(kind: Any, path: str, values: Any) -> KeyPlace:
     """Follow msgspec's path; where it says `[...]`, find the entry that does not convert."""
-    place = Place("", kind, "", values)
+    place = KeyPlace("", kind, "", values)
     for step in _STEP.finditer(path):
         if step["name"]:
             struct = struct_in(place.annotation)
@@ -163,11 +163,11 @@ def _locate(kind: Any, path: str, values: Any) -> Place:
             items = place.value if isinstance(place.value, list) else []
             number = int(step["index"]) if step["index"].isdigit() else 0
             value = items[number] if number < len(items) else None
-            place = Place(f"{place.dotted}[{number}]", inner, place.description, value)
+            place = KeyPlace(f"{place.dotted}[{number}]", inner, place.description, value)
     return place
 
 
-def _wrong_name(place: Place, text: str) -> tuple[str, str]:
+def _wrong_name(place: KeyPlace, text: str) -> tuple[str, str]:
     """A table whose keys are names of the person's choice holds one that is no such name."""
     kind = _arguments(place.annotation)[0]
     name = _first_wrong(place.value, lambda entry: entry[0], kind)

@@ -19,8 +19,8 @@ from fsdpkit.config.fields import (
     VariableName,
     once,
 )
-from fsdpkit.config.launch import Launch
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.launch import LaunchSettings
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import (
     FileTables,
     Layered,
@@ -48,6 +48,7 @@ from fsdpkit.errors import NotFoundError, StorageError, UsageError
 
 JOB_SCHEMA = "fsdpkit.job/1"
 DEFAULT_JOB = "t5"
+MOST_NODES = 10_000
 
 # A job name also becomes a directory's name: no slash, no leading dot or dash.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
@@ -63,7 +64,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     nodes: Annotated[
         int,
-        Meta(ge=1, le=10_000, description="Nodes."),
+        Meta(ge=1, le=MOST_NODES, description="Nodes."),
         once("fsdpkit scale tries numbers of nodes, as fsdpkit scale JOB --nodes 1,2,4"),
     ]
     gpus: Annotated[
@@ -171,7 +172,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = []
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkTreeSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run keeps of the work tree that it was submitted from."""
 
     snapshot: Annotated[
@@ -251,9 +252,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     parameters: Annotated[
         dict[str, Scalar], Meta(description="Parameters of the template, by name."), RENDERED_ONCE
     ] = {}
-    launch: Annotated[Launch, Meta(description="How ranks are started on each node."), PER_TASK] = (
-        Launch()
-    )
+    launch: Annotated[
+        LaunchSettings, Meta(description="How ranks are started on each node."), PER_TASK
+    ] = LaunchSettings()
     retry: Annotated[
         Retry, Meta(description="What to do when an attempt is cut short."), PER_TASK
     ] = Retry()
@@ -276,7 +277,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _OF_THE_RUN,
     ] = UNSET
     source: Annotated[
-        Source | UnsetType,
+        WorkTreeSource | UnsetType,
         Meta(description="What the run keeps of the work tree; unset: nothing."),
         _OF_THE_RUN,
     ] = UNSET
@@ -328,8 +329,10 @@ class LoadedJob:
         return audit.share if isinstance(audit, Audit) else self.opens_to_group
 
     @property
-    def source(self) -> Source:
-        return self.spec.source if isinstance(self.spec.source, Source) else Source()
+    def source(self) -> WorkTreeSource:
+        return (
+            self.spec.source if isinstance(self.spec.source, WorkTreeSource) else WorkTreeSource()
+        )
 
     @property
     def array_args(self) -> dict[int, list[str]]:
@@ -453,7 +456,7 @@ _ITS_OWNERS = (("audit", "share"), ("files", "group"))
 """Keys that let others see a run: its owner alone says so, whoever wrote the job."""
 
 
-def _lay_of(layer: Layer, layered: Layered, tables: FileTables, origin: str) -> None:
+def _lay_of(layer: AssetLayer, layered: Layered, tables: FileTables, origin: str) -> None:
     """Lay a file of a layer over what is there, but for what only a run's owner can say."""
     before = {table: dict(layered.values.get(table, {})) for table, _ in _ITS_OWNERS}
     origins = dict(layered.origins)
@@ -476,9 +479,9 @@ def _lay_of(layer: Layer, layered: Layered, tables: FileTables, origin: str) -> 
         )
 
 
-def _layer_of(path: Path) -> Layer:
+def _layer_of(path: Path) -> AssetLayer:
     """The centre's if a job's file is named by its path in there, else the user's."""
-    own = Layer("user", path.parent)
+    own = AssetLayer("user", path.parent)
     real = path.resolve()  # either may be named by a link
     centres = assets.centre_layers()
     return next((each for each in centres if real.is_relative_to(each.dir.resolve())), own)

@@ -11,7 +11,7 @@ Warm = Literal["auto", "on", "off"]
 ModuleName = Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How ranks are started on each node."""
 
     warm: Annotated[

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Layer:
+class AssetLayer:
     """One place to look: its name for people and its directory."""
 
     name: str
@@ -29,4 +29,4 @@ class Layer:
             raise ConfigError(self.refusal)
 
 
-Places = list[tuple[Layer, Path]]
+Places = list[tuple[AssetLayer, Path]]

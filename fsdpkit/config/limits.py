@@ -12,17 +12,44 @@ from collections.abc import Iterator
 
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.units import format_time, parse_memory_mb
+from fsdpkit.errors import UsageError
+
+_EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
+_START_S = 120  # modules, imports, rendezvous
 
 
-def problems(resources: Resources, partition: Partition, node: NodeType) -> list[str]:
-    """Why the job cannot run there; empty if nothing known speaks against it."""
+def problems(
+    resources: Resources, partition: Partition, node: NodeType, shortest_s: int = 0
+) -> list[str]:
+    """Why the job cannot run there; empty if nothing known speaks against it.
+
+    shortest_s: as `shortest_s` tells it of the site; 0: the time is not the job's own.
+    """
     return [
         *_of_gpus(resources, partition, node),
         *_of_nodes(resources, partition, node),
-        *_of_time(resources, partition),
+        *_of_time(resources, partition, shortest_s),
         *_of_a_node(resources, node),
     ]
+
+
+def shortest_s(profile: SiteProfile) -> int:
+    """A job of no more than this has no time to train."""
+    return profile.policy.warning_s + _EARLY_S + _START_S
+
+
+def refuse_no_time(resources: Resources, profile: SiteProfile) -> None:
+    """Raises UsageError for a job that would end before it trains."""
+    shortest = shortest_s(profile)
+    if resources.time_s <= shortest:
+        least = format_time((shortest // 60 + 1) * 60)  # Slurm counts in minutes
+        raise UsageError(
+            f"--time {resources.time} leaves no time to train: the warning before the end comes "
+            f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
+            f"while; ask for {least} or more"
+        )
 
 
 def gpus_asked(resources: Resources) -> int:
@@ -59,19 +86,22 @@ def _of_nodes(resources: Resources, partition: Partition, node: NodeType) -> Ite
         yield f"{asked} nodes asked{spare}, at least {partition.min_nodes} must be"
 
 
-def _of_time(resources: Resources, partition: Partition) -> Iterator[str]:
+def _of_time(resources: Resources, partition: Partition, shortest_s: int) -> Iterator[str]:
     asked = resources.nodes_asked
     limit_s = partition.max_time_s(asked)
-    if limit_s is None or resources.time_s <= limit_s:
+    if limit_s is None or shortest_s < limit_s >= resources.time_s:
         return
     why = ""
     if limit_s != partition.max_time_s(1):
         why = f" for {asked} nodes"
     hours = partition.max_node_hours
-    if hours is not None and resources.time_s * asked > hours * 3600:
+    if hours is not None and limit_s == partition.node_hours_s(asked):
         why = f" for {asked} node{'s' if asked > 1 else ''} ({hours:g} node-hours a job)"
-    limit = format_time(limit_s) if limit_s else "shorter than a second"
-    yield f"{format_time(resources.time_s)} asked, the limit is {limit}{why}"
+    limit = f"{format_time(limit_s) if limit_s else 'shorter than a minute'}{why}"
+    if limit_s <= shortest_s:
+        yield f"the limit is {limit}, and a job here needs more than {format_time(shortest_s)}"
+    else:
+        yield f"{format_time(resources.time_s)} asked, the limit is {limit}"
 
 
 _FEATURES = re.compile(r"[\w.-]+(&[\w.-]+)*")

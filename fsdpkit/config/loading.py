@@ -27,7 +27,7 @@ from fsdpkit.config.explain import (
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fsdpkit.config.layers import Layer
+    from fsdpkit.config.layers import AssetLayer
     from fsdpkit.config.published.centre import Release
 
 try:
@@ -134,7 +134,7 @@ def read_toml(path: Path) -> FileTables:
     return tables_of(content, path)
 
 
-def read_place(layer: Layer, path: Path) -> FileTables:
+def read_place(layer: AssetLayer, path: Path) -> FileTables:
     """The tables of a job's or a profile's file that was found; of a published one as it was
     signed. Raises ConfigError."""
     layer.refuse()

@@ -188,6 +188,12 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         limits = [self.max_time, self.max_time_multinode if nodes > 1 else None]
         limits += [bin.time for bin in self.max_time_by_nodes if nodes <= bin.nodes][:1]
         found = [parse_time_s(text) for text in limits if text is not None]
-        if self.max_node_hours is not None:
-            found.append(int(self.max_node_hours * 3600 / nodes))
+        if (most_s := self.node_hours_s(nodes)) is not None:
+            found.append(most_s)
         return min(found, default=None)
+
+    def node_hours_s(self, nodes: int) -> int | None:
+        """The longest time that the node-hours of a job leave `nodes` nodes: in whole minutes, for
+        Slurm rounds a time up to the next minute (sbatch(1), --time)."""
+        hours = self.max_node_hours
+        return None if hours is None else int(hours * 60 / nodes) * 60

@@ -5,16 +5,14 @@ Pure: a job's resources and a site's facts in, a `Placement` or a refusal with r
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from fsdpkit.config import assets, limits
 from fsdpkit.config.job import Resources
-from fsdpkit.config.limits import problems
+from fsdpkit.config.offers import offers
 from fsdpkit.config.partition import NodeType, Partition, release
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
@@ -43,6 +41,7 @@ class Placement:
 def place(resources: Resources, site: LoadedSite) -> Placement:
     """The first partition of the profile that fits. Raises UsageError with every reason."""
     check_account(resources.account, site)
+    limits.refuse_no_time(resources, site.profile)
     return place_to_plan(resources, site)
 
 
@@ -124,42 +123,52 @@ def check_account(account: str | None, site: LoadedSite) -> None:
 
 
 def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str | None, Partition]:
+    named = resources.partition
     if not profile.partitions:
-        if wrong := problems(resources, Partition(), _node_type(profile, Partition())):
-            raise UsageError(
-                f"{_shape(resources)} does not fit {profile.title}: {'; '.join(wrong)}"
-            )
-        return resources.partition, Partition()
-    if resources.partition is not None:
-        wanted = profile.partitions.get(resources.partition)
-        if wanted is None:
-            known = ", ".join(profile.partitions)
-            raise UsageError(
-                f"{profile.title} has no partition {resources.partition!r} in its profile."
-                f"{nearest(resources.partition, profile.partitions)} Known: {known}. If the "
-                "cluster has it, describe it in a profile of your own, in "
-                f"{assets.user_dir()}/site/profiles."
-            )
-        candidates = {resources.partition: wanted}
-    else:
-        candidates = {n: p for n, p in profile.partitions.items() if p.automatic}
-    refusals: list[str] = []
-    for name, partition in candidates.items():
-        wrong = problems(resources, partition, _node_type(profile, partition))
+        partition = Partition()
+        _first_that_fits(resources, profile, {profile.title: partition}, [profile.title])
+        return named, partition
+    if named is not None and named not in profile.partitions:
+        raise UsageError(
+            f"{profile.title} has no partition {named!r} in its profile."
+            f"{nearest(named, profile.partitions)} Known: {', '.join(profile.partitions)}. If the "
+            "cluster has it, describe it in a profile of your own, in "
+            f"{assets.user_dir()}/site/profiles."
+        )
+    chosen = [name for name, partition in profile.partitions.items() if partition.automatic]
+    chosen = chosen if named is None else [named]
+    name = _first_that_fits(resources, profile, profile.partitions, chosen)
+    return name, profile.partitions[name]
+
+
+def _first_that_fits(
+    resources: Resources,
+    profile: SiteProfile,
+    partitions: Mapping[str, Partition],
+    chosen: Sequence[str],
+) -> str:
+    """Of those chosen. Raises UsageError with what is against each, and what would fit."""
+    ways = {name: (one, _node_type(profile, one)) for name, one in partitions.items()}
+    shortest_s = limits.shortest_s(profile)
+    lines = [f"{_shape(resources)} does not fit {profile.title}:"]
+    for name in chosen:
+        wrong = limits.problems(resources, *ways[name], shortest_s)
         if not wrong:
-            return name, partition
-        refusals.append(f"  {name} ({_describe(partition, profile)}): {'; '.join(wrong)}")
-    lines = [f"{_shape(resources)} does not fit {profile.title}:", *refusals]
-    if fits := _shapes_that_fit(resources, candidates, profile):
-        lines.append(f"What would fit: {'; '.join(fits)}.")
-    elif fits := _largest_that_fit(resources, candidates, profile):
-        lines.append(f"Most that would fit: {'; '.join(fits)}.")
-    raise UsageError("\n".join(lines))
+            return name
+        lines.append(f"  {name} ({_describe(*ways[name])}): {'; '.join(wrong)}")
+    if not chosen:
+        lines = [
+            f"{profile.title} has no partition that is chosen when none is named: name one with "
+            f"--partition ({', '.join(map(shlex.quote, partitions))})"
+        ]
+    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen, shortest_s)]))
 
 
 def _shape(resources: Resources) -> str:
+    nodes = f"{resources.nodes} node{'' if resources.nodes == 1 else 's'}"
+    gpus = f"{resources.gpus} GPU{'' if resources.gpus == 1 else 's'}"
     spare = f" and {resources.spare} spare" if resources.spare else ""
-    return f"{resources.nodes} nodes{spare} x {resources.gpus} GPUs for {resources.time}"
+    return f"{nodes}{spare} x {gpus} for {format_time(resources.time_s)}"
 
 
 def _node_type(profile: SiteProfile, partition: Partition) -> NodeType:
@@ -170,72 +179,13 @@ def _node_type(profile: SiteProfile, partition: Partition) -> NodeType:
     return kinds[0] if len(kinds) == 1 else NodeType()
 
 
-def _describe(partition: Partition, profile: SiteProfile) -> str:
-    node = _node_type(profile, partition)
+def _describe(partition: Partition, node: NodeType) -> str:
     facts = [node.gpu or "GPU model unknown"]
     if node.gpus is not None:
         facts.append(f"{node.gpus} per node")
     if partition.max_nodes is not None:
         facts.append(f"up to {partition.max_nodes} node{'s' if partition.max_nodes > 1 else ''}")
     return ", ".join(facts)
-
-
-def _shapes_that_fit(
-    resources: Resources, candidates: dict[str, Partition], profile: SiteProfile
-) -> list[str]:
-    """For each partition the fewest nodes that give the same ranks, where its limits allow."""
-    shapes = []
-    total = resources.ranks
-    for name, partition in candidates.items():
-        most = _node_type(profile, partition).gpus
-        if not most:
-            continue
-        per_node = max((g for g in range(1, most + 1) if total % g == 0), default=1)
-        nodes = math.ceil(total / per_node)
-        if shape := _trial(resources, name, partition, profile, nodes, per_node):
-            shapes.append(shape)
-    return shapes
-
-
-def _largest_that_fit(
-    resources: Resources, candidates: dict[str, Partition], profile: SiteProfile
-) -> list[str]:
-    """For each partition most of the nodes asked for that its limits allow, with fewer ranks."""
-    shapes = []
-    for name, partition in candidates.items():
-        node = _node_type(profile, partition)
-        if not node.gpus:
-            continue
-        per_node = min(resources.gpus, node.gpus)
-        if partition.whole_nodes is not None:
-            per_node = node.gpus
-        limit = [resources.nodes, partition.max_nodes, node.nodes]
-        if partition.max_gpus_per_job is not None:
-            limit.append(partition.max_gpus_per_job // per_node)
-        most = min(one for one in limit if one is not None) - resources.spare
-        fewer = (_trial(resources, name, partition, profile, n, per_node) for n in {most, 1})
-        shapes += [shape for shape in fewer if shape][:1]
-    return shapes
-
-
-def _trial(
-    resources: Resources,
-    name: str,
-    partition: Partition,
-    profile: SiteProfile,
-    nodes: int,
-    gpus: int,
-) -> str | None:
-    """Options for a job of this shape, its time cut to the limit; None if it does not fit."""
-    if nodes < 1 or gpus < 1:
-        return None
-    limit_s = partition.max_time_s(nodes + resources.spare)
-    shorter = limit_s is not None and resources.time_s > limit_s
-    time = format_time(limit_s) if limit_s and shorter else resources.time
-    trial = msgspec.structs.replace(resources, nodes=nodes, gpus=gpus, time=time)
-    if problems(trial, partition, _node_type(profile, partition)):
-        return None
-    return f"--nodes {nodes} --gpus {gpus}{f' --time {time}' if shorter else ''} on {name}"
 
 
 def _memory(resources: Resources, node: NodeType) -> tuple[int | None, str]:

@@ -21,15 +21,15 @@ __all__ = [
     "MaxTime",
     "NodeType",
     "Partition",
+    "ProfileSource",
     "SiteProfile",
     "SlurmFacts",
-    "Source",
 ]
 
 Port = Annotated[int, Meta(ge=1024, le=65535)]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where facts of this profile come from."""
 
     what: Annotated[str, Meta(description="Document, or the file in a public repository.")]
@@ -261,7 +261,7 @@ class SiteProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verified: Annotated[
         str | None, Meta(description="Date and Slurm version of the last real run; unset: none.")
     ] = None
-    sources: Annotated[list[Source], Meta(description="Where its facts come from.")] = []
+    sources: Annotated[list[ProfileSource], Meta(description="Where its facts come from.")] = []
     unknown: Annotated[list[str], Meta(description="What nobody could verify, in words.")] = []
     identify: Annotated[Identify, Meta(description="How it is recognised.")] = Identify()
     slurm: Annotated[SlurmFacts, Meta(description="Its Slurm.")] = SlurmFacts()

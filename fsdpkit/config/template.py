@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Scalar, Text
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, parsed, read_toml, tables_of
 from fsdpkit.config.published.centre import Release, content_of
 from fsdpkit.config.spelling import nearest
@@ -101,12 +101,12 @@ def load_template(name: str) -> Template:
     if "/" in name:
         directory = Path(os.path.abspath(name))
         assets.refuse_behind_the_index(directory)
-        return template_in(directory, Layer("path", directory))
+        return template_in(directory, AssetLayer("path", directory))
     layer, directory = assets.find("template", name)[-1]
     return template_in(directory, layer)
 
 
-def template_in(directory: Path, layer: Layer) -> Template:
+def template_in(directory: Path, layer: AssetLayer) -> Template:
     """The template in a folder that was found in `layer`. Raises ConfigError."""
     layer.refuse()
     layered, name = Layered(), directory.name

@@ -20,7 +20,7 @@ from msgspec import Meta
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Text
 from fsdpkit.config.job import LoadedJob
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.ownership import only_owner_writes
 from fsdpkit.config.site import LoadedSite
@@ -135,7 +135,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in text)
 
 
-def _rule(layer: Layer) -> AllowedKinds | None:
+def _rule(layer: AssetLayer) -> AllowedKinds | None:
     path = layer.dir / "trust.toml"
     if not os.path.lexists(path):
         return None

@@ -23,8 +23,8 @@ _MEMORY_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 def parse_time_s(text: str) -> int:
     """Seconds of a Slurm time such as `30` (minutes), `24:00:00` or `1-12`.
 
-    Raises ValueError, with the accepted forms, for anything else, for zero, for UNLIMITED (such a
-    job never starts before a maintenance window) and for more than a year.
+    Raises ValueError, with what to write, for anything else, for zero, for UNLIMITED (such a job
+    never starts before a maintenance window) and for more than a year.
     """
     # [0-9] in effect: \d also matches other scripts' digits, which Slurm does not.
     match = next((m for f in _TIME_FORMS if (m := f.fullmatch(text))), None)
@@ -42,9 +42,9 @@ def parse_time_s(text: str) -> int:
         + parts.get("s", 0)
     )
     if seconds == 0:
-        raise ValueError(f"{text!r} is a time limit of zero; write {TIME_FORMS_TEXT}")
+        raise ValueError(f"{text!r} is a time limit of zero; ask for a minute or more")
     if seconds > _LONGEST_S:
-        raise ValueError(f"{text!r} is longer than a year; write {TIME_FORMS_TEXT}")
+        raise ValueError(f"{text!r} is longer than a year; ask for 365-00:00:00 or less")
     return seconds
 
 

@@ -66,7 +66,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     source_prefix: str = ""
 
 
-class Index(msgspec.Struct, frozen=True, kw_only=True):
+class DataIndex(msgspec.Struct, frozen=True, kw_only=True):
     """A complete prepared directory."""
 
     preparation: Preparation
@@ -87,14 +87,14 @@ def ids_file(directory: Path, shard: int) -> Path:
     return directory / f"shard-{shard:05d}.ids"
 
 
-def read_index(directory: Path) -> Index:
+def read_index(directory: Path) -> DataIndex:
     """The index of a complete directory, the sizes of whose files fit it.
 
     Raises NotFoundError for a directory that is not prepared or not complete, ConfigError for one
     that is damaged or of another version.
     """
     try:
-        index = msgspec.json.decode((directory / INDEX).read_bytes(), type=Index)
+        index = msgspec.json.decode((directory / INDEX).read_bytes(), type=DataIndex)
     except FileNotFoundError:
         begun = (directory / PREPARATION).exists()
         raise NotFoundError(
@@ -114,7 +114,7 @@ def read_index(directory: Path) -> Index:
     return index
 
 
-def _check_sizes(directory: Path, index: Index) -> None:
+def _check_sizes(directory: Path, index: DataIndex) -> None:
     width = int(index.dtype[2])
     expected = {ids_file(directory, i): s.tokens * width for i, s in enumerate(index.shards)}
     expected[directory / LENGTHS] = 8 * index.rows * index.fields
@@ -130,7 +130,7 @@ def _check_sizes(directory: Path, index: Index) -> None:
 
 def check_fits(
     directory: Path,
-    index: Index,
+    index: DataIndex,
     fields: int,
     tokenizer: str | None,
     workdir: Path = Path(),

@@ -17,7 +17,7 @@ from fsdpkit.config.training import DataSettings, ModelSettings, TrainingSetting
 from fsdpkit.data.index import check_fits, read_index
 from fsdpkit.data.model_files import weight_problems
 from fsdpkit.data.readers import input_files, pieces, read, whole
-from fsdpkit.data.rows import BATCH_BYTES, NAME_THE_FIELDS, Piece
+from fsdpkit.data.rows import BATCH_BYTES, NAME_THE_FIELDS, FilePiece
 from fsdpkit.data.tokenizer_files import largest_id
 from fsdpkit.errors import FsdpkitError
 
@@ -91,7 +91,7 @@ def _source_problems(
         yield from _too_few(data, str(where), rows if all_seen else data.limit, world_size)
 
 
-def _first_rows(piece: Piece, fields: list[str], policy: str) -> tuple[int, str | None]:
+def _first_rows(piece: FilePiece, fields: list[str], policy: str) -> tuple[int, str | None]:
     """Usable rows in the first megabyte, and what is wrong with them."""
     rows = 0
     bad = []

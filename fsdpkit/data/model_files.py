@@ -61,7 +61,7 @@ def tensor_shapes(directory: Path) -> Shapes:
         raise NotFoundError(
             f"{directory}: holds neither {WEIGHTS} nor {WEIGHTS_INDEX} (training.model.pretrained)."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{index}: not an index of safetensors: {error!r}.") from None
     found: Shapes = {}
     for name in names:
@@ -83,7 +83,7 @@ def _header(path: Path) -> Shapes:
         return {name: (path, list(entry["shape"])) for name, entry in table.items()}
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file, but the index names it.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a safetensors file: {error}.") from None
 
 

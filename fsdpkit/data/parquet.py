@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdpkit.data.rows import NAME_THE_FIELDS, Batch, Piece, text_problem
+from fsdpkit.data.rows import NAME_THE_FIELDS, FilePiece, RowBatch, text_problem
 from fsdpkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def row_groups(path: Path) -> list[int]:
     return [b - a for a, b in pairwise(edges)]
 
 
-def read_parquet(piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
+def read_parquet(piece: FilePiece, fields: Sequence[str]) -> Iterator[RowBatch]:
     """The rows of some row groups; raises ConfigError when a field is missing or holds no text."""
     file = _open(piece.path)
     _check_columns(piece.path, file, fields)
@@ -37,7 +37,7 @@ def read_parquet(piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
     for table in batches:
         columns = [_texts(table.column(field)) for field in fields]
         before, done = done, done + table.num_rows
-        batch = Batch([], [], piece.bytes * done // total - piece.bytes * before // total)
+        batch = RowBatch([], [], piece.bytes * done // total - piece.bytes * before // total)
         for number, texts in enumerate(zip(*columns, strict=True), first + before):
             problem = next(filter(None, map(text_problem, fields, texts)), None)
             if problem:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsdpkit.data.index import Preparation
 from fsdpkit.data.prepared import tokenizer_of
-from fsdpkit.data.rows import Piece
+from fsdpkit.data.rows import FilePiece
 from fsdpkit.data.shards import write_shard
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.errors import FsdpkitError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 REPORT_S = 0.2
 
 
-class Progress(NamedTuple):
+class PreparationProgress(NamedTuple):
     """How far a preparation is; `bytes` and `rows` count what this command has done itself."""
 
     shards: int
@@ -70,10 +70,10 @@ _worker: _Worker | None = None
 def write_shards(
     directory: Path,
     asked: Preparation,
-    shards: Sequence[Sequence[Piece]],
+    shards: Sequence[Sequence[FilePiece]],
     todo: Sequence[int],
     processes: int,
-    report: Callable[[Progress], None],
+    report: Callable[[PreparationProgress], None],
 ) -> None:
     """Write the shards numbered in `todo`; returns when all are whole.
 
@@ -86,9 +86,9 @@ def write_shards(
     counters, stop = context.Array("q", 2), context.Event()
     futures: list[Future[None]] = []
 
-    def progress() -> Progress:
+    def progress() -> PreparationProgress:
         whole = len(shards) - len(todo) + sum(f.done() for f in futures)
-        return Progress(len(shards), whole, counters[0], found, sum(sizes), counters[1])
+        return PreparationProgress(len(shards), whole, counters[0], found, sum(sizes), counters[1])
 
     report(progress())
     if not todo:
@@ -152,7 +152,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _write(shard: int, pieces: Sequence[Piece]) -> None:
+def _write(shard: int, pieces: Sequence[FilePiece]) -> None:
     assert _worker is not None
     w = _worker
     write_shard(w.directory, shard, pieces, w.asked, w.tokenizer, w.report)

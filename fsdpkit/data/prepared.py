@@ -10,7 +10,7 @@ import numpy as np
 from fsdpkit.data.index import (
     LENGTHS,
     STARTS,
-    Index,
+    DataIndex,
     TokenizerRecord,
     check_fits,
     ids_file,
@@ -47,7 +47,7 @@ def tokenizer_of(directory: Path, record: TokenizerRecord) -> Tokenizer:
     return load_tokenizer("bytes" if record.file == "bytes" else str(directory / record.file))
 
 
-def _map(directory: Path, index: Index) -> Tokens:
+def _map(directory: Path, index: DataIndex) -> Tokens:
     dtype = np.dtype(index.dtype)
     try:
         shards = [

@@ -21,11 +21,11 @@ import numpy as np
 
 from fsdpkit.config.training import DataSettings
 from fsdpkit.data import index as layout
-from fsdpkit.data.index import Index, InputRecord, Preparation, ShardRecord, TokenizerRecord
+from fsdpkit.data.index import DataIndex, InputRecord, Preparation, ShardRecord, TokenizerRecord
 from fsdpkit.data.loading import fields_of, no_rows
-from fsdpkit.data.pool import Progress, write_shards
+from fsdpkit.data.pool import PreparationProgress, write_shards
 from fsdpkit.data.readers import check_format, input_files, pieces
-from fsdpkit.data.rows import BadRows, Piece
+from fsdpkit.data.rows import BadRows, FilePiece
 from fsdpkit.data.shards import lengths_file, record_file, whole_shard
 from fsdpkit.data.tokenizers import load_tokenizer
 from fsdpkit.data.tokens import ids_dtype, starts_of
@@ -39,10 +39,10 @@ MOST_SHARDS = 256
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedDirectory:
     """A complete directory; `found` when it was so before."""
 
-    index: Index
+    index: DataIndex
     found: bool
 
 
@@ -53,8 +53,8 @@ def prepare(
     *,
     processes: int = 1,
     force: bool = False,
-    report: Callable[[Progress], None] = lambda progress: None,
-) -> Prepared:
+    report: Callable[[PreparationProgress], None] = lambda progress: None,
+) -> PreparedDirectory:
     """Tokenise the files `inputs` (paths or patterns) into the directory `output`.
 
     `settings` gives task, tokenizer, fields and what becomes of bad rows; its source is not looked
@@ -67,7 +67,7 @@ def prepare(
     try:
         with _locked(output):
             if _take_over(output, asked, force):
-                return Prepared(layout.read_index(output), found=True)
+                return PreparedDirectory(layout.read_index(output), found=True)
             shards = _plan(paths)
             if settings.tokenizer and asked.tokenizer.file != "bytes":
                 shutil.copyfile(settings.tokenizer, output / asked.tokenizer.file)
@@ -76,7 +76,7 @@ def prepare(
                 write_shards(output, asked, shards, todo, processes, report)
             finally:
                 _clear_strays(output)
-            return Prepared(_complete(output, asked, len(shards)), found=False)
+            return PreparedDirectory(_complete(output, asked, len(shards)), found=False)
     except OSError as error:
         raise StorageError(
             f"{error.filename or output}: cannot be written: {error.strerror or error}."
@@ -179,7 +179,7 @@ def _same(earlier: Preparation, asked: Preparation) -> bool:
 def _preparation_in(path: Path) -> Preparation | None:
     try:
         if path.name == layout.INDEX:
-            return msgspec.json.decode(path.read_bytes(), type=Index).preparation
+            return msgspec.json.decode(path.read_bytes(), type=DataIndex).preparation
         return msgspec.json.decode(path.read_bytes(), type=Preparation)
     except ValueError:
         return None
@@ -222,11 +222,11 @@ def _remove_all(output: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _plan(paths: Sequence[Path]) -> list[list[Piece]]:
+def _plan(paths: Sequence[Path]) -> list[list[FilePiece]]:
     """The pieces of each shard: a function of the files alone."""
     total = sum(path.stat().st_size for path in paths)
     target = max(SHARD_BYTES, -(-total // MOST_SHARDS))
-    shards: list[list[Piece]] = []
+    shards: list[list[FilePiece]] = []
     room = 0
     for path in paths:
         for piece in pieces(path, target):
@@ -238,7 +238,7 @@ def _plan(paths: Sequence[Path]) -> list[list[Piece]]:
     return shards
 
 
-def _complete(output: Path, asked: Preparation, count: int) -> Index:
+def _complete(output: Path, asked: Preparation, count: int) -> DataIndex:
     """Write the tables over all shards, then the index; clear away what only a restart needs."""
     records: list[ShardRecord] = []
     bad = BadRows()
@@ -252,7 +252,7 @@ def _complete(output: Path, asked: Preparation, count: int) -> Index:
     if not rows:
         raise ConfigError(f"{asked.inputs[0].path}: {no_rows(bad)}")
     _write_tables(output, asked, count)
-    index = Index(
+    index = DataIndex(
         preparation=asked,
         dtype=ids_dtype(asked.tokenizer.vocab_size).str,  # type: ignore[arg-type]  # <u2 or <i4
         shards=tuple(records),

@@ -28,9 +28,9 @@ from fsdpkit.data.rows import (
     MAX_ROW_BYTES,
     NAME_THE_FIELDS,
     NO_FIELD,
-    Batch,
-    Piece,
+    FilePiece,
     Row,
+    RowBatch,
     text_problem,
 )
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
@@ -71,7 +71,7 @@ def check_format(path: Path, fields: Sequence[str]) -> None:
         )
 
 
-def read(piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
+def read(piece: FilePiece, fields: Sequence[str]) -> Iterator[RowBatch]:
     """The rows of `piece`: the text of each of `fields`, or of a text file its one text.
 
     Raises ConfigError for a file that lacks a field in its header or schema, for plain text of
@@ -95,16 +95,16 @@ def read(piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
         raise StorageError(f"{path}: cannot be read: {error.strerror or error}.") from None
 
 
-def whole(path: Path) -> Piece:
+def whole(path: Path) -> FilePiece:
     """The piece that is all of `path`."""
     if path.suffix == ".parquet":
         groups = row_groups(path)
-        return Piece(path, 0, len(groups), sum(groups))
+        return FilePiece(path, 0, len(groups), sum(groups))
     size = path.stat().st_size
-    return Piece(path, 0, size, size)
+    return FilePiece(path, 0, size, size)
 
 
-def pieces(path: Path, target_bytes: int) -> Iterator[Piece]:
+def pieces(path: Path, target_bytes: int) -> Iterator[FilePiece]:
     """`path` cut between rows into pieces of about `target_bytes`, in order; deterministic."""
     if path.suffix == ".csv":
         yield whole(path)
@@ -119,16 +119,16 @@ def pieces(path: Path, target_bytes: int) -> Iterator[Piece]:
                 file.seek(min(start + target_bytes, size))
                 skip(file)
                 end = min(file.tell(), size)
-                yield Piece(path, start, end, end - start)
+                yield FilePiece(path, start, end, end - start)
                 start = end
 
 
-def _grouped(path: Path, groups: Sequence[int], target_bytes: int) -> Iterator[Piece]:
+def _grouped(path: Path, groups: Sequence[int], target_bytes: int) -> Iterator[FilePiece]:
     start = held = 0
     for number, size in enumerate(groups, 1):
         held += size
         if held >= target_bytes or number == len(groups):
-            yield Piece(path, start, number, held)
+            yield FilePiece(path, start, number, held)
             start, held = number, 0
 
 
@@ -150,7 +150,7 @@ def _skip_paragraph(file: BinaryIO) -> None:
             pass
 
 
-def _blocks(file: BinaryIO, piece: Piece) -> Iterator[tuple[int, Iterator[tuple[int, bytes]]]]:
+def _blocks(file: BinaryIO, piece: FilePiece) -> Iterator[tuple[int, Iterator[tuple[int, bytes]]]]:
     """The lines of a piece, numbered from 1, without their ends, and how many bytes they took;
     some BATCH_BYTES at a time."""
     file.seek(piece.start)
@@ -173,7 +173,7 @@ def _blocks(file: BinaryIO, piece: Piece) -> Iterator[tuple[int, Iterator[tuple[
 class _Numbers:
     """Line numbers in the file from those in the piece; counts what lies before when asked."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: FilePiece) -> None:
         self._piece = piece
         self._before: int | None = None
 
@@ -188,11 +188,11 @@ class _Numbers:
         return f"{self._piece.path}, line {self._before + line}"
 
 
-def _jsonl(file: BinaryIO, piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
+def _jsonl(file: BinaryIO, piece: FilePiece, fields: Sequence[str]) -> Iterator[RowBatch]:
     decode = _json_decoder(fields)
     numbers = _Numbers(piece)
     for size, lines in _blocks(file, piece):
-        batch = Batch([], [], size)
+        batch = RowBatch([], [], size)
         for number, line in lines:
             try:
                 row: Row = msgspec.structs.astuple(decode(line))
@@ -245,7 +245,7 @@ def _not_utf8(error: UnicodeDecodeError) -> str:
     return f"not UTF-8: byte {error.object[error.start]:#04x}, {error.reason}{hint}"
 
 
-def _csv(path: Path, fields: Sequence[str]) -> Iterator[Batch]:
+def _csv(path: Path, fields: Sequence[str]) -> Iterator[RowBatch]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
     # A byte that is not UTF-8 must cost its row only: it is let through here and found below.
     with open(path, "rb") as file:
@@ -254,7 +254,7 @@ def _csv(path: Path, fields: Sequence[str]) -> Iterator[Batch]:
         header = next(reader, [])
         columns = [_column(path, header, field) for field in fields]
         at = 0
-        batch = Batch([], [], 0)
+        batch = RowBatch([], [], 0)
         for where, row in _csv_rows(path, reader):
             if isinstance(row, str):
                 batch.refuse(where, row)
@@ -269,7 +269,7 @@ def _csv(path: Path, fields: Sequence[str]) -> Iterator[Batch]:
                     batch.rows.append(texts)
             if (now := file.tell()) - at >= BATCH_BYTES:
                 yield batch._replace(bytes=now - at)
-                at, batch = now, Batch([], [], 0)
+                at, batch = now, RowBatch([], [], 0)
         yield batch._replace(bytes=file.tell() - at)
 
 
@@ -296,13 +296,13 @@ def _column(path: Path, header: Sequence[str], field: str) -> int:
     return header.index(field)
 
 
-def _paragraphs(file: BinaryIO, piece: Piece, fields: Sequence[str]) -> Iterator[Batch]:
+def _paragraphs(file: BinaryIO, piece: FilePiece, fields: Sequence[str]) -> Iterator[RowBatch]:
     """Texts between blank lines, their lines kept apart."""
     numbers = _Numbers(piece)
     held: list[bytes] = []
     held_bytes = first = 0
 
-    def finish(batch: Batch) -> None:
+    def finish(batch: RowBatch) -> None:
         nonlocal held, held_bytes
         if held:
             try:
@@ -312,10 +312,10 @@ def _paragraphs(file: BinaryIO, piece: Piece, fields: Sequence[str]) -> Iterator
                 batch.refuse(numbers.where(line), _not_utf8(error))
         held, held_bytes = [], 0
 
-    batch = Batch([], [], 0)
+    batch = RowBatch([], [], 0)
     for size, lines in _blocks(file, piece):
         yield batch
-        batch = Batch([], [], size)
+        batch = RowBatch([], [], size)
         for number, line in lines:
             if not line.strip() or held_bytes > PARAGRAPH_BYTES:
                 finish(batch)

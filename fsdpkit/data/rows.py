@@ -28,7 +28,7 @@ NAME_THE_FIELDS = (
 Row = tuple[str, ...]
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """A part of a file that can be read alone: bytes [start, end), of Parquet row groups."""
 
     path: Path
@@ -52,7 +52,7 @@ class BadRow(NamedTuple):
         return self.reason.startswith(NO_FIELD)
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows of a piece in their order, and how many bytes of the file they took."""
 
     rows: list[Row]
@@ -75,7 +75,7 @@ class BadRows:
         return BadRows(self.count + later.count, (*self.examples, *later.examples)[:EXAMPLES])
 
 
-def sift(batch: Batch, policy: str) -> BadRows:
+def sift(batch: RowBatch, policy: str) -> BadRows:
     """The bad rows of `batch` under "skip"; under "fail" a ConfigError that shows the first."""
     if not batch.bad:
         return BadRows()

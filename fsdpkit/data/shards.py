@@ -15,7 +15,7 @@ import numpy as np
 from fsdpkit.data.index import Preparation, ShardRecord, ids_file
 from fsdpkit.data.loading import encode_rows
 from fsdpkit.data.readers import read
-from fsdpkit.data.rows import BadRows, Piece, sift
+from fsdpkit.data.rows import BadRows, FilePiece, sift
 from fsdpkit.data.tokenizers import Tokenizer
 from fsdpkit.data.tokens import ids_dtype
 from fsdpkit.runs.layout import write_atomically
@@ -45,7 +45,7 @@ def whole_shard(directory: Path, shard: int, asked: Preparation) -> ShardRecord 
 def write_shard(
     directory: Path,
     shard: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[FilePiece],
     asked: Preparation,
     tokenizer: Tokenizer,
     report: Callable[[int, int], None],

@@ -50,7 +50,7 @@ def _of_json(path: Path, content: bytes, sentinels: bool) -> int:
             vocabulary = {word: number for number, (word, *_) in enumerate(vocabulary)}
         ids = {**vocabulary, **{token["content"]: token["id"] for token in table["added_tokens"]}}
         largest = max(map(int, ids.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a tokenizer.json: {error!r}.") from None
     needed = ["</s>", "<pad>"] + ["<extra_id_0>"] * sentinels
     if missing := [token for token in needed if token not in ids]:

@@ -19,6 +19,8 @@ class Cause:
     action: str | None = None
     """With {run} and {node}; None where nobody can say in general. It is not given where {node} is
     in it and not known."""
+    elsewhere: str | None = None
+    """What to do where the script reads no `[training]`: none of its keys may be advised then."""
     patterns: tuple[Pattern, ...] = ()
     statuses: frozenset[int] = frozenset()
     states: frozenset[str] = frozenset()

@@ -16,7 +16,13 @@ import msgspec
 
 from fsdpkit.failures import exceptions, nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
-from fsdpkit.failures.tracebacks import Line, Raised, behind_tracebacks, ended_by, lines_of
+from fsdpkit.failures.tracebacks import (
+    PrintedException,
+    TracebackLine,
+    behind_tracebacks,
+    ended_by,
+    lines_of,
+)
 
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
 STOPPED = 75
@@ -25,7 +31,7 @@ _LAST_LINES = 15
 _ABORT_LINES = 120
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the end of a rank's process."""
 
     status: int | None = None
@@ -49,7 +55,7 @@ class Explanation(NamedTuple):
     where: Where
 
 
-def explain(end: End) -> Explanation | None:
+def explain(end: ProcessEnd) -> Explanation | None:
     """What ended a rank's process; None where it ended well, as it was asked to, or where nothing
     tells that it ended by itself."""
     if end.status in (0, STOPPED):
@@ -79,7 +85,7 @@ def explain(end: End) -> Explanation | None:
     return _usage(end) or _last_words(end) or Explanation(_status(end.status), "status")
 
 
-def _by_exception(end: End) -> Explanation | None:
+def _by_exception(end: ProcessEnd) -> Explanation | None:
     printed = ended_by(end.err)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
@@ -100,31 +106,31 @@ def _by_exception(end: End) -> Explanation | None:
     return Explanation(msgspec.structs.replace(shown, sure=printed.sure and shown.sure), "err")
 
 
-def _same(one: Raised, other: Raised) -> bool:
+def _same(one: PrintedException, other: PrintedException) -> bool:
     """Whether they are one exception, which a record names without its module."""
     return (one.name, _first(one)) == (other.name, _first(other))
 
 
-def _first(raised: Raised) -> str:
+def _first(raised: PrintedException) -> str:
     return raised.message.partition("\n")[0].strip()
 
 
 _RECORD = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
-def _of_record(text: str) -> Raised:
+def _of_record(text: str) -> PrintedException:
     """`RuntimeError: words` as torchelastic writes it down."""
     match = _RECORD.match(text.strip())
     if match is None:
-        return Raised(type="", message=text.strip())
-    return Raised(type=match["type"], message=(match["message"] or "").strip())
+        return PrintedException(type="", message=text.strip())
+    return PrintedException(type=match["type"], message=(match["message"] or "").strip())
 
 
-def _is_marked(end: End) -> bool:
+def _is_marked(end: ProcessEnd) -> bool:
     return bool(end.record) or any(line.marked for line in lines_of(end.err))
 
 
-def _with_warning(shown: Shown, end: End) -> Shown:
+def _with_warning(shown: Shown, end: ProcessEnd) -> Shown:
     """NCCL's own last warning, where the exception only says that something failed in NCCL."""
     raised = shown.raised
     if raised is None or "NCCL error" not in raised.message or shown.words is not None:
@@ -142,7 +148,7 @@ _NO_ADDRESS = re.compile(
 )
 
 
-def _with_name_service(shown: Shown, end: End) -> Shown:
+def _with_name_service(shown: Shown, end: ProcessEnd) -> Shown:
     """TCPStore's own warning, where the exception only says that it waited for the head in vain."""
     if shown.cause not in ("rendezvous-timeout", "connection-reset"):
         return shown
@@ -168,10 +174,22 @@ _SIGNALS = {
     KILL: "ended by signal 9 (SIGKILL)",
     TERM: "ended by signal 15 (SIGTERM)",
 }
-_BY_SIGNAL = Pattern((), "the kernel")
+_BY_SIGNAL = Pattern(
+    (),
+    "the kernel",
+    action="Native code crashed: --set environment.variables.PYTHONFAULTHANDLER=1 makes the next "
+    "run print at which line of Python. Often a library was built for another torch, CUDA or CPU.",
+)
+_TRACED = Pattern((), "faulthandler, of a signal")
+_LEFT = Pattern(
+    (),
+    "its exit status",
+    action="It printed no exception. See the last lines of each rank: fsdpkit logs {run} --all "
+    "--tail 20; and look in the script for what leaves, such as sys.exit.",
+)
 
 
-def _crash(end: End) -> Explanation:
+def _crash(end: ProcessEnd) -> Explanation:
     """A crash in native code: at which line of Python, where faulthandler says so."""
     words = in_words_of(end.status)
     lines = lines_of(end.err)
@@ -180,12 +198,12 @@ def _crash(end: End) -> Explanation:
             frames = (_INNERMOST.match(later.text) for later in _current_thread(lines[place:]))
             frame = next(filter(None, frames), None)
             at = f", at {frame[1]}:{frame[2]} in {frame[3]}" if frame else ""
-            shown = Shown("exception", _BY_SIGNAL, line.begin, line.end, words=words + at)
+            shown = Shown("exception", _TRACED, line.begin, line.end, words=words + at)
             return Explanation(shown, "err")
     return Explanation(_status(end.status), "status")
 
 
-def _current_thread(lines: list[Line]) -> list[Line]:
+def _current_thread(lines: list[TracebackLine]) -> list[TracebackLine]:
     starts = [i for i, line in enumerate(lines) if line.text.startswith("Current thread ")]
     return lines[starts[0] :] if starts else lines
 
@@ -206,7 +224,7 @@ _WATCHED = re.compile(
 )
 
 
-def _abort(end: End) -> Explanation | None:
+def _abort(end: ProcessEnd) -> Explanation | None:
     """The last words before abort(3): of a C++ exception, of glibc, of a watchdog."""
     lines = lines_of(end.err)[-_ABORT_LINES:]
     candidates: list[Shown] = []
@@ -250,9 +268,9 @@ def _abort(end: End) -> Explanation | None:
     return Explanation(next(one for one in candidates if one.level == highest), "err")
 
 
-def _of_cpp(thrown: str, text: str, line: Line) -> Shown:
+def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
     kind = "MemoryError" if "bad_alloc" in thrown + text else "RuntimeError"
-    raised = Raised(type=kind, message=text, begin=line.begin, end=line.end)
+    raised = PrintedException(type=kind, message=text, begin=line.begin, end=line.end)
     found = exceptions.shown(raised)
     return msgspec.structs.replace(found, raised=None, begin=line.begin, end=line.end)
 
@@ -265,7 +283,7 @@ _REFUSED = re.compile(r"^(?:\S+: error: |Error: |[│|] *(?:No such|Missing|Inva
 _USAGE_PATTERN = Pattern((), "argparse, click and their like")
 
 
-def _usage(end: End) -> Explanation | None:
+def _usage(end: ProcessEnd) -> Explanation | None:
     """The program did not understand its arguments: argparse's line, and click's."""
     if end.status != 2:
         return None
@@ -284,7 +302,7 @@ _NOISE = re.compile(
 )
 
 
-def _last_words(end: End) -> Explanation | None:
+def _last_words(end: ProcessEnd) -> Explanation | None:
     """The last lines of a process that left by a status of its own: perhaps they say why. Of those
     before the very last only lines that speak of an error do."""
     texts: tuple[tuple[Where, str], ...] = (("err", end.err), ("out", end.out))
@@ -297,7 +315,7 @@ def _last_words(end: End) -> Explanation | None:
                 place >= _VERY_LAST and not _LOOKS_LIKE_AN_ERROR.search(line.text)
             ):
                 continue
-            raised = Raised(type="", message=line.text, begin=line.begin, end=line.end)
+            raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
             if found.cause not in ("exception", "hang", "connection-reset"):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
@@ -305,7 +323,7 @@ def _last_words(end: End) -> Explanation | None:
         lines = [line for line in lines if not _WENT_ON.search(line.text)]
         if lines and (_LOOKS_LIKE_AN_ERROR.search(lines[-1].text) or where == "err"):
             last = lines[-1]
-            shown = Shown("exception", _BY_SIGNAL, last.begin, last.end, sure=False)
+            shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
             return Explanation(shown.moved(offset), where)
     return None
 
@@ -320,7 +338,7 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
 )
 
 
-def last_error(text: str) -> Line | None:
+def last_error(text: str) -> TracebackLine | None:
     """The last line of a text if it looks like an error, but for what is noise."""
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
     lines = [line for line in lines if not _WENT_ON.search(line.text)]
@@ -328,7 +346,10 @@ def last_error(text: str) -> Line | None:
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:
-    return Shown(cause, Pattern((), "its exit status", level), 0, 0, words=in_words_of(status))
+    place = Pattern((), "its exit status", level)
+    if cause == "exception" and status is not None:
+        place = _BY_SIGNAL if status > 128 else _LEFT
+    return Shown(cause, place, 0, 0, words=in_words_of(status))
 
 
 def in_words_of(status: int | None) -> str:
@@ -347,7 +368,7 @@ VAGUE = re.compile(r"exit status \d+$|ended by signal \d+|ended by SIG|stopped e
 @lru_cache(maxsize=4096)
 def explain_record(status: int, message: str) -> Shown | None:
     """What ended a rank, by what its agent put on record."""
-    found = explain(End(status=status, record="" if VAGUE.match(message) else message))
+    found = explain(ProcessEnd(status=status, record="" if VAGUE.match(message) else message))
     return found.shown if found else None
 
 
@@ -357,7 +378,7 @@ def follows(message: str) -> bool:
     return shown is not None and shown.level <= Level.WAITED
 
 
-def told(end: End) -> str:
+def told(end: ProcessEnd) -> str:
     """What an agent puts on record of an end: the words that explain it for certain, else only how
     the process ended. `explain_record` finds the same in it again."""
     found = explain(end)

@@ -15,7 +15,7 @@ from fsdpkit.failures.cause import RESUME
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
-from fsdpkit.failures.tracebacks import Raised, inner
+from fsdpkit.failures.tracebacks import PrintedException, inner
 
 _ABOUT_DATA = frozenset(
     {
@@ -73,7 +73,7 @@ _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
 
 
-def shown(raised: Raised) -> Shown:
+def shown(raised: PrintedException) -> Shown:
     """The cause that an exception and those that led to it show; `exception` where none does."""
     links = list(raised.chain())
     answers = [_of_one(link) for link in links]
@@ -93,7 +93,7 @@ def shown(raised: Raised) -> Shown:
     return newest
 
 
-def _of_one(outer: Raised) -> Shown:
+def _of_one(outer: PrintedException) -> Shown:
     raised = inner(outer)
     name = raised.name
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
@@ -174,7 +174,7 @@ def _masked(quoted: re.Match[str]) -> str:
     return quoted[1] + "·" * (len(quoted[0]) - 2) + quoted[1]
 
 
-def _errno(raised: Raised) -> int | None:
+def _errno(raised: PrintedException) -> int | None:
     match = _ERRNO.search(raised.message)
     return int(next(filter(None, match.groups()))) if match else None
 
@@ -188,7 +188,7 @@ _OF_A_TOOL = re.compile(
 )
 
 
-def _of_data(raised: Raised) -> bool:
+def _of_data(raised: PrintedException) -> bool:
     """Whether the file is one that a person would have put there: a name without a directory is a
     program that was to be run, two are a rename that another process was faster with, and the
     caches of compilers belong to nobody."""
@@ -223,7 +223,7 @@ _REFUSED_BY_SERVER = re.compile(
 )
 
 
-def _no_internet(raised: Raised) -> bool:
+def _no_internet(raised: PrintedException) -> bool:
     """Whether a program tried to reach a service outside, and could not."""
     first = "\n".join(raised.message.split("\n")[:4])
     if not _OUT_OF_REACH.search(f"{raised.name} {first}") or _REFUSED_BY_SERVER.search(first):
@@ -276,7 +276,7 @@ _PLACES = (
 )
 
 
-def _with_action(found: Shown, raised: Raised) -> Shown:
+def _with_action(found: Shown, raised: PrintedException) -> Shown:
     """With what to do at the place that the message names."""
     if found.cause == "disk-full":
         for words, action in _PLACES:

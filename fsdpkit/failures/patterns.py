@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from fsdpkit.failures.tracebacks import Raised
+    from fsdpkit.failures.tracebacks import PrintedException
 
 
 class Level(IntEnum):
@@ -33,7 +33,7 @@ Speaker = Literal["rank", "agent", "batch"]
 EVERYBODY: tuple[Speaker, ...] = ("rank", "agent", "batch")
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """Where in a text a pattern stands: the whole line, or lines, from `begin` to `end`."""
 
     begin: int
@@ -60,23 +60,23 @@ class Pattern(NamedTuple):
     quoted: bool = False
     """Whether the words may stand in quotation marks, which else hold data."""
 
-    def found_in(self, text: str) -> Place | None:
+    def found_in(self, text: str) -> TextPlace | None:
         """The first line of the text that shows it."""
         places = (self._first(words, text) for words in self.words)
         return min((place for place in places if place is not None), default=None)
 
-    def _first(self, words: str, text: str) -> Place | None:
+    def _first(self, words: str, text: str) -> TextPlace | None:
         at = text.find(words)
         while at >= 0:
             begin = text.rfind("\n", 0, at) + 1
             end = text.find("\n", at + len(words))
             end = len(text) if end < 0 else end
             if self.line is None:
-                return Place(begin, end)
+                return TextPlace(begin, end)
             if match := self.line.search(text[begin:end]):
                 about = match.groupdict()
                 rank = about.get("rank")
-                return Place(begin, end, about.get("node"), int(rank) if rank else None)
+                return TextPlace(begin, end, about.get("node"), int(rank) if rank else None)
             at = text.find(words, end)
         return None
 
@@ -107,7 +107,7 @@ class Shown(msgspec.Struct, frozen=True):
     rank: int | None = None
     words: str | None = None
     """What to quote, where it is not the line itself."""
-    raised: Raised | None = None
+    raised: PrintedException | None = None
     """The exception that shows it."""
     sure: bool = True
     """Whether it is known to be how the process ended; else it is only what was said last."""

@@ -19,7 +19,7 @@ _MOST_STEPS_BEHIND = 1
 such as `training failed`; where more do, or steps are counted on, the program got over it."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class TracebackLine(msgspec.Struct, frozen=True):
     """A line without the marks in front of it. begin, end: its place in the whole text."""
 
     text: str
@@ -40,7 +40,7 @@ class Frame(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line} in {self.function}"
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True):
+class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     """An exception as it was printed."""
 
     type: str
@@ -52,7 +52,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """Place of its first line in the text."""
     frames: tuple[Frame, ...] = ()
     """The innermost last."""
-    before: Raised | None = None
+    before: PrintedException | None = None
     """The exception that led to it."""
     meant: bool = False
     """Whether the program says that `before` caused it (`raise … from`)."""
@@ -70,9 +70,9 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
         first = self.message.partition("\n")[0]
         return f"{self.type}: {first}" if self.type and first else self.type or first
 
-    def chain(self) -> Iterator[Raised]:
+    def chain(self) -> Iterator[PrintedException]:
         """It, and those that led to it, the newest first."""
-        raised: Raised | None = self
+        raised: PrintedException | None = self
         while raised is not None:
             yield raised
             raised = raised.before
@@ -89,14 +89,16 @@ _UNSEEN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 _RANK_MARK = re.compile(r" ?\[rank\d+\]: ?")
 
 
-def lines_of(text: str) -> list[Line]:
+def lines_of(text: str) -> list[TracebackLine]:
     """The lines of a text, without colours, torch's marks, and what a carriage return erased."""
     found, begin = [], 0
     for raw in text.split("\n"):
         end = begin + len(raw)
         shown = _UNSEEN.sub("", raw.rstrip("\r").rpartition("\r")[2])
         mark = _RANK_MARK.match(shown)
-        found.append(Line(shown[mark.end() :] if mark else shown, begin, end, mark is not None))
+        found.append(
+            TracebackLine(shown[mark.end() :] if mark else shown, begin, end, mark is not None)
+        )
         begin = end + 1
     return found
 
@@ -126,7 +128,7 @@ _LOGGED = re.compile(
 """A line of a log in front of a traceback: the program wrote it down and went on."""
 
 
-def ended_by(text: str) -> Raised | None:
+def ended_by(text: str) -> PrintedException | None:
     """The exception that ended the process which wrote the text, with those that led to it."""
     lines = lines_of(text)
     found = _all(lines)
@@ -153,7 +155,7 @@ def behind_tracebacks(text: str) -> str:
     return text[found[-1][0].end :] if found else text
 
 
-def last_printed(text: str) -> Raised | None:
+def last_printed(text: str) -> PrintedException | None:
     """The last exception that a text shows, whoever raised it."""
     found = _all(lines_of(text))
     return found[-1][0] if found else None
@@ -173,11 +175,11 @@ _AFTERMATH = re.compile(
 """What appears behind the last words of a process that is on its way out."""
 
 
-_Found = tuple[Raised, bool, bool, bool]
+_Found = tuple[PrintedException, bool, bool, bool]
 """Exception, whether marked, whether the process's own, whether it was logged."""
 
 
-def _all(lines: Sequence[Line]) -> list[_Found]:
+def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
     """All tracebacks in order; of a chain the last link, which leads to the others."""
     found: list[_Found] = []
     place = 0
@@ -203,14 +205,14 @@ def _all(lines: Sequence[Line]) -> list[_Found]:
     return found
 
 
-def _is_of_a_child(raised: Raised) -> bool:
+def _is_of_a_child(raised: PrintedException) -> bool:
     """Whether another process raised it, begun by multiprocessing, that shares standard error."""
     frames = raised.frames
     begun = bool(frames) and frames[0].file == "<string>"
     return begun and any("/multiprocess" in frame.file for frame in frames)
 
 
-def _in_front(lines: Sequence[Line], place: int) -> str:
+def _in_front(lines: Sequence[TracebackLine], place: int) -> str:
     """What stands in front of a traceback and says whose it is; else the last line."""
     near = [line.text.strip() for line in lines[max(0, place - 4) : place] if line.text.strip()]
     for text in reversed(near):
@@ -219,7 +221,7 @@ def _in_front(lines: Sequence[Line], place: int) -> str:
     return near[-1] if near else ""
 
 
-def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
+def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException | None, int]:
     """The traceback that begins at `place`, and the place behind it."""
     marked, frames, between = lines[place].marked, [], 0
     place += 1
@@ -256,7 +258,7 @@ def _one(lines: Sequence[Line], place: int) -> tuple[Raised | None, int]:
     place -= between
     while message and not message[-1].strip():
         message.pop()
-    raised = Raised(
+    raised = PrintedException(
         type=match["type"],
         message="\n".join(message),
         begin=first.begin,
@@ -283,11 +285,11 @@ _BARE = re.compile(
 )
 
 
-def _without_traceback(lines: Sequence[Line]) -> Raised | None:
+def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | None:
     """A last line that only names an exception, as of a syntax error or a cut log."""
     for line in reversed([line for line in lines if line.text.strip()][-3:]):
         if (match := _BARE.match(line.text)) and match["type"] != "SystemExit":
-            return Raised(
+            return PrintedException(
                 type=match["type"],
                 message=match["message"] or "",
                 begin=line.begin,
@@ -297,7 +299,7 @@ def _without_traceback(lines: Sequence[Line]) -> Raised | None:
     return None
 
 
-def inner(raised: Raised) -> Raised:
+def inner(raised: PrintedException) -> PrintedException:
     """The exception itself, where another process's was caught and raised again with its traceback
     in the message, as torch does with those of loader workers."""
     if "Traceback (most recent call last):" not in raised.message:

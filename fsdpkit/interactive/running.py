@@ -28,14 +28,31 @@ def run(
     gpus: int = 1,
     **options: Any,
 ) -> list[Any]:
-    """Call `function(*args)` on every rank of a job; what each returned, by rank.
+    """Call `function(*args)` on every rank of a job, and wait for what they return.
 
-    gpus: ranks per node; the other options are those of `submit_function`. Shows how far the job
-    is. Raises FunctionError for the first rank that raised, with its
-    traceback, and FsdpkitError. An interrupt (Ctrl-C, a notebook's stop) leaves the job going.
+    One line says how far the job is: in a notebook, on a terminal, or in a log. An interrupt
+    (Ctrl-C, a notebook's stop) leaves the job running.
 
-    >>> fsdpkit.run(lambda: os.environ["RANK"], nodes=2, gpus=4)    # doctest: +SKIP
-    ['0', '1', '2', '3', '4', '5', '6', '7']
+    Args:
+        function: Called on each rank, with torchrun's variables (`RANK`, `WORLD_SIZE`, …) set. It
+            is pickled (cloudpickle) with the variables it uses.
+        *args: Its arguments. For keyword arguments use `functools.partial`.
+        nodes: Nodes, standby nodes not counted.
+        gpus: GPUs per node; each gets one rank.
+        **options: Further options of `submit_function`.
+
+    Returns:
+        What each rank returned, in rank order: `nodes` × `gpus` values.
+
+    Raises:
+        FunctionError: The job did not start, or a rank raised or ended without returning; has
+            the traceback of the first one that raised.
+        FsdpkitError: The job could not be submitted (see `submit`), or nobody knows how it ended.
+
+    Examples:
+        >>> import os, fsdpkit
+        >>> fsdpkit.run(lambda: int(os.environ["RANK"]) ** 2, gpus=4)    # doctest: +SKIP
+        [0, 1, 4, 9]
     """
     submitted = submit_function(function, *args, nodes=nodes, gpus=gpus, **options)
     try:

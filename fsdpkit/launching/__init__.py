@@ -1,1 +1,1 @@
-"""Inside the job, on a node: check it, start torchrun's elastic agent, keep the record."""
+"""Inside the job, on a node: check it, start torchrun's elastic agent, record what happens."""

@@ -1,6 +1,6 @@
 """The process that runs once on each node, with `-- torchrun …` as its arguments.
 
-It forks the node's fork server while it has imported torch and nothing else, then goes through
+It forks the node's fork server as soon as it has imported torch and nothing else. It then runs
 submitit's own job runner, so that submitit's `Job` finds a result for each node.
 """
 
@@ -20,9 +20,9 @@ from fsdpkit.launching.signing import take_secret
 
 
 def main() -> NoReturn:
-    """Ends with the exit status of this node's task: 0, or that of the first failure on this node.
+    """Exits with the status of this node's task: 0, or that of the first failure on this node.
 
-    In a rank that was forked, later and from a copy of this process: the script's own.
+    In a forked rank, which returns here later from a copy of this process: with the script's own.
     """
     python_path.restore(os.environ)
     take_secret(os.environ)
@@ -41,16 +41,16 @@ def run_agent() -> int:
         try:
             from submitit.core.submission import process_job
             from submitit.core.utils import DelayedSubmission
-        except ImportError:  # submitted without it, too: nobody asks for results
+        except ImportError:  # submitted without it: nothing reads the results
             LaunchNode()()
         else:
             from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
 
-            # What lies in the run's directory is not unpickled, which would run whatever somebody
-            # had put there; it says no more than this.
+            # The pickle in the run's directory is not loaded: that would run whatever somebody had
+            # put there, and it says no more than this.
             own = staticmethod(lambda _: DelayedSubmission(LaunchNode()))
             setattr(DelayedSubmission, "load", own)  # noqa: B010
-            # What submitit says, we say with the cause.
+            # We report what submitit would say, with the cause.
             logging.getLogger("submitit").setLevel(logging.CRITICAL)
             FsdpkitJobEnvironment().prepare_results()
             process_job(os.environ["SUBMITIT_FOLDER"])

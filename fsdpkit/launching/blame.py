@@ -1,4 +1,4 @@
-"""Which of a node's ranks the others wait for, by the stacks that they left."""
+"""Which of a node's ranks the others are waiting for, according to their stacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where the main thread of a rank is."""
 
     words: str
@@ -19,13 +19,13 @@ class Place:
     (DistributedDataParallel); nobody can tell which."""
 
 
-def standing_out(places: Mapping[int, Place]) -> tuple[int, str] | None:
-    """The rank that is not, as the others, waiting, and where it is; None where nobody stands out.
+def standing_out(places: Mapping[int, RankPlace]) -> tuple[int, str] | None:
+    """The one rank that is not waiting as the others are, and where it is; None if none stands out.
 
-    Others must be: a rank alone, or all of them in their own code, tell nothing.
+    Others must be waiting: a single rank, or all ranks in their own code, show nothing.
     """
     own = {rank: place for rank, place in places.items() if place.kind == "own"}
-    if not own:  # then one that computes gradients may be who the others wait for
+    if not own:  # then the others may be waiting for one that computes gradients
         own = {rank: place for rank, place in places.items() if place.kind == "backward"}
     if len(own) == len(places) > 1:
         own = _odd_one(own)
@@ -35,9 +35,9 @@ def standing_out(places: Mapping[int, Place]) -> tuple[int, str] | None:
     return None
 
 
-def _odd_one(places: Mapping[int, Place]) -> dict[int, Place]:
-    """Of three or more the only one that is elsewhere than all others are: on a GPU those wait for
-    it wherever their own code next reads a number."""
+def _odd_one(places: Mapping[int, RankPlace]) -> dict[int, RankPlace]:
+    """Of three or more ranks, the only one that is elsewhere than all others: with GPUs the others
+    wait for it wherever their own code next reads a number."""
     by_words: dict[str, list[int]] = {}
     for rank, place in places.items():
         by_words.setdefault(place.words, []).append(rank)
@@ -54,15 +54,15 @@ _COLLECTIVE = re.compile(r"/torch/distributed/(?!elastic/)")  # whose `record` w
 _BACKWARD = re.compile(r"/torch/autograd/graph\.py")
 
 
-def place_of(stacks: str) -> Place:
-    """Of a rank, by what faulthandler or py-spy wrote."""
+def place_of(stacks: str) -> RankPlace:
+    """Where a rank is, from the output of faulthandler or py-spy."""
     _, _, main = stacks.partition("Current thread ")
     frames = _FRAME.findall(main)
     if not frames:
-        return Place("", "collective")
+        return RankPlace("", "collective")
     path, line, name = frames[0]
     inner = [path for path, _, _ in frames[:6]]
     if any(_COLLECTIVE.search(path) for path in inner):
-        return Place("", "collective")
+        return RankPlace("", "collective")
     kind: Literal["backward", "own"] = "backward" if _BACKWARD.search(inner[0]) else "own"
-    return Place(f"it is at {path}:{line} in {name}", kind)
+    return RankPlace(f"it is at {path}:{line} in {name}", kind)

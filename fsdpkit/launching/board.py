@@ -1,8 +1,8 @@
-"""What the agents of one attempt tell each other, and the head node's record of it.
+"""The messages between the agents of one attempt, and the head node's record of them.
 
-Each agent writes letters: what it has to say, numbered, until the head has heard it, and the last
-order that it has read. The head's answers hold the orders after that one. So a letter may be lost,
-or sent twice, and nothing is.
+Each agent writes letters: numbered messages, repeated until the head has confirmed them, and the
+number of the last order that it has read. The head's answers contain all later orders. So a letter
+may be lost or sent twice without effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ step."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the head's agent tells all agents to do, in place of what they do now."""
+    """What the head's agent tells all agents to do, replacing what they do now."""
 
     do: Literal["run", "meet", "stop", "stacks", "end"]
     launch: int = 0
@@ -49,7 +49,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One thing that an agent has to say: one of the two."""
+    """One message of an agent: exactly one of the two fields is set."""
 
     number: int
     report: Report | None = None
@@ -64,7 +64,7 @@ class Letter(msgspec.Struct, frozen=True):
     left: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BoardAnswer(msgspec.Struct, frozen=True):
     """From the head's agent. orders: those after number `first`; heard: the last of `said`."""
 
     first: int
@@ -73,9 +73,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Board:
-    """The head's side: what all agents said, and the orders to them. For any thread.
+    """The head's side: the messages of all agents, and the orders to them. Thread-safe.
 
-    nodes: how many agents there are, spares included.
+    nodes: how many agents there are, standby nodes included.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -90,7 +90,7 @@ class Board:
         self._meetings: list[tuple[int, Meeting]] = []
         self._orders: list[Order] = []
 
-    def hear(self, node: int, letter: Letter) -> Answer:
+    def hear(self, node: int, letter: Letter) -> BoardAnswer:
         """Take in a letter that this node's agent wrote."""
         with self._changed:
             self._counts[node] += 1
@@ -110,10 +110,10 @@ class Board:
         if said.meeting is not None:
             self._meetings.append((node, said.meeting))
 
-    def answer(self, node: int, seen: int) -> Answer:
+    def answer(self, node: int, seen: int) -> BoardAnswer:
         """The orders that this node's agent has not read."""
         with self._changed:
-            return Answer(seen, tuple(self._orders[seen:]), self._heard[node])
+            return BoardAnswer(seen, tuple(self._orders[seen:]), self._heard[node])
 
     def alive(self) -> list[int]:
         """How many letters of each node came."""
@@ -153,7 +153,7 @@ class Board:
             self._changed.notify_all()
 
     def linger(self, others: int) -> bool:
-        """Wait until so many other agents have read the last order; whether they all have."""
+        """Wait until that many other agents have read the last order; returns whether they have."""
         deadline = time.monotonic() + _LINGER_S
         self.wait(deadline - time.monotonic(), lambda: len(self._left - {0}) >= others)
         return len(self._left - {0}) >= others

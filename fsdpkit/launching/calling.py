@@ -1,8 +1,8 @@
-"""A rank of `fsdpkit.run`: loads the function, calls it, writes down what it returned or raised.
+"""A rank of `fsdpkit.run`: loads the function, calls it, records what it returned or raised.
 
 The function's pickle is loaded only if it is the one that was submitted (runs/calls.py). An
-exception goes on its way after it was written down, so that agents and `diagnose` see it as that of
-any script.
+exception is raised again after it has been recorded, so agents and `diagnose` see it as they see
+that of any script.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 import cloudpickle
 
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.runs.calls import Call, Raised, forget, read_call, write_raised
+from fsdpkit.runs.calls import Call, CallFailure, forget, read_call, write_raised
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, write_atomically
 
 
 class _TooLarge(Exception):
-    """The result, pickled, has more bytes than may be kept."""
+    """The pickled result has more bytes than may be kept."""
 
 
 class _Limited(io.BytesIO):
@@ -86,8 +86,8 @@ def _words(error: BaseException) -> str:
 
 
 def _give_up(attempt: AttemptPaths, rank: int, kind: Any, message: str) -> None:
-    """Write down why nothing is returned; with a full disk the exception itself has to do."""
-    raised = Raised(
+    """Record why nothing is returned; if the disk is full, the exception itself must suffice."""
+    raised = CallFailure(
         kind=kind, rank=rank, message=message, traceback=_traceback(), time_ns=time.time_ns()
     )
     try:

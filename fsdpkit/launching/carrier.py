@@ -1,4 +1,4 @@
-"""Whether this node's own cable is out: then it is this node that was cut off, not the others."""
+"""Whether this node's own cable is unplugged: then this node was cut off, not the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fsdpkit.launching.gate import own_address
 
 
 def carrier_of(host: str) -> Callable[[], bool]:
-    """Asks whether the interface with the address that `host` means here has a carrier; True where
-    nobody can say."""
+    """Asks whether the interface with the address of `host` on this node has a carrier; True if
+    unknown."""
     address = own_address(host)
     name = next(
         (

@@ -1,7 +1,7 @@
-"""The head node's agent decides for all: which nodes train, when to start again, when to end.
+"""The head node's agent decides for all: which nodes train, when to restart, when to end.
 
-It is called a few times a second on the link's thread, and at once when an agent has something to
-say.
+It is called a few times a second on the link's thread, and immediately when an agent sends
+something.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
 from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.policy import (
-    End,
+    EndAttempt,
     Report,
     Restart,
     after_launch,
@@ -25,7 +25,7 @@ from fsdpkit.launching.policy import (
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
-from fsdpkit.runs.outcomes import WARNING, Trouble, Verdict
+from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
 
 _SETTLE_S = 3.0
 """How long other reports of the same trouble are waited for, so that the first is known."""
@@ -41,7 +41,7 @@ _GATHER_S = 30.0
 
 @dataclass
 class Conductor:
-    """State of one attempt. nodes: names of all, spares included; wanted: how many train."""
+    """State of one attempt. nodes: names of all, standby nodes included; wanted: how many train."""
 
     board: Board
     nodes: list[str]
@@ -99,7 +99,8 @@ class Conductor:
             self._judge(now)
 
     def _forgive_own_absence(self, now: float) -> None:
-        """Nobody is silent while nobody listens: the job was suspended, or the disk stalled."""
+        """Silence while we did not listen does not count: the job was suspended, or the disk
+        stalled."""
         gap_s = now - self._ticked_s if self._ticked_s else 0.0
         self._ticked_s = now
         if gap_s > _ABSENT_S:
@@ -124,7 +125,7 @@ class Conductor:
                 self.record(event="node-lost", node=self.nodes[node])
 
     def _gather(self, now: float) -> None:
-        """Begin when all agents are there, or enough of them."""
+        """Start when all agents have connected, or enough of them."""
         there = [n for n, count in enumerate(self._counts) if count and n not in self._gone]
         waited_s = now - self._began_s
         if len(there) == len(self.nodes) or (len(there) >= self.wanted and waited_s > _GATHER_S):
@@ -194,9 +195,9 @@ class Conductor:
         self._trouble_s = self._trouble_s or now
         waited_s = now - self._trouble_s
         if len(reports) + len(lost) < len(self._training):
-            # A rank that stopped in order says nothing against the others, which are on their way.
+            # A rank that stopped as asked says nothing about the others, which are stopping, too.
             patience_s = _STRAGGLE_S if trouble.cause == "stopped" else _SETTLE_S
-            # One that crashed may only have noticed first that a node is gone.
+            # One that crashed may only be the first to notice that a node is gone.
             if self._silent(now) and trouble.cause != "stopped":
                 patience_s = self.retry.lost_s + _SETTLE_S
             if waited_s < patience_s:
@@ -220,7 +221,7 @@ class Conductor:
             trouble, self._troubles, self.retry, most=self.most_restarts, spares=spares
         )
         self._troubles.append(trouble)
-        if isinstance(decision, End):
+        if isinstance(decision, EndAttempt):
             self._end(trouble, decision.why)
         else:
             self._again(decision, trouble, left, now)
@@ -237,7 +238,7 @@ class Conductor:
     def _end(self, trouble: Trouble | None, why: str) -> None:
         self.over = True
         status = trouble.status if trouble else 0
-        verdict = Verdict(
+        verdict = AttemptVerdict(
             trouble=trouble,
             why=why,
             warned=self._stopping,
@@ -245,7 +246,7 @@ class Conductor:
             earlier=tuple(self._troubles),
             cut_off=self._cut_off,
         )
-        with contextlib.suppress(OSError):  # a full disk; the failures on record are left
+        with contextlib.suppress(OSError):  # the disk is full; the recorded failures remain
             outcomes.write(self.attempt.verdict, verdict)
         self.board.order(
             Order(
@@ -259,7 +260,7 @@ class Conductor:
 
 def warn(task: TaskPaths) -> None:
     """Ask for a checkpoint and a stop because the scheduler gave a warning; any agent may."""
-    # It may be there already, and a full disk must not end what goes on well. An empty file would
-    # say: and do not come back.
+    # It may exist already, and a full disk must not end a healthy run. An empty file would mean:
+    # do not requeue.
     with contextlib.suppress(OSError):
         write_new(task.stop_requested, WARNING + "\n")

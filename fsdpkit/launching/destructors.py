@@ -1,8 +1,8 @@
-"""A process's end without taking apart what torch has made.
+"""Ending a process without running torch's destructors.
 
-Torch's libraries free some hundred thousand objects, one by one, when exit(3) is called: half of
-what the end of an idle process costs, and in a forked rank each page that is touched is copied
-first. The kernel takes all of it back at once.
+torch's libraries free some hundred thousand objects, one by one, when exit(3) is called. That is
+half of the cost of ending an idle process, and in a forked rank each page touched is copied first.
+The kernel frees everything at once.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ _TOOLS = ("LD_PRELOAD", "LD_AUDIT")
 
 
 def skip_destructors(environ: Mapping[str, str]) -> None:
-    """End this process, and those forked from it, without those of the libraries loaded so far.
+    """End this process, and those forked from it, without the destructors of libraries loaded so
+    far.
 
-    Python ends as always before that: threads, `atexit`, `__del__`, files. What is loaded or
-    registered with atexit(3) later on is heard; C's open streams are flushed; the status stays. No
-    effect where a tool is loaded into each process, or where this C library has no on_exit(3).
+    Python ends as always before that: threads, `atexit`, `__del__`, files. Libraries loaded, and
+    handlers registered with atexit(3), later on still run; C's open streams are flushed; the status
+    is kept. No effect if a tool is loaded into each process, or the C library has no on_exit(3).
     """
     if any(environ.get(name) for name in _TOOLS):
         return
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "on_exit"):
         return
-    # The last to be registered is the first to be called.
+    # The handler registered last is called first.
     libc.on_exit(libc._exit, None)
     libc.__cxa_atexit(libc.fflush, None, None)
 
 
 def leave(status: int) -> NoReturn:
-    """End an agent, whose threads are over and whose files are written: nothing is left but what
-    was registered with `atexit`."""
+    """End an agent whose threads have ended and whose files are written: only handlers registered
+    with `atexit` remain."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

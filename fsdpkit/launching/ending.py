@@ -1,12 +1,11 @@
-"""What the batch shell asks when srun is over, with the status of it as the argument.
+"""Decides what the batch shell does after srun has ended; the argument is srun's status.
 
-Standard input is `scontrol show job -o`, and behind it what sinfo says of the partition's nodes
-(runs/exclusions.py). The answer on standard output is one line for the shell: `end STATUS [JOBS]`
-with the jobs chained behind it that are not to start; `requeued STATUS`, if Slurm has queued the
-job again itself; or `requeue STATUS [NODES]` with what it is to exclude from now on: `-` is none,
-nothing is what it excludes already. Jobs and nodes are separated by commas.
-What a person should read goes to standard error. Imports no torch: the job's last seconds may be
-short.
+Standard input is `scontrol show job -o`, followed by sinfo's list of the partition's nodes
+(runs/exclusions.py). Standard output is one line for the shell: `end STATUS [JOBS]` with the
+dependent jobs that are not to start; `requeued STATUS` if Slurm has already requeued the job
+itself; or `requeue STATUS [NODES]` with the new exclude list, where `-` means an empty list and
+nothing means that the list stays as it is. Jobs and nodes are separated by commas.
+Messages for people go to standard error. Imports no torch: the job's last seconds may be short.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ import msgspec
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, NodeLostError, StorageError
 from fsdpkit.launching.leaving_out import Exclusions, exclusions
+from fsdpkit.launching.lost_nodes import depends_on_their_word
 from fsdpkit.launching.policy import (
     CHECK_FAILED,
     HEAD_SILENT,
-    Attempt,
-    Job,
+    AttemptFacts,
+    JobFacts,
     after_attempt,
     came_back,
     cause_of,
@@ -44,13 +44,15 @@ from fsdpkit.runs.exclusions import nodes_of
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import load
-from fsdpkit.runs.shared_record import End, add_end
+from fsdpkit.runs.shared_record import AttemptEnd, add_end
 
 _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
+_WORD_S, _LOOK_S = 20.0, 0.2
+"""How long nodes that the head lost may take to say that they lost the head."""
 _REFUSED = "Unable to create step"
 _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
@@ -60,9 +62,9 @@ _JOB = re.compile(ONE)
 
 
 def main() -> int:
-    """Decide and answer. Ends with a signal where the run's file system does not answer."""
+    """Decide and answer. Ends with a signal if the run's file system does not answer."""
     signal.alarm(_LONGEST_S)
-    with contextlib.suppress(BrokenPipeError):  # Slurm ended the shell that asked
+    with contextlib.suppress(BrokenPipeError):  # Slurm ended the calling shell
         return _answer(int(sys.argv[1]))
     return 0
 
@@ -73,7 +75,7 @@ def _answer(status: int) -> int:
     task = TaskPaths(attempt.dir.parent)
     retry = _retry(run)
     about_job, _, about_nodes = sys.stdin.read().partition("\n")
-    facts = gather(status, job_told(about_job), attempt, task)
+    facts = _with_their_word(gather(status, job_told(about_job), attempt, task), attempt)
     decision = after_attempt(facts, retry)
     ending = msgspec.structs.replace(decision, step=_newest_step(task))
     left_out = None
@@ -82,7 +84,7 @@ def _answer(status: int) -> int:
         ending = msgspec.structs.replace(ending, left_out=left_out.left_out)
     try:
         _record(ending, attempt, run, retry)
-    except OSError as error:  # an attempt that leaves no trace must not be followed by another
+    except OSError as error:  # an attempt without a record must not be followed by another
         why = f"{ending.why}; and {attempt.dir} cannot be written: {error.strerror}"
         status = ending.status if ending.action == "end" else StorageError.exit_code
         ending = msgspec.structs.replace(ending, action="end", status=status, why=why)
@@ -106,14 +108,14 @@ def _answer(status: int) -> int:
 
 
 def _exclusions(
-    facts: Attempt, ending: Ending, run: RunPaths, attempt: AttemptPaths, about_nodes: str
+    facts: AttemptFacts, ending: Ending, run: RunPaths, attempt: AttemptPaths, about_nodes: str
 ) -> Exclusions:
-    """What the job is to exclude when it is queued again."""
+    """What the job should exclude when it is requeued."""
     job = facts.job
     now_s = time.time()
     avoided = [AvoidedNode(node, ending.why, run.dir.name, now_s, now_s) for node in ending.avoid]
     before: set[str] = set()
-    with contextlib.suppress(FsdpkitError):  # of other runs' nodes nothing is known then
+    with contextlib.suppress(FsdpkitError):  # then nothing is known about the nodes of other runs
         record = load(run.dir)
         others = avoided_nodes.avoided_on(record.site, run.dir.parent, now_s)
         avoided += [note for note in others if note.node not in ending.avoid]
@@ -150,7 +152,7 @@ def _number(attempt: AttemptPaths) -> int:
 
 
 def _chained(run: RunPaths) -> list[str]:
-    """Slurm's ids of the jobs, or of the tasks of an array, that wait for this one."""
+    """Slurm's ids of the jobs, or array tasks, that depend on this one."""
     job_id, task = job_of(this_job()), task_of(this_job())
     try:
         jobs = load(run.dir).jobs
@@ -161,12 +163,12 @@ def _chained(run: RunPaths) -> list[str]:
     return [one for one in behind if _JOB.fullmatch(one)]
 
 
-def job_told(text: str) -> Job:
-    """What `scontrol show job -o` said. An empty text: nobody could say."""
+def job_told(text: str) -> JobFacts:
+    """What `scontrol show job -o` said. An empty text means that it did not answer."""
     fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if "JobState" not in fields:
-        return Job()
-    return Job(
+        return JobFacts()
+    return JobFacts(
         ending=fields["JobState"] != "RUNNING",
         reason=fields.get("Reason"),
         preempted=fields.get("PreemptTime", "None") not in ("None", "Unknown", ""),
@@ -182,12 +184,12 @@ def _unless_null(value: str | None) -> str | None:
     return "" if value == "(null)" else value
 
 
-def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Attempt:
-    """The facts of the attempt from what lies in its directory."""
-    verdict = outcomes.read(attempt.verdict, Verdict)
+def gather(status: int, job: JobFacts, attempt: AttemptPaths, task: TaskPaths) -> AttemptFacts:
+    """The facts of the attempt, from the files in its directory."""
+    verdict = outcomes.read(attempt.verdict, AttemptVerdict)
     trouble = verdict.trouble if verdict else None
     if verdict and trouble is None:
-        status = 0  # whatever srun says, which had to be ended for a node that is gone
+        status = 0  # whatever srun says, as it had to be ended because a node is gone
     elif status and trouble is None:
         trouble = _first_recorded(attempt) or _srun_refused(attempt)
     if trouble is not None:
@@ -195,7 +197,7 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
     request = None
     with contextlib.suppress(OSError):
         request = read_text(task.stop_requested).strip()
-    return Attempt(
+    return AttemptFacts(
         status=status,
         job=job,
         trouble=trouble,
@@ -213,7 +215,7 @@ def gather(status: int, job: Job, attempt: AttemptPaths, task: TaskPaths) -> Att
     )
 
 
-def _came_back(verdict: Verdict) -> bool:
+def _came_back(verdict: AttemptVerdict) -> bool:
     return len(verdict.earlier) > 1 and came_back(verdict.earlier[-1], verdict.earlier[-2])
 
 
@@ -229,12 +231,12 @@ def _first_recorded(attempt: AttemptPaths) -> Trouble | None:
     nodes = {one.message.partition(":")[0] for one in found if CHECK_FAILED in one.message}
     if len(nodes) == 1:
         return msgspec.structs.replace(found[0], lost=tuple(nodes))
-    # The same on several nodes is not theirs.
+    # If it is the same on several nodes, it is not the nodes' fault.
     return msgspec.structs.replace(found[0], cause="preflight", status=NodeError.exit_code)
 
 
 def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
-    """Nodes that left the word that the head node does not answer."""
+    """Nodes that recorded that the head node does not answer."""
     status = f"{NodeLostError.exit_code} "
     words = (read_text(path).strip() for path in attempt.failures.glob("*"))
     ours = (line.removeprefix(status) for line in words if line.startswith(status))
@@ -242,13 +244,29 @@ def _accusers(attempt: AttemptPaths) -> tuple[str, ...]:
     return _names(name for name, _, told in parts if told.startswith(HEAD_SILENT))
 
 
+def _with_their_word(facts: AttemptFacts, attempt: AttemptPaths) -> AttemptFacts:
+    """The facts with what the lost nodes say about the head node. They notice as late as it does,
+    and stop their ranks first: so it waits a while for them, unless Slurm is already ending the
+    job."""
+    deadline = time.monotonic() + (0 if facts.job.ending else _WORD_S)
+    while depends_on_their_word(
+        facts.all_losses, nodes=facts.nodes, accusers=facts.accusers, cut_off=facts.cut_off
+    ):
+        if time.monotonic() > deadline:
+            return facts
+        time.sleep(_LOOK_S)
+        facts = msgspec.structs.replace(facts, accusers=_accusers(attempt))
+    return facts
+
+
 def _names(nodes: Iterable[str]) -> tuple[str, ...]:
-    """Those that can be names of nodes: they go on to the shell and to scontrol."""
+    """Those that can be node names: they are passed to the shell and to scontrol."""
     return tuple(node for node in nodes if _NODE.fullmatch(node))
 
 
 def _srun_refused(attempt: AttemptPaths) -> Trouble | None:
-    """Slurm could not make the step, as when a node of the attempt before still hangs on to it."""
+    """Slurm could not create the step, for instance because a node still holds the previous
+    attempt's."""
     if list(attempt.dir.glob("node-*.events.jsonl")):
         return None
     log = Path(os.environ["FSDPKIT_RUN_DIR"]) / f"slurm-{this_job()}.log"
@@ -310,14 +328,14 @@ def _tell_centre(ending: Ending, attempt: AttemptPaths, run: RunPaths) -> None:
     """How the attempt ended, of a run that its owner shares."""
     _, _, task = attempt.dir.parent.name.partition("task-")
     number = int(task) if task.isdecimal() and attempt.dir.parent != run.dir else None
-    add_end(run, number, End(action=ending.action, cause=ending.cause, at_s=time.time()))
+    add_end(run, number, AttemptEnd(action=ending.action, cause=ending.cause, at_s=time.time()))
 
 
 def _retry(run: RunPaths) -> Retry:
-    """The job's own; fsdpkit's defaults where its file is gone, or not what was submitted."""
+    """The job's own; fsdpkit's defaults if its file is gone, or not the one submitted."""
     try:
         return table_of_job(run.dir, "retry", Retry)
-    except FileNotFoundError:  # a script that was started by hand
+    except FileNotFoundError:  # a script started by hand
         return Retry()
     except (OSError, StorageError) as error:
         say(f"warning: what the job wants after this end is not known: {error}", sys.stderr)

@@ -1,8 +1,8 @@
-"""torch's flight recorder, switched on for the ranks of any script, and read when they have hung.
+"""torch's flight recorder: enabled for the ranks of any script, and read after they have hung.
 
-It keeps each rank's last collectives and costs next to nothing. NCCL's watchdog dumps it when a
-collective times out; NCCL's monitor does when somebody writes to the rank's pipe, which is how the
-agent asks a rank that hangs in anything else. Source of the variables and the pipe:
+It keeps each rank's last collectives at almost no cost. NCCL's watchdog dumps it when a collective
+times out. NCCL's monitor dumps it when somebody writes to the rank's pipe, which is how the agent
+asks a rank that hangs in anything else. Source of the variables and the pipe:
 torch/csrc/distributed/c10d/FlightRecorder.cpp and ProcessGroupNCCL.hpp, torch 2.13.
 """
 
@@ -24,7 +24,7 @@ from fsdpkit.runs.layout import AttemptPaths
 _ANALYSIS_S = 180.0
 _OTHERS_WAIT_S = 60.0
 _NO_DUMPS_S = 3.0
-# Slurm sends its warnings to every process of a step, also when another node's agent has ended.
+# Slurm sends its warnings to every process of a step, even after another node's agent has ended.
 _SHIELDED = ("/bin/sh", "-c", 'trap "" TERM USR1 USR2; exec "$0" "$@"')
 _OTHER_NAMES = {"TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
@@ -32,10 +32,10 @@ _OTHER_NAMES = {"TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 def switched_on(
     environ: Mapping[str, str], attempt: AttemptPaths, launch: int, node: HeartbeatDir
 ) -> dict[str, str]:
-    """What ranks need in their environment to leave their dumps in the attempt's directory.
+    """The environment that ranks need to leave their dumps in the attempt's directory.
 
-    Nothing that the person has set is changed. Makes the directory, closed to others; where that
-    cannot be done, or no GPU takes part, a rank that has something to dump makes it.
+    Nothing set by the user is changed. Makes the directory, closed to others; if that fails, or no
+    GPU takes part, a rank that has something to dump makes it.
     """
     dumps = attempt.flight_dumps(launch)
     if environ.get("FSDPKIT_DEVICE", "gpu") != "cpu":
@@ -59,9 +59,9 @@ def may_be_asked(node: HeartbeatDir) -> bool:
 
 
 def ask(node: HeartbeatDir, ranks: Iterable[int]) -> None:
-    """Let these ranks dump their last collectives, as far as NCCL watches over them."""
+    """Make these ranks dump their last collectives, if NCCL monitors them."""
     for rank in ranks:
-        # Without a reader any more, or never opened: ENXIO, ENOENT.
+        # No reader any more, or never opened: ENXIO, ENOENT.
         with contextlib.suppress(OSError):
             pipe = os.open(f"{node.flight}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
@@ -92,28 +92,28 @@ class Analyses:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # No module of the directory that the job runs in stands in for torch's.
+                # No module in the job's working directory can replace one of torch's.
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
             deadline = time.monotonic() + _ANALYSIS_S
             self._running.append((process, attempt, launch, deadline))
 
     def finish(self) -> None:
-        """Wait for them, each for its time at most, and say what they found."""
+        """Wait for them, each at most for its time limit, and say what they found."""
         for process, attempt, launch, deadline in self._running:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            with contextlib.suppress(Exception):  # what cannot be read is left to `diagnose`
+            with contextlib.suppress(Exception):  # unreadable dumps are left to `diagnose`
                 record = read_flight_record(attempt.flight_record(launch))
                 if record is not None and (words := in_words(record)):
                     say(f"flight recorder: {words}")
 
 
 def wait_for_record(attempt: AttemptPaths, launch: int) -> None:
-    """On another node than the head: do not end before its agent has the record.
+    """On a node other than the head: do not end before the head's agent has the record.
 
     Slurm ends a whole step at once when the first of its tasks fails.
     """

@@ -1,12 +1,13 @@
-"""Reads the flight recorder's dumps of a launch and writes what they show together.
+"""Reads the flight recorder dumps of all ranks of a launch and writes the combined result.
 
     python -m fsdpkit.launching.flight_analysis DUMPS RESULT LAUNCH WORLD_SIZE
 
-A process of its own: torch's analyser takes time and memory that grow with the ranks, and is not
-to end the agent. A dump is a pickle of lists, dicts, numbers and texts, and is read as nothing
-else; the directory must be this user's and closed to all others. What torch's analyser says of
-calls that differ is taken over; whom a collective waits for is found from the entries' states,
-which it passes over. Source of the format: torch/csrc/distributed/c10d/FlightRecorder.hpp and
+It is a separate process, because torch's analyser takes time and memory that grow with the number
+of ranks and must not bring down the agent. A dump is a pickle of lists, dicts, numbers and texts,
+and only these are accepted; the directory must belong to this user and be closed to all others.
+Mismatched calls are taken from torch's analyser; which ranks a collective waits for is derived
+from the states of the entries, which the analyser ignores. Source of the format:
+torch/csrc/distributed/c10d/FlightRecorder.hpp and
 torch/distributed/flight_recorder/components/builder.py, torch 2.13.
 """
 
@@ -58,7 +59,7 @@ class Dump(NamedTuple):
 
 
 class _Plain(pickle.Unpickler):
-    """Knows no classes and no functions: a dump has none."""
+    """Accepts no classes and no functions: a dump has none."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -81,7 +82,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def limit_resources() -> None:
-    """Of this process: so much more memory, and so much time of a processor."""
+    """Limit this process to that much more memory, and that much processor time."""
     with open("/proc/self/statm", encoding="ascii") as file:
         now_bytes = int(file.read().split()[0]) * resource.getpagesize()
     for which, most in (
@@ -94,7 +95,7 @@ def limit_resources() -> None:
 
 
 def wait_for_dumps(directory: Path, world_size: int) -> bool:
-    """Whether there are any, once all ranks have left theirs or no more come."""
+    """Whether there are any, once all ranks have left theirs or no more arrive."""
     began_s = changed_s = time.monotonic()
     before: dict[int, int] = {}
     while (now := time.monotonic()) - began_s < _LONGEST_WAIT_S:
@@ -126,7 +127,7 @@ def _size(path: Path) -> int:
 
 
 def read_dumps(directory: Path) -> tuple[dict[int, Dump], dict[int, str]]:
-    """By rank; and of those that cannot be read, the reason."""
+    """By rank; and for those that cannot be read, the reason."""
     number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(number)
@@ -161,7 +162,7 @@ def _own_bytes(name: str, directory: int) -> bytes:
 
 
 def _dump(data: bytes, most: int) -> Dump:
-    """Raises what a malformed one makes of the reading."""
+    """Raises whatever reading a malformed one raises."""
     content = _Plain(io.BytesIO(data)).load()
     entries = [_checked(entry) for entry in content["entries"][-most:]]
     groups = {}
@@ -198,7 +199,7 @@ def record_of(
     error = None
     try:
         mismatches = _mismatches(dumps)
-    # Whatever is wrong with a dump comes out of torch's analyser as some exception.
+    # torch's analyser reports any problem with a dump as some exception.
     except (Exception, SystemExit) as failure:
         error = f"torch's analyser: {type(failure).__name__}: {failure}"[:300]
     return FlightRecord(
@@ -250,13 +251,13 @@ def _stuck(dumps: Mapping[int, Dump]) -> list[Stuck]:
                 continue
             description, ranks = dump.groups[entry["process_group"][0]]
             group = _Group(entry["process_group"][0], description, ranks)
-            # Calls that were coalesced share a number: the group of them is what is waited for.
+            # Coalesced calls share a number: ranks wait for the group of them.
             calls[group].setdefault(rank, {})[entry["collective_seq_id"]] = entry
     found = [stuck for group, by_rank in calls.items() if (stuck := _first(group, by_rank))]
     waiting = {rank for stuck in found for rank in stuck.waiting}
 
     def order(stuck: Stuck) -> tuple[bool, bool, int, str]:
-        """Whom all wait for waits for nobody; others are missing because they wait elsewhere."""
+        """The one all wait for waits for none; others are missing because they wait elsewhere."""
         to_blame = set(stuck.missing) - waiting
         return not stuck.different, not to_blame, -len(stuck.waiting), stuck.group
 
@@ -270,7 +271,7 @@ def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | N
         number = min(numbers)
         waiting = [rank for rank, some in is_open.items() if number in some]
     else:
-        # gloo closes the entry of a call that was given up, too, and never says `completed`.
+        # gloo also closes the entry of an abandoned call, and never says `completed`.
         number = 1 + min((max(by, default=0) for by in calls.values()), default=0)
         called = {rank: by[number] for rank, by in calls.items() if number in by}
         waiting = [rank for rank, entry in called.items() if entry["state"] != "completed"]
@@ -281,7 +282,7 @@ def _first(group: _Group, calls: Mapping[int, Mapping[int, Entry]]) -> Stuck | N
     usual = max(kinds, key=lambda kind: (kinds[kind], kind == _call(entries[min(entries)])))
     alike = {rank: entry for rank, entry in entries.items() if _call(entry) == usual}
     shown = next(iter(alike.values()))
-    # The recorder keeps the last ones only: who has called later ones has called this one.
+    # The recorder keeps only the last calls: a rank with later calls has made this one.
     beyond = {rank for rank, by in calls.items() if any(later > number for later in by)}
     without = [rank for rank in group.ranks if rank not in calls]
     asked = next((e for r, e in alike.items() if r in waiting), shown)
@@ -369,7 +370,7 @@ def _mismatches(dumps: Mapping[int, Dump]) -> list[Mismatch]:
         reasons = {
             int(rank): str(other.type_of_mismatch).removeprefix("Error type: ")[:300]
             for rank, other in sorted((collective.mismatch_collectives or {}).items())
-            # One rank has finished, another one not yet: no difference in what they called.
+            # One rank has finished, another not yet: they made the same calls.
             if "COLLECTIVE_STATE_MISMATCH" not in str(other.type_of_mismatch)
         }
         if reasons and collective.group_id not in found:

@@ -1,8 +1,8 @@
-"""Whether a process may be forked, by what it holds at that moment, and what its imports looked at.
+"""Whether a process may be forked, given what it holds at the moment and what its imports read.
 
-A thread that runs during a fork may hold a lock that nobody in the child ever releases; a
-connection, or a GPU driver's state, cannot be shared. What a library reads of the environment when
-it is imported must be what the rank would have read.
+A thread that runs during a fork may hold a lock that is never released in the child; a connection
+or the state of a GPU driver cannot be shared. And environment variables that a library reads on
+import must have had the values that the rank would have seen.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 _GPU_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 _SHARED_FILES = ("socket:", "pipe:", "anon_inode:")
-# What torchrun and the agent give each rank, and nobody reads before a process group or a device is
-# made. Anything else that differs may have been read by a library when it was loaded.
+# Set for each rank by torchrun and the agent, and not read before a process group or a device is
+# created. Anything else that differs may have been read by a library on import.
 _OF_RANKS = frozenset(
     {
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -59,7 +59,7 @@ def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
     for number in sorted(open_files() - set(own)):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:  # the listing's own
+        except FileNotFoundError:  # of the listing itself
             continue
         if target.startswith(_SHARED_FILES):
             return f"a file that ranks cannot share is open ({target})"
@@ -87,7 +87,7 @@ def _threads() -> list[str]:
 def _children() -> list[int]:
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    except OSError:  # a kernel that does not list them
+    except OSError:  # the kernel does not list them
         return []
     return [int(pid) for pid in text.split()]
 
@@ -107,14 +107,14 @@ def _semaphores() -> bool:
 
 @contextmanager
 def reads_of_rank_variables() -> Iterator[set[str]]:
-    """Collects which of the ranks' own variables Python code asks for in the block."""
+    """Collects which of the per-rank variables Python code reads in the block."""
     found: set[str] = set()
     kind: Any = type(os.environ)
     before = kind.__getitem__
 
     def getitem(self: Any, key: Any) -> Any:
-        # Whoever copies the whole environment asks for all of ours that are there, the same for
-        # every rank; torchrun's are there only if somebody set them for this process.
+        # Code that copies the whole environment asks for all of ours that are set, the same for
+        # every rank; torchrun's are set only if somebody set them for this process.
         try:
             value = before(self, key)
         except KeyError:
@@ -133,7 +133,7 @@ def reads_of_rank_variables() -> Iterator[set[str]]:
 
 
 def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Names of variables that differ though they are none of the ranks' own, in order."""
+    """Names of variables that differ and are not set per rank, in order."""
     return sorted(
         name
         for name in before.keys() | now.keys()

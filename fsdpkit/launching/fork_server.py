@@ -1,12 +1,11 @@
 """The process on each node that has imported torch once, and from which ranks are forked.
 
 The agent imports torch while it is alone in its process and forks the fork server, which imports
-what the script will need and then waits. For each rank it forks twice: the process in between ends
-at once, so that the rank becomes the agent's own child, as one that the agent had started; exit
-status, signals and process group are the rank's own. What becomes of the server later is no
-business of a rank that runs.
+what the script will need and then waits. For each rank it forks twice: the intermediate process
+ends at once, so the rank becomes the agent's own child, as if the agent had started it; exit
+status, signals and process group are the rank's own. Running ranks do not depend on the server.
 
-A server that cannot fork safely, does not answer or is gone costs a cold start of the rank.
+If the server cannot fork safely, does not answer or is gone, the rank gets a cold start.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class ForkServer:
             if time.monotonic() > deadline:
                 raise self._give_up(f"the fork server did not answer for {self._limit_s:.0f} s")
         if (answer := _receive(mine)[0]) is None:
-            # It died over this request; what is left behind it, if anything, answers the next.
+            # It died during this request; whatever is left behind it answers the next.
             raise ServerLostError("the fork server ended")
         return answer
 
@@ -140,11 +139,11 @@ class ForkServer:
         return ServerLostError(why)
 
     def close(self) -> None:
-        """End it. Ranks that run are not its children, and stay."""
+        """End it. Running ranks are not its children, and continue."""
         self._control.close()
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
-            # A process that the kernel holds, on a dead file system, goes when that lets go.
+            # A process blocked in the kernel on a dead file system ends when that recovers.
             deadline = time.monotonic() + _GONE_S
             while os.waitpid(self.pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -153,8 +152,8 @@ class ForkServer:
 def start() -> ForkServer | Program:
     """Import torch and fork the server, from a process that has done little else.
 
-    Returns the server in the process that called, and in each rank forked later the program that it
-    is to run. Raises ColdStartError where forking is not safe, and what importing torch raises.
+    Returns the server in the calling process, and in each rank forked later the program that it is
+    to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
     """
     inherited = fork_safety.open_files()
     variables = dict(os.environ)
@@ -162,7 +161,7 @@ def start() -> ForkServer | Program:
     with uncollected(), fork_safety.reads_of_rank_variables() as reads:
         import torch  # noqa: F401
     skip_destructors(os.environ)
-    # A slow file server makes the other imports slow, too: patience is a multiple of this one.
+    # A slow file server slows the other imports, too: the time limit is a multiple of this import.
     limit_s = max(_SHORTEST_LIMIT_S, 10 * (time.monotonic() - began_s))
     if reads:
         raise ColdStartError(f"importing torch reads {', '.join(sorted(reads))}")
@@ -201,7 +200,7 @@ class _Server:
         """Returns in ranks only."""
         try:
             kernel.die_with_parent(self.agent)
-            os.setsid()  # a terminal's Ctrl-C is the agent's business
+            os.setsid()  # the agent handles a terminal's Ctrl-C
             with contextlib.suppress(OSError):
                 kernel.show_as((sys.executable, f"fsdpkit-fork-server of {self.agent}"), {})
             for number in _HEEDED_BY_AGENTS:  # Slurm sends its warnings to all processes of a step
@@ -214,20 +213,20 @@ class _Server:
                     self._preload(request)
                 elif program := self._rank(request, files):
                     return program
-        except BaseException as error:  # never back into the agent's own code
+        except BaseException as error:  # never return into the agent's own code
             say(f"the fork server failed: {type(error).__name__}: {error}", sys.stderr)
             os._exit(1)
 
     def _preload(self, request: Mapping[str, Any]) -> None:
-        """Go on as a copy that has imported the modules; this process waits, to take its place if
-        that was unsafe or the copy is killed."""
+        """Continue as a copy that has imported the modules; this process waits, to take its place
+        if that was unsafe or the copy is killed."""
         self.search = tuple(request["search"])
         me = os.getpid()
         if copy := os.fork():
             os.waitpid(copy, 0)
             return
         kernel.die_with_parent(me)
-        kernel.adopt_orphans()  # what a library starts, and leaves, is ended with this process
+        kernel.adopt_orphans()  # processes left by a library end with this one
         try:
             with uncollected(), fork_safety.reads_of_rank_variables() as reads:
                 load(request["modules"])
@@ -240,7 +239,7 @@ class _Server:
             say(f"the script's libraries are not loaded ahead of it: {why}")
             fork_safety.kill_children()
             os._exit(1)
-        kernel.adopt_orphans(False)  # ranks are the agent's
+        kernel.adopt_orphans(False)  # the agent handles the ranks
 
     def _rank(self, request: Mapping[str, Any], files: list[int]) -> Program | None:
         """Fork one, and return its program there; None in the server."""
@@ -288,7 +287,7 @@ class _Server:
         return result | {k: v for k, v in now.items() if self.variables.get(k) != v}
 
     def _introduce(self, talk: socket.socket) -> None:
-        """As a rank: become the agent's child, and wait for its word."""
+        """As a rank: become the agent's child, and wait for its signal to start."""
         os.setsid()
         deadline = time.monotonic() + _ADOPTED_S
         while os.getppid() != self.agent:
@@ -296,7 +295,7 @@ class _Server:
                 os._exit(1)
             time.sleep(0.001)
         kernel.die_with_parent(self.agent)
-        with contextlib.suppress(OSError):  # where there is no Yama, nobody asks
+        with contextlib.suppress(OSError):  # without Yama it is not needed
             kernel.be_traced_by(self.agent)
         _send(talk, {"pid": os.getpid()})
         if talk.recv(1) != _GO:  # the agent has given it up

@@ -1,9 +1,9 @@
-"""The head node's port: agents that show the run's secret come in, nobody else.
+"""The head node's port: admits only agents that prove they know the run's secret.
 
-A thread of its own, which touches no file and decides nothing: a stalled disk must not make the
-head node look dead. Whoever connects has a few seconds to show the secret, and of those who have
-not yet only the newest are kept, so that neither idle connections nor a flood of them take anything
-from the agents.
+It has a thread of its own, which touches no file and decides nothing: a stalled disk must not make
+the head node look dead. Whoever connects has a few seconds to prove it. Of the connections that
+have not done so yet only the newest are kept, so neither idle connections nor a flood of them
+takes anything from the agents.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _READ_BYTES = 1 << 16
 
 
 def own_address(host: str) -> str:
-    """The address to listen at for those who connect to `host`, which is this machine.
+    """The address to listen on for connections to `host`, which is this machine.
 
-    Of a name the first address beyond loopback, IPv4 before IPv6; a name that means only loopback
-    here, as some set-ups have it, says nothing, and the answer is "" for all interfaces. Raises
-    NodeError for a name that nobody knows.
+    For a name, its first address that is not loopback, IPv4 before IPv6. If a name resolves only to
+    loopback here, as in some set-ups, the answer is "" for all interfaces. Raises NodeError for an
+    unknown name.
     """
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
@@ -72,13 +72,13 @@ class Gate:
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._agents: dict[int, _Agent] = {}
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda *_: None)  # of connections that broke
+        self._loop.set_exception_handler(lambda *_: None)  # of broken connections
         self._thread = threading.Thread(target=self._run, name="fsdpkit-gate", daemon=True)
         self._over = asyncio.Event()
         self._listening: socket.socket | None = None
 
     def open(self, host: str, port: int) -> int:
-        """Listen, and serve from now on; the port. Raises NodeError, PortTakenError."""
+        """Listen, and serve from now on; returns the port. Raises NodeError, PortTakenError."""
         try:
             self._listening = listen(host, port)
         except OSError as error:
@@ -92,7 +92,7 @@ class Gate:
         return int(self._listening.getsockname()[1])
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving."""
         self._board.on_order = lambda: None
         self._call(self._over.set)
         if self._thread.ident is not None:
@@ -136,7 +136,7 @@ class Gate:
     async def _admit(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> _Agent | None:
-        """The agent at the other end, once it has shown the secret."""
+        """The agent at the other end, once it has proved that it knows the secret."""
         head = Head(self._keys)
         self._strangers[writer] = None
         if len(self._strangers) > _STRANGERS:
@@ -189,7 +189,7 @@ class _Agent:
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise this process's limit of open files as far as it may be and must."""
+    """Raise this process's limit of open files as far as allowed and needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

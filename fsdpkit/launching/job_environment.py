@@ -1,6 +1,6 @@
 """submitit's view of a job from the inside: which job and task this is.
 
-Registered as submitit's plugin `job_environment`, active where the script set
+Registered as submitit's plugin `job_environment`; active if the script has set
 SUBMITIT_EXECUTOR=fsdpkit.
 """
 

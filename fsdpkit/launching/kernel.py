@@ -1,6 +1,6 @@
 """What agents, the fork server and ranks ask of the Linux kernel about processes: prctl(2).
 
-Raises OSError where the kernel refuses, and on other systems.
+Raises OSError if the kernel refuses, and on other systems.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def die_with_parent(parent: int) -> None:
 
 
 def be_traced_by(tracer: int) -> None:
-    """Let the process `tracer` and its descendants look into this one, where the kernel's Yama lets
-    only ancestors do so (prctl(2), PR_SET_PTRACER); a later exec keeps that."""
+    """Let the process `tracer` and its descendants inspect this one, if the kernel's Yama lets only
+    ancestors do so (prctl(2), PR_SET_PTRACER); a later exec keeps that."""
     _prctl(_SET_PTRACER, tracer)
 
 
 def show_as(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """Show this command line and this environment in /proc, as if they had been executed.
 
-    The kernel is told of new places for both; nothing that a library remembers is overwritten.
+    The kernel gets new addresses for both; nothing that a library keeps is overwritten.
     """
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
     variables = b"".join(os.fsencode(f"{k}={v}") + b"\0" for k, v in environ.items())
@@ -68,7 +68,7 @@ def show_as(command: Sequence[str], environ: Mapping[str, str]) -> None:
     )
     table = (ctypes.c_uint64 * len(places))(*places)
     _prctl(_SET_MM, _SET_MM_MAP, ctypes.addressof(table), ctypes.sizeof(table))
-    _shown.append(area)  # the kernel reads there as long as the process lives
+    _shown.append(area)  # the kernel reads it as long as the process lives
 
 
 _shown: list[mmap.mmap] = []

@@ -1,7 +1,8 @@
-"""Which nodes a job leaves out when it is queued again.
+"""Which nodes a job excludes when it is requeued.
 
-Slurm keeps a job's exclusions for good. What fsdpkit excluded before is therefore replaced each
-time by what is to be avoided now, as far as enough nodes are left; what a person excluded stays.
+Slurm never removes a node from a job's exclude list. So each time the nodes that fsdpkit excluded
+before are replaced by those to avoid now, as far as enough nodes are left; nodes that a person
+excluded stay.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.exclusions import Node, alike, expand, leave_out
+from fsdpkit.runs.exclusions import PartitionNode, alike, expand, leave_out
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def exclusions(
     present: str | None,
     own: str,
     before: Collection[str],
-    nodes: Sequence[Node],
+    nodes: Sequence[PartitionNode],
     had: Sequence[str],
     gone: Collection[str] = (),
     features: bool = False,

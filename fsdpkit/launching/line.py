@@ -1,7 +1,7 @@
-"""An agent's line to the head's: on the head itself the board, elsewhere a connection.
+"""An agent's connection to the head node's agent; on the head node itself, the board directly.
 
-A connection that breaks, stalls or turns out to be somebody else's is made again for as long as its
-owner wants; what was not answered is said again on the new one.
+A connection that breaks, stalls or leads to somebody else is made again for as long as its owner
+wants; unanswered messages are repeated on the new one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Protocol
 import msgspec
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching.board import Answer, Board, Letter
+from fsdpkit.launching.board import Board, BoardAnswer, Letter
 from fsdpkit.launching.signing import (
     GRANT_BYTES,
     GREETING_BYTES,
-    Claim,
+    AgentHandshake,
     ForgedError,
     Frames,
     Keys,
@@ -35,13 +35,13 @@ _REFUSED_S = 3.0
 _READ_BYTES = 1 << 16
 
 
-class Line(Protocol):
-    """What a link needs of it. `broken` says why there is nobody at the other end any more."""
+class LinkLine(Protocol):
+    """What a link needs of it. `broken` says why the other end is gone."""
 
     broken: Exception | None
 
     def send(self, letter: Letter) -> None: ...
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]: ...
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]: ...
     def nudge(self) -> None: ...
     def close(self) -> None: ...
 
@@ -58,7 +58,7 @@ class HeadLine:
         self._board.hear(0, letter)
         self._version = self._board.version
 
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]:
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]:
         """What is on the board, once this time is over, `enough` or something new has come."""
         self._board.wait(seconds, lambda: enough() or self._board.version != self._version)
         return [self._board.answer(0, self._seen)]
@@ -70,7 +70,7 @@ class HeadLine:
         pass
 
 
-class Connection:
+class PeerConnection:
     """From another node, authenticated both ways.
 
     said: gets a sentence, once, if something else than this run's head agent answers there.
@@ -118,8 +118,8 @@ class Connection:
             return
         self._asked_s = self._asked_s or time.monotonic()
 
-    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[Answer]:
-        """Answers that come within this time; at once if there are some, or `nudge` is called."""
+    def wait(self, seconds: float, enough: Callable[[], bool]) -> list[BoardAnswer]:
+        """Answers that arrive within this time; at once if there are some, or `nudge` is called."""
         if self._socket is None:
             self._sleep(seconds, [self._woken])
             return []
@@ -131,7 +131,7 @@ class Connection:
         try:
             data = self._socket.recv(_READ_BYTES)
             assert self._frames is not None
-            answers = [msgspec.msgpack.decode(b, type=Answer) for b in self._frames.open(data)]
+            answers = [msgspec.msgpack.decode(b, type=BoardAnswer) for b in self._frames.open(data)]
         except (OSError, ForgedError, msgspec.MsgspecError):
             data = b""
         if not data:
@@ -150,7 +150,7 @@ class Connection:
         self._woken.close()
 
     def _sleep(self, seconds: float, sockets: list[socket.socket]) -> list[socket.socket]:
-        poll = select.poll()  # select() knows no descriptor above 1023
+        poll = select.poll()  # select() supports no descriptor above 1023
         numbers = {each.fileno(): each for each in sockets}
         for number in numbers:
             poll.register(number, select.POLLIN)
@@ -169,7 +169,9 @@ class Connection:
             return error
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            claim = Claim(self._keys, self._node, _receive(connection, GREETING_BYTES, deadline))
+            claim = AgentHandshake(
+                self._keys, self._node, _receive(connection, GREETING_BYTES, deadline)
+            )
             connection.sendall(claim.claim)
             self._frames = claim.frames(_receive(connection, GRANT_BYTES, deadline))
         except (OSError, ForgedError) as error:
@@ -202,7 +204,7 @@ class Connection:
 
 
 def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """So many bytes. Raises OSError where they do not come in time."""
+    """Exactly that many bytes. Raises OSError if they do not arrive in time."""
     data = b""
     while len(data) < size:
         connection.settimeout(max(0.01, deadline - time.monotonic()))

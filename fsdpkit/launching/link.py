@@ -1,7 +1,7 @@
-"""An agent's end of the talk with the head's: what it says, and the orders that it takes.
+"""An agent's side of the communication with the head: its messages, and the orders it receives.
 
-Everything that can block on a dead network happens on one thread; whoever waits looks at the clock
-instead.
+Everything that can block on a dead network happens on one thread, so callers that wait can keep to
+a deadline.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fsdpkit.errors import NodeError, NodeLostError
-from fsdpkit.launching.board import Answer, Letter, Meeting, Order, Said
-from fsdpkit.launching.line import Line
+from fsdpkit.launching.board import BoardAnswer, Letter, Meeting, Order, Said
+from fsdpkit.launching.line import LinkLine
 from fsdpkit.launching.policy import HEAD_SILENT, Report
 
 TICK_S = 0.25
@@ -32,13 +32,13 @@ class HeadLostError(NodeLostError):
 
 class Link:
     """One agent's end. `ticks` (on the head: the conductor's) are called in each exchange, between
-    what this agent tells and what it is told.
+    sending and receiving.
 
     nodes: how many agents there are. lost_s: how long the head's agent may be silent; without end
     on the head itself, where what may stall is the run's file system, and no reason to end.
     """
 
-    def __init__(self, line: Line, nodes: int, lost_s: float) -> None:
+    def __init__(self, line: LinkLine, nodes: int, lost_s: float) -> None:
         self.line, self.lost_s = line, lost_s
         self.ticks: list[Callable[[], None]] = []
         self.on_stop: Callable[[], None] = lambda: None
@@ -61,7 +61,7 @@ class Link:
         threading.Thread(target=self._count, name="fsdpkit-link-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Send what is left to send, and stop; gives up where the network is dead."""
+        """Send what is left to send, and stop; gives up if the network is dead."""
         self._over.set()
         self.line.nudge()
         if self._thread.ident is not None:
@@ -85,10 +85,11 @@ class Link:
         self.line.nudge()
 
     def meeting(self, launch: int, within_s: float) -> tuple[str, int]:
-        """Where the ranks of this launch meet: host and port. Raises NodeError if nobody says."""
+        """Where the ranks of this launch meet: host and port. Raises NodeError if it is not
+        announced."""
 
         deadline = time.monotonic() + within_s
-        # Without a lock: a signal's handler may end this wait by an exception, anywhere in it.
+        # No lock: a signal handler may end this wait with an exception at any point.
         while (order := self._meeting) is None or order.launch != launch:
             if time.monotonic() > deadline:
                 raise NodeError(f"no node said within {within_s:.0f} s where the ranks are to meet")
@@ -123,7 +124,7 @@ class Link:
             while not self._over.is_set() and self.line.broken is None:
                 self._exchange()
             self._leave()
-        except Exception as error:  # of ours, on the head; the others will miss it
+        except Exception as error:  # our own, on the head; the other agents will notice
             self.broken = error
         self.broken = self.broken or self.line.broken
 
@@ -139,7 +140,7 @@ class Link:
                 break
 
     def _leave(self) -> None:
-        """Until the head's agent has heard all, and that this one leaves."""
+        """Wait until the head's agent has received everything, including that this one leaves."""
         deadline = time.monotonic() + _CLOSE_S
         while self.line.broken is None and time.monotonic() < deadline:
             self._tell(left=True)
@@ -159,7 +160,7 @@ class Link:
         """Whether to begin the next exchange before its time."""
         return self._over.is_set() or self._numbered > self._told
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: BoardAnswer) -> None:
         self._exchanges += 1
         with self._lock:
             self._said = [said for said in self._said if said.number > answer.heard]

@@ -1,7 +1,7 @@
-"""What the kernel says of this node and of the job's share of it, by /proc, /sys and cgroups.
+"""What the kernel says about this node and the job's share of it, from /proc, /sys and cgroups.
 
-Everything is absent where the kernel does not say it: many a cluster has no memory cgroups, and
-many a node no InfiniBand. Sources: proc_pid_cgroup(5), the kernel's cgroup-v2.rst and
+A value that the kernel does not provide is absent: many clusters have no memory cgroups, and many
+nodes no InfiniBand. Sources: proc_pid_cgroup(5), the kernel's cgroup-v2.rst and
 cgroup-v1/memory.rst, and its ABI document sysfs-class-infiniband.
 """
 
@@ -31,7 +31,7 @@ TEMPORARY = ("/dev/shm", "/tmp")
 
 @dataclass(frozen=True)
 class Roots:
-    """Where the kernel shows itself; tests show something else."""
+    """Where the kernel's files are; tests use other directories."""
 
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
@@ -56,22 +56,22 @@ def _number(path: Path) -> int | None:
 class Cgroup:
     """The memory cgroups around this process up to the outermost that has a limit, the job's.
 
-    A step's limit may be lower than its job's: the lowest is what processes meet with. Kills are
-    counted wherever in the job they happened.
+    A step's limit may be lower than its job's: the lowest applies. Kills are counted wherever in
+    the job they happened.
     """
 
     def __init__(self, roots: Roots = HERE) -> None:
         self._within, self._version = _limiting(roots)
 
     def sample(self) -> dict[str, int]:
-        """`memory_bytes`, `memory_max_bytes` and `oom_kills` so far, each as far as it is known."""
+        """`memory_bytes`, `memory_max_bytes` and `oom_kills` so far, each if known."""
         if not self._within:
             return {}
         outermost = self._within[-1]
         most = {here: _limit(here, self._version) or _UNLIMITED_BYTES for here in self._within}
         tightest = min(most, key=lambda here: most[here])
         if self._version == 2:
-            kills = [_counted(outermost / "memory.events", "oom_kill")]  # of all below, too
+            kills = [_counted(outermost / "memory.events", "oom_kill")]  # includes all groups below
         else:
             kills = [_counted(here / "memory.oom_control", "oom_kill") for here in self._within]
         known = [count for count in kills if count is not None]
@@ -88,7 +88,7 @@ def _limiting(roots: Roots) -> tuple[list[Path], int]:
     version of their files; without any limit, its own alone."""
     for version, top, own in _memory_cgroups(roots):
         here = top / own.lstrip("/")
-        if not here.is_dir():  # a container sees its own as the top
+        if not here.is_dir():  # a container sees its own group as the root
             here = top
         chain = [here, *here.parents]
         chain = chain[: chain.index(top) + 1]
@@ -130,7 +130,7 @@ def _counted(path: Path, name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Work:
+class ProcessWork:
     """What some processes have done since each began; less once one of them has ended."""
 
     cpu_s: float
@@ -139,8 +139,8 @@ class Work:
     what went through a socket by send(2) and recv(2), as a wait for other ranks does, is not."""
 
 
-def work_of(pid: int, *, itself: bool = True) -> Work:
-    """Of a process and all below it; of what may not be looked at, nothing."""
+def work_of(pid: int, *, itself: bool = True) -> ProcessWork:
+    """Of a process and all its descendants, except those that may not be inspected."""
     cpu_s, moved_bytes = 0.0, 0
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(pid)
@@ -150,7 +150,7 @@ def work_of(pid: int, *, itself: bool = True) -> Work:
                 cpu_s += times.user + times.system
                 moved = process.io_counters()
                 moved_bytes += moved.read_chars + moved.write_chars
-    return Work(cpu_s, moved_bytes)
+    return ProcessWork(cpu_s, moved_bytes)
 
 
 def temporary_space() -> dict[str, dict[str, int]]:
@@ -187,7 +187,7 @@ def infiniband_ports(roots: Roots = HERE) -> list[dict[str, Any]]:
 
 def limits(roots: Roots = HERE) -> dict[str, int | None]:
     """`memlock_bytes` and `open_files` of this process, which ranks inherit (None: unlimited), and
-    `memory_bytes`, the cgroup's (absent where nobody says)."""
+    `memory_bytes`, the cgroup's (absent if unknown)."""
     found: dict[str, int | None] = {}
     for name, which in (
         ("memlock_bytes", resource.RLIMIT_MEMLOCK),

@@ -1,8 +1,8 @@
 """One node's part of a run, from the first check to the last rank's end.
 
-launching/task.py is what submitit calls. The torchrun command stands in the script, not in the
-pickle, so that a requeued attempt runs what the script says. When ranks are started, and
-started again, the head node's agent says (launching/conductor.py).
+launching/task.py is what submitit calls. The torchrun command comes from the script, not from the
+pickle, so a requeued attempt runs what the script says. The head node's agent decides when ranks
+are started and restarted (launching/conductor.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
-from fsdpkit.launching.line import Connection, HeadLine
+from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
 from fsdpkit.launching.preflight import compare_nodes, run_checks
@@ -52,7 +52,7 @@ from fsdpkit.runs.stacks import Why
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-    from fsdpkit.failures.ends import End
+    from fsdpkit.failures.ends import ProcessEnd
     from fsdpkit.launching.ranks import RankForks, Torchrun
 
 HUNG = 124
@@ -62,7 +62,7 @@ _STUCK_S = 20.0
 
 
 class TrainingEnded(FsdpkitError):
-    """The training ended with a status other than 0, which the job ends with, too."""
+    """The training ended with a status other than 0; the job ends with the same one."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class TrainingEnded(FsdpkitError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class NodeFailure:
     """One failure on this node: `time_ns` decides which of a run's failures came first."""
 
     status: int
@@ -87,7 +87,7 @@ def torchrun_arguments(argv: list[str]) -> list[str]:
 
 
 def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Check this node, run the ranks as often as the head node's agent says, record it all.
+    """Check this node, run the ranks as often as the head node's agent orders, record everything.
 
     Returns a summary for submitit's results. Raises TrainingEnded with the status to exit with.
     """
@@ -97,8 +97,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     task = TaskPaths(attempt.dir.parent)
     heed_warnings(task)
     try:
-        with uncollected(), without_shapes():  # here torchelastic is imported
-            warm.prepare(arguments, attempt, environ)  # while this process looks around
+        with uncollected(), without_shapes():  # imports torchelastic
+            warm.prepare(arguments, attempt, environ)  # while this process checks the node
             findings = run_checks(environ)
             events = JsonLines(attempt.node_events(node))
             forks = warm.forks(environ, events.write)
@@ -106,19 +106,19 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     except (FsdpkitError, OSError) as error:
         status = getattr(error, "exit_code", NodeError.exit_code)
         says = "" if isinstance(error, PortTakenError) else f"{CHECK_FAILED}: "
-        failure = Failure(status, f"{says}{error}", time.time_ns())
+        failure = NodeFailure(status, f"{says}{error}", time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
     say(f"{name}: ready, {_in_words(findings)}")
     started = time.monotonic()
     try:
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
-            here = Node(node, name, attempt, task, events, forks)
+            here = AgentNode(node, name, attempt, task, events, forks)
             order = _follow_orders(here, arguments, environ)
     except BaseException as error:
         own = isinstance(error, FsdpkitError)
         words = str(error) if own else f"{type(error).__name__}: {error}"
-        failure = Failure(getattr(error, "exit_code", 1), words, time.time_ns())
+        failure = NodeFailure(getattr(error, "exit_code", 1), words, time.time_ns())
         raise _record_failure(failure, attempt, node, name) from error
     finally:
         events.write(event="node-ended", node=name, seconds=round(time.monotonic() - started, 1))
@@ -128,7 +128,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
 
 
 def heed_warnings(task: TaskPaths) -> None:
-    """What Slurm sends to a step's processes before it ends them asks for a last checkpoint."""
+    """Treat the signal that Slurm sends before it ends a step as a request for a last
+    checkpoint."""
 
     def heed(*_: object) -> None:
         warn(task)
@@ -138,7 +139,7 @@ def heed_warnings(task: TaskPaths) -> None:
 
 
 @dataclass(frozen=True)
-class Node:
+class AgentNode:
     """This agent's place in the attempt."""
 
     number: int
@@ -149,14 +150,14 @@ class Node:
     forks: RankForks
 
 
-def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str]) -> Order:
-    """Meet the other agents and do what the head's says, until it says that all is over."""
+def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, str]) -> Order:
+    """Connect to the other agents and follow the head's orders, until the order to end."""
     from fsdpkit.launching.ranks import Torchrun
 
     retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
     torchrun = Torchrun.parse(arguments, node.attempt)
     names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
-    # The head's agent opens the port when its node is checked, which may be minutes after ours.
+    # The head's agent opens the port after checking its node, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))
     world_size = torchrun.config.min_nodes * torchrun.config.nproc_per_node
     with contextlib.ExitStack() as at_end:
@@ -188,7 +189,9 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
             at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
         else:
             assert torchrun.endpoint is not None
-            line = Connection(*torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say)
+            line = PeerConnection(
+                *torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say
+            )
             line.open(start_s)
             link = Link(line, len(names), retry.lost_s)
         with heartbeats() as directory:
@@ -215,7 +218,7 @@ def _follow_orders(node: Node, arguments: list[str], environ: Mapping[str, str])
 
 
 def _strangers(gate: Gate, record: Callable[..., Any]) -> Callable[[], None]:
-    """Tells of the first connection that did not show the secret."""
+    """Reports the first connection that did not prove that it knows the secret."""
     told = False
 
     def look() -> None:
@@ -239,14 +242,14 @@ def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
 
 def _obey(
     order: Order,
-    node: Node,
+    node: AgentNode,
     torchrun: Torchrun,
     link: Link,
     pulse: Pulse,
     relay: StopRelay,
     meet_s: float,
 ) -> Order:
-    """Run one launch, if this node takes part; the order that comes next."""
+    """Run one launch, if this node takes part; returns the next order."""
     if node.number not in order.nodes:
         return link.next_order()
     deadline = time.monotonic() + order.delay_s
@@ -260,7 +263,7 @@ def _obey(
 
 def _run_ranks(
     order: Order,
-    node: Node,
+    node: AgentNode,
     torchrun: Torchrun,
     link: Link,
     pulse: Pulse,
@@ -272,7 +275,7 @@ def _run_ranks(
 
     from fsdpkit.launching.ranks import InterruptedLaunch, Meet
 
-    hang: list[Failure] = []
+    hang: list[NodeFailure] = []
 
     def take_stacks(why: Why) -> None:
         if (taken := pulse.ask_for_stacks(node.attempt, order.launch, why)) is not None:
@@ -293,7 +296,7 @@ def _run_ranks(
             hang.append(_hang(found, pulse, node, order.launch))
         return hang[0].message if hang else None
 
-    def report(failure: Failure | None, outcome: Outcome) -> Report:
+    def report(failure: NodeFailure | None, outcome: Outcome) -> Report:
         told = {"event": f"ranks-{outcome}", "launch": order.launch, "step": pulse.step}
         if failure is None:
             node.events.write(**told)
@@ -358,27 +361,27 @@ def _run_ranks(
     except Exception as error:  # rendezvous, or the ranks' start
         own = isinstance(error, FsdpkitError)
         words = str(error) if own else f"{type(error).__name__}: {error}"
-        return report(Failure(getattr(error, "exit_code", 1), words, time.time_ns()), "failed")
+        return report(NodeFailure(getattr(error, "exit_code", 1), words, time.time_ns()), "failed")
     return report(None, "done")
 
 
-def _hang(found: str, pulse: Pulse, node: Node, launch: int) -> Failure:
-    """The hang as a failure: of the rank to blame, where one stands out."""
+def _hang(found: str, pulse: Pulse, node: AgentNode, launch: int) -> NodeFailure:
+    """The hang as a failure, of the rank to blame if one stands out."""
     if (blamed := pulse.blame(node.attempt, launch)) is None:
-        return Failure(HUNG, f"{found}, {WAITING}", time.time_ns())
+        return NodeFailure(HUNG, f"{found}, {WAITING}", time.time_ns())
     rank, why = blamed
-    return Failure(HUNG, f"{found}; {why}", time.time_ns(), rank)
+    return NodeFailure(HUNG, f"{found}; {why}", time.time_ns(), rank)
 
 
 @contextlib.contextmanager
-def _guard(link: Link, node: Node) -> Iterator[None]:
+def _guard(link: Link, node: AgentNode) -> Iterator[None]:
     """End this process if the head node is gone and the main thread hangs on it."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(1.0):
             if link.broken is None and link.silent_s > link.lost_s + _STUCK_S:
-                failure = Failure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
+                failure = NodeFailure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
                 _record_failure(failure, node.attempt, node.number, node.name)
                 end_descendants()
                 os._exit(failure.status)
@@ -407,20 +410,20 @@ def _in_words(findings: Mapping[str, Any]) -> str:
     return ", ".join(parts if gpus is None else [*parts, f"{gpus} GPUs"])
 
 
-_MONITOR_NS = 100_000_000  # torchrun looks after its ranks every tenth of a second
+_MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
 
 
 _LAST_BYTES = 64 << 10
 """How much of a rank's standard error its agent reads."""
 
 
-def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> Failure:
-    """The failure that explains the others among this node's ranks, of several the first.
+def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> NodeFailure:
+    """The failure that explains the others among this node's ranks; of several, the first.
 
     torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
     a file did so at most one look before now.
     """
-    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: when ranks fail
+    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
     from fsdpkit.failures.patterns import Level
 
     now_ns = time.time_ns()
@@ -434,15 +437,15 @@ def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -
     message = told(end)
     if end.status == STOPPED_EARLY:
         message = "stopped early as asked, after saving a checkpoint"
-    return Failure(end.status or 1, message, time_ns, rank)
+    return NodeFailure(end.status or 1, message, time_ns, rank)
 
 
-def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> End:
-    from fsdpkit.failures.ends import End
+def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
+    from fsdpkit.failures.ends import ProcessEnd
 
     text = end_of(standard_error, _LAST_BYTES)
     code = failure.exitcode
-    return End(
+    return ProcessEnd(
         status=128 - code if code < 0 else code,
         record=_told_by_rank(failure) or "",
         err=text.text if text else "",
@@ -463,7 +466,9 @@ def _told_by_rank(failure: ProcessFailure) -> str | None:
     return str(text).strip() if text else None
 
 
-def _record_failure(failure: Failure, attempt: AttemptPaths, node: int, name: str) -> TrainingEnded:
+def _record_failure(
+    failure: NodeFailure, attempt: AttemptPaths, node: int, name: str
+) -> TrainingEnded:
     """Write the failure where the batch shell looks for the first one; the exception to raise."""
     who = name if failure.rank is None else f"rank {failure.rank} on {name}"
     line = f"{who}: {failure.message}"

@@ -1,9 +1,9 @@
-"""The job's own command for its end, called with the arguments WHAT STATUS.
+"""Runs the job's own notification command, with the arguments WHAT STATUS.
 
-The batch shell calls it once an attempt, when what it tells has happened: WHAT is `requeued` after
-Slurm has queued the job again, else `end`. A job that is queued again so loses no second of its
-grace; Slurm leaves the command what is left of it (KillWait, by default 30 s) and kills it then.
-Whatever becomes of the command is told on standard error and changes nothing: the status is 0.
+The batch shell calls it once per attempt, after the fact: WHAT is `requeued` once Slurm has
+requeued the job, else `end`. So a requeued job loses none of its grace period; the command gets
+what is left of it (KillWait, 30 s by default), and Slurm then kills it. A failing command is
+reported on standard error and changes nothing: the status is 0.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def facts(what: str, status: int, run: RunPaths, attempt: AttemptPaths, job_name
 
 
 def variables(told: Told) -> dict[str, str]:
-    """The same as environment variables, none too long to pass on."""
+    """The same as environment variables, none too long to pass."""
     texts = {n: "" if v is None else str(v) for n, v in msgspec.structs.asdict(told).items()}
     return {
         f"FSDPKIT_{name.upper()}": text.replace("\0", " ")[:_LONGEST_VARIABLE]
@@ -107,7 +107,7 @@ def variables(told: Told) -> dict[str, str]:
 
 
 def call(notify: Notify, told: Told) -> None:
-    """Start the command, wait at most `limit_s`, kill it and all it started if it takes longer."""
+    """Start the command, wait at most `limit_s`, then kill it and everything it started."""
     text = json.dumps(msgspec.structs.asdict(told)) + "\n"
     try:
         process = subprocess.Popen(
@@ -145,7 +145,7 @@ def _ending(attempt: AttemptPaths) -> Ending | None:
 
 
 def _last_complaint(log: Path) -> str | None:
-    """Why a script ended before any rank began: the last thing it said itself."""
+    """Why a script ended before any rank started: its own last message."""
     with contextlib.suppress(OSError):
         said = re.findall(r"^fsdpkit: (.*)$", read_text(log), re.MULTILINE)
         return said[-1] if said else None

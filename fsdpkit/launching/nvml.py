@@ -1,7 +1,7 @@
-"""What NVIDIA's management library (NVML) says of the GPUs that this job was given.
+"""What NVIDIA's management library (NVML) says about the GPUs allocated to this job.
 
-Only readings: no question here changes a GPU or makes a CUDA context on it. Whatever a GPU, a
-driver or a missing package leaves unanswered is None, for not every GPU answers every question.
+Read-only: no call changes a GPU or creates a CUDA context on it. A value that a GPU, the driver or
+a missing package does not provide is None; not every GPU supports every query.
 Source: NVML API reference; `pynvml` is the package nvidia-ml-py, the extra `fsdpkit[gpu]`.
 """
 
@@ -35,7 +35,7 @@ def handles(environ: Mapping[str, str]) -> list[Any]:
             ]
         words = [word.strip() for word in visible.split(",")]
         return [_handle(word) for word in words if word not in ("", "NoDevFiles")]
-    except Exception:  # ImportError, NVMLError, or what a broken driver makes of a call
+    except Exception:  # ImportError, NVMLError, or whatever a broken driver raises
         return []
 
 
@@ -104,10 +104,11 @@ def _state(index: int, handle: Any) -> GpuState:
 
 
 def _memory(handle: Any) -> Any:
-    """NVML's second form, whose `used` is without what the driver keeps; else the first."""
+    """NVML's second version, whose `used` excludes memory reserved by the driver; else the
+    first."""
     import pynvml
 
-    with contextlib.suppress(Exception):  # a package or a driver from before the second form
+    with contextlib.suppress(Exception):  # a package or driver older than the second version
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     return _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
 
@@ -185,7 +186,7 @@ def _readings(handle: Any, events: Any) -> dict[str, Any]:
     memory = _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     power_mw = _asked(lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
     reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    if reasons is None:  # the name before driver 535
+    if reasons is None:  # its name before driver 535
         reasons = _asked(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     throttled = [name for bit, name in _THROTTLING.items() if (reasons or 0) & bit]
     return {
@@ -221,10 +222,10 @@ def _ecc_errors(handle: Any, kind: str) -> int | None:
 
 @contextlib.contextmanager
 def xid_errors(environ: Mapping[str, str]) -> Iterator[list[int]]:
-    """A list that holds, after the block, the XID errors that came during it.
+    """A list that after the block contains the XID errors that occurred during it.
 
-    NVML tells of an XID only as it happens; those of the past stand in the kernel's log, which
-    jobs may not read.
+    NVML reports an XID only as it happens; earlier ones are in the kernel's log, which jobs may not
+    read.
     """
     found: list[int] = []
     watched = [_events_of(handle) for handle in handles(environ)]
@@ -257,7 +258,7 @@ def _pending(events: Any) -> list[int]:
     import pynvml
 
     found: list[int] = []
-    with contextlib.suppress(pynvml.NVMLError):  # a time-out: there are no more
+    with contextlib.suppress(pynvml.NVMLError):  # timed out: there are no more
         while len(found) < _MOST_XIDS:
             found.append(int(pynvml.nvmlEventSetWait_v2(events, 0).eventData))
     return found

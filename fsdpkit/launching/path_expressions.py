@@ -1,5 +1,6 @@
-"""What an expression such as `Path(__file__).resolve().parent / "src"` comes to, without running
-the script that it stands in."""
+"""The value of an expression such as `Path(__file__).resolve().parent / "src"`, without running the
+script that contains it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _METHODS = frozenset({"absolute", "as_posix", "expanduser", "joinpath", "resolve
 def path_of(
     node: ast.expr, dotted: Callable[[ast.expr], str | None], names: Mapping[str, Any]
 ) -> Path | None:
-    """The path that the expression gives; None where it is not made of paths alone.
+    """The path to which the expression evaluates; None if it is not made only of paths.
 
     dotted: what a name or attribute stands for, as `os.path.join`. names: values known by name.
     """

@@ -1,8 +1,8 @@
-"""What follows when the ranks of an attempt ended: pure decisions, from facts and `[retry]`.
+"""What to do when the ranks of an attempt have ended: pure decisions from facts and `[retry]`.
 
-Twice someone has to decide. `after_launch`: in the job, the head node's agent, whether to start the
-ranks again in the same allocation. `after_attempt`: when the agents are gone, the batch shell,
-whether the job is queued again.
+There are two decisions. `after_launch`, by the head node's agent inside the job: whether to restart
+the ranks in the same allocation. `after_attempt`, by the batch shell once the agents are gone:
+whether to requeue the job.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _YOUNG_S = 300.0
 def came_back(trouble: Trouble, before: Trouble) -> bool:
     """Whether the same thing happened as in the launch before, which restarting did not cure.
 
-    Somebody who kills ranks, or a node that dies, does so at any step; what comes back at the same
-    step is in the program or its data.
+    Killed ranks and dying nodes can happen at any step; a failure that recurs at the same step is
+    in the program or its data.
     """
     if trouble.cause not in _IN_THE_PROGRAM or trouble.cause != before.cause:
         return False
@@ -51,8 +51,8 @@ def came_back(trouble: Trouble, before: Trouble) -> bool:
 
 
 def cause_of(status: int, message: str) -> Cause:
-    """What an end was due to, by its exit status (128 + signal) and the words on record, as far as
-    `[retry]` tells causes apart."""
+    """The cause of an end, from its exit status (128 + signal) and the recorded message, as far as
+    `[retry]` distinguishes causes."""
     if status == STOPPED_EARLY:
         return "stopped"
     if status == NodeLostError.exit_code:
@@ -61,7 +61,7 @@ def cause_of(status: int, message: str) -> Cause:
     from fsdpkit.failures.patterns import Level
 
     shown = _explained(status, message)
-    # A checkpoint cannot be written either when another rank is gone: no fault of the storage.
+    # A checkpoint also fails when another rank is gone: not the fault of the storage.
     if status == StorageError.exit_code and not (shown and shown.level <= Level.WAITED):
         return "storage"
     if status in _SETTINGS and (status != UsageError.exit_code or _OWN_ERROR.match(message)):
@@ -74,12 +74,12 @@ _OWN_ERROR = re.compile(r"(?:fsdpkit\.errors\.)?(?:Usage|Config|NotFound|Node)Er
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """Start the ranks again after `delay_s`, on the nodes that are left and spares."""
+    """Restart the ranks after `delay_s`, on the remaining nodes and standby nodes."""
 
     delay_s: float
 
 
-class End(msgspec.Struct, frozen=True):
+class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt is over; `why` says what a person should know beyond the trouble itself."""
 
     why: str
@@ -87,19 +87,19 @@ class End(msgspec.Struct, frozen=True):
 
 def after_launch(
     trouble: Trouble, earlier: Sequence[Trouble], retry: Retry, *, most: int, spares: int
-) -> Restart | End:
-    """In the job: start again, or end the attempt.
+) -> Restart | EndAttempt:
+    """In the job: restart the ranks, or end the attempt.
 
-    earlier: what ended the launches before, in order. most: restarts in this attempt. spares: nodes
-    that wait.
+    earlier: what ended the previous launches, in order. most: restarts in this attempt. spares:
+    standby nodes.
     """
     if trouble.cause in ("stopped", "storage", "settings", "preflight"):
-        return End("")
+        return EndAttempt("")
     if trouble.cause == "node-failure":
         if retry.on_node_failure != "restart":
-            return End("")
+            return EndAttempt("")
         if spares < len(trouble.lost) or not trouble.lost:
-            return End("no spare node is left (resources.spare)" if trouble.lost else "")
+            return EndAttempt("no spare node is left (resources.spare)" if trouble.lost else "")
     else:
         action = {
             "crash": retry.on_crash,
@@ -107,11 +107,13 @@ def after_launch(
             "out-of-memory": retry.on_out_of_memory,
         }[trouble.cause]
         if action != "restart":
-            return End("")
+            return EndAttempt("")
         if earlier and came_back(trouble, earlier[-1]):
-            return End(f"it came back {_where(trouble.step)}, so starting again does not help")
+            return EndAttempt(
+                f"it came back {_where(trouble.step)}, so starting again does not help"
+            )
     if len(earlier) >= most:
-        return End(f"{most} restarts are used up (retry.restarts)" if most else "")
+        return EndAttempt(f"{most} restarts are used up (retry.restarts)" if most else "")
     return Restart(min(retry.backoff_s * 2 ** len(earlier), _LONGEST_BACKOFF_S))
 
 
@@ -121,8 +123,8 @@ def _where(step: int | None) -> str:
     return "before the first step" if step < 0 else f"after step {step} again"
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What Slurm says of the job at its end. None: nobody could say."""
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm says about the job at its end. None: unknown."""
 
     ending: bool = False
     """Slurm ends it already: time limit, scancel, preemption."""
@@ -140,12 +142,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm has queued it again itself: a lost node, or a preemption at the end of its grace."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of an attempt that is over."""
 
     status: int
     """srun's."""
-    job: Job
+    job: JobFacts
     trouble: Trouble | None = None
     """The agents' verdict, or else the first failure on record."""
     nodes: int = 2
@@ -176,12 +178,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def maybe_gone(self) -> set[str]:
-        """Nodes that nobody should count on for the next attempt."""
+        """Nodes that the next attempt should not count on."""
         return maybe_gone(self.all_losses, self.nodes, accusers=self.accusers, cut_off=self.cut_off)
 
 
-def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
-    """When srun is over: end the job with which status, or queue it again without which nodes."""
+def after_attempt(attempt: AttemptFacts, retry: Retry) -> Ending:
+    """After srun: end the job with which status, or requeue it without which nodes."""
     trouble, job = attempt.trouble, attempt.job
     avoid = to_blame(
         attempt.all_losses,
@@ -219,8 +221,8 @@ def after_attempt(attempt: Attempt, retry: Retry) -> Ending:
     return Ending(action="end", status=status, cause=cause, why=why, avoid=avoid)
 
 
-def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
-    """Cause, whether the policy wants the job back, and the sentence that says so."""
+def _judge(attempt: AttemptFacts, retry: Retry) -> tuple[str, bool, str]:
+    """Cause, whether the policy requeues the job, and the sentence that says so."""
     trouble, job = attempt.trouble, attempt.job
     told = trouble.message if trouble else f"srun ended with status {attempt.status}"
     if attempt.why:
@@ -234,27 +236,27 @@ def _judge(attempt: Attempt, retry: Retry) -> tuple[str, bool, str]:
         return cause, False, f"{node}Slurm took the nodes away and queues the job again"
     if job.ending and not timed_out and not job.preempted:
         return "cancelled", False, "cancelled"
-    # The request alone says little: srun, too, sends SIGTERM, when one of its tasks has failed.
+    # The signal alone says little: srun also sends SIGTERM when one of its tasks has failed.
     stopped = attempt.warned or (trouble is not None and trouble.cause == "stopped")
     if not attempt.decided and not stopped and not (trouble and trouble.lost):
         told = f"the agents were ended before they could decide; first on record: {told}"
     if job.preempted and not timed_out and (stopped or job.ending):
-        if job.ending:  # Slurm decides itself what becomes of a job that it has preempted
+        if job.ending:  # Slurm itself decides about a job that it has preempted
             return "preemption", False, "preempted"
         return "preemption", retry.on_preemption == "requeue", f"preempted; {told}"
     if timed_out or stopped:
         why = "the time is over" if timed_out else "Slurm warned of the end"
         return "time-limit", retry.on_time_limit == "requeue", f"{why}; {told}"
-    if trouble is None:  # the agents had no time to say more: were they killed?
+    if trouble is None:  # the agents recorded no more: they may have been killed
         return "unknown", attempt.status > 128 and retry.on_crash != "stop", told
     action = _action_on(trouble.cause, retry)
-    # What the agents cannot start again themselves, the queue can.
+    # What the agents cannot restart themselves, a requeue can.
     cannot = trouble.cause == "node-failure" or not attempt.decided
     wanted = action == "requeue" or (action == "restart" and cannot)
     return trouble.cause, wanted, told
 
 
-def _is_for_good(cause: str, attempt: Attempt, retry: Retry) -> bool:
+def _is_for_good(cause: str, attempt: AttemptFacts, retry: Retry) -> bool:
     if cause in _IN_THE_PROGRAM:
         return attempt.came_back or _action_on(cause, retry) == "stop"
     return cause in ("settings", "storage", "preflight")
@@ -334,7 +336,7 @@ def first_trouble(
 
 
 def _level(report: Report) -> Level:
-    """How much a report explains, so that whoever only lost its peer comes behind its peer."""
+    """How much a report explains, so that a rank that only lost its peer comes after that peer."""
     from fsdpkit.failures.patterns import Level
 
     shown = _explained(report.status, report.message)

@@ -1,11 +1,11 @@
 """What is checked on every node in the seconds before torchrun starts.
 
-Each check returns what it found or raises NodeError with the remedy (BrokenNodeError where another
-node may do: the job is then queued again without this one, PortTakenError where another port does);
-the agent adds the node's name and
-writes everything down, so that a failed start says which node and why. What looks wrong
-but hinders no training is a warning in the node's log. `FSDPKIT_PREFLIGHT=0` (template parameter
-`preflight = false`) leaves only the look at the run directory.
+Each check returns what it found or raises NodeError with the remedy: BrokenNodeError if another
+node may work, so the job is requeued without this one; PortTakenError if another port may. The
+agent adds the node's name and records everything, so a failed start says which node and why.
+Anything that looks wrong but does not prevent training is a warning in the node's log.
+`FSDPKIT_PREFLIGHT=0` (template parameter `preflight = false`) skips everything but the check of
+the run directory.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _FOREIGN_WAIT_S = 15.0
 def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
     """All checks in order: {check: finding}, and `preflight_s`, the seconds they took.
 
-    Raises NodeError at the first that fails. Switched off, `software` holds the versions as
-    installed, and what nobody looked at is None.
+    Raises NodeError at the first that fails. If switched off, `software` has the installed
+    versions, and what was not checked is None.
     """
     started = time.monotonic()
     if environ.get("FSDPKIT_PREFLIGHT") == "0":
@@ -74,11 +74,10 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
         import torch
 
         version = torch.__version__
-    # AttributeError: an empty directory, what some file systems show of a package that is gone.
+    # AttributeError: an empty directory, which some file systems show for a deleted package.
     except (ImportError, OSError, AttributeError) as error:
-        # Another node may have the shared library that this one lacks, or see the files of which
-        # this one sees only the directories. A module that is missing, or not the one it should be,
-        # says nothing against a node.
+        # Another node may have the shared library that this one lacks, or see files where this one
+        # sees only directories. A missing or wrong module is not the node's fault.
         library = isinstance(error, OSError) or ".so" in str(error)
         kind = BrokenNodeError if library or _is_hollow("torch") else NodeError
         remedy = "does every node see the environment that the job activates?"
@@ -104,7 +103,7 @@ def _is_hollow(name: str) -> bool:
 
 
 def _in_place_of_pythons() -> str | None:
-    """A file that was imported where one of Python's own modules was meant."""
+    """A file that was imported instead of one of Python's own modules."""
     own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     for name in sys.stdlib_module_names & sys.modules.keys():
         path = getattr(sys.modules[name], "__file__", None) or ""
@@ -156,7 +155,7 @@ def check_port(environ: Mapping[str, str]) -> int | None:
         return None
     port = int(environ["RDZV_PORT"])
     with socket.socket() as probe:
-        # As the store will bind: a connection that is still closing is no obstacle.
+        # Bind as the store will: a connection that is still closing is no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -172,10 +171,10 @@ def check_port(environ: Mapping[str, str]) -> int | None:
 
 
 def check_gpus(environ: Mapping[str, str]) -> int | None:
-    """As many GPUs as ranks, by what Slurm bound or NVML sees, and a torch that can use them.
+    """As many GPUs as ranks, according to Slurm's binding or NVML, and a torch that can use them.
 
-    None if ranks run on CPU cores, or nobody can say. Where the site profile does not know whose
-    GPUs the nodes have, a torch without GPU support is told loudly, not refused.
+    None if ranks run on CPU cores, or if unknown. If the site profile does not give the vendor of
+    the GPUs, a torch without GPU support is a loud warning, not an error.
     """
     device = environ.get("FSDPKIT_DEVICE", "gpu")
     if device == "cpu":
@@ -225,14 +224,14 @@ def _visible_gpus(environ: Mapping[str, str]) -> tuple[int | None, str]:
 
         pynvml.nvmlInit()
         return int(pynvml.nvmlDeviceGetCount()), "NVML"
-    except Exception:  # the extra is not installed, or there is no driver: nobody can say
+    except Exception:  # the extra is not installed, or there is no driver: unknown
         return None, "nothing"
 
 
 def check_run_directory(environ: Mapping[str, str]) -> float:
     """The run directory is the one the batch shell made, writable here; free space in GB."""
     attempt = Path(environ["FSDPKIT_ATTEMPT_DIR"])
-    # What the head node made a moment ago may take a network file system some seconds to show.
+    # A network file system may take seconds to show what the head node has just written.
     deadline = time.monotonic() + 30
     while not attempt.is_dir():
         if time.monotonic() > deadline:
@@ -262,8 +261,8 @@ def check_run_directory(environ: Mapping[str, str]) -> float:
 def check_memory(environ: Mapping[str, str]) -> float:
     """Free memory in GB (2^30): enough for the ranks to start, and what Slurm granted this job.
 
-    Less than the grant means that somebody else's processes, or files that a dead job left in
-    /dev/shm, hold memory that Slurm counts as free.
+    Less than the grant means that other users' processes, or files left in /dev/shm by a dead job,
+    hold memory that Slurm counts as free.
     """
     available_mb: float = psutil.virtual_memory().available / 2**20
     ranks = int(environ["FSDPKIT_RANKS_PER_NODE"])
@@ -284,8 +283,8 @@ def check_memory(environ: Mapping[str, str]) -> float:
 def check_clock(environ: Mapping[str, str]) -> float:
     """This clock minus that of the run directory's file server, in seconds.
 
-    0 where the file system takes the time from this node. Never a reason to refuse: training needs
-    no clock, but which of two nodes failed first is told by it.
+    0 if the file system takes the time from this node. Never a reason to refuse: training needs no
+    clock, but it decides which of two nodes failed first.
     """
     trial = Path(environ["FSDPKIT_ATTEMPT_DIR"]) / f".clock-{os.getpid()}-{socket.gethostname()}"
     before_s = time.time()
@@ -302,8 +301,8 @@ def check_clock(environ: Mapping[str, str]) -> float:
 
 
 def check_limits(environ: Mapping[str, str]) -> dict[str, int | None]:
-    """What ranks may lock, open and use (`machine.limits`). A small one is a warning: whether it is
-    too small, the ranks will find out."""
+    """What ranks may lock, open and use (`machine.limits`). A low limit is only a warning, since it
+    may still suffice."""
     found = machine.limits()
     locked = found["memlock_bytes"]
     if locked is not None and locked < _MEMLOCK_BYTES and machine.infiniband_ports():
@@ -317,7 +316,7 @@ def check_limits(environ: Mapping[str, str]) -> dict[str, int | None]:
 def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
     """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML.
 
-    What another process holds, our ranks cannot have: usually one that outlived its job.
+    Memory held by another process, usually one that outlived its job, is lost to our ranks.
     """
     if environ.get("FSDPKIT_DEVICE", "gpu") == "cpu":
         return None
@@ -334,7 +333,7 @@ def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
                 f"{_exclude(environ)} and tell the centre"
             )
         time.sleep(1)
-    for gpu in occupied:  # a dying process, or one of another container
+    for gpu in occupied:  # a dying process, or one in another container
         _warn(f"{_occupied(gpu)}, by nobody that can be seen")
     _check_gpu_health(states, environ)
     return sum(gpu.memory_used_mib or 0 for gpu in states) if states else None
@@ -357,8 +356,8 @@ def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) ->
 
 
 def check_gpu_model(environ: Mapping[str, str]) -> str | None:
-    """What the GPUs are called, so that what a run measures is known to be theirs; None where
-    ranks run on CPU cores, or NVML does not say."""
+    """The model of the GPUs, so that a run's measurements can be attributed to it; None if ranks
+    run on CPU cores, or NVML does not say."""
     if environ.get("FSDPKIT_DEVICE") == "cpu":
         return None
     names = {name for name, _ in nvml.capabilities(environ) if name}
@@ -385,7 +384,7 @@ CHECKS: dict[str, Check] = {
 
 
 def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping[str, str]) -> None:
-    """Compare this node's versions with those of the node that was first, which sets the measure.
+    """Compare this node's versions with those of the first node, which are the reference.
 
     One small file for the whole job: a thousand nodes read it once each. Raises NodeError naming
     both nodes and what differs.
@@ -393,10 +392,10 @@ def compare_nodes(attempt: AttemptPaths, node: int, name: str, software: Mapping
     own = attempt.dir / f".software-{node}.tmp"
     own.write_text(json.dumps({"node": name, **software}))
     try:
-        os.link(own, attempt.software)  # whole or not at all, on network file systems too
+        os.link(own, attempt.software)  # complete or not at all, also on network file systems
     except FileExistsError:
         pass
-    except OSError:  # no hard links here: of two that are first at once, the later one counts
+    except OSError:  # no hard links here: if two are first at once, the later one counts
         if not attempt.software.exists():
             os.replace(own, attempt.software)
     own.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""Which libraries may be loaded before a script runs: those that could not tell the difference.
+"""Which libraries may be loaded before a script runs: those whose early import it cannot notice.
 
-torch is loaded in any case. A script that changes the environment, or calls what might, and only
-then imports torch expects it to see the change: its ranks are started anew. Ahead of the script go
-torch's own later needs and the few libraries below; a job may name others (`launch.preload`).
+torch is always loaded. If a script changes the environment, or calls something that might, and
+only then imports torch, it expects torch to see the change: its ranks get a cold start. What is
+preloaded is what torch itself imports later, and the few libraries below; a job may name others
+(`launch.preload`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from fsdpkit.launching import python_path
 from fsdpkit.launching.program import ColdStartError, Program
-from fsdpkit.launching.script_reading import Reader, Reading
+from fsdpkit.launching.script_reading import ProgramReader, Reading
 
 WITH_TORCH = (
     "torch.distributed.elastic.multiprocessing.errors",
@@ -41,14 +42,14 @@ class Preload:
 
 
 def preloads_of(program: Program, named: Sequence[str]) -> list[Preload]:
-    """What may be loaded before the program runs, then each module that the job names by itself:
-    one that turns out to be unsafe costs itself alone. Raises ColdStartError."""
+    """What may be loaded before the program runs, then each module named by the job separately: one
+    that turns out to be unsafe affects only itself. Raises ColdStartError."""
     own = preload_of(program)
     return [own, *(Preload((name,), own.directories) for name in named)]
 
 
 def preload_of(program: Program, *, elsewhere: bool = False) -> Preload:
-    """What may be loaded before the program runs, by what is read in it.
+    """What may be loaded before the program runs, according to its source.
 
     elsewhere: it will run in another environment, so a module
     that is not found here is taken for a library. Raises ColdStartError if torch must be loaded
@@ -77,7 +78,7 @@ def preload_of(program: Program, *, elsewhere: bool = False) -> Preload:
 
 def reading_of(program: Program, *, elsewhere: bool = False) -> Reading:
     """The program's source, and that of its own modules. Raises ColdStartError."""
-    reader = Reader(Path(program.directory), elsewhere=elsewhere)
+    reader = ProgramReader(Path(program.directory), elsewhere=elsewhere)
     own = (Path(entry) for entry in python_path.entries(os.environ) if entry not in sys.path)
     reader.found.directories.extend(own)  # of the working directory
     try:
@@ -87,7 +88,7 @@ def reading_of(program: Program, *, elsewhere: bool = False) -> Reading:
             raise ColdStartError(f"the module {program.name} is not found")
     except ColdStartError:
         raise
-    except Exception as error:  # a script that Python can run shall run, whatever we make of it
+    except Exception as error:  # a script that Python can run must run, even if unreadable here
         why = f"{type(error).__name__}: {error}"
         raise ColdStartError(f"{program.name} cannot be read as Python ({why})") from error
     return reader.found

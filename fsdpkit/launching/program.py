@@ -1,8 +1,8 @@
 """A forked process becomes `python -u script.py ARGUMENTS…`.
 
-What the interpreter does between its start and a script's first line, and after the last one, for
-a process that has a running interpreter already. The script cannot tell the difference, but for
-libraries that are loaded before it asks for them.
+Does what the interpreter does before a script's first line and after its last one, in a process
+whose interpreter is already running. The script cannot tell the difference, except that some
+libraries are loaded before it imports them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fsdpkit.runs.stacks import leave_when_asked
 
 
 class ColdStartError(Exception):
-    """Why a rank cannot be forked and has to be started anew."""
+    """Why a rank cannot be forked and needs a cold start."""
 
 
 class ServerLostError(ColdStartError):
-    """The fork server died or hangs, which says nothing against forking: no run ends for it."""
+    """The fork server died or hangs. That does not make forking unsafe, and ends no run."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Program:
 
 
 def _report(error: BaseException, own_frames: int) -> NoReturn:
-    """What the interpreter does with an exception that nobody caught."""
+    """What the interpreter does with an uncaught exception."""
     trace = error.__traceback__
     for _ in range(own_frames):
         trace = trace.tb_next if trace else None
@@ -118,7 +118,7 @@ def _report(error: BaseException, own_frames: int) -> NoReturn:
         sys.last_exc = error
     sys.excepthook(type(error), error, trace)
     if isinstance(error, KeyboardInterrupt):
-        # Its parent is to see the signal, once this process has tidied up.
+        # The parent should see the signal, once this process has cleaned up.
         import atexit
 
         atexit._run_exitfuncs()
@@ -131,11 +131,11 @@ def _report(error: BaseException, own_frames: int) -> NoReturn:
 
 
 def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:
-    """Give this forked process what an executed one would have begun with.
+    """Give this forked process what an executed one would have started with.
 
     files: descriptors of its standard input, output and error, which are closed here.
     """
-    # Where this process has no standard files, what it was sent may have their numbers.
+    # If this process has no standard files, descriptors it was sent may have their numbers.
     for number, descriptor in enumerate([_above_standard(descriptor) for descriptor in files]):
         os.dup2(descriptor, number, inheritable=True)
         os.close(descriptor)
@@ -157,14 +157,15 @@ def _above_standard(descriptor: int) -> int:
 
 
 def _same_interpreter(executable: str) -> bool:
-    """Whether it is this Python in this environment: a virtual one is told by its directory."""
+    """Whether it is this Python in this environment; a virtual one is recognised by its
+    directory."""
     here = os.path.realpath(os.path.dirname(sys.executable))
     there = os.path.realpath(os.path.dirname(executable))
     return there == here and os.path.realpath(executable) == os.path.realpath(sys.executable)
 
 
 def _open_streams(unbuffered: bool) -> None:
-    """Python's own three files, as its start makes them of the descriptors."""
+    """Python's own three files, made from the descriptors as at its start."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before: Any = getattr(sys, f"__{name}__")
         mode = "r" if number == 0 else "w"
@@ -189,10 +190,10 @@ def _open_streams(unbuffered: bool) -> None:
 
 
 def _forget() -> None:
-    """What the process forked from knew, and each process should have of its own."""
-    tempfile.tempdir = None  # a rank may set TMPDIR before it asks
+    """Forget state of the parent process that each process should have of its own."""
+    tempfile.tempdir = None  # a rank may set TMPDIR before it uses it
     multiprocessing.current_process().authkey = os.urandom(32)
-    # Python's own generator is seeded anew by the fork itself.
+    # Python reseeds its own generator on fork.
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
     if torch := sys.modules.get("torch"):

@@ -1,4 +1,4 @@
-"""The agent's side of its ranks' heartbeats: who hangs, how far they are, what they are told."""
+"""The agent's side of its ranks' heartbeats: which hang, how far they are, what they are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import flight, machine, stacks
-from fsdpkit.launching.blame import Place, place_of, standing_out
+from fsdpkit.launching.blame import RankPlace, place_of, standing_out
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -46,7 +46,7 @@ class _Moved:
             return
         self._looked_s = now
         moved = machine.work_of(pid).moved_bytes
-        if self._bytes is None or moved < self._bytes:  # a worker of it has ended
+        if self._bytes is None or moved < self._bytes:  # one of its workers has ended
             self._bytes = moved
         elif moved - self._bytes >= _BUSY_BYTES:
             self._bytes, self.at_s = moved, now
@@ -54,7 +54,7 @@ class _Moved:
 
 @contextlib.contextmanager
 def heartbeats() -> Iterator[HeartbeatDir]:
-    """A directory in this node's memory, named to the ranks by $FSDPKIT_HEARTBEAT_DIR."""
+    """A directory in this node's memory, passed to the ranks as $FSDPKIT_HEARTBEAT_DIR."""
     memory = "/dev/shm"
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fsdpkit-", dir=where, ignore_cleanup_errors=True) as d:
@@ -77,7 +77,7 @@ class StopRelay:
         self._tell()
 
     def look(self) -> None:
-        """Whether one has looked at last; to be called now and then."""
+        """Whether a rank has looked by now; to be called periodically."""
         if self._looked is False and self._dir.looks.exists():
             self._tell()
 
@@ -129,7 +129,7 @@ class Pulse:
     def look(self) -> str | None:
         """Read all heartbeats; a sentence once a rank has made no progress for too long."""
         now = time.monotonic()
-        if (gap_s := now - self._looked_s) > _ABSENT_S:  # the job was suspended, the ranks too
+        if (gap_s := now - self._looked_s) > _ABSENT_S:  # the job was suspended, with its ranks
             self._changed_s = {rank: at_s + gap_s for rank, at_s in self._changed_s.items()}
         self._looked_s = now
         for rank in self._ranks:
@@ -169,9 +169,9 @@ class Pulse:
         return min((-1 if b.phase == "starting" else b.step for b in beats), default=None)
 
     def ask_for_stacks(self, attempt: AttemptPaths, launch: int, why: Why) -> StacksTaken | None:
-        """Take the stacks of all ranks that live, and let them dump their last collectives.
+        """Take the stacks of all living ranks, and make them dump their last collectives.
 
-        None where it has been done in this launch.
+        None if that has been done in this launch.
         """
         if self._asked:
             return None
@@ -185,12 +185,12 @@ class Pulse:
         return StacksTaken(launch=launch, why=why, taken=taken, missing=missing)
 
     def blame(self, attempt: AttemptPaths, launch: int) -> tuple[int, str] | None:
-        """After `ask_for_stacks`: a rank that is not, as the others, waiting in a collective.
+        """After `ask_for_stacks`: a rank that is not waiting in a collective as the others are.
 
         Its global number and what it does instead: it is stopped or in the kernel's hands, gave no
         answer, or is somewhere in its own program.
         """
-        found: dict[int, Place] = {}
+        found: dict[int, RankPlace] = {}
         for rank in self._ranks:  # a script may log on one rank only
             if state := stacks.is_deaf(rank.pid):
                 return rank.rank, f"the process is in state {state}"

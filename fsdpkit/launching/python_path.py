@@ -1,7 +1,7 @@
-"""PYTHONPATH as the job's script is to have it, and as our own modules are found by.
+"""PYTHONPATH as the job's script should see it, and as it is used to find our own modules.
 
-An empty or relative entry means the working directory, where anybody's files may lie: the batch
-shell takes such entries out for our own processes and keeps the variable as it was in another one.
+An empty or relative entry means the working directory, which may contain anybody's files. The batch
+shell removes such entries for our own processes and keeps the original in another variable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ KEPT = "FSDPKIT_PYTHONPATH"
 
 
 def restore(environ: MutableMapping[str, str]) -> None:
-    """Let what this process starts have the variable as it was."""
+    """Restore the original variable for processes started from here."""
     if (kept := environ.pop(KEPT, None)) is not None:
         environ["PYTHONPATH"] = kept
 

@@ -1,9 +1,9 @@
-"""torchrun's elastic agent, run in this process with our places for the ranks' output.
+"""torchrun's elastic agent, run in this process with our paths for the ranks' output.
 
-The arguments are torchrun's own, parsed by torchrun's own parser. Ours is where logs and error
-files go, that ranks are forked where that is safe (launching/fork_server.py), that a rank dies when
-this process does, that signals of the scheduler do not reach it, and that a launch can be ended
-from outside. No other file touches what torchelastic keeps for itself.
+The arguments are torchrun's own, parsed by torchrun's own parser. We add: where logs and error
+files go; forking ranks where that is safe (launching/fork_server.py); a rank dies when this process
+does, and the scheduler's signals do not reach it; a launch can be ended from outside. No other file
+uses torchelastic's private interfaces.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.rank_ends import RankEnd
 
-# Replaces itself by the rank after asking the kernel to end it with its parent: torchrun gives each
-# rank a session of its own, so without this a rank would outlive an agent that was killed. Slurm
-# sends its warnings to every process of a step; the ranks hear of them from the agent. py-spy, a
-# child of the agent's, may look into the rank (PR_SET_PTRACER; see kernel.be_traced_by).
+# Asks the kernel to end this process with its parent, then replaces itself with the rank: torchrun
+# gives each rank its own session, so without this a rank would outlive an agent that was killed.
+# Slurm sends its warnings to every process of a step; the agent passes them on to ranks. py-spy, a
+# child of the agent, may inspect the rank (PR_SET_PTRACER; see kernel.be_traced_by).
 _SHIELD = (
     "import ctypes, os, signal, sys; c = ctypes.CDLL(None).prctl; c(1, 9, 0, 0, 0); "
     "c(0x59616D61, os.getppid(), 0, 0, 0); "
@@ -68,14 +68,14 @@ class RunDirectoryLogs(LogsSpecs):
         self._files: list[Path] = []
 
     def keep_errors(self) -> None:
-        """Copy the error files to the attempt's directory, as far as there is room."""
+        """Copy the error files to the attempt's directory, as far as space allows."""
         for source, kept in self._errors.items():
             with suppress(OSError):
                 shutil.copyfile(source, kept)
 
     def drop_empty(self) -> None:
-        """Remove the files that nobody wrote to: a shared file system counts them, and most ranks
-        say nothing."""
+        """Remove files that stayed empty: they count on a shared file system, and most ranks print
+        nothing."""
         for file in self._files:
             with suppress(OSError):
                 if file.stat().st_size == 0:
@@ -118,7 +118,8 @@ class InterruptedLaunch(Exception):
 
 
 class _Agent(LocalElasticAgent):
-    """torchrun's agent, which also asks `interrupted` whether to go on, and ends ranks at once."""
+    """torchrun's agent, which also asks `interrupted` whether to continue, and ends ranks at
+    once."""
 
     interrupted: Callable[[], str | None]
     forks: RankForks
@@ -136,7 +137,7 @@ class _Agent(LocalElasticAgent):
         return result
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        """Interruptible, too: it waits for a node that may be gone."""
+        """Also interruptible: it waits for a node that may be gone."""
         with _raising_on_alarm(self.interrupted), _every_node_alike():
             super()._rendezvous(worker_group)
 
@@ -156,7 +157,7 @@ class _Agent(LocalElasticAgent):
                 self.failing(failed)
             close(signal.SIGKILL)
             ends.look(killed=True)
-            for pid in context.pids().values():  # what a rank that died by itself has left
+            for pid in context.pids().values():  # processes left by a rank that died by itself
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
 
@@ -202,9 +203,9 @@ class _Ends:
 
 @dataclass
 class RankForks:
-    """Forks ranks in place of starting them anew, as far as the node's fork server can.
+    """Forks ranks instead of cold starts, as far as the node's fork server can.
 
-    refused: gets the reason each time that a rank has to be started anew; may raise.
+    refused: gets the reason each time that a rank needs a cold start; may raise.
     """
 
     server: ForkServer | None
@@ -247,7 +248,7 @@ class RankForks:
 
 
 def _reap_orphans(own: Sequence[int]) -> None:
-    """Processes that ranks left and this one adopted, as far as they have ended."""
+    """Processes left by ranks and adopted by this one, if they have ended."""
     for process in psutil.Process().children():
         if process.pid not in own:
             with suppress(psutil.NoSuchProcess, ChildProcessError):
@@ -277,7 +278,8 @@ def _raising_on_alarm(interrupted: Callable[[], str | None]) -> Iterator[None]:
 
 @contextmanager
 def _every_node_alike() -> Iterator[None]:
-    """Tells torchelastic to number the ranks itself: as many on each node, in the nodes' order."""
+    """Tells torchelastic to number the ranks itself: equally many per node, in the order of
+    nodes."""
     name = "TORCH_ELASTIC_WORKER_IDENTICAL"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -318,7 +320,7 @@ class Torchrun:
         if args.standalone:
             args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
             args.rdzv_id = os.environ["SLURM_JOB_ID"]
-        args.log_dir = str(attempt.dir)  # or torchrun makes a directory of its own, and leaves it
+        args.log_dir = str(attempt.dir)  # or torchrun makes its own directory and leaves it behind
         config, command, command_args = config_from_args(args)
         host, _, port = str(args.rdzv_endpoint).rpartition(":")
         endpoint = None if args.standalone else (host, int(port))
@@ -349,7 +351,7 @@ class Torchrun:
         NodeError if they cannot meet.
         """
         config = self.config
-        # Signals are this process's own business: torchrun would end the ranks.
+        # This process handles signals itself: torchrun would end the ranks.
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
         store = None
         ask = meet.ask

@@ -1,10 +1,10 @@
-"""How the ranks of a launch find each other: torchelastic's rendezvous, for nodes that are known.
+"""How the ranks of a launch find each other: a rendezvous for torchelastic with known nodes.
 
 torchrun's own, c10d, lets nodes come and go through a store that anybody who reaches its port can
-write to, and unpickles what is written there. Here the agents know by the head's order which nodes
+write to, and it unpickles what is written there. Here the head's order tells the agents which nodes
 take part and in which order, so nothing is negotiated. The first of these nodes opens the store in
-which the ranks then exchange their addresses; torch's own, new for each launch, and at the node's
-own address only.
+which the ranks then exchange their addresses: torch's own, new for each launch, and only on the
+node's own address.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Samples of the machine while ranks train: CPU, memory, our processes, network, GPUs, and what
-counts errors: the GPUs' driver, InfiniBand, the memory cgroup. Read back in runs/samples.py.
+"""Samples of the machine while ranks train: CPU, memory, our processes, network, GPUs, and error
+counters of the GPU driver, InfiniBand and the memory cgroup. runs/samples.py reads them back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SAMPLES_AN_AGE = 360  # every 10 s in the first hour, every 100 s after ten
 @contextlib.contextmanager
 def sampling(path: Path, interval_s: float) -> Iterator[None]:
     """Write a sample to `path` now, every `interval_s` seconds (less often after 360 of them), and
-    when the block ends: what ended the ranks may have come after the last one.
+    when the block ends: what ended the ranks may have happened after the last one.
 
-    A sample that cannot be taken or written is left out: watching must never end a training.
+    A sample that cannot be taken or written is skipped: monitoring must never end a training.
     """
     stop = threading.Event()
     started = time.monotonic()
@@ -37,7 +37,7 @@ def sampling(path: Path, interval_s: float) -> Iterator[None]:
             while not over:
                 with contextlib.suppress(psutil.Error, OSError):
                     lines.write(**sampler.sample())
-                # A week of samples shall not weigh more than a few hours': they thin out.
+                # A week of samples should take little more space than a few hours do.
                 elapsed_s = time.monotonic() - started
                 over = stop.wait(max(interval_s, elapsed_s / _SAMPLES_AN_AGE))
             with contextlib.suppress(psutil.Error, OSError):

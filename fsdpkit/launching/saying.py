@@ -1,13 +1,19 @@
-"""What agents and the batch shell's helper say to the person who reads the log."""
+"""Messages of agents and the batch shell's helper to the person who reads the log."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from typing import TextIO
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """A line in the log. On a full disk it is lost: a log must not decide how a job ends."""
+    """Write a line to the log. A text of several lines, such as an exception's, becomes one: its
+    second line would read as the words of whoever quotes it. If the disk is full it is lost: a log
+    must not decide how a job ends.
+    """
     with contextlib.suppress(OSError):
-        print(f"fsdpkit: {text}", file=file or sys.stdout, flush=True)
+        print(f"fsdpkit: {_CONTROL.sub(' ', text).strip()}", file=file or sys.stdout, flush=True)

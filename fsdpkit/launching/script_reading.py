@@ -1,7 +1,7 @@
-"""What a script imports, and the first thing it does that a later import might notice.
+"""What a script imports, and the first thing it does that could affect a later import.
 
-The source is read in the order in which Python would run it, modules of the script's own included,
-and never executed. What nobody can tell from the source counts as noticed.
+The source is read in the order in which Python would run it, including the script's own modules,
+and never executed. Anything that cannot be determined from the source counts as having an effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ_LATE_BY_PREFIX = (
     *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"),
     *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "TF_", "MLFLOW_", "HYDRA_", "COMET_"),
 )
-# Modules of Python itself through which code comes to run that cannot be read here.
+# Python's own modules that can run code which cannot be read here.
 _AT_RUN_TIME = frozenset({"importlib", "runpy", "ctypes", "site", "pkgutil", "imp", "builtins"})
 _NOTICED_CALLS = frozenset(
     {
@@ -79,7 +79,7 @@ class Reading:
         return {name.partition(":")[0].partition(".")[0] for name in self.first}
 
 
-class Reader:
+class ProgramReader:
     """Reads one program.
 
     elsewhere: the program will run in another environment, so what is not found here is a library.
@@ -129,8 +129,8 @@ class Reader:
         return False
 
     def own(self, name: str, members: Iterable[str] = ()) -> list[Path] | None:
-        """The source files that an import of a module of the program's own runs; None if it is a
-        library's, or nobody's."""
+        """The source files that run when a module of the program's own is imported; None if it
+        belongs to a library, or does not exist."""
         for base in self.found.directories:
             if sources(base, name.partition(".")[0]):
                 return sources(base, name, members) or []
@@ -184,7 +184,7 @@ def sources(base: Path, name: str, members: Iterable[str] = ()) -> list[Path] | 
 class _File:
     """The names of one source file, as far as they tell whether using them can be noticed."""
 
-    def __init__(self, reader: Reader, path: Path, main: bool) -> None:
+    def __init__(self, reader: ProgramReader, path: Path, main: bool) -> None:
         self.reader, self.path, self.main = reader, path, main
         self.found = reader.found
         self.names: dict[str, str] = {}
@@ -306,7 +306,7 @@ class _File:
                     self._assigned(target, node)
 
     def _assigned(self, target: ast.expr, node: ast.stmt) -> None:
-        """An assignment to something of somebody else's: an attribute, an item."""
+        """An assignment to a part of another object: an attribute, an item."""
         match target:
             case ast.Subscript(value=value, slice=key):
                 dotted = self._dotted(value) or _UNKNOWN
@@ -351,7 +351,7 @@ class _File:
         for alias in node.names:
             dotted = f"{node.module}.{alias.name}"
             self.names[alias.asname or alias.name] = dotted if is_library else _UNKNOWN
-            if alias.name == "*":  # any name may be another one now
+            if alias.name == "*":  # any name may be redefined now
                 self.names = dict.fromkeys(self.names, _UNKNOWN)
 
     def _relative(self, node: ast.ImportFrom, members: Sequence[str]) -> None:
@@ -371,7 +371,7 @@ class _File:
                 self.reader.enter(file)
             return False
         if not self.reader.is_library(name):
-            if not self._trying:  # what is absent is skipped by the `except ImportError`
+            if not self._trying:  # a missing module is skipped by the `except ImportError`
                 self.not_read(node)
             return False
         top = name.partition(".")[0]
@@ -400,7 +400,7 @@ class _File:
     # Expressions
 
     def _look(self, *nodes: ast.AST | None) -> None:
-        """Every call that happens when these are evaluated."""
+        """Examine every call that happens when these are evaluated."""
         for node in nodes:
             for found in _evaluated(node) if node is not None else ():
                 if isinstance(found, ast.Call):
@@ -425,7 +425,7 @@ class _File:
     def _is_quiet(self, function: ast.expr, call: ast.Call | None = None) -> bool:
         """Whether no import notices that it was called."""
         dotted = self._dotted(function)
-        if dotted is None:  # a method of what an expression gave, or what a table holds
+        if dotted is None:  # a method of an expression's result, or of a table's item
             of = function.value if isinstance(function, ast.Attribute) else None
             return of is not None and self._origin(of) not in (_UNKNOWN, _OWN_CODE)
         top, _, rest = dotted.partition(".")

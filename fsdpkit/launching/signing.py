@@ -1,17 +1,17 @@
-"""What agents trust each other by: the run's secret, and messages signed with it.
+"""How agents authenticate each other: the run's secret, and messages signed with it.
 
-The batch shell makes the secret anew for each attempt and hands it to the agents in their
-environment alone. Whoever reaches the head node's port can connect to it; nothing that he sends is
-decoded before a signature by this secret has been verified. No input or output here:
+The batch shell makes a new secret for each attempt and passes it to the agents only in their
+environment. Anybody who reaches the head node's port can connect to it, but nothing they send is
+decoded before its signature has been verified. No input or output here:
 
-    head → agent    GREETING: magic, nonce                     whoever connects is sent it
-    agent → head    CLAIM: magic, node, nonce, signature       of both nonces and the node's number
+    head → agent    GREETING: magic, nonce                     sent to anybody who connects
+    agent → head    CLAIM: magic, node, nonce, signature       over both nonces and the node's index
     head → agent    GRANT: signature                           so that the agent knows the head, too
-    both            frames: length, body, signature            of direction, number and body
+    both            frames: length, body, signature            over direction, number and body
 
-Each connection has keys of its own, from both nonces, and frames are numbered, so that what was
-recorded cannot be sent again, neither here nor in another order or direction. HMAC-SHA256
-throughout (RFC 2104); nothing is encrypted.
+Each connection has its own keys, derived from both nonces, and frames are numbered, so a recorded
+frame cannot be replayed on another connection, in another order or in the other direction.
+HMAC-SHA256 throughout (RFC 2104); nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FRAME_BYTES = 1 << 20
 
 
 class ForgedError(Exception):
-    """What came was not signed with this run's secret, or is not what comes next."""
+    """The message was not signed with this run's secret, or is out of order."""
 
 
 @dataclass
 class _Taken:
-    """The secret as it stood in this process's environment."""
+    """The secret from this process's environment."""
 
     text: str | None = None
 
@@ -53,8 +53,8 @@ _taken = _Taken()
 
 
 def take_secret(environ: MutableMapping[str, str]) -> None:
-    """Take the secret out of the environment, so that no rank, and no command that a job names, is
-    started with it."""
+    """Remove the secret from the environment, so that no rank and no command of the job is started
+    with it."""
     _taken.text = environ.pop(VARIABLE, None)
 
 
@@ -73,7 +73,7 @@ class Keys:
 
 
 def keys_of(attempt: str) -> Keys:
-    """With the secret that was taken. Raises NodeError if there was none, or it is not one."""
+    """From the secret that was taken. Raises NodeError if there was none, or it is malformed."""
     if _taken.text is None:
         raise NodeError(
             f"${VARIABLE} is not set, so this node's agent could not tell the others from "
@@ -118,7 +118,7 @@ class Head:
         )
 
 
-class Claim:
+class AgentHandshake:
     """An agent's side of it."""
 
     def __init__(self, keys: Keys, node: int, greeting: bytes) -> None:

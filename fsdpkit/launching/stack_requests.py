@@ -1,7 +1,7 @@
-"""The agent's answer to a person who asks where the ranks are, while they go on.
+"""The agent's answer when a person asks where the ranks are while they run.
 
-On a thread of its own: ranks that do not answer take their time, and a failure of others is to be
-noticed meanwhile.
+It has its own thread, because ranks that do not answer take time, and failures of other ranks must
+be noticed meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fsdpkit.runs.stack_requests import NodeStacks, RankStacks, answer, shortene
 
 
 class AskedForStacks:
-    """Writes down where this node's ranks are, as often as somebody asks."""
+    """Records where this node's ranks are, each time somebody asks."""
 
     def __init__(self, node: int, name: str, attempt: AttemptPaths, directory: HeartbeatDir):
         self._node, self._name, self._attempt, self._dir = node, name, attempt, directory
@@ -56,5 +56,5 @@ class AskedForStacks:
             time_s=round(time.time(), 3),
             ranks=tuple(found),
         )
-        with contextlib.suppress(OSError):  # whoever asked hears that this node was silent
+        with contextlib.suppress(OSError):  # the requester is told that this node did not answer
             answer(self._attempt, said)

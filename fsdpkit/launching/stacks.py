@@ -1,9 +1,9 @@
 """Takes the Python stacks of this node's ranks before they are ended.
 
-Of a rank that answers `runs.stacks.SIGNAL` by itself: every rank that was forked, and a trainer
-that has a heartbeat. Of any other, and of one that does not answer, with py-spy, which reads them
-from the process's memory; it is an extra of this package because few runs need it. What lies in the
-attempt's directory afterwards looks the same.
+A rank that answers `runs.stacks.SIGNAL` writes its own: every forked rank, and a trainer with a
+heartbeat. For any other, and for one that does not answer, py-spy reads them from the process's
+memory; py-spy is an extra because few runs need it. The files left in the attempt's directory look
+the same in both cases.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def take(
     ranks: Sequence[RankProcess], node: HeartbeatDir, attempt: AttemptPaths, launch: int
 ) -> tuple[dict[int, By], dict[int, str]]:
-    """Put the stacks of each rank that lives into `rank-<r>.stacks`.
+    """Put the stacks of each living rank into `rank-<r>.stacks`.
 
     Returns by global rank how they were taken, and of the others why not.
     """
@@ -71,7 +71,7 @@ def take(
 def read(
     ranks: Sequence[RankProcess], node: HeartbeatDir
 ) -> tuple[dict[int, tuple[By, str]], dict[int, str]]:
-    """The stacks of each rank that lives, in faulthandler's form.
+    """The stacks of each living rank, in faulthandler's format.
 
     Returns by global rank how they were taken with the text, and of the others why there is none.
     """
@@ -101,7 +101,7 @@ def _answering(ranks: Sequence[RankProcess], node: HeartbeatDir) -> list[RankPro
     for rank in ranks:
         if catches(rank.pid) and node.stacks(rank.local_rank).exists():
             with contextlib.suppress(OSError):
-                os.truncate(node.stacks(rank.local_rank), 0)  # what it answered before
+                os.truncate(node.stacks(rank.local_rank), 0)  # its previous answer
                 os.kill(rank.pid, SIGNAL)
                 asked.append(rank)
     sizes = dict.fromkeys(asked, 0)
@@ -178,7 +178,7 @@ def _by_spy(pids: Sequence[int]) -> list[list[_Thread] | str]:
 
 
 def _options(pid: int) -> Sequence[str]:
-    """py-spy stops a process while it reads, which one that is deaf would not let it do."""
+    """py-spy stops a process while it reads, which does not work for one that is deaf."""
     return ["--nonblocking"] if is_deaf(pid) else []
 
 
@@ -230,7 +230,8 @@ def _plain(name: str) -> str:
 
 
 def _as_faulthandler(threads: Iterable[_Thread]) -> str:
-    """In faulthandler's form, which everybody reads: the main thread, called the current one, last.
+    """In faulthandler's format, which is widely known: the main thread, called the current one,
+    last.
 
     Source: the format of CPython's Python/traceback.c, `_Py_DumpTracebackThreads`.
     """

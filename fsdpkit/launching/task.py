@@ -1,5 +1,6 @@
-"""What submitit pickles as a job's function. Its module is imported by whoever submits, so it is
-small: the agent's own code is imported where it runs."""
+"""The function that submitit pickles for a job. This module is also imported when submitting, so it
+is small: the agent's own code is imported where it runs.
+"""
 
 from __future__ import annotations
 

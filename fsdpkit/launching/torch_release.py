@@ -1,6 +1,6 @@
-"""Which releases of torch the tests ran on (CONTRIBUTING.md), and what is said of others.
+"""Which releases of torch the tests ran on (CONTRIBUTING.md), and what to say about others.
 
-Reads torch's own note of its version and never imports it: `fsdpkit submit` asks, too.
+Reads torch's own record of its version and never imports torch, since `fsdpkit submit` also asks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VERSION = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)['\"]", 
 
 
 def installed_torch() -> str | None:
-    """The version in this Python's environment; None where there is none, or it does not say."""
+    """The version in this Python's environment; None if there is none, or it is unknown."""
     spec = PathFinder.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -36,7 +36,7 @@ def too_old(version: str) -> str | None:
 
 
 def untested(version: str) -> str | None:
-    """What to know of a release that came after the tests; None for others."""
+    """What to know about a release newer than the tested ones; None for others."""
     if (release := release_of(version)) is None or release <= NEWEST:
         return None
     return f"torch {version} is newer than {_words(NEWEST)}, the last release that was tested"

@@ -1,8 +1,9 @@
-"""Imports without garbage collection.
+"""Imports with garbage collection off.
 
-An import of torch makes 300,000 objects, and nearly all stay. The collector, which Python starts
-whenever enough are new, looks through them again and again, a last time when the process ends:
-with torchelastic's a third of the processor time of an agent that has nothing else to do.
+Importing torch makes 300,000 objects, nearly all of which stay. Python runs the collector whenever
+enough objects are new, and once more when the process ends, and it scans them again and again.
+With torchelastic's objects that is a third of the processor time of an agent that is otherwise
+idle.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is made within the block is no garbage, and is never looked at again.
+    """Objects created within the block count as permanent, and are never scanned again.
 
-    Afterwards the collector is as it was. A fork leaves the pages shared that it need not look at.
+    Afterwards the collector runs as before. After a fork, pages it need not scan stay shared.
     """
     collects = gc.isenabled()
     gc.disable()

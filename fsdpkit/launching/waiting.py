@@ -1,8 +1,8 @@
-"""Whether ranks ended because they had waited in vain for others, which may still be there.
+"""Whether ranks ended because they timed out waiting for others, which may still be running.
 
-Then the ones that are still there are worth a look before they are ended, and so are the records of
-the collectives. What a rank says in that case differs between gloo, NCCL's watchdog, a store and a
-script's own barrier; all of them call it a time-out.
+If so, the ranks that still run are worth inspecting before they are ended, as are the records of
+the collectives. The message differs between gloo, NCCL's watchdog, a store and a script's own
+barrier, but all of them call it a time-out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABORTED = 128 + 6
 
 
 def local_time_out(ends: Mapping[Path, RankEnd]) -> bool:
-    """Whether a rank that ended by itself speaks of a time-out at the end of its standard error.
+    """Whether a rank that ended by itself mentions a time-out at the end of its standard error.
 
     ends: by the file of its standard error, of ranks that failed.
     """
@@ -33,7 +33,7 @@ def local_time_out(ends: Mapping[Path, RankEnd]) -> bool:
 
 
 def why_superseded(order: Order) -> Why | None:
-    """Why the ranks' stacks are wanted before an order of the head's ends them; None: they are not.
+    """Why the ranks' stacks are needed before an order of the head's ends them; None: they are not.
 
     Such an order says what ended the launch on another node.
     """

@@ -1,4 +1,4 @@
-"""`launch.warm` of a job on this node: its fork server, or why its ranks are started anew."""
+"""`launch.warm` of a job on this node: its fork server, or why its ranks get a cold start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdpkit.config.launch import Launch
+from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.errors import NodeError, StorageError
 from fsdpkit.launching import fork_server, preloading
 from fsdpkit.launching.fork_server import ForkServer
@@ -34,8 +34,8 @@ _here = _Here()
 def start(environ: Mapping[str, str]) -> Program | None:
     """Start this node's fork server, unless the job says `off`.
 
-    Returns None to the agent, and to each rank the program that it is to run. What is wrong with
-    torch or the run's directory, the checks before training will say.
+    Returns None to the agent, and to each rank the program that it is to run. The checks before
+    training report any problem with torch or the run's directory.
     """
     try:
         if _launch(environ).warm == "off":
@@ -66,16 +66,16 @@ def prepare(arguments: list[str], attempt: AttemptPaths, environ: Mapping[str, s
         program = Program.parse(Torchrun.parse(arguments, attempt).command)
         for preload in preloading.preloads_of(program, _launch(environ).preload):
             _here.server.preload(preload)
-    # A torch without what we need of it, which the checks will say; a file that cannot be read.
+    # torch lacks something we need, which the checks will report; or a file cannot be read.
     except (ColdStartError, ImportError, OSError, StorageError) as error:
         _here.server.close()
         _here.server, _here.why_not = None, str(error)
 
 
 def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
-    """How this node starts its ranks. Each reason why one cannot be forked is told once.
+    """How this node starts its ranks. Each reason why one cannot be forked is reported once.
 
-    Raises NodeError, now or at a launch, where the job insists on forked ranks.
+    Raises NodeError, now or at a launch, if the job insists on forked ranks.
     """
     from fsdpkit.launching.ranks import RankForks
 
@@ -98,5 +98,5 @@ def forks(environ: Mapping[str, str], record: Callable[..., Any]) -> RankForks:
     return RankForks(_here.server, refused)
 
 
-def _launch(environ: Mapping[str, str]) -> Launch:
-    return table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "launch", Launch)
+def _launch(environ: Mapping[str, str]) -> LaunchSettings:
+    return table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "launch", LaunchSettings)

@@ -1,8 +1,8 @@
-"""An agent's torch without what only computing needs.
+"""torch for an agent, without what only computation needs.
 
-Torch's import registers, for each operator, how to tell the shape of a result without computing it:
-a quarter of the import, for the compiler and for tensors on `meta`. A process that starts ranks and
-waits for them has none of either. Ranks are not of it: those that are forked come from a process
+On import, torch registers for each operator how to infer the shape of a result without computing
+it. That is a quarter of the import, and serves the compiler and tensors on `meta`. A process that
+starts ranks and waits for them uses neither. Ranks are unaffected: forked ranks come from a process
 that has imported all of torch.
 """
 
@@ -19,7 +19,7 @@ _NAME = "_meta_registrations"
 
 
 class _Absent(ModuleType):
-    """In the module's place; a release of torch whose import takes something from it gets it."""
+    """Replaces the module; a release of torch whose import needs something from it gets it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -33,7 +33,7 @@ class _Absent(ModuleType):
 def without_shapes() -> Iterator[None]:
     """Torch, if it is first imported within the block, leaves that module out.
 
-    Nothing is left in its place: who imports it afterwards gets it.
+    Nothing stays in its place: importing it afterwards works.
     """
     if "torch" in sys.modules:
         yield

@@ -48,7 +48,7 @@ class Shortage(Exception):
 
 
 @dataclass(eq=False)
-class Piece:
+class SegmentPiece:
     """Part of a segment: in use, cached, or (`mapped` False) only a range of addresses."""
 
     start: int
@@ -57,8 +57,8 @@ class Piece:
     """(stream, whether it is the small one)."""
     used: bool = False
     mapped: bool = True
-    before: Piece | None = None
-    after: Piece | None = None
+    before: SegmentPiece | None = None
+    after: SegmentPiece | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -79,12 +79,12 @@ class Allocator:
     """How often everything cached was given back because the device had no more."""
     _cached: dict[tuple[int, bool], list[tuple[int, int]]] = field(default_factory=dict)
     """(size, start) of the pieces that are mapped and free, in order, by pool."""
-    _at: dict[int, Piece] = field(default_factory=dict)
+    _at: dict[int, SegmentPiece] = field(default_factory=dict)
     """The first piece of each segment, and every cached piece, by start."""
-    _segments: dict[int, Piece] = field(default_factory=dict)
+    _segments: dict[int, SegmentPiece] = field(default_factory=dict)
     _next_address: int = 0
 
-    def allocate(self, requested: int, stream: int = 0) -> Piece:
+    def allocate(self, requested: int, stream: int = 0) -> SegmentPiece:
         """A piece for so many bytes. Raises Shortage."""
         size = rounded(requested)
         pool = (stream, size <= SMALL_REQUEST)
@@ -106,7 +106,7 @@ class Allocator:
         self.allocated += piece.size
         return piece
 
-    def free(self, piece: Piece) -> None:
+    def free(self, piece: SegmentPiece) -> None:
         assert piece.used, "freed twice"
         piece.used = False
         self.allocated -= piece.size
@@ -123,10 +123,10 @@ class Allocator:
                 del self._segments[piece.start]
                 self.reserved -= piece.size
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[SegmentPiece]:
         """All that is mapped, segment by segment."""
         for first in self._segments.values():
-            piece: Piece | None = first
+            piece: SegmentPiece | None = first
             while piece is not None:
                 if piece.mapped:
                     yield piece
@@ -134,7 +134,7 @@ class Allocator:
 
     # Finding
 
-    def _best_fit(self, pool: tuple[int, bool], size: int) -> Piece | None:
+    def _best_fit(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
         cached = self._cached.get(pool, [])
         at = bisect_left(cached, (size, -1))
         if at == len(cached):
@@ -149,20 +149,20 @@ class Allocator:
                 piece, at = other, at + 1
         return piece
 
-    def _new(self, pool: tuple[int, bool], size: int) -> Piece | None:
+    def _new(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
         return self._grow(pool, size) if self.expandable else self._segment(pool, size)
 
-    def _segment(self, pool: tuple[int, bool], size: int) -> Piece | None:
+    def _segment(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
         length = segment_size(size)
         if not self._can_reserve(length):
             return None
-        piece = Piece(self._address(length), length, pool)
+        piece = SegmentPiece(self._address(length), length, pool)
         self._segments[piece.start] = piece
         self.reserved += length
         self._cache(piece)
         return piece
 
-    def _grow(self, pool: tuple[int, bool], size: int) -> Piece | None:
+    def _grow(self, pool: tuple[int, bool], size: int) -> SegmentPiece | None:
         """Map as much as it takes behind a free piece, or in a range of its own."""
         hole = self._hole(pool, size)
         step = SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
@@ -179,7 +179,7 @@ class Allocator:
         self._cache(piece)
         return piece
 
-    def _hole(self, pool: tuple[int, bool], size: int) -> Piece:
+    def _hole(self, pool: tuple[int, bool], size: int) -> SegmentPiece:
         """An unmapped piece that with the free one before it has room for `size`."""
         first = next((p for p in self._segments.values() if p.pool == pool), None)
         piece = first
@@ -190,7 +190,7 @@ class Allocator:
                 if piece.size + (before.size if before is not None and free else 0) >= size:
                     return piece
             piece = piece.after
-        piece = Piece(self._address(_RANGE), _RANGE, pool, mapped=False)
+        piece = SegmentPiece(self._address(_RANGE), _RANGE, pool, mapped=False)
         self._segments[piece.start] = piece
         return piece
 
@@ -203,9 +203,9 @@ class Allocator:
 
     # Pieces
 
-    def _split(self, piece: Piece, size: int) -> Piece:
+    def _split(self, piece: SegmentPiece, size: int) -> SegmentPiece:
         """Cut `piece` after `size` bytes; the rest."""
-        rest = Piece(
+        rest = SegmentPiece(
             piece.start + size, piece.size - size, piece.pool, before=piece, after=piece.after
         )
         if piece.after is not None:
@@ -213,7 +213,7 @@ class Allocator:
         piece.size, piece.after = size, rest
         return rest
 
-    def _merge(self, piece: Piece) -> Piece:
+    def _merge(self, piece: SegmentPiece) -> SegmentPiece:
         """`piece` with the free neighbours that are cached."""
         if (before := piece.before) is not None and before.mapped and not before.used:
             self._uncache(before)
@@ -223,14 +223,14 @@ class Allocator:
             piece = self._join(piece, after)
         return piece
 
-    def _join(self, first: Piece, second: Piece) -> Piece:
+    def _join(self, first: SegmentPiece, second: SegmentPiece) -> SegmentPiece:
         first.size += second.size
         first.after = second.after
         if second.after is not None:
             second.after.before = first
         return first
 
-    def _unmap(self, piece: Piece) -> None:
+    def _unmap(self, piece: SegmentPiece) -> None:
         """Give back the steps that lie wholly inside the cached `piece`."""
         step = SMALL_SEGMENT if piece.pool[1] else LARGE_SEGMENT
         first = -(-piece.start // step) * step
@@ -251,11 +251,11 @@ class Allocator:
         if (after := piece.after) is not None and not after.mapped:
             self._join(piece, after)
 
-    def _cache(self, piece: Piece) -> None:
+    def _cache(self, piece: SegmentPiece) -> None:
         insort(self._cached.setdefault(piece.pool, []), (piece.size, piece.start))
         self._at[piece.start] = piece
 
-    def _uncache(self, piece: Piece) -> None:
+    def _uncache(self, piece: SegmentPiece) -> None:
         cached = self._cached[piece.pool]
         at = bisect_left(cached, (piece.size, piece.start))
         assert cached[at] == (piece.size, piece.start)
@@ -277,7 +277,7 @@ def segment_size(size: int) -> int:
     return -(-size // SEGMENT_STEP) * SEGMENT_STEP
 
 
-def _grown(piece: Piece) -> int:
+def _grown(piece: SegmentPiece) -> int:
     """Bytes that a free piece has or can grow to."""
     hole = piece.after
     return piece.size + (hole.size if hole is not None and not hole.mapped else 0)

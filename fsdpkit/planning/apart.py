@@ -20,13 +20,13 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.tape import TRUST, Tape, Trust
 
 Taped = tuple[Tape, tuple[str, ...]]
 
 
-class Ended(FsdpkitError):
+class ChildEnded(FsdpkitError):
     """In the place of an answer. dump: where its program was, as `faulthandler` says it."""
 
     def __init__(self, status: int, dump: str) -> None:
@@ -70,7 +70,9 @@ class Child:
             status = os.waitpid(self._pid, 0)[1]
             with self._dump as dump:
                 dump.seek(0)
-                raise Ended(status, dump.read(_MOST_DUMPED).decode("ascii", "replace")) from None
+                raise ChildEnded(
+                    status, dump.read(_MOST_DUMPED).decode("ascii", "replace")
+                ) from None
         except BaseException:  # interrupted: an answer that comes later is not the next one's
             os.kill(self._pid, signal.SIGKILL)
             self.close()
@@ -115,20 +117,20 @@ def one_child() -> Iterator[None]:
             child.close()
 
 
-def tape_apart(asked: Asked) -> Taped:
+def tape_apart(asked: AskedStep) -> Taped:
     """`taping.tape_of` in a child. Raises what that does, and Ended where nothing can be taped."""
     dump = ""
     for trust in TRUST:
         try:
             return _taped(asked, trust, dump)
-        except Ended as error:
+        except ChildEnded as error:
             if not error.in_a_kernel or trust == TRUST[-1]:
                 raise
             dump = dump or error.dump
     raise AssertionError("there is a last trust")
 
 
-def _taped(asked: Asked, trust: Trust, dump: str) -> Taped:
+def _taped(asked: AskedStep, trust: Trust, dump: str) -> Taped:
     question = asked, os.getcwd(), trust, dump
     if asked.model:
         # Seconds of imports, here once and not in each child. What has run a backward cannot fork.
@@ -148,7 +150,7 @@ def _taped(asked: Asked, trust: Trust, dump: str) -> Taped:
         return _answer_of(child, question)
 
 
-def _answer_of(child: Child, question: tuple[Asked, str, Trust, str]) -> Taped:
+def _answer_of(child: Child, question: tuple[AskedStep, str, Trust, str]) -> Taped:
     taped: Taped = child.ask(question)
     return taped
 
@@ -166,7 +168,7 @@ def _answer_all(pipe: Connection) -> None:
         pipe.send(_answer(*question))
 
 
-def _answer(asked: Asked, directory: str, trust: Trust, dump: str) -> Taped | Exception:
+def _answer(asked: AskedStep, directory: str, trust: Trust, dump: str) -> Taped | Exception:
     try:
         from fsdpkit.planning.taping import tape_of
 

@@ -15,7 +15,7 @@ from fsdpkit.planning.cards import Card
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedStep:
     """One rank's training step, and the GPU that it is to fit."""
 
     settings: TrainingSettings
@@ -39,7 +39,7 @@ class Asked:
         return self.nodes * self.gpus
 
 
-def on_card(asked: Asked) -> TrainingSettings:
+def on_card(asked: AskedStep) -> TrainingSettings:
     """The settings as a run on the card has them. Raises ConfigError for a type that it lacks."""
     given = asked.settings
     if problem := type_problem(given.precision.param, asked.card.capability, asked.card.name):
@@ -50,7 +50,7 @@ def on_card(asked: Asked) -> TrainingSettings:
     return replace(settings, precision=replace(settings.precision, param=param))
 
 
-def resolved(asked: Asked) -> tuple[TrainingSettings, tuple[str, ...]]:
+def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
     """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
     what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
     settings, notes = on_card(asked), []

@@ -19,7 +19,7 @@ GB = 1e9
 ASSUMED = "assumption"
 
 
-class Value(msgspec.Struct, frozen=True):
+class UncertainValue(msgspec.Struct, frozen=True):
     """A number of a machine. The truth lies within value / factor and value × factor, as a rule."""
 
     value: float
@@ -67,23 +67,23 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 NAMES = Rates.__struct_fields__
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineRates(msgspec.Struct, frozen=True):
     """`Rates` with their sources: every field of `Rates` by its name."""
 
     gpu: str
-    values: Mapping[str, Value]
+    values: Mapping[str, UncertainValue]
 
     def rates(self, changed: Mapping[str, float] | None = None) -> Rates:
         """Plain numbers; `changed` are factors on some of them."""
         factors = changed or {}
         return Rates(**{k: v.value * factors.get(k, 1.0) for k, v in self.values.items()})
 
-    def replace(self, **values: Value) -> Machine:
+    def replace(self, **values: UncertainValue) -> MachineRates:
         """Raises KeyError for what is no rate."""
         for name in values:
             if name not in NAMES:
                 raise KeyError(name)
-        return Machine(self.gpu, {**self.values, **values})
+        return MachineRates(self.gpu, {**self.values, **values})
 
 
 _SHEET = "data sheet"
@@ -107,8 +107,12 @@ _GPUS: tuple[tuple[str, float, float, float, float], ...] = (
     ("mi250x", 191.5, 47.9, 1.6, 150),
 )
 _ATTENTION = {
-    "a100": Value(0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"),
-    "h100": Value(0.35, 1.4, "FlashAttention-2 at 35 % of an H100's peak, arXiv 2407.08608"),
+    "a100": UncertainValue(
+        0.6, 1.25, "FlashAttention-2 at 50-73 % of an A100's peak, arXiv 2307.08691"
+    ),
+    "h100": UncertainValue(
+        0.35, 1.4, "FlashAttention-2 at 35 % of an H100's peak, arXiv 2407.08608"
+    ),
 }
 """Of the GPUs that have published figures, H200 and GH200 with the H100's cores; of others 0.4."""
 _BUS_SHARE = 0.75
@@ -132,7 +136,7 @@ def _row(gpu: str) -> tuple[str, float, float, float, float] | None:
     return next((row for row in _GPUS if row[0] in plain or row[0] in name), None)
 
 
-def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
+def machine_for(gpu: str, network_gb_s: float | None = None) -> MachineRates:
     """Published figures and assumptions for a GPU by its name, "h100-80" or "NVIDIA H100 NVL".
 
     `network_gb_s`: 10^9 bytes a second out of one node, from a data sheet; None assumes 50 a GPU of
@@ -147,31 +151,35 @@ def machine_for(gpu: str, network_gb_s: float | None = None) -> Machine:
     name, bf16, float32, memory_tb, links_gb = found
     family = "h100" if name[:4] in ("h100", "h200", "gh20") else name[:4]
     network = (
-        Value(0.85 * network_gb_s * GB, 1.25, f"85 % of {network_gb_s:g} GB/s a node, {ASSUMED}")
+        UncertainValue(
+            0.85 * network_gb_s * GB, 1.25, f"85 % of {network_gb_s:g} GB/s a node, {ASSUMED}"
+        )
         if network_gb_s
-        else Value(0.85 * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}")
+        else UncertainValue(0.85 * 200 * GB, 2.5, f"four adapters of 400 Gb/s a node, {ASSUMED}")
     )
-    return Machine(
+    return MachineRates(
         gpu,
         {
-            "peak_flops": Value(bf16 * 1e12, 1.0, _SHEET),
-            "float32_flops": Value(float32 * 1e12, 1.0, _SHEET),
-            "matmul_share": Value(0.65, 1.2, ASSUMED),
-            "matmul_ramp_flops": Value(10 * 1e-6 * bf16 * 1e12, 2.0, f"10 µs at peak, {ASSUMED}"),
-            "attention_share": _ATTENTION.get(family, Value(0.4, 1.5, ASSUMED)),
-            "memory_bytes": Value(0.8 * memory_tb * 1e12, 1.15, f"80 % of {_SHEET}"),
-            "kernel_s": Value(3e-6, 1.5, ASSUMED),
-            "launch_s": Value(8e-6, 1.6, ASSUMED),
-            "collective_s": Value(150e-6, 2.0, ASSUMED),
-            "in_node_bytes": Value(
+            "peak_flops": UncertainValue(bf16 * 1e12, 1.0, _SHEET),
+            "float32_flops": UncertainValue(float32 * 1e12, 1.0, _SHEET),
+            "matmul_share": UncertainValue(0.65, 1.2, ASSUMED),
+            "matmul_ramp_flops": UncertainValue(
+                10 * 1e-6 * bf16 * 1e12, 2.0, f"10 µs at peak, {ASSUMED}"
+            ),
+            "attention_share": _ATTENTION.get(family, UncertainValue(0.4, 1.5, ASSUMED)),
+            "memory_bytes": UncertainValue(0.8 * memory_tb * 1e12, 1.15, f"80 % of {_SHEET}"),
+            "kernel_s": UncertainValue(3e-6, 1.5, ASSUMED),
+            "launch_s": UncertainValue(8e-6, 1.6, ASSUMED),
+            "collective_s": UncertainValue(150e-6, 2.0, ASSUMED),
+            "in_node_bytes": UncertainValue(
                 _BUS_SHARE * links_gb * GB, 1.25, f"{100 * _BUS_SHARE:.0f} % of {_SHEET}"
             ),
-            "in_node_latency_s": Value(2e-6, 2.0, ASSUMED),
+            "in_node_latency_s": UncertainValue(2e-6, 2.0, ASSUMED),
             "node_bytes": network,
-            "network_latency_s": Value(10e-6, 2.0, ASSUMED),
-            "contention": Value(0.1, 2.0, ASSUMED),
-            "host_copy_bytes": Value(20 * GB, 1.5, ASSUMED),
-            "host_bytes": Value(10 * GB, 2.0, ASSUMED),
+            "network_latency_s": UncertainValue(10e-6, 2.0, ASSUMED),
+            "contention": UncertainValue(0.1, 2.0, ASSUMED),
+            "host_copy_bytes": UncertainValue(20 * GB, 1.5, ASSUMED),
+            "host_bytes": UncertainValue(10 * GB, 2.0, ASSUMED),
         },
     )
 

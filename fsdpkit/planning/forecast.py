@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.asked import Asked, on_card
+from fsdpkit.planning.asked import AskedStep, on_card
 from fsdpkit.planning.speed import Goal, Range, Scaled, Speed, predict, scaling
-from fsdpkit.planning.speed_learned import Basis, Machine, basis_of, of_file, published
-from fsdpkit.planning.speed_measured import Measured, learn
+from fsdpkit.planning.speed_learned import Basis, MeasuredMachine, basis_of, of_file, published
+from fsdpkit.planning.speed_measured import MeasuredSpeed, learn
 from fsdpkit.planning.speed_resized import on_nodes
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.speed_tape import work_of
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.predicted import Span
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class By:
     """The directory of runs to learn from."""
     site: str | None = None
 
-    def records(self) -> Sequence[Measured]:
+    def records(self) -> Sequence[MeasuredSpeed]:
         return learn(self.runs) if self.learned and self.runs is not None else ()
 
     def basis(self, gpu: str) -> Basis:
         """Raises FsdpkitError for a GPU without figures, or a file that is not for it."""
-        machine = Machine.here(gpu, self.site)
+        machine = MeasuredMachine.here(gpu, self.site)
         if self.file is not None:
             return of_file(self.file, machine)
         if not self.learned:
@@ -66,7 +66,7 @@ class Forecast:
     """Of what was measured, a sentence each."""
 
 
-def goal_of(asked: Asked) -> Goal | None:
+def goal_of(asked: AskedStep) -> Goal | None:
     """None where epochs end the run, whose length is only known from its data."""
     settings = asked.settings
     if settings.most_steps:
@@ -74,7 +74,7 @@ def goal_of(asked: Asked) -> Goal | None:
     return Goal(tokens=settings.tokens) if settings.tokens else None
 
 
-def works_of(asked: Asked, tape: Tape | None) -> Callable[[int], Work]:
+def works_of(asked: AskedStep, tape: Tape | None) -> Callable[[int], StepWork]:
     """The step on each number of nodes. Raises UsageError for a model whose step is not recorded,
     or not whole."""
     if not asked.model:
@@ -98,7 +98,7 @@ def works_of(asked: Asked, tape: Tape | None) -> Callable[[int], Work]:
     return lambda nodes: on_nodes(work, nodes)
 
 
-def forecast(asked: Asked, by: By, tape: Tape | None = None) -> Forecast:
+def forecast(asked: AskedStep, by: By, tape: Tape | None = None) -> Forecast:
     """Raises FsdpkitError for a calibration file that cannot be used."""
     try:
         basis = by.basis(asked.card.name)
@@ -114,7 +114,7 @@ def forecast(asked: Asked, by: By, tape: Tape | None = None) -> Forecast:
     return Forecast(speed, tuple(scaled), rests_on=basis.words, left_out=basis.left_out)
 
 
-def _goal(asked: Asked) -> Goal | None:
+def _goal(asked: AskedStep) -> Goal | None:
     """Of a script of one's own nobody knows how long it trains."""
     return None if asked.model else goal_of(asked)
 

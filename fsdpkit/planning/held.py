@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fsdpkit.planning.replay import alive_at, events
-from fsdpkit.planning.tape import HOST, Block, Tape, layer_of
+from fsdpkit.planning.tape import HOST, MemoryBlock, Tape, layer_of
 
 MESSAGES = "messages"
 _OF_BACKWARD = ("backward", "recompute")
@@ -80,7 +80,7 @@ def last_step(tape: Tape) -> tuple[int, int]:
     return begin, steps[-1] if steps else tape.events
 
 
-def _by_layer(blocks: Iterable[Block]) -> dict[str, int]:
+def _by_layer(blocks: Iterable[MemoryBlock]) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for block in blocks:
         sizes[layer_of(block.module)] += block.size

@@ -19,7 +19,7 @@ CALIBRATED_TORCH = "2.13"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class OutsideMemory:
     """Bytes outside of the allocator on one kind of GPU, with one torch and NCCL."""
 
     context: int
@@ -38,14 +38,14 @@ _NCCL = (
     "1 GiB, and 0.65 GiB for each further communicator (LUMI-AI-Guide#111, RCCL); 544-688 MiB for "
     "the first on 4 x A100 (nccl#964)",
 )
-_HOPPER = Calibration(
+_HOPPER = OutsideMemory(
     context=614 * MIB,
     first_communicator=1024 * MIB,
     next_communicator=666 * MIB,
     cublas=32 * MIB,
     sources=(_CONTEXT, _NCCL, ("cuBLAS", "32 MiB a workspace on Hopper (pytorch#144397)")),
 )
-_OTHER = Calibration(
+_OTHER = OutsideMemory(
     context=614 * MIB,
     first_communicator=1024 * MIB,
     next_communicator=666 * MIB,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fsdpkit.planning.held import last_step
 from fsdpkit.planning.tape import KINDS, Kind
-from fsdpkit.planning.verdict import Verdict, course
+from fsdpkit.planning.verdict import MemoryVerdict, course
 from fsdpkit.planning.words import NAMES, headline, size
 
 _WIDTH, _PLOT = 390, 260
@@ -45,7 +45,7 @@ _STYLE = """
 Sample = dict[Kind, int]
 
 
-def draw(found: Verdict) -> str:
+def draw(found: MemoryVerdict) -> str:
     """The last step that was recorded, in order of events: the host's, and not the clock's."""
     samples = sampled(found)
     top = max((sum(sample.values()) for sample in samples), default=1)
@@ -76,7 +76,7 @@ def draw(found: Verdict) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def sampled(found: Verdict) -> list[Sample]:
+def sampled(found: MemoryVerdict) -> list[Sample]:
     """Bytes by kind at `_POINTS` moments of the last step, each the highest of its part."""
     begin, end = last_step(found.tape)
     best: list[Sample] = [{} for _ in range(_POINTS)]
@@ -97,13 +97,13 @@ def sampled(found: Verdict) -> list[Sample]:
     return best
 
 
-def _titles(found: Verdict) -> tuple[str, str]:
+def _titles(found: MemoryVerdict) -> tuple[str, str]:
     asked = found.asked
     what = asked.model or asked.settings.model.source
     return f"{what}, {asked.nodes} × {asked.gpus} {asked.card.name}", headline(found)
 
 
-def _subtitle(found: Verdict) -> str:
+def _subtitle(found: MemoryVerdict) -> str:
     ran = found.replayed
     return (
         f"computed, not measured: allocated {size(ran.allocated)}, reserved {size(ran.reserved)}, "
@@ -178,7 +178,7 @@ def _areas(samples: list[Sample], y: _Scale) -> Iterator[str]:
         base = above
 
 
-def _phases(found: Verdict, top_px: int) -> Iterator[str]:
+def _phases(found: MemoryVerdict, top_px: int) -> Iterator[str]:
     """Where forward, backward and the optimizer begin."""
     begin, end = last_step(found.tape)
     first: dict[str, int] = {}

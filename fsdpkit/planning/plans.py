@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING
 
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.apart import tape_apart
-from fsdpkit.planning.asked import Asked, on_card
-from fsdpkit.planning.verdict import Verdict, verdict
+from fsdpkit.planning.asked import AskedStep, on_card
+from fsdpkit.planning.verdict import MemoryVerdict, verdict
 from fsdpkit.runs.predicted import Predicted
 
 if TYPE_CHECKING:
     from fsdpkit.planning.forecast import Forecast
 
-Ask = Callable[[Sequence[str]], Asked]
+Ask = Callable[[Sequence[str]], AskedStep]
 """What is to be planned with these `KEY=VALUE` on top. Raises FsdpkitError for what is refused."""
 MOST_VARIATIONS = 64
 MOST_TRIED = 1 << 20
 
 
-def plan(asked: Asked) -> Verdict:
+def plan(asked: AskedStep) -> MemoryVerdict:
     """One plan. Raises FsdpkitError for what the trainer refuses or cannot be followed."""
     return verdict(asked, *tape_apart(asked))
 
 
 def keep(
-    made: Verdict,
+    made: MemoryVerdict,
     better: Sequence[Sequence[str]],
     expected: Forecast | None = None,
     args: Sequence[str] | None = None,
@@ -61,7 +61,7 @@ def keep(
     )
 
 
-def _predicted(name: str, made: Verdict, expected: Forecast | None) -> Predicted:
+def _predicted(name: str, made: MemoryVerdict, expected: Forecast | None) -> Predicted:
     from fsdpkit.planning.forecast import span_of
 
     speed = expected.speed if expected else None
@@ -114,7 +114,7 @@ def _values(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def tried(ask: Ask, wanted: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Verdict | str]]:
+def tried(ask: Ask, wanted: Sequence[str]) -> Iterator[tuple[tuple[str, ...], MemoryVerdict | str]]:
     """Each combination with its verdict, or why there is none."""
     for sets in variations(wanted):
         try:
@@ -128,12 +128,12 @@ class Most:
     """The largest value that fits."""
 
     number: int
-    plan: Verdict
+    plan: MemoryVerdict
     beyond: int | None
     """The next value, which does not fit; None: there is none to try."""
 
 
-def candidates(asked: Asked, key: str) -> Sequence[int]:
+def candidates(asked: AskedStep, key: str) -> Sequence[int]:
     """The values that make a difference, and that the trainer takes: lengths are filled up to a
     multiple, and a batch is cut into equal pieces. Raises UsageError."""
     settings = on_card(asked)
@@ -159,7 +159,7 @@ def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
     the first fits. Raises FsdpkitError.
     """
     low, high = -1, len(values)  # fits; does not
-    found: dict[int, Verdict] = {}
+    found: dict[int, MemoryVerdict] = {}
     at = min(max(0, bisect_right(values, start) - 1), high - 1)
     while high - low > 1:
         found[at] = plan(ask([f"{key}={values[at]}"]))
@@ -170,7 +170,7 @@ def most(ask: Ask, key: str, values: Sequence[int], start: int) -> Most | None:
     return Most(values[low], found[low], values[high] if high < len(values) else None)
 
 
-def what_would_fit(ask: Ask, asked: Asked) -> Iterator[tuple[tuple[str, ...], Verdict]]:
+def what_would_fit(ask: Ask, asked: AskedStep) -> Iterator[tuple[tuple[str, ...], MemoryVerdict]]:
     """Changes that leave the training what it is, the cheapest first, up to the first that fits."""
     settings = asked.settings
     sharding = settings.sharding

@@ -36,12 +36,12 @@ from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
 from fsdpkit.planning.tape import (
     HOST,
-    Block,
-    Collective,
     Kind,
+    MemoryBlock,
     Operation,
     Phase,
     Tape,
+    TapedCollective,
     Trust,
     layer_of,
 )
@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._device, self._stream = device.type, stream
         self._vocabulary = vocabulary
-        self._alive: dict[int, tuple[Block, Any]] = {}
+        self._alive: dict[int, tuple[MemoryBlock, Any]] = {}
         self._paths: dict[nn.Module, str] = {}
         self._stack: list[nn.Module] = []
         self._starts: list[int] = [0]  # sequence numbers of autograd at which modules change
@@ -227,14 +227,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Blocks
 
-    def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor | None) -> Block:
+    def _born(self, storage: UntypedStorage, operation: str, tensor: Tensor | None) -> MemoryBlock:
         phase = self.phase
         on_device = (
             storage.device.type == self._device
             if tensor is None
             else (_device_of(tensor).type == self._device)
         )
-        block = Block(
+        block = MemoryBlock(
             size=storage.nbytes(),
             stream=self._stream() if on_device else HOST,
             born=self._next(),
@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             before.died = self._next()
         result = resize(storage, size)
         phase = self.phase
-        after = Block(
+        after = MemoryBlock(
             size=size,
             stream=before.stream if before.stream == HOST else self._stream(),
             born=self._next(),
@@ -361,7 +361,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self.phase
         self.tape.groups[group] = ranks
         self.tape.work.append(
-            Collective(
+            TapedCollective(
                 name=kind or "other",  # type: ignore[arg-type]
                 bytes=max(map(_bytes, tensors), default=0),
                 ranks=ranks,

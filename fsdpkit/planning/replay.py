@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdpkit.planning.allocator import Allocator, Piece, Shortage, rounded
-from fsdpkit.planning.tape import HOST, Block, Kind, Tape
+from fsdpkit.planning.allocator import Allocator, SegmentPiece, Shortage, rounded
+from fsdpkit.planning.tape import HOST, Kind, MemoryBlock, Tape
 
 CUBLAS_BYTES = 32 * 2**20
 """A cuBLAS workspace on Hopper, one for each stream that multiplies; it lies in torch's own pool
@@ -18,7 +18,7 @@ CUBLAS_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
-class Share:
+class MemoryShare:
     """Bytes of one kind, or of one module or operation of it."""
 
     kind: Kind
@@ -53,9 +53,9 @@ def replay(
 ) -> Replayed:
     """workspace: bytes of cuBLAS, which are there from the first product on."""
     memory = Allocator(expandable=expandable, capacity=capacity)
-    held: dict[int, Piece] = {}
+    held: dict[int, SegmentPiece] = {}
     allocated = reserved = peak = host = most_host = 0
-    cause: Block | None = None
+    cause: MemoryBlock | None = None
     event, block = tape.began, None
     shortage = None
     try:
@@ -91,21 +91,21 @@ def replay(
     )
 
 
-def events(tape: Tape) -> Iterator[tuple[int, Block, bool]]:
+def events(tape: Tape) -> Iterator[tuple[int, MemoryBlock, bool]]:
     """(number, block, whether it is born) in order."""
     both = [(block.born, block, True) for block in tape.blocks]
     both += [(block.died, block, False) for block in tape.blocks if block.died is not None]
     return iter(sorted(both, key=lambda each: each[0]))
 
 
-def place_of(block: Block) -> str:
+def place_of(block: MemoryBlock) -> str:
     """The moment in words."""
     module = f" of {block.module}" if block.module else ""
     phase = {"between": "between backward and optimizer", "recompute": "recomputation"}
     return f"{phase.get(block.phase, block.phase)}{module}, {block.operation}"
 
 
-def alive_at(tape: Tape, event: int) -> list[Block]:
+def alive_at(tape: Tape, event: int) -> list[MemoryBlock]:
     """The device's blocks that are there after `event`."""
     return [
         block
@@ -116,7 +116,7 @@ def alive_at(tape: Tape, event: int) -> list[Block]:
     ]
 
 
-def by_kind(blocks: list[Block]) -> dict[Kind, int]:
+def by_kind(blocks: list[MemoryBlock]) -> dict[Kind, int]:
     """Bytes of each kind, the largest first."""
     sizes: Counter[Kind] = Counter()
     for block in blocks:
@@ -124,19 +124,19 @@ def by_kind(blocks: list[Block]) -> dict[Kind, int]:
     return {kind: size for kind, size in sizes.most_common() if size}
 
 
-def by_operation(blocks: list[Block], kind: Kind, most: int = 3) -> list[Share]:
+def by_operation(blocks: list[MemoryBlock], kind: Kind, most: int = 3) -> list[MemoryShare]:
     """What made the blocks of a kind."""
     sizes = Counter[str]()
     for block in blocks:
         if block.kind == kind:
             sizes[block.operation] += block.size
-    return [Share(kind, name, size) for name, size in sizes.most_common(most)]
+    return [MemoryShare(kind, name, size) for name, size in sizes.most_common(most)]
 
 
-def by_module(blocks: list[Block], kind: Kind, most: int = 3) -> list[Share]:
+def by_module(blocks: list[MemoryBlock], kind: Kind, most: int = 3) -> list[MemoryShare]:
     """Which modules hold the blocks of a kind: of a repeated layer each by itself."""
     sizes = Counter[str]()
     for block in blocks:
         if block.kind == kind:
             sizes[block.module or "outside of modules"] += block.size
-    return [Share(kind, name, size) for name, size in sizes.most_common(most)]
+    return [MemoryShare(kind, name, size) for name, size in sizes.most_common(most)]

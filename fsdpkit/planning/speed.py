@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import UsageError
-from fsdpkit.planning.speed_calibration import Calibration, doubt_of
+from fsdpkit.planning.speed_calibration import SpeedCalibration, doubt_of
 from fsdpkit.planning.speed_schedule import Cause, simulate
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 FOUR_OF_FIVE = 1.2816
 """Standard deviations of a normal distribution to either side that hold four fifths of it."""
@@ -84,7 +84,10 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(
-    work: Work, calibration: Calibration, goal: Goal | None = None, beside: Beside | None = None
+    work: StepWork,
+    calibration: SpeedCalibration,
+    goal: Goal | None = None,
+    beside: Beside | None = None,
 ) -> Speed:
     """Raises UsageError for work of which nothing takes time."""
     rates = calibration.machine.rates()
@@ -120,7 +123,7 @@ def predict(
 
 
 def scaling(
-    work_on: Callable[[int], Work], calibration: Calibration, nodes: Sequence[int]
+    work_on: Callable[[int], StepWork], calibration: SpeedCalibration, nodes: Sequence[int]
 ) -> list[Scaled]:
     """The same job on each number of nodes, its batch of one rank unchanged (weak scaling)."""
     found = []
@@ -156,7 +159,7 @@ def in_words(cause: Cause | str) -> str:
     }[cause]
 
 
-def _steps(goal: Goal, work: Work) -> int | None:
+def _steps(goal: Goal, work: StepWork) -> int | None:
     if goal.steps is not None:
         return goal.steps
     if goal.tokens is not None and work.tokens:
@@ -164,13 +167,13 @@ def _steps(goal: Goal, work: Work) -> int | None:
     return None
 
 
-def _data_wait_s(work: Work, beside: Beside, step_s: float) -> float:
+def _data_wait_s(work: StepWork, beside: Beside, step_s: float) -> float:
     if not beside.samples_per_s:
         return 0.0
     return max(0.0, work.samples / beside.samples_per_s - step_s)
 
 
-def _saving_s(work: Work, beside: Beside, step_s: float, copy_rate: float) -> float:
+def _saving_s(work: StepWork, beside: Beside, step_s: float, copy_rate: float) -> float:
     """Seconds a step, spread over the steps between two checkpoints. In the background only the
     copy to host memory is waited for, and a write that the next checkpoint comes too early for."""
     if not beside.save_every_steps or not beside.checkpoint_bytes:

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fsdpkit.planning.efficiency import GB, NAMES, Machine, Rates, Value
+from fsdpkit.planning.efficiency import GB, NAMES, MachineRates, Rates, UncertainValue
 from fsdpkit.planning.speed_schedule import simulate
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 Matrix = NDArray[np.float64]
 
@@ -33,31 +33,31 @@ _STEP = 0.7
 """The most that one iteration changes a logarithm, where the linear answer is too far away."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that was measured."""
 
-    work: Work
+    work: StepWork
     step_s: float
     source: str
     """The run's ID, or where it was published."""
 
 
-class Calibration(msgspec.Struct, frozen=True):
+class SpeedCalibration(msgspec.Struct, frozen=True):
     """A machine, and the covariance of the logarithms of its rates, in the order of `NAMES`."""
 
-    machine: Machine
+    machine: MachineRates
     covariance: tuple[tuple[float, ...], ...]
     samples: tuple[str, ...] = ()
     """Sources of what it was fitted to."""
 
 
-def uncalibrated(machine: Machine) -> Calibration:
+def uncalibrated(machine: MachineRates) -> SpeedCalibration:
     """Nothing measured: each rate in doubt by itself."""
     doubts = [math.log(machine.values[name].factor) ** 2 for name in NAMES]
-    return Calibration(machine, _rows(np.diag(doubts)))
+    return SpeedCalibration(machine, _rows(np.diag(doubts)))
 
 
-def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
+def calibrated(before: SpeedCalibration, samples: Sequence[MeasuredStep]) -> SpeedCalibration:
     """`before` with what the samples tell. Raises ValueError for a step that took no time."""
     if not samples:
         return before
@@ -86,26 +86,26 @@ def calibrated(before: Calibration, samples: Sequence[Sample]) -> Calibration:
         name: _moved(before.machine.values[name], math.exp(log), left[n, n], doubt[n, n], source)
         for n, (name, log) in enumerate(zip(NAMES, found, strict=True))
     }
-    return Calibration(
-        Machine(before.machine.gpu, values),
+    return SpeedCalibration(
+        MachineRates(before.machine.gpu, values),
         _rows((left + left.T) / 2),
         (*before.samples, *(sample.source for sample in samples)),
     )
 
 
 def with_bandwidths(
-    before: Calibration, source: str, *, in_node_gb_s: float | None, between_gb_s: float | None
-) -> Calibration:
+    before: SpeedCalibration, source: str, *, in_node_gb_s: float | None, between_gb_s: float | None
+) -> SpeedCalibration:
     """Bus bandwidths as `fsdpkit check --nodes` measures them, in 10^9 bytes a second: among one
     node's ranks, and of the whole nodes with one another. None: not measured."""
     measured = {"in_node_bytes": in_node_gb_s, "node_bytes": between_gb_s}
     for name, gb_s in measured.items():
         if gb_s:
-            before = with_value(before, name, Value(gb_s * GB, 1.1, source))
+            before = with_value(before, name, UncertainValue(gb_s * GB, 1.1, source))
     return before
 
 
-def with_value(before: Calibration, name: str, value: Value) -> Calibration:
+def with_value(before: SpeedCalibration, name: str, value: UncertainValue) -> SpeedCalibration:
     """One rate measured by itself: whatever was thought of it before no longer counts. Raises
     KeyError for what is no rate."""
     machine = before.machine.replace(**{name: value})
@@ -113,17 +113,17 @@ def with_value(before: Calibration, name: str, value: Value) -> Calibration:
     at = NAMES.index(name)
     covariance[at, :] = covariance[:, at] = 0.0
     covariance[at, at] = math.log(value.factor) ** 2
-    return Calibration(machine, _rows(covariance), before.samples)
+    return SpeedCalibration(machine, _rows(covariance), before.samples)
 
 
-def doubt_of(work: Work, calibration: Calibration) -> float:
+def doubt_of(work: StepWork, calibration: SpeedCalibration) -> float:
     """Standard deviation of the logarithm of the step's time, the model's own error included."""
     _, slopes = time_and_slopes(work, logarithms(calibration.machine))
     variance = float(slopes @ np.array(calibration.covariance) @ slopes)
     return math.sqrt(max(0.0, variance) + MODEL_ERROR**2)
 
 
-def time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
+def time_and_slopes(work: StepWork, logarithms: Matrix) -> tuple[float, Matrix]:
     """Seconds of a step, and by how much their logarithm changes with each rate's."""
     time = simulate(work, _rates(logarithms)).step_s
     slopes = np.zeros(len(NAMES))
@@ -134,7 +134,7 @@ def time_and_slopes(work: Work, logarithms: Matrix) -> tuple[float, Matrix]:
     return time, slopes
 
 
-def logarithms(machine: Machine) -> Matrix:
+def logarithms(machine: MachineRates) -> Matrix:
     return np.log([machine.values[name].value for name in NAMES])
 
 
@@ -142,19 +142,21 @@ def _rates(logarithms: Matrix) -> Rates:
     return Rates(**{n: math.exp(log) for n, log in zip(NAMES, logarithms, strict=True)})
 
 
-def _moved(value: Value, new: float, left: float, doubt: float, source: str) -> Value:
+def _moved(
+    value: UncertainValue, new: float, left: float, doubt: float, source: str
+) -> UncertainValue:
     """A value keeps its own source unless a sample has told something about it."""
     if left > 0.98 * doubt:
         # Untouched, but for rounding, or moved by a little that is within its doubt.
-        return value if left >= doubt else Value(new, value.factor, value.source)
-    return Value(new, math.exp(math.sqrt(max(0.0, left))), source)
+        return value if left >= doubt else UncertainValue(new, value.factor, value.source)
+    return UncertainValue(new, math.exp(math.sqrt(max(0.0, left))), source)
 
 
 def _rows(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(x) for x in row) for row in matrix)
 
 
-def changed_most(before: Calibration, after: Calibration) -> Mapping[str, float]:
+def changed_most(before: SpeedCalibration, after: SpeedCalibration) -> Mapping[str, float]:
     """By which factor each rate moved, the largest change first."""
     factors = {n: v.value / before.machine.values[n].value for n, v in after.machine.values.items()}
     return dict(sorted(factors.items(), key=lambda one: -abs(math.log(one[1]))))

@@ -19,13 +19,13 @@ from fsdpkit.planning.work import (
     Copy,
     Operation,
     Phase,
-    Work,
+    StepWork,
 )
 
 Recompute = Literal["none", "full", "selective"]
 
 
-class Part(msgspec.Struct, frozen=True):
+class UnitPart(msgspec.Struct, frozen=True):
     """Kernels of one kind in a layer's forward."""
 
     kind: ComputationKind
@@ -34,15 +34,18 @@ class Part(msgspec.Struct, frozen=True):
     kernels: int = 1
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
+class UnitWork(msgspec.Struct, frozen=True, kw_only=True):
     """One FSDP unit: what it gathers, and what it does in forward. Backward does twice that, a
     fused attention two and a half times its products, since it makes the scores again."""
 
     unit: str
     parameters: int
-    forward: tuple[Part, ...]
+    forward: tuple[UnitPart, ...]
     block: bool = True
     """Whether activation checkpointing applies."""
+    kept: tuple[int, ...] | None = None
+    """Numbers of the parts of `forward` that selective checkpointing keeps; None: not recorded, and
+    taken to be half of each product, and the attention."""
     stays: bool = False
     """Whether its weights stay gathered to backward: the root, and what forward ends with."""
 
@@ -90,8 +93,8 @@ class Sharded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def work_of(
-    layers: Sequence[Layer], sharded: Sharded, *, tokens: int, samples: int, model_flops: int
-) -> Work:
+    layers: Sequence[UnitWork], sharded: Sharded, *, tokens: int, samples: int, model_flops: int
+) -> StepWork:
     """One optimizer step of one rank. `layers` in order of forward; `tokens`, `samples` and
     `model_flops` of all its micro-batches."""
     operations: list[Operation] = []
@@ -100,7 +103,7 @@ def work_of(
         operations += _forward(layers, sharded, first=micro == 0)
         operations += _backward(layers, sharded, reduces=last or sharded.reduces_each)
     operations += _optimizer(layers, sharded)
-    return Work(
+    return StepWork(
         operations=tuple(operations),
         tokens=tokens,
         samples=samples,
@@ -113,14 +116,14 @@ def work_of(
     )
 
 
-def _forward(layers: Sequence[Layer], sharded: Sharded, first: bool) -> Iterator[Operation]:
+def _forward(layers: Sequence[UnitWork], sharded: Sharded, first: bool) -> Iterator[Operation]:
     for layer in layers:
         if first or sharded.frees:
             yield from _gather(layer, sharded, "forward")
         yield from _compute(layer, sharded, "forward", 1.0)
 
 
-def _backward(layers: Sequence[Layer], sharded: Sharded, reduces: bool) -> Iterator[Operation]:
+def _backward(layers: Sequence[UnitWork], sharded: Sharded, reduces: bool) -> Iterator[Operation]:
     backwards = list(reversed(layers))
     gathered_ahead = False
     for layer, before in zip(backwards, [*backwards[1:], None], strict=True):
@@ -133,20 +136,21 @@ def _backward(layers: Sequence[Layer], sharded: Sharded, reduces: bool) -> Itera
             yield from _messages(before, sharded, "backward")
             gathered_ahead = sharded.group > 1
         if layer.block and sharded.recompute != "none":
-            share = 1.0 if sharded.recompute == "full" else 0.5
+            share = 0.5 if sharded.recompute == "selective" and layer.kept is None else 1.0
             yield from _compute(layer, sharded, "recompute", share)
         yield from _compute(layer, sharded, "backward", 2.0)
         if reduces and layer.parameters:
             yield from _reduce(layer, sharded)
 
 
-def _compute(layer: Layer, sharded: Sharded, phase: Phase, times: float) -> Iterator[Operation]:
+def _compute(layer: UnitWork, sharded: Sharded, phase: Phase, times: float) -> Iterator[Operation]:
     products = [n for n, part in enumerate(layer.forward) if part.kind == "matmul"]
     for number, part in enumerate(layer.forward):
         if phase == "recompute" and sharded.recompute == "full" and number == products[-1]:
             continue  # torch stops when what backward needs is there, and its output is not
-        if phase == "recompute" and part.kind == "attention" and sharded.recompute == "selective":
-            continue  # its output is kept
+        kept = part.kind == "attention" if layer.kept is None else number in layer.kept
+        if phase == "recompute" and sharded.recompute == "selective" and kept:
+            continue
         # What is not a product is made again whole, whichever products were kept.
         factor = 1.0 if phase == "recompute" and part.kind == "other" else times
         if phase == "backward" and part.kind == "attention":
@@ -162,13 +166,13 @@ def _compute(layer: Layer, sharded: Sharded, phase: Phase, times: float) -> Iter
         )
 
 
-def _gather(layer: Layer, sharded: Sharded, phase: Phase) -> Iterator[Operation]:
+def _gather(layer: UnitWork, sharded: Sharded, phase: Phase) -> Iterator[Operation]:
     if layer.parameters:
         yield from _messages(layer, sharded, phase)
         yield _copy_out(layer, sharded, phase)
 
 
-def _messages(layer: Layer, sharded: Sharded, phase: Phase) -> Iterator[Operation]:
+def _messages(layer: UnitWork, sharded: Sharded, phase: Phase) -> Iterator[Operation]:
     group = sharded.group
     if phase == "backward" and sharded.reshard_to is not None:
         group = min(group, sharded.reshard_to)
@@ -180,7 +184,7 @@ def _messages(layer: Layer, sharded: Sharded, phase: Phase) -> Iterator[Operatio
         yield _collective("all_gather", size, group, sharded, layer.unit, phase)
 
 
-def _copy_out(layer: Layer, sharded: Sharded, phase: Phase) -> Operation:
+def _copy_out(layer: UnitWork, sharded: Sharded, phase: Phase) -> Operation:
     """Shards cast to what is sent, and what came copied to where it is computed with."""
     cast = layer.parameters * (sharded.master_bytes + sharded.weight_bytes) // sharded.group
     size = cast + (2 * layer.parameters * sharded.weight_bytes if sharded.group > 1 else 0)
@@ -189,7 +193,7 @@ def _copy_out(layer: Layer, sharded: Sharded, phase: Phase) -> Operation:
     )
 
 
-def _reduce(layer: Layer, sharded: Sharded) -> Iterator[Operation]:
+def _reduce(layer: UnitWork, sharded: Sharded) -> Iterator[Operation]:
     size = layer.parameters * sharded.reduce_bytes
     yield Computation(
         unit=layer.unit,
@@ -214,7 +218,7 @@ def _reduce(layer: Layer, sharded: Sharded) -> Iterator[Operation]:
         yield Copy(to="host", bytes=size // sharded.group, unit=layer.unit, phase="backward")
 
 
-def _optimizer(layers: Sequence[Layer], sharded: Sharded) -> Iterator[Operation]:
+def _optimizer(layers: Sequence[UnitWork], sharded: Sharded) -> Iterator[Operation]:
     """The gradients' norm over all ranks, clipping, the update of this rank's shards."""
     shard = sum(layer.parameters for layer in layers) // sharded.group
     state = sharded.master_bytes + 2 * sharded.master_bytes + 2 * sharded.state_bytes

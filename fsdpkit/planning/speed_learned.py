@@ -21,12 +21,12 @@ import fsdpkit
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.launching.torch_release import installed_torch, release_of
 from fsdpkit.planning.efficiency import family_of, machine_for
-from fsdpkit.planning.speed_calibration import Calibration, Sample, uncalibrated
-from fsdpkit.planning.speed_measured import Measured, directory
+from fsdpkit.planning.speed_calibration import MeasuredStep, SpeedCalibration, uncalibrated
+from fsdpkit.planning.speed_measured import MeasuredSpeed, directory
 from fsdpkit.planning.speed_outliers import Outlier, against, fitted
 from fsdpkit.planning.speed_records import load, save, with_figures
 from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 PUBLISHED = "published figures only"
 MOST_JOBS = 6
@@ -39,7 +39,7 @@ _FEWER_TOKENS, _MORE_TOKENS = 0.5, 1.05
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeasuredMachine:
     """What a measurement must be of to count. None: not known here, so none of another counts."""
 
     gpu: str
@@ -47,15 +47,15 @@ class Machine:
     torch: str | None = None
 
     @staticmethod
-    def here(gpu: str, site: str | None) -> Machine:
-        return Machine(gpu, site, installed_torch())
+    def here(gpu: str, site: str | None) -> MeasuredMachine:
+        return MeasuredMachine(gpu, site, installed_torch())
 
 
 @dataclass(frozen=True)
 class Basis:
     """A calibration, and in words what it was made of."""
 
-    calibration: Calibration
+    calibration: SpeedCalibration
     words: str = PUBLISHED
     used: tuple[str, ...] = ()
     """IDs of runs."""
@@ -68,7 +68,7 @@ def published(gpu: str) -> Basis:
     return Basis(uncalibrated(machine_for(gpu)))
 
 
-def of_file(path: Path, machine: Machine) -> Basis:
+def of_file(path: Path, machine: MeasuredMachine) -> Basis:
     """A calibration that somebody wrote down. Raises FsdpkitError for one that is of other GPUs, or
     of another torch: who names a file is not to get what others say."""
     calibration, made_with = load(path)
@@ -84,7 +84,7 @@ def of_file(path: Path, machine: Machine) -> Basis:
     return Basis(calibration, f"{path.name}, fitted to {_counted(count, 'run')}"[:300])
 
 
-def basis_of(records: Sequence[Measured], machine: Machine) -> Basis:
+def basis_of(records: Sequence[MeasuredSpeed], machine: MeasuredMachine) -> Basis:
     """What the records, the newest first, say of the machine. Raises UsageError for a GPU without
     figures."""
     before = uncalibrated(machine_for(machine.gpu))
@@ -92,7 +92,7 @@ def basis_of(records: Sequence[Measured], machine: Machine) -> Basis:
     checks = [one for one in fitting if one.training is None][:_MOST_CHECKS]
     for one, figures in _middles(checks):
         before = with_figures(before, figures, f"fsdpkit check, {one}")
-    works: dict[str, Work] = {}
+    works: dict[str, StepWork] = {}
     for record in (one for one in fitting if one.training is not None):
         found = _work(record, before)
         if isinstance(found, str):
@@ -102,7 +102,7 @@ def basis_of(records: Sequence[Measured], machine: Machine) -> Basis:
     jobs, slow = _by_job([one for one in fitting if one.run in works])
     left_out += slow
     samples = {
-        f"{runs[0].run}": Sample(
+        f"{runs[0].run}": MeasuredStep(
             work=works[runs[0].run],
             step_s=statistics.median_low([one.step_s or 0.0 for one in runs]),
             source=runs[0].run,
@@ -121,7 +121,9 @@ def basis_of(records: Sequence[Measured], machine: Machine) -> Basis:
     return Basis(calibration, words[:300], (*used, *(c.run for c in checks)), tuple(left_out))
 
 
-def _fitting(records: Sequence[Measured], machine: Machine) -> tuple[list[Measured], list[str]]:
+def _fitting(
+    records: Sequence[MeasuredSpeed], machine: MeasuredMachine
+) -> tuple[list[MeasuredSpeed], list[str]]:
     """Those of such a machine; of the others how many there are and what of."""
     fitting, others = [], dict[str, int]()
     for one in records:
@@ -147,7 +149,7 @@ def _fitting(records: Sequence[Measured], machine: Machine) -> tuple[list[Measur
 
 
 def _middles(
-    checks: Sequence[Measured],
+    checks: Sequence[MeasuredSpeed],
 ) -> Iterator[tuple[str, tuple[float | None, float | None, float | None]]]:
     """Each figure's middle one over the checks that have it."""
     for place, name in enumerate(("in_node_gb_s", "between_gb_s", "tflop_s")):
@@ -159,7 +161,7 @@ def _middles(
             yield known[0][1], (figures[0], figures[1], figures[2])
 
 
-def _work(record: Measured, calibration: Calibration) -> Work | str:
+def _work(record: MeasuredSpeed, calibration: SpeedCalibration) -> StepWork | str:
     """The step that the run did, or why it is not known."""
     assert record.training is not None
     if record.step_s is None or record.tokens_per_step is None:
@@ -177,10 +179,10 @@ def _work(record: Measured, calibration: Calibration) -> Work | str:
     return work
 
 
-def _by_job(records: Sequence[Measured]) -> tuple[list[list[Measured]], list[str]]:
+def _by_job(records: Sequence[MeasuredSpeed]) -> tuple[list[list[MeasuredSpeed]], list[str]]:
     """Runs of the same job on as many nodes together, the newest job first; and those that took
     much longer than others of their job."""
-    jobs: dict[bytes, list[Measured]] = {}
+    jobs: dict[bytes, list[MeasuredSpeed]] = {}
     for one in records:
         key = msgspec.json.encode([_of_step(one), one.nodes, one.gpus])
         jobs.setdefault(key, []).append(one)
@@ -196,7 +198,7 @@ def _by_job(records: Sequence[Measured]) -> tuple[list[list[Measured]], list[str
     return kept, slow
 
 
-def _of_step(record: Measured) -> Mapping[str, object]:
+def _of_step(record: MeasuredSpeed) -> Mapping[str, object]:
     """The settings that decide how long a step takes."""
     assert record.training is not None
     training = record.training
@@ -205,8 +207,8 @@ def _of_step(record: Measured) -> Mapping[str, object]:
 
 
 def _fitted_once(
-    before: Calibration, samples: Sequence[Sample]
-) -> tuple[Calibration, list[Outlier]]:
+    before: SpeedCalibration, samples: Sequence[MeasuredStep]
+) -> tuple[SpeedCalibration, list[Outlier]]:
     """`fitted`, or what it said the last time of the same: it takes seconds for many."""
     if not samples:
         return before, []

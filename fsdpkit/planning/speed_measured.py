@@ -39,7 +39,7 @@ _TAIL_BYTES = 4 << 20
 _WELL = ("done", "stopped")
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """What one run says of a machine's speed; of a preflight the last three figures."""
 
     schema: Literal["fsdpkit.measured/1"] = "fsdpkit.measured/1"
@@ -75,7 +75,7 @@ def directory() -> Path:
     return cache_directory() / "speed"
 
 
-def recorded() -> list[Measured]:
+def recorded() -> list[MeasuredSpeed]:
     """All that is kept, the newest first."""
     try:
         names = sorted(os.listdir(directory()))
@@ -85,15 +85,15 @@ def recorded() -> list[Measured]:
     return sorted(found, key=lambda one: -one.made_s)[:_MOST_KEPT]
 
 
-def _read(path: Path) -> Measured | None:
+def _read(path: Path) -> MeasuredSpeed | None:
     try:
-        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=True), type=Measured)
+        found = msgspec.json.decode(read_bytes(path, _MOST_BYTES, own=True), type=MeasuredSpeed)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if path.name == f"{found.run}.json" else None
 
 
-def keep(one: Measured) -> None:
+def keep(one: MeasuredSpeed) -> None:
     """Write it down, if there is a place for it."""
     path = directory() / f"{one.run}.json"
     try:
@@ -103,7 +103,7 @@ def keep(one: Measured) -> None:
         return  # a read-only home, a full disk: the next plan reads the run again
 
 
-def learn(runs: Path) -> list[Measured]:
+def learn(runs: Path) -> list[MeasuredSpeed]:
     """All that is known, with what the newest runs in the directory `runs` add to it."""
     known = {one.run: one for one in recorded()}
     try:
@@ -129,7 +129,7 @@ def _written_s(run: Path) -> float:
         return 0.0
 
 
-def named(records: Sequence[Measured], wanted: str) -> list[Measured]:
+def named(records: Sequence[MeasuredSpeed], wanted: str) -> list[MeasuredSpeed]:
     """Of those that are not forgotten the one whose run's ID, or the end of it, is `wanted`; all
     for "all". Raises UsageError where several runs end like this."""
     known = [one for one in records if not one.forgotten]
@@ -144,7 +144,7 @@ def named(records: Sequence[Measured], wanted: str) -> list[Measured]:
     return found
 
 
-def forget(records: Sequence[Measured], wanted: str) -> list[Measured]:
+def forget(records: Sequence[MeasuredSpeed], wanted: str) -> list[MeasuredSpeed]:
     """Let those that are `named` so no longer count."""
     found = named(records, wanted)
     for one in found:
@@ -152,7 +152,7 @@ def forget(records: Sequence[Measured], wanted: str) -> list[Measured]:
     return found
 
 
-def measured_by(run: Path) -> Measured | None:
+def measured_by(run: Path) -> MeasuredSpeed | None:
     """What the run says; None of one that is not this account's, has not ended, or failed: steps
     on a node that was about to break are no measure. Never raises for what lies there."""
     try:
@@ -165,7 +165,7 @@ def measured_by(run: Path) -> Measured | None:
         return None
 
 
-def _of(paths: RunPaths, record: RunRecord) -> Measured | None:
+def _of(paths: RunPaths, record: RunRecord) -> MeasuredSpeed | None:
     if record.array is not None or record.id != paths.dir.name:
         return None  # tasks of an array share nothing that is known here but the shape
     attempts = [
@@ -176,7 +176,7 @@ def _of(paths: RunPaths, record: RunRecord) -> Measured | None:
     if not attempts or not _ended_well(attempts[-1], record):
         return None
     newest = attempts[-1]
-    plain = Measured(
+    plain = MeasuredSpeed(
         run=record.id,
         made_s=record.created_s,
         seen_s=_written_s(paths.dir),
@@ -198,7 +198,7 @@ def _of(paths: RunPaths, record: RunRecord) -> Measured | None:
     return _with_steps(known, lines)
 
 
-def _with_steps(plain: Measured, lines: Sequence[dict[str, Any]]) -> Measured:
+def _with_steps(plain: MeasuredSpeed, lines: Sequence[dict[str, Any]]) -> MeasuredSpeed:
     pairs = [
         (step_s, rate)
         for line in lines
@@ -218,7 +218,7 @@ def _with_steps(plain: Measured, lines: Sequence[dict[str, Any]]) -> Measured:
     )
 
 
-def _of_check(plain: Measured, report: node_report.NodeReport) -> Measured:
+def _of_check(plain: MeasuredSpeed, report: node_report.NodeReport) -> MeasuredSpeed:
     names = {gpu.name for node in report.nodes for gpu in node.gpus if gpu.name}
     gpu = names.pop()[:300] if len(names) == 1 else plain.gpu
     inside, between, tflop_s = preflight_figures(report)

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fsdpkit.planning.efficiency import Machine
+from fsdpkit.planning.efficiency import MachineRates
 from fsdpkit.planning.speed_calibration import (
     MODEL_ERROR,
-    Calibration,
-    Sample,
+    MeasuredStep,
+    SpeedCalibration,
     calibrated,
     logarithms,
     time_and_slopes,
@@ -50,8 +50,8 @@ class Outlier(msgspec.Struct, frozen=True):
 
 
 def fitted(
-    before: Calibration, samples: Sequence[Sample]
-) -> tuple[Calibration, tuple[Outlier, ...]]:
+    before: SpeedCalibration, samples: Sequence[MeasuredStep]
+) -> tuple[SpeedCalibration, tuple[Outlier, ...]]:
     """`before` with what those samples tell that agree, and the others."""
     agreed: list[int] = []
     after = before
@@ -66,7 +66,7 @@ def fitted(
     return after, tuple(against(one, after) for one in left_out)
 
 
-def against(sample: Sample, calibration: Calibration) -> Outlier:
+def against(sample: MeasuredStep, calibration: SpeedCalibration) -> Outlier:
     """A sample beside what it should have been."""
     expected_s = simulate(sample.work, calibration.machine.rates()).step_s
     return Outlier(sample.source, sample.step_s / expected_s)
@@ -93,7 +93,9 @@ class _Linear:
         return np.asarray((self.off - gain @ self.off[chosen]) / doubt)
 
 
-def _around(before: Calibration, point: Calibration, samples: Sequence[Sample]) -> _Linear:
+def _around(
+    before: SpeedCalibration, point: SpeedCalibration, samples: Sequence[MeasuredStep]
+) -> _Linear:
     start, there = logarithms(before.machine), logarithms(point.machine)
     answers = [time_and_slopes(sample.work, there) for sample in samples]
     slopes = np.array([slope for _, slope in answers])
@@ -102,7 +104,7 @@ def _around(before: Calibration, point: Calibration, samples: Sequence[Sample]) 
     return _Linear(measured - expected, slopes @ np.array(before.covariance) @ slopes.T)
 
 
-def _believed_alone(machine: Machine, sample: Sample) -> bool:
+def _believed_alone(machine: MachineRates, sample: MeasuredStep) -> bool:
     fast, slow = (
         simulate(
             sample.work,

@@ -15,9 +15,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from fsdpkit.errors import ConfigError, NotFoundError
-from fsdpkit.planning.efficiency import NAMES, Value
-from fsdpkit.planning.speed_calibration import Calibration, Sample, with_bandwidths, with_value
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.efficiency import NAMES, UncertainValue
+from fsdpkit.planning.speed_calibration import (
+    MeasuredStep,
+    SpeedCalibration,
+    with_bandwidths,
+    with_value,
+)
+from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.node_report import NodeReport, judge
 from fsdpkit.runs.reading import read_bytes
@@ -30,7 +35,7 @@ _LAYOUT = "fsdpkit.speed/1"
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     rates: tuple[str, ...]
-    calibration: Calibration
+    calibration: SpeedCalibration
     torch: str | None = None
     """With which what it is fitted to was measured; None: not said."""
 
@@ -53,7 +58,7 @@ def preflight_figures(report: NodeReport) -> tuple[float | None, float | None, f
     return min(inside, default=None), between, min(products, default=None)
 
 
-def with_preflight(before: Calibration, report: NodeReport, source: str) -> Calibration:
+def with_preflight(before: SpeedCalibration, report: NodeReport, source: str) -> SpeedCalibration:
     """What `fsdpkit check --nodes` measured; of ranks on CPU cores nothing is taken."""
     if report.device != "cuda":
         return before
@@ -61,8 +66,8 @@ def with_preflight(before: Calibration, report: NodeReport, source: str) -> Cali
 
 
 def with_figures(
-    before: Calibration, figures: tuple[float | None, float | None, float | None], source: str
-) -> Calibration:
+    before: SpeedCalibration, figures: tuple[float | None, float | None, float | None], source: str
+) -> SpeedCalibration:
     """Those of `preflight_figures` in the place of what was thought."""
     inside, between, tflop_s = figures
     after = with_bandwidths(before, source, in_node_gb_s=inside, between_gb_s=between)
@@ -70,7 +75,7 @@ def with_figures(
         return after
     share = tflop_s * 1e12 / before.machine.values["peak_flops"].value
     # One large product: a step's own reach less.
-    return with_value(after, "matmul_share", Value(min(1.0, share), 1.15, source))
+    return with_value(after, "matmul_share", UncertainValue(min(1.0, share), 1.15, source))
 
 
 def settled(values: Sequence[Item]) -> Sequence[Item]:
@@ -80,7 +85,9 @@ def settled(values: Sequence[Item]) -> Sequence[Item]:
     return kept if len(kept) >= _FEWEST_LINES else []
 
 
-def sample_of_run(work: Work, lines: Iterable[Mapping[str, Any]], run_id: str) -> Sample | None:
+def sample_of_run(
+    work: StepWork, lines: Iterable[Mapping[str, Any]], run_id: str
+) -> MeasuredStep | None:
     """A finished run's own step, from the lines of its metrics.jsonl; None where they say too
     little."""
     seconds = [
@@ -90,16 +97,16 @@ def sample_of_run(work: Work, lines: Iterable[Mapping[str, Any]], run_id: str) -
     ]
     if not (kept := settled(seconds)):
         return None
-    return Sample(work=work, step_s=statistics.median(kept), source=f"run {run_id}")
+    return MeasuredStep(work=work, step_s=statistics.median(kept), source=f"run {run_id}")
 
 
-def save(calibration: Calibration, path: Path, torch: str | None = None) -> None:
+def save(calibration: SpeedCalibration, path: Path, torch: str | None = None) -> None:
     """Write it, complete or not at all. Raises OSError."""
     whole = _File(schema=_LAYOUT, rates=NAMES, calibration=calibration, torch=torch)
     write_atomically(path, msgspec.json.format(msgspec.json.encode(whole), indent=1).decode())
 
 
-def load(path: Path, *, own: bool = False) -> tuple[Calibration, str | None]:
+def load(path: Path, *, own: bool = False) -> tuple[SpeedCalibration, str | None]:
     """A calibration, and the torch it is of. Raises NotFoundError where there is none, ConfigError
     for one that is not to be read; of another account, too, if it must be one's `own`."""
     try:

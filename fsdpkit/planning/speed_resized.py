@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fsdpkit.planning.work import Collective, Computation, Operation, Work
+from fsdpkit.planning.work import Collective, Computation, Operation, StepWork
 
 
-def on_nodes(work: Work, nodes: int) -> Work:
+def on_nodes(work: StepWork, nodes: int) -> StepWork:
     """The same step of one rank of `nodes` times as many ranks as a node has."""
     ranks = nodes * work.ranks_per_node
     if ranks == work.ranks:
@@ -28,7 +28,7 @@ def on_nodes(work: Work, nodes: int) -> Work:
     return replace(work, operations=operations, ranks=ranks)
 
 
-def _on(one: Operation, work: Work, nodes: int, ranks: int, smaller: float) -> Operation:
+def _on(one: Operation, work: StepWork, nodes: int, ranks: int, smaller: float) -> Operation:
     if isinstance(one, Computation):
         if one.phase != "optimizer":
             return one

@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fsdpkit.planning.efficiency import Rates, product_rate
-from fsdpkit.planning.work import Collective, Computation, Copy, Work
+from fsdpkit.planning.work import Collective, Computation, Copy, StepWork
 
 Cause = Literal["compute", "memory", "network", "in-node links", "launches", "host copies"]
 
 
 @dataclass(frozen=True)
-class Step:
+class SimulatedStep:
     """One simulated step; seconds."""
 
     step_s: float
@@ -47,7 +47,7 @@ _ON_THE_WAY = 4
 """Messages looked at for what they slow; older ones have arrived."""
 
 
-def simulate(work: Work, rates: Rates) -> Step:
+def simulate(work: StepWork, rates: Rates) -> SimulatedStep:
     """One step after another like it: nothing of the step before is still on the way."""
     clocks = _Clocks(work, rates)
     for operation in work.operations:
@@ -102,7 +102,7 @@ def computation_s(one: Computation, rates: Rates) -> tuple[float, Cause]:
 
 @dataclass
 class _Clocks:
-    work: Work
+    work: StepWork
     rates: Rates
     host: float = 0.0
     gpu: float = 0.0
@@ -211,13 +211,13 @@ class _Clocks:
         else:
             self._on_the_way(start, end, "host copies")
 
-    def finish(self) -> Step:
+    def finish(self) -> SimulatedStep:
         self._wait([self.last_sent])
         self._wait([(self.host, "launches")])
         busy = sum(
             seconds for cause, seconds in self.by_cause.items() if cause in ("compute", "memory")
         )
-        return Step(self.gpu, busy, dict(self.by_cause), _covered(self.sent))
+        return SimulatedStep(self.gpu, busy, dict(self.by_cause), _covered(self.sent))
 
 
 def _covered(intervals: list[tuple[float, float, Cause]]) -> float:

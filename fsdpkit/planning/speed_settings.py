@@ -9,13 +9,13 @@ from __future__ import annotations
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.planning.speed_layers import Recompute, Sharded
 from fsdpkit.planning.speed_models import t5_work
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _RECOMPUTES: dict[str, Recompute] = {"full": "full", "selective": "selective"}
 
 
-def work_of_settings(settings: TrainingSettings, nodes: int, gpus: int) -> Work:
+def work_of_settings(settings: TrainingSettings, nodes: int, gpus: int) -> StepWork:
     """Of one rank of `nodes` times `gpus`, on GPUs that have bfloat16. Raises what
     `ModelSettings.dimensions` raises."""
     sharding, precision = settings.sharding, settings.precision

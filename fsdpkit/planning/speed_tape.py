@@ -11,7 +11,14 @@ from itertools import pairwise
 
 from fsdpkit.errors import UsageError
 from fsdpkit.planning import tape as recorded
-from fsdpkit.planning.work import Collective, CollectiveKind, Computation, Operation, Phase, Work
+from fsdpkit.planning.work import (
+    Collective,
+    CollectiveKind,
+    Computation,
+    Operation,
+    Phase,
+    StepWork,
+)
 
 _COMPUTES = 0
 """The stream that computes; what other streams copy runs beside it, and is little."""
@@ -31,7 +38,7 @@ def work_of(
     samples: int,
     parameters: int,
     gathers_ahead: int | None = 2,
-) -> Work:
+) -> StepWork:
     """The last step on the tape. `tokens` and `samples` are those of one rank in it.
 
     Raises UsageError for a tape that holds no whole step.
@@ -49,7 +56,7 @@ def work_of(
         for each in operations
         if isinstance(each, Computation) and each.phase == "forward"
     )
-    return Work(
+    return StepWork(
         operations=operations,
         tokens=tokens,
         samples=samples,
@@ -62,20 +69,20 @@ def work_of(
     )
 
 
-def _units(step: Sequence[recorded.Operation | recorded.Collective]) -> list[tuple[str, int]]:
+def _units(step: Sequence[recorded.Operation | recorded.TapedCollective]) -> list[tuple[str, int]]:
     """Paths of the units with the bytes of their weights, in the order forward gathers them; of one
     rank alone, which gathers nothing, none."""
     gathers = [
         (each.module, each.bytes)
         for each in step
-        if isinstance(each, recorded.Collective)
+        if isinstance(each, recorded.TapedCollective)
         and (each.name, each.phase) == ("all_gather", "forward")
     ]
     return list(dict.fromkeys(gathers))
 
 
 def _operations(
-    step: Sequence[recorded.Operation | recorded.Collective],
+    step: Sequence[recorded.Operation | recorded.TapedCollective],
     units: Sequence[tuple[str, int]],
     *,
     ranks: int,

@@ -48,7 +48,7 @@ HOST = -1
 
 
 @dataclass
-class Block:
+class MemoryBlock:
     """One piece of the device's memory over its life. Born at event `born`, freed at `died`."""
 
     size: int
@@ -89,7 +89,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class TapedCollective:
     """One message. `bytes`: the whole buffer, which an all-gather makes, a reduce-scatter takes."""
 
     name: Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "other"]
@@ -107,8 +107,8 @@ class Tape:
     """`blocks` by birth; `work` in the order in which the host issued it; `steps` marks where each
     step ended, as an event number."""
 
-    blocks: list[Block] = field(default_factory=list)
-    work: list[Operation | Collective] = field(default_factory=list)
+    blocks: list[MemoryBlock] = field(default_factory=list)
+    work: list[Operation | TapedCollective] = field(default_factory=list)
     events: int = 0
     began: int = 0
     """The event at which the first step begins: everything before belongs to building."""

@@ -9,7 +9,7 @@ import torch
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.asked import Asked, resolved
+from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
@@ -21,7 +21,7 @@ STEPS = 2
 
 
 def tape_of(
-    asked: Asked,
+    asked: AskedStep,
     steps: int = STEPS,
     kernels: Kernels = "gpu",
     *,
@@ -48,7 +48,7 @@ def tape_of(
 
 
 def _tape(
-    asked: Asked,
+    asked: AskedStep,
     settings: TrainingSettings,
     steps: int,
     kernels: Kernels,

@@ -20,10 +20,10 @@ from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import UsageError
 from fsdpkit.planning.efficiency import Rates
 from fsdpkit.planning.speed import Beside, Goal, Speed, predict
-from fsdpkit.planning.speed_calibration import Calibration
+from fsdpkit.planning.speed_calibration import SpeedCalibration
 from fsdpkit.planning.speed_schedule import computation_s, simulate
 from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.tune_memory import Memory, MemoryOf
+from fsdpkit.planning.tune_memory import MemoryAnswers, MemoryOf
 from fsdpkit.planning.tune_space import (
     ALL,
     BATCH,
@@ -34,10 +34,10 @@ from fsdpkit.planning.tune_space import (
     sets_of,
     takes_no_less,
 )
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 Aim = Literal["tokens_per_s", "gpu_hours"]
-WorkOf = Callable[[TrainingSettings, int, int], Work]
+WorkOf = Callable[[TrainingSettings, int, int], StepWork]
 
 _LONGEST = 4
 """Micro-batches that are simulated; those between the first and the last are alike."""
@@ -81,7 +81,7 @@ def tune(
     nodes: Sequence[int],
     gpus: int,
     base_nodes: int,
-    calibration: Calibration,
+    calibration: SpeedCalibration,
     memory_of: MemoryOf,
     room_bytes: int,
     work_of: WorkOf = work_of_settings,
@@ -106,7 +106,9 @@ def tune(
             f"{', '.join(str(n * gpus) for n in nodes)} ranks, or submit refuses all that do."
         )
     search = _Search(base, gpus, calibration.machine.rates(), work_of, aim, keys)
-    memory = Memory(memory_of, room_bytes, gpus, search.moved, seconds, parameters=parameters)
+    memory = MemoryAnswers(
+        memory_of, room_bytes, gpus, search.moved, seconds, parameters=parameters
+    )
     best, fits = search.best(points, memory)
     notes = []
     if not fits and memory.out_of_time:
@@ -146,7 +148,7 @@ class _Search:
         self._moved: dict[str, int] = {}
         self._costs: dict[tuple[Any, ...], float] = {}
 
-    def best(self, points: Sequence[Candidate], memory: Memory) -> tuple[Candidate, bool]:
+    def best(self, points: Sequence[Candidate], memory: MemoryAnswers) -> tuple[Candidate, bool]:
         """The best that fits; else the one that needs least, as far as is known. Guesses may be
         wrong: what they put off is asked about afterwards, where it is better than what was found.
         """
@@ -158,7 +160,7 @@ class _Search:
         return _nearest_miss(points, memory), False
 
     def _first(
-        self, points: Sequence[Candidate], memory: Memory, *, guessing: bool
+        self, points: Sequence[Candidate], memory: MemoryAnswers, *, guessing: bool
     ) -> tuple[Candidate | None, list[Candidate]]:
         """The first that fits in order of rank, and what was put off on the way."""
         queue = [(self._rank(one, self.bound(one)), n, False) for n, one in enumerate(points)]
@@ -236,7 +238,7 @@ class _Search:
         return sum(part.bytes for part in work.computations() if part.phase == "forward")
 
 
-def _nearest_miss(points: Sequence[Candidate], memory: Memory) -> Candidate:
+def _nearest_miss(points: Sequence[Candidate], memory: MemoryAnswers) -> Candidate:
     """What needs least, asked about itself, and so is what surely needs no more than that."""
 
     def needs(one: Candidate) -> int:
@@ -258,7 +260,7 @@ def _nearest_miss(points: Sequence[Candidate], memory: Memory) -> Candidate:
 
 
 def _choices(
-    best: Candidate, points: Sequence[Candidate], search: _Search, memory: Memory
+    best: Candidate, points: Sequence[Candidate], search: _Search, memory: MemoryAnswers
 ) -> list[Choice]:
     """Each setting of the answer against its other values, everything else as it is."""
     found = []
@@ -286,7 +288,9 @@ def _choices(
     return found
 
 
-def _against(other: Candidate, best: Candidate, key: str, search: _Search, memory: Memory) -> str:
+def _against(
+    other: Candidate, best: Candidate, key: str, search: _Search, memory: MemoryAnswers
+) -> str:
     name = str(other.values[key])
     ratio = search.cost(other) / search.cost(best)
     worse = "slower" if search.aim == "tokens_per_s" else "dearer"
@@ -312,7 +316,7 @@ def _nodes(
     best: Candidate,
     points: Sequence[Candidate],
     search: _Search,
-    memory: Memory,
+    memory: MemoryAnswers,
     counts: Sequence[int],
 ) -> str:
     """The answer's own settings on the other numbers of nodes, as far as they are candidates."""

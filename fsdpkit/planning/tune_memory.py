@@ -29,7 +29,7 @@ and, where the guess is one that was corrected, not to be asked about at all."""
 
 
 @dataclass
-class Memory:
+class MemoryAnswers:
     """Answers so far."""
 
     ask: MemoryOf

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.plans import plan
-from fsdpkit.planning.speed_calibration import Calibration
+from fsdpkit.planning.speed_calibration import SpeedCalibration
 from fsdpkit.planning.tape import Tape
 from fsdpkit.planning.tune import Aim, Tuned, tune
 from fsdpkit.planning.tune_recorded import Allowed, allowed_by, recorded, to_record
@@ -28,7 +30,9 @@ _SECONDS, _LEAST_S = 95.0, 20.0
 """For all of it, and for asking about memory at the least."""
 
 
-def tune_model(asked: Asked, nodes: Sequence[int], aim: Aim, calibration: Calibration) -> Tuned:
+def tune_model(
+    asked: AskedStep, nodes: Sequence[int], aim: Aim, calibration: SpeedCalibration
+) -> Tuned:
     """The fastest settings of the model that fit. Raises FsdpkitError where its step cannot be
     followed, for then no two settings can be compared."""
     began = time.monotonic()
@@ -36,7 +40,10 @@ def tune_model(asked: Asked, nodes: Sequence[int], aim: Aim, calibration: Calibr
     whole = _tape(asked, None)
     batch = whole.samples
     several = whole if batch > 1 else _tape(asked, 2)
-    layers = recorded(_tape(asked, 1), several, *_shape(asked))
+    one, selective = _tape(asked, 1), None
+    with suppress(FsdpkitError):  # a model without blocks, or with units inside them, has none
+        selective = _tape(asked, 1, "selective")
+    layers = recorded(one, several, selective, *_shape(asked))
     base = msgspec.structs.replace(asked.settings, batch_size=batch)
 
     def memory_of(settings: TrainingSettings, count: int, gpus: int) -> int:
@@ -64,16 +71,18 @@ def tune_model(asked: Asked, nodes: Sequence[int], aim: Aim, calibration: Calibr
     return _told(found, allowed, several=len({*nodes}) > 1)
 
 
-def _shape(asked: Asked) -> tuple[int, int]:
+def _shape(asked: AskedStep) -> tuple[int, int]:
     """Ranks that the layers are recorded on: of one rank alone no unit gathers anything."""
     return (asked.ranks, asked.gpus) if asked.ranks > 1 else (2, 2)
 
 
-def _tape(asked: Asked, rows: int | None) -> Tape:
+def _tape(
+    asked: AskedStep, rows: int | None, checkpointing: Literal["none", "selective"] = "none"
+) -> Tape:
     from fsdpkit.planning.apart import tape_apart
 
     ranks, gpus = _shape(asked)
-    settings = to_record(asked.settings)
+    settings = to_record(asked.settings, checkpointing)
     if rows is not None:
         settings = msgspec.structs.replace(settings, batch_size=rows)
     each = replace(asked, settings=settings, nodes=ranks // gpus, gpus=gpus, rows=rows)

@@ -1,28 +1,31 @@
 """What `--tune` goes by for a model of one's own: its layers, as they were recorded. No torch.
 
 Two recordings of the step, of one sample and of several under full sharding, say what each FSDP
-unit holds, computes and moves, and how that grows with the samples. From these layers a step under
-any other setting is put together as T5's is from counted ones (`speed_layers.py`): an estimate, by
-which candidates are ordered. Whether one fits is asked of a recording of its own.
+unit holds, computes and moves, and how that grows with the samples; a third, which units are
+checkpointed, and what of them selective checkpointing computes again. From these layers a step
+under any other setting is put together as T5's is from counted ones (`speed_layers.py`): an
+estimate, by which candidates are ordered. Whether one fits is asked of a recording of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
 from fsdpkit.config.script_source import read_source, reads_settings, settings_named, syntax_of
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
-from fsdpkit.planning.speed_layers import Layer, Part, work_of
+from fsdpkit.planning.speed_layers import UnitPart, UnitWork, work_of
 from fsdpkit.planning.speed_settings import micro_batch, sharded_of
 from fsdpkit.planning.speed_tape import work_of as work_on_tape
 from fsdpkit.planning.tape import Tape
 from fsdpkit.planning.tune_space import BATCH, MICRO, SHARDING
-from fsdpkit.planning.work import Computation, ComputationKind, Work
+from fsdpkit.planning.work import Computation, ComputationKind, StepWork
 
 RECORDED = {"strategy": "full_shard", "reshard_to": None, "engine": "fsdp2", "cpu_offload": False}
 _HEAD = "(after the last unit)"
@@ -32,15 +35,15 @@ _HEAD = "(after the last unit)"
 class Recorded:
     """A step of one sample and one of several, put down as layers."""
 
-    one: tuple[Layer, ...]
-    several: tuple[Layer, ...]
+    one: tuple[UnitWork, ...]
+    several: tuple[UnitWork, ...]
     samples: int
     """Of `several`."""
     tokens: int
     """Of one sample."""
     parameters: int
 
-    def work(self, settings: TrainingSettings, nodes: int, gpus: int) -> Work:
+    def work(self, settings: TrainingSettings, nodes: int, gpus: int) -> StepWork:
         """One optimizer step of one rank under these settings."""
         rows = micro_batch(settings)
         share = (rows - 1) / (self.samples - 1)
@@ -58,15 +61,21 @@ class Recorded:
         )
 
 
-def to_record(settings: TrainingSettings) -> TrainingSettings:
-    """The settings under which every unit gathers its weights, and nothing is computed twice."""
-    sharding = replace(settings.sharding, activation_checkpointing="none", **RECORDED)
+def to_record(
+    settings: TrainingSettings, checkpointing: Literal["none", "selective"] = "none"
+) -> TrainingSettings:
+    """The settings under which every unit gathers its weights, and nothing is computed twice but
+    what `checkpointing` makes again."""
+    sharding = replace(settings.sharding, activation_checkpointing=checkpointing, **RECORDED)
     return replace(settings, sharding=sharding, micro_batch=None)
 
 
-def recorded(one: Tape, several: Tape, ranks: int, ranks_per_node: int) -> Recorded:
-    """From tapes of `to_record`'s settings with one sample and with more. Raises UsageError for a
-    step that was not followed to its end."""
+def recorded(
+    one: Tape, several: Tape, selective: Tape | None, ranks: int, ranks_per_node: int
+) -> Recorded:
+    """From tapes of `to_record`'s settings with one sample, with more, and with one under selective
+    checkpointing, if the model takes that. Raises UsageError for a step that was not followed to
+    its end."""
     for tape in (one, several):
         if tape.lacking:
             raise UsageError(
@@ -79,16 +88,50 @@ def recorded(one: Tape, several: Tape, ranks: int, ranks_per_node: int) -> Recor
             "--tune compares steps by the layers that compute them, and this model computes other "
             f"layers for {several.samples} samples than for one"
         )
+    if selective is not None and not selective.lacking:
+        again = _made_again(selective, ranks, ranks_per_node)
+        first, second = _checkpointed(first, first, again), _checkpointed(second, first, again)
     return Recorded(first, second, several.samples, one.tokens, one.parameters)
 
 
-def _shape(layers: Sequence[Layer]) -> list[tuple[str, list[ComputationKind]]]:
+_Again = dict[str, Counter[tuple[ComputationKind, int]]]
+"""By unit, its computations in recomputation: how often each of a kind and a number of products."""
+
+
+def _made_again(selective: Tape, ranks: int, ranks_per_node: int) -> _Again:
+    found: _Again = {}
+    for one in _work(selective, ranks, ranks_per_node).computations():
+        if one.phase == "recompute":
+            found.setdefault(one.unit, Counter())[one.kind, one.flops] += 1
+    return found
+
+
+def _checkpointed(
+    layers: Sequence[UnitWork], recorded: Sequence[UnitWork], again: _Again
+) -> tuple[UnitWork, ...]:
+    """`layers` with what is checkpointed of them. `recorded`: the same with the samples of `again`.
+    Of products of one size it does not matter which are made again, as all take the same time."""
+    found = []
+    for layer, same in zip(layers, recorded, strict=True):
+        left = Counter(again.get(layer.unit))
+        kept = []
+        for number, part in enumerate(same.forward):
+            if part.kind == "other":
+                continue
+            if left[part.kind, part.flops]:
+                left[part.kind, part.flops] -= 1
+            else:
+                kept.append(number)
+        found.append(replace(layer, block=layer.unit in again, kept=tuple(kept)))
+    return tuple(found)
+
+
+def _shape(layers: Sequence[UnitWork]) -> list[tuple[str, list[ComputationKind]]]:
     return [(layer.unit, [part.kind for part in layer.forward]) for layer in layers]
 
 
-def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[Layer, ...]:
-    """The units in the order in which forward gathers them, with what forward does in each."""
-    work = work_on_tape(
+def _work(tape: Tape, ranks: int, ranks_per_node: int) -> StepWork:
+    return work_on_tape(
         tape,
         ranks=ranks,
         ranks_per_node=ranks_per_node,
@@ -96,6 +139,11 @@ def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[Layer, ...]:
         samples=tape.samples,
         parameters=tape.parameters,
     )
+
+
+def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[UnitWork, ...]:
+    """The units in the order in which forward gathers them, with what forward does in each."""
+    work = _work(tape, ranks, ranks_per_node)
     gathered: dict[str, int] = {}
     for each in work.collectives():
         if each.kind == "all_gather" and each.phase == "forward" and each.unit is not None:
@@ -116,7 +164,7 @@ def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[Layer, ...]:
         own = [one for n, one in enumerate(forward) if one.unit == unit and (unit or n < last)]
         parts = _parts(own)
         layers.append(
-            Layer(
+            UnitWork(
                 unit=unit,
                 # Shares of the whole: what is sent of a parameter has the width of its type.
                 parameters=round(tape.parameters * size / whole),
@@ -127,33 +175,33 @@ def _layers(tape: Tape, ranks: int, ranks_per_node: int) -> tuple[Layer, ...]:
         )
     if tail := [one for n, one in enumerate(forward) if not one.unit and n > last]:
         layers.append(
-            Layer(unit=_HEAD, parameters=0, forward=_parts(tail), block=False, stays=True)
+            UnitWork(unit=_HEAD, parameters=0, forward=_parts(tail), block=False, stays=True)
         )
     return tuple(layers)
 
 
-def _parts(computations: Sequence[Computation]) -> tuple[Part, ...]:
+def _parts(computations: Sequence[Computation]) -> tuple[UnitPart, ...]:
     """Each product by itself, since checkpointing makes them again one by one; of the rest,
     neighbours together."""
-    found: list[Part] = []
+    found: list[UnitPart] = []
     for one in computations:
-        part = Part(one.kind, one.flops, one.bytes, one.kernels)
+        part = UnitPart(one.kind, one.flops, one.bytes, one.kernels)
         if found and found[-1].kind == part.kind == "other":
             before = found.pop()
             size, kernels = before.bytes + part.bytes, before.kernels + part.kernels
-            part = Part("other", 0, size, kernels)
+            part = UnitPart("other", 0, size, kernels)
         found.append(part)
     return tuple(found)
 
 
-def _between(one: Layer, several: Layer, share: float) -> Layer:
+def _between(one: UnitWork, several: UnitWork, share: float) -> UnitWork:
     """A layer on the line through two that were recorded; 0: the first, 1: the second."""
 
     def at(first: int, second: int) -> int:
         return max(0, round(first + (second - first) * share))
 
     parts = [
-        Part(a.kind, at(a.flops, b.flops), at(a.bytes, b.bytes), a.kernels)
+        UnitPart(a.kind, at(a.flops, b.flops), at(a.bytes, b.bytes), a.kernels)
         for a, b in zip(one.forward, several.forward, strict=True)
     ]
     return replace(one, forward=tuple(parts))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.held import Kept, kept_for_backward, units_at_most
 from fsdpkit.planning.outside import SAFE, Outside, outside
 from fsdpkit.planning.replay import (
@@ -15,7 +15,7 @@ from fsdpkit.planning.replay import (
     by_kind,
     replay,
 )
-from fsdpkit.planning.tape import Block, Kind, Tape, layer_of
+from fsdpkit.planning.tape import Kind, MemoryBlock, Tape, layer_of
 
 Fit = Literal["fits", "tight", "does not fit", "not known"]
 """tight: only by giving cached memory back to the device, which costs time in each step. not known:
@@ -23,10 +23,10 @@ values decide it, or what was followed fits and the rest was not followed."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MemoryVerdict:
     """All of it computed, nothing measured. Bytes."""
 
-    asked: Asked
+    asked: AskedStep
     fit: Fit
     expandable: Replayed
     segments: Replayed
@@ -68,7 +68,7 @@ class Verdict:
         return self.replayed.reserved + self.outside.bytes
 
 
-def verdict(asked: Asked, tape: Tape, notes: Iterable[str] = ()) -> Verdict:
+def verdict(asked: AskedStep, tape: Tape, notes: Iterable[str] = ()) -> MemoryVerdict:
     """The answer for one tape, and what was assumed in it the other way round."""
     one = _verdict(asked, tape, notes)
     if tape.least is None:
@@ -80,7 +80,7 @@ def verdict(asked: Asked, tape: Tape, notes: Iterable[str] = ()) -> Verdict:
     return replace(high, fit=fit, least=low.total)
 
 
-def _verdict(asked: Asked, tape: Tape, notes: Iterable[str]) -> Verdict:
+def _verdict(asked: AskedStep, tape: Tape, notes: Iterable[str]) -> MemoryVerdict:
     groups = sum(ranks > 1 for ranks in tape.groups.values())
     around = outside(asked.card, groups, tape.torch)
     room = int(asked.card.memory * SAFE) - around.bytes
@@ -102,7 +102,7 @@ def _verdict(asked: Asked, tape: Tape, notes: Iterable[str]) -> Verdict:
         kinds["other"] = kinds.get("other", 0) + around.workspace
     most = list(kinds)[:2]
     kept = [b for b in alive_at(tape, tape.began) if b.kind == "weights"]
-    return Verdict(
+    return MemoryVerdict(
         asked=asked,
         fit=fit,
         expandable=grown,
@@ -123,7 +123,9 @@ def _verdict(asked: Asked, tape: Tape, notes: Iterable[str]) -> Verdict:
     )
 
 
-def _sums(blocks: list[Block], kind: Kind, key: Callable[[Block], str]) -> dict[str, int]:
+def _sums(
+    blocks: list[MemoryBlock], kind: Kind, key: Callable[[MemoryBlock], str]
+) -> dict[str, int]:
     sums: dict[str, int] = {}
     for block in blocks:
         if block.kind == kind:

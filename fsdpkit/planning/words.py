@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fsdpkit.planning.outside import SAFE
 from fsdpkit.planning.tape import Kind
-from fsdpkit.planning.verdict import Verdict
+from fsdpkit.planning.verdict import MemoryVerdict
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 NAMES: dict[Kind, str] = {
@@ -29,7 +29,7 @@ def size(count: int) -> str:
     return f"{count / MIB:.1f} MiB" if count >= MIB / 10 or not count else f"{count / KIB:.1f} KiB"
 
 
-def table(found: Verdict) -> Iterator[str]:
+def table(found: MemoryVerdict) -> Iterator[str]:
     """The whole answer, line by line."""
     asked, replayed = found.asked, found.replayed
     settings = asked.settings
@@ -78,7 +78,7 @@ def table(found: Verdict) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def headline(found: Verdict) -> str:
+def headline(found: MemoryVerdict) -> str:
     """Fits or not, and by how much."""
     if found.fit == "not known":
         low, room = found.least or found.total, found.room + found.outside.bytes
@@ -95,7 +95,7 @@ def headline(found: Verdict) -> str:
     return f"does not fit: {size(over)} too much"
 
 
-def rows(variations: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Iterator[str]:
+def rows(variations: Sequence[tuple[tuple[str, ...], MemoryVerdict | str]]) -> Iterator[str]:
     """One line a variation."""
     width = max((len(", ".join(sets)) for sets, _ in variations), default=0)
     yield f"{'':{width}}  {'allocated':>11}{'reserved':>12}{'total':>12}{'host':>12}  verdict"
@@ -110,12 +110,12 @@ def rows(variations: Sequence[tuple[tuple[str, ...], Verdict | str]]) -> Iterato
         yield f"{name}  {size(ran.allocated):>11}{''.join(sizes)}  {fit}"
 
 
-def _communicators(found: Verdict) -> str:
+def _communicators(found: MemoryVerdict) -> str:
     count = found.outside.communicators
     return f"{count} group{'s' if count != 1 else ''}"
 
 
-def _kept(found: Verdict) -> Iterator[str]:
+def _kept(found: MemoryVerdict) -> Iterator[str]:
     """Who holds activations, and whether checkpointed layers let go of theirs."""
     kept = found.kept
     if kept.by_layer:

@@ -1,8 +1,8 @@
 """What one rank does in one optimizer step, in the order in which its host issues it. No torch.
 
 This is where the two halves of a plan meet: the tape of a step (or a closed form, called an
-estimate) fills a `Work`, and `speed.py` says how long a machine takes for it. It says what is done
-and in which order, never when: times, overlap and efficiency are the machine's.
+estimate) fills a `StepWork`, and `speed.py` says how long a machine takes for it. It says what is
+done and in which order, never when: times, overlap and efficiency are the machine's.
 
 An operation is a computation on the GPU (or the host), a collective of a process group, or a copy
 between host and GPU. Nobody writes dependencies down, since FSDP's are few and follow from the
@@ -83,7 +83,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy"):
 Operation = Computation | Collective | Copy
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class StepWork(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer step of one rank, with every micro-batch of its accumulation."""
 
     operations: tuple[Operation, ...]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from fsdpkit.config.published.centre import open_centre
-from fsdpkit.config.published.index import Index
+from fsdpkit.config.published.index import PublishedIndex
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.shared_record import FOLDER, SharedRecord, Used, read_all
 
@@ -24,7 +24,7 @@ Standing = Literal["published", "withdrawn", "not as published", "not of this ce
 
 
 @dataclass
-class Line:
+class UsedVersion:
     """One version of one thing, in one week."""
 
     week: str
@@ -45,13 +45,13 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Audit:
-    lines: list[Line]
+class AuditReport:
+    lines: list[UsedVersion]
     left_out: dict[str, int]
     """Records that do not count, by the reason."""
 
 
-def audit(centre: Path, weeks: int, now_s: float | None = None) -> Audit:
+def audit(centre: Path, weeks: int, now_s: float | None = None) -> AuditReport:
     """Of the last weeks, this one included. Raises NotFoundError where the centre has no folder for
     records, StorageError, ConfigError."""
     now_s = time.time() if now_s is None else now_s
@@ -62,7 +62,7 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> Audit:
         )
     published = open_centre(centre)
     records, left_out = _records(folder)
-    lines: dict[tuple[str, ...], Line] = {}
+    lines: dict[tuple[str, ...], UsedVersion] = {}
     oldest = _week_begins(now_s) - (weeks - 1) * WEEK_S
     for owner, record in records:
         if record.submitted_s > now_s + _AHEAD_S:
@@ -71,7 +71,7 @@ def audit(centre: Path, weeks: int, now_s: float | None = None) -> Audit:
             for used in record.used:
                 _count(lines, owner, record, used, published.index if published else None)
     ordered = sorted(lines.items(), key=lambda item: item[0])
-    return Audit([line for _, line in ordered], dict(left_out))
+    return AuditReport([line for _, line in ordered], dict(left_out))
 
 
 def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]]:
@@ -94,15 +94,15 @@ def _records(folder: Path) -> tuple[list[tuple[int, SharedRecord]], Counter[str]
 
 
 def _count(
-    lines: dict[tuple[str, ...], Line],
+    lines: dict[tuple[str, ...], UsedVersion],
     owner: int,
     record: SharedRecord,
     used: Used,
-    index: Index | None,
+    index: PublishedIndex | None,
 ) -> None:
     week, standing = _week(record.submitted_s), _standing(used, index)
     key = (week, used.kind, used.name, used.version or "", standing)
-    line = lines.setdefault(key, Line(week, used.kind, used.name, used.version, standing))
+    line = lines.setdefault(key, UsedVersion(week, used.kind, used.name, used.version, standing))
     line.runs += 1
     line.users.add(owner)
     last = record.ends[-1] if record.ends else None
@@ -115,7 +115,7 @@ def _count(
     line.causes.update(end.cause for end in record.ends if end.cause not in ("done", "stopped"))
 
 
-def _standing(used: Used, index: Index | None) -> Standing:
+def _standing(used: Used, index: PublishedIndex | None) -> Standing:
     entry = index.entry(used.kind, used.name) if index else None
     version = entry.versions.get(used.version or "") if entry else None
     if used.sha256 is None or version is None:

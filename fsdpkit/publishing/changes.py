@@ -21,20 +21,20 @@ from fsdpkit.config.published.choosing import (
 from fsdpkit.config.published.index import (
     KINDS,
     Channel,
-    Entry,
-    Index,
-    Published,
+    IndexEntry,
+    PublishedIndex,
+    PublishedVersion,
     Withdrawn,
     manifest_bytes,
     sha256,
 )
 from fsdpkit.config.spelling import nearest
 from fsdpkit.errors import ConfigError, NotFoundError, UsageError
-from fsdpkit.publishing.drafts import Draft
+from fsdpkit.publishing.drafts import VersionDraft
 
 
 @dataclass(frozen=True)
-class Step:
+class PublishingStep:
     """What happened to one thing."""
 
     kind: str
@@ -51,13 +51,13 @@ class Step:
     """And what it pointed to."""
 
 
-Change = Callable[[Index, str, float], tuple[Index, list[Step]]]
+Change = Callable[[PublishedIndex, str, float], tuple[PublishedIndex, list[PublishingStep]]]
 """From an index, whoever makes the change, and the time."""
 
 
 def publish(
-    draft: Draft, channel: Channel, index: Index, by: str, at_s: float
-) -> tuple[Index, Step]:
+    draft: VersionDraft, channel: Channel, index: PublishedIndex, by: str, at_s: float
+) -> tuple[PublishedIndex, PublishingStep]:
     """The index with the draft's version in it and, unless that is an older one, the channel at it.
 
     Raises ConfigError where the version is there with other files, or was withdrawn.
@@ -65,7 +65,7 @@ def publish(
     entry = index.entry(draft.kind, draft.name)
     version = draft.version_in(entry)
     digest = sha256(manifest_bytes(draft.manifest(version)))
-    entry = entry or Entry(kind=draft.kind, name=draft.name, versions={})
+    entry = entry or IndexEntry(kind=draft.kind, name=draft.name, versions={})
     there = entry.versions.get(version)
     if there is not None and there.sha256 != digest:
         raise ConfigError(
@@ -78,16 +78,16 @@ def publish(
             + ("" if draft.version is None else ", under a new version")
         )
     before = current(entry, channel)
-    published = there or Published(sha256=digest, by=by, at_s=at_s)
+    published = there or PublishedVersion(sha256=digest, by=by, at_s=at_s)
     changed = replace(entry, versions={**entry.versions, version: published})
     changed = _pointed(changed, channel, version, ordered=draft.version is not None)
     now = current(changed, channel)
     what = "published" if there is None else "as before" if now == before else "promoted"
-    step = Step(draft.kind, draft.name, version, digest, what, channel, now, before)
+    step = PublishingStep(draft.kind, draft.name, version, digest, what, channel, now, before)
     return _with(index, changed), step
 
 
-def _pointed(entry: Entry, channel: Channel, version: str, *, ordered: bool) -> Entry:
+def _pointed(entry: IndexEntry, channel: Channel, version: str, *, ordered: bool) -> IndexEntry:
     """The entry with the channel at `version`; where versions are ordered, one that is below the
     channel's is put behind it, for those who pin its series."""
     history = list(entry.history(channel))
@@ -104,7 +104,9 @@ def _pointed(entry: Entry, channel: Channel, version: str, *, ordered: bool) -> 
     return replace(entry, stable=history, testing=newer)
 
 
-def promote(name: str, channel: Channel, index: Index) -> tuple[Index, Step]:
+def promote(
+    name: str, channel: Channel, index: PublishedIndex
+) -> tuple[PublishedIndex, PublishingStep]:
     """The channel at `NAME@VERSION`, whichever came before. Raises NotFoundError, ConfigError."""
     entry, version = _version(index, name)
     if entry.versions[version].withdrawn is not None:
@@ -115,7 +117,7 @@ def promote(name: str, channel: Channel, index: Index) -> tuple[Index, Step]:
         changed = replace(changed, testing=[v for v in entry.testing if _above(v, version)])
     digest = entry.versions[version].sha256
     what = "as before" if before == version else "promoted"
-    return _with(index, changed), Step(
+    return _with(index, changed), PublishingStep(
         entry.kind, entry.name, version, digest, what, channel, version, before
     )
 
@@ -124,7 +126,9 @@ def _above(one: str, other: str) -> bool:
     return numbers(one) > numbers(other)
 
 
-def rollback(name: str, channel: Channel, index: Index) -> tuple[Index, Step]:
+def rollback(
+    name: str, channel: Channel, index: PublishedIndex
+) -> tuple[PublishedIndex, PublishingStep]:
     """The channel at the version before the one that it points to. Raises NotFoundError."""
     entry = _entry(index, name)
     history = entry.history(channel)
@@ -139,15 +143,15 @@ def rollback(name: str, channel: Channel, index: Index) -> tuple[Index, Step]:
     changed = replace(entry, stable=left) if channel == "stable" else replace(entry, testing=left)
     version = usable[-2]
     digest = entry.versions[version].sha256
-    step = Step(
+    step = PublishingStep(
         entry.kind, entry.name, version, digest, "rolled back", channel, version, usable[-1]
     )
     return _with(index, changed), step
 
 
 def withdraw(
-    name: str, reason: str, instead: str | None, index: Index, by: str, at_s: float
-) -> tuple[Index, Step]:
+    name: str, reason: str, instead: str | None, index: PublishedIndex, by: str, at_s: float
+) -> tuple[PublishedIndex, PublishingStep]:
     """`NAME@VERSION` marked as not to be used. Raises NotFoundError, UsageError."""
     entry, version = _version(index, name)
     published = entry.versions[version]
@@ -157,11 +161,13 @@ def withdraw(
         entry, versions={**entry.versions, version: replace(published, withdrawn=gone)}
     )
     now = current(changed, "stable")
-    step = Step(entry.kind, entry.name, version, published.sha256, "withdrawn", None, now, before)
+    step = PublishingStep(
+        entry.kind, entry.name, version, published.sha256, "withdrawn", None, now, before
+    )
     return _with(index, changed), step
 
 
-def _entry(index: Index, name: str) -> Entry:
+def _entry(index: PublishedIndex, name: str) -> IndexEntry:
     """By `NAME`, or `KIND/NAME` where two kinds have one of that name. Raises NotFoundError,
     UsageError."""
     kind, slash, bare = name.rpartition("/")
@@ -180,7 +186,7 @@ def _entry(index: Index, name: str) -> Entry:
     return found[0]
 
 
-def _version(index: Index, name: str) -> tuple[Entry, str]:
+def _version(index: PublishedIndex, name: str) -> tuple[IndexEntry, str]:
     """By `NAME@VERSION`, whole. Raises NotFoundError, UsageError."""
     bare, at, version = name.partition("@")
     entry = _entry(index, bare)
@@ -200,6 +206,6 @@ def _begins(version: str, start: str) -> bool:
     return all(part.isdecimal() for part in start.split(".")) and matches(version, start)
 
 
-def _with(index: Index, entry: Entry) -> Index:
+def _with(index: PublishedIndex, entry: IndexEntry) -> PublishedIndex:
     others = [e for e in index.entries if (e.kind, e.name) != (entry.kind, entry.name)]
     return replace(index, entries=sorted([*others, entry], key=lambda e: (e.kind, e.name)))

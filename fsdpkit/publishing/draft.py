@@ -24,7 +24,7 @@ from fsdpkit.scheduling.login_node import LoginNode
 
 
 @dataclass(frozen=True)
-class Draft:
+class ProfileDraft:
     """The tables of a profile, and a note for some of their dotted keys."""
 
     tables: dict[str, Any]
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
 
 def draft(
     live: LiveCluster, login: LoginNode, now_s: float, slurm_cluster: str | None = None
-) -> Draft:
+) -> ProfileDraft:
     """slurm_cluster: the name by which other clusters' commands reach it (sbatch -M)."""
     made = Making(live)
     date = time.strftime("%Y-%m-%d", time.gmtime(now_s))
@@ -90,7 +90,7 @@ def draft(
         tables["network"] = {"fabric": login.fabric}
     if login.container:
         tables["container"] = {"engine": login.container}
-    return Draft({k: v for k, v in tables.items() if v}, made.notes | _login_notes(login))
+    return ProfileDraft({k: v for k, v in tables.items() if v}, made.notes | _login_notes(login))
 
 
 def slurm_facts(live: LiveCluster) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import JobSpec
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, read_place, read_toml
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.published.centre import read_file
 from fsdpkit.config.published.index import (
     MOST_RELEASE_BYTES,
-    Entry,
     File,
+    IndexEntry,
     Kind,
-    Manifest,
+    VersionManifest,
     is_inside,
     manifest_bytes,
     sha256,
@@ -35,7 +35,7 @@ _LEFT_OUT = ("__pycache__", ".git", ".DS_Store")
 
 
 @dataclass(frozen=True)
-class Draft:
+class VersionDraft:
     """One thing to publish: its files by their path in the version's folder."""
 
     kind: Kind
@@ -47,11 +47,11 @@ class Draft:
     personal: tuple[str, ...] = ()
     """Of a job: keys that everybody who uses it gets, though they look like one person's."""
 
-    def manifest(self, version: str) -> Manifest:
+    def manifest(self, version: str) -> VersionManifest:
         files = {n: File(sha256=sha256(c), bytes=len(c)) for n, c in sorted(self.files.items())}
-        return Manifest(kind=self.kind, name=self.name, version=version, files=files)
+        return VersionManifest(kind=self.kind, name=self.name, version=version, files=files)
 
-    def version_in(self, entry: Entry | None) -> str:
+    def version_in(self, entry: IndexEntry | None) -> str:
         """The template's own; of a job or profile that of the version with these very files, else
         the number after the highest."""
         if self.version is not None:
@@ -63,7 +63,7 @@ class Draft:
         return str(max(map(int, versions), default=0) + 1)
 
 
-def drafts_of(source: Path) -> list[Draft]:
+def drafts_of(source: Path) -> list[VersionDraft]:
     """What lies at `source`: a template's folder, a job's or a profile's file, or a folder with
     `templates`, `jobs` and `site/profiles`, or one of those. Raises NotFoundError, ConfigError."""
     source = Path(os.path.abspath(source))
@@ -82,7 +82,7 @@ def drafts_of(source: Path) -> list[Draft]:
     return found
 
 
-def _folder(source: Path) -> Iterator[Draft]:
+def _folder(source: Path) -> Iterator[VersionDraft]:
     top = _top_of(source)
     templates = sorted((top / "templates").glob("*/template.toml"))
     profiles = top / "site" / "profiles"
@@ -104,15 +104,15 @@ def _top_of(source: Path) -> Path:
     return source.parent if source.name == "site" else source
 
 
-def _template(directory: Path) -> Draft:
-    template = template_in(directory, Layer("path", directory))
+def _template(directory: Path) -> VersionDraft:
+    template = template_in(directory, AssetLayer("path", directory))
     try:
         parse(template.parts, ENTRY)
     except RenderError as error:
         raise ConfigError(f"template {template.manifest.name} ({directory}): {error}") from error
     name = template.manifest.name
     files = {f"{name}/{path}": content for path, content in _files_below(directory).items()}
-    return Draft("template", name, template.manifest.version, files, directory)
+    return VersionDraft("template", name, template.manifest.version, files, directory)
 
 
 def _files_below(directory: Path) -> dict[str, bytes]:
@@ -143,7 +143,7 @@ def _content(path: Path, most: int) -> bytes:
         ) from error
 
 
-def _file(path: Path, profiles: Path | None = None) -> Draft:
+def _file(path: Path, profiles: Path | None = None) -> VersionDraft:
     schema = read_toml(path).get("schema")
     if schema == "fsdpkit.site/1":
         return _profile(path, profiles)
@@ -154,7 +154,7 @@ def _file(path: Path, profiles: Path | None = None) -> Draft:
     )
 
 
-def _profile(path: Path, profiles: Path | None) -> Draft:
+def _profile(path: Path, profiles: Path | None) -> VersionDraft:
     if profiles is None:
         depth = 1 if path.parent.parent.name == "profiles" else 0
         profiles = path.parent.parent if depth else path.parent
@@ -164,10 +164,10 @@ def _profile(path: Path, profiles: Path | None) -> Draft:
     layered.overlay(read_toml(path), str(path))
     refuse_secrets(layered, f"site {name}")
     build(SiteProfile, layered, f"site {name}")
-    return Draft("site", name, None, {f"{name}.toml": content}, path)
+    return VersionDraft("site", name, None, {f"{name}.toml": content}, path)
 
 
-def _job(path: Path) -> Draft:
+def _job(path: Path) -> VersionDraft:
     """The job, and its script where that lies beside it."""
     name = path.stem
     files = {f"{name}.toml": _content(path, MOST_RELEASE_BYTES)}
@@ -183,7 +183,7 @@ def _job(path: Path) -> Draft:
                 "beside the job, or name it by its whole path"
             )
         files[spec.entry] = _content(beside, MOST_RELEASE_BYTES)
-    return Draft("job", name, None, files, path, tuple(own_keys(spec)))
+    return VersionDraft("job", name, None, files, path, tuple(own_keys(spec)))
 
 
 def _beneath(kind: str, name: str) -> Layered:

@@ -31,7 +31,7 @@ _SAYS_NO_LIMIT = ("max_nodes", "max_time")
 
 
 @dataclass(frozen=True)
-class Difference:
+class ProfileDifference:
     """One fact. profile: None where the profile does not have it."""
 
     key: str
@@ -43,8 +43,8 @@ class Difference:
 class Drift:
     """differ: the profile says otherwise; missing: the profile says nothing."""
 
-    differ: tuple[Difference, ...]
-    missing: tuple[Difference, ...]
+    differ: tuple[ProfileDifference, ...]
+    missing: tuple[ProfileDifference, ...]
     not_compared: tuple[str, ...]
 
 
@@ -57,8 +57,8 @@ def drift(profile: SiteProfile, live: LiveCluster) -> Drift:
 class _Comparing:
     def __init__(self, profile: SiteProfile, live: LiveCluster) -> None:
         self.profile, self.live = profile, live
-        self.differ: list[Difference] = []
-        self.missing: list[Difference] = []
+        self.differ: list[ProfileDifference] = []
+        self.missing: list[ProfileDifference] = []
         self.not_compared: list[str] = []
         made = Making(live, everything=True)
         self._kinds = msgspec.convert(made.node_types, dict[str, NodeType])
@@ -85,9 +85,9 @@ class _Comparing:
         """One fact that the cluster states."""
         if ours in (None, []):
             if theirs not in (None, [], NO_LIMIT):
-                self.missing.append(Difference(key, None, theirs))
+                self.missing.append(ProfileDifference(key, None, theirs))
         elif theirs is not None and not _same(key, ours, theirs):
-            self.differ.append(Difference(key, ours, theirs))
+            self.differ.append(ProfileDifference(key, ours, theirs))
 
     def _slurm(self) -> None:
         facts = slurm_facts(self.live)
@@ -97,7 +97,7 @@ class _Comparing:
     def _gpu_types(self) -> None:
         asked, known = self.profile.gpu_request.type, self._types()
         if asked is not None and known and asked not in known:
-            self.differ.append(Difference("gpu_request.type", asked, ", ".join(known)))
+            self.differ.append(ProfileDifference("gpu_request.type", asked, ", ".join(known)))
 
     def _types(self) -> list[str]:
         return sorted({kind.gpu_type for kind in self._kinds.values() if kind.gpu_type})
@@ -112,7 +112,7 @@ class _Comparing:
             return
         living = self._living.get(asks["partition"])
         if living is None:
-            self.differ.append(Difference(key, f"--partition={asks['partition']}", "none"))
+            self.differ.append(ProfileDifference(key, f"--partition={asks['partition']}", "none"))
             return
         seen.add(living.name)
         ways = self._of_partition.get(living.name, [])
@@ -121,7 +121,7 @@ class _Comparing:
             return
         if ours.automatic and living.restricted:
             restricted = ", ".join(living.restricted)
-            self.differ.append(Difference(f"{key}.automatic", True, restricted))
+            self.differ.append(ProfileDifference(f"{key}.automatic", True, restricted))
         of_ours = self.profile.node_types.get(ours.node_type or "", NodeType())
         theirs = max(ways, key=lambda way: _likeness(of_ours, self._kind(way)))
         if ours.node_type is not None and theirs.node_type is not None:
@@ -139,7 +139,7 @@ class _Comparing:
 
     def _qos(self, key: str, name: str) -> None:
         if self.live.qos is not None and name not in self.live.qos:
-            self.differ.append(Difference(key, name, "none"))
+            self.differ.append(ProfileDifference(key, name, "none"))
 
     def _limit(
         self, key: str, field: str, ours: Partition, theirs: Partition, living: LivePartition
@@ -175,7 +175,7 @@ class _Comparing:
             if partition not in seen and self.profile.partitions and self._kind(way).gpus:
                 seen.add(partition)
                 shown = f"{self._kind(way).gpus} GPUs per node"
-                self.missing.append(Difference(f"partitions.{partition}", None, shown))
+                self.missing.append(ProfileDifference(f"partitions.{partition}", None, shown))
 
 
 _TELLING = ("gpu_type", "gpus", "cpus", "memory_mb", "nodes", "arch", "features")

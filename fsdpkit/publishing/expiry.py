@@ -6,7 +6,13 @@ import time
 from pathlib import Path
 
 from fsdpkit.config.published.centre import read_file, read_signers
-from fsdpkit.config.published.index import MOST_INDEX_BYTES, Index, decode, index_path, split
+from fsdpkit.config.published.index import (
+    MOST_INDEX_BYTES,
+    PublishedIndex,
+    decode,
+    index_path,
+    split,
+)
 from fsdpkit.config.published.signature import SignatureError, has_dates, verify
 
 AHEAD_S = 60 * 86400
@@ -20,7 +26,7 @@ def ends_at_s(centre: Path) -> float | None:
     if not has_dates(signers):
         return None
     body, signature = split(read_file(index_path(centre), MOST_INDEX_BYTES))
-    by = decode(body, Index).by
+    by = decode(body, PublishedIndex).by
 
     def counts(at_s: int) -> bool:
         try:

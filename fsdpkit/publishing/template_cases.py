@@ -24,7 +24,7 @@ from fsdpkit.config.template import Template
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.publishing.template_edges import Values
-from fsdpkit.rendering.lint import Finding, lint
+from fsdpkit.rendering.lint import LintFinding, lint
 from fsdpkit.rendering.script import Plan, PythonEnvironment, trace
 from fsdpkit.rendering.statements import Traced
 
@@ -156,13 +156,13 @@ def plan_of(case: Case, template: Template | None) -> Plan:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedCase:
     """What became of a case: its script, or why there is none."""
 
     case: Case
     traced: Traced | None
     refused: str | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
     """What the lint has to say of the script; with an error among it, it is not submitted."""
 
     @property
@@ -170,13 +170,13 @@ class Rendered:
         return self.traced.script if self.traced else ""
 
 
-def render_case(case: Case, template: Template) -> Rendered:
+def render_case(case: Case, template: Template) -> RenderedCase:
     try:
         plan = plan_of(case, template)
         traced = trace(plan, RUN_DIR)
     except FsdpkitError as error:
-        return Rendered(case, None, str(error))
-    return Rendered(case, traced, None, tuple(lint(traced.script, plan.placement.select)))
+        return RenderedCase(case, None, str(error))
+    return RenderedCase(case, traced, None, tuple(lint(traced.script, plan.placement.select)))
 
 
 def neutral(script: str, plan: Plan) -> str:
@@ -219,7 +219,7 @@ def cases_of(
 _HOPELESS = 10
 
 
-def rendered(cases: Sequence[Case], template: Template) -> Iterator[Rendered]:
+def rendered(cases: Sequence[Case], template: Template) -> Iterator[RenderedCase]:
     """Each case in turn; only the first ten of a template that refuses all of these, which may
     take the whole budget of its work each time."""
     any_good = False

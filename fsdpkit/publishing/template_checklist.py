@@ -17,7 +17,7 @@ from fsdpkit.config.template import Parameter, Template, load_template
 from fsdpkit.errors import ConfigError, FsdpkitError, NotFoundError
 from fsdpkit.publishing import template_goldens as goldens
 from fsdpkit.publishing import template_shell as shell
-from fsdpkit.publishing.template_cases import Rendered, cases_of, rendered, sites
+from fsdpkit.publishing.template_cases import RenderedCase, cases_of, rendered, sites
 from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import folder_of
 from fsdpkit.publishing.template_pattern import allowed_texts, may_take_for_ever
@@ -30,7 +30,7 @@ _SITES = ("generic", "local")
 
 
 @dataclass(frozen=True)
-class Finding:
+class ChecklistPoint:
     """One point of the checklist. where: file, or file:line."""
 
     check: str
@@ -40,7 +40,7 @@ class Finding:
     remedy: str | None = None
 
 
-Findings = Iterator[Finding]
+Findings = Iterator[ChecklistPoint]
 
 
 def checklist(word: str) -> Findings:
@@ -54,9 +54,11 @@ def checklist(word: str) -> Findings:
     except ConfigError as error:
         told, where = _placed(str(error))
         where = where or str(folder / "template.toml")
-        yield Finding("manifest", "problem", told, where, "correct it first; nothing else is read")
+        yield ChecklistPoint(
+            "manifest", "problem", told, where, "correct it first; nothing else is read"
+        )
         for check in _NAMES:
-            yield Finding(check, "not looked at", "the template cannot be read")
+            yield ChecklistPoint(check, "not looked at", "the template cannot be read")
         return
     yield from _guarded("manifest", lambda: _manifest(template))
     yield from _guarded("parameters", lambda: _parameters(template))
@@ -66,11 +68,11 @@ def checklist(word: str) -> Findings:
         parse(template.parts, ENTRY)
     except FsdpkitError as error:
         told, where = _placed(str(error))
-        yield Finding("quoting", "problem", told, where)
+        yield ChecklistPoint("quoting", "problem", told, where)
         for check in _OF_SCRIPTS:
-            yield Finding(check, "not looked at", "the template cannot be parsed")
+            yield ChecklistPoint(check, "not looked at", "the template cannot be parsed")
         return
-    yield Finding("quoting", "ok", "every value passes the quoter of its place")
+    yield ChecklistPoint("quoting", "ok", "every value passes the quoter of its place")
     made = _scripts(template)
     for name, look in _OF_SCRIPTS.items():
         yield from _guarded(name, lambda look=look: look(template, made))  # type: ignore[misc]
@@ -81,7 +83,7 @@ def _guarded(name: str, look: Callable[[], Findings]) -> Findings:
     try:
         yield from look()
     except FsdpkitError as error:
-        yield Finding(name, "not looked at", str(error))
+        yield ChecklistPoint(name, "not looked at", str(error))
 
 
 _PLACE = re.compile(r"(?P<file>[^\s:(]+\.j2|[^\s:(]*template\.toml),? (?:at )?line (?P<line>\d+)")
@@ -101,13 +103,15 @@ def _placed(message: str) -> tuple[str, str | None]:
 
 def _manifest(template: Template) -> Findings:
     manifest, path = template.manifest, template.dir / "template.toml"
-    yield Finding("manifest", "ok", f"{manifest.name} {manifest.version}: {manifest.description}")
+    yield ChecklistPoint(
+        "manifest", "ok", f"{manifest.name} {manifest.version}: {manifest.description}"
+    )
     if manifest.version == "0.0.0":
         at = _line_of(template, r"^version\b")
         remedy = "give it one, such as 1.0.0; raise it with each change"
-        yield Finding("version", "problem", "0.0.0 is no version", f"{path}:{at}", remedy)
+        yield ChecklistPoint("version", "problem", "0.0.0 is no version", f"{path}:{at}", remedy)
     else:
-        yield Finding("version", "ok", f"{manifest.version}; raise it with each change")
+        yield ChecklistPoint("version", "ok", f"{manifest.version}; raise it with each change")
 
 
 def _line_of(template: Template, pattern: str) -> int:
@@ -123,10 +127,10 @@ def _parameters(template: Template) -> Findings:
         for told, remedy in _problems_of(parameter):
             wrong = True
             at = _line_of(template, rf"^\s*\[parameters\.{re.escape(name)}\]")
-            yield Finding("parameters", "problem", f"{name} {told}", f"{path}:{at}", remedy)
+            yield ChecklistPoint("parameters", "problem", f"{name} {told}", f"{path}:{at}", remedy)
     if not wrong:
         count = len(template.manifest.parameters)
-        yield Finding("parameters", "ok", f"{count}, each typed, bounded and explained")
+        yield ChecklistPoint("parameters", "ok", f"{count}, each typed, bounded and explained")
 
 
 def _problems_of(parameter: Parameter) -> Iterator[tuple[str, str]]:
@@ -192,10 +196,12 @@ def _personal(template: Template) -> Findings:
                 if found := pattern.search(line[:2000]):
                     wrong = True
                     told = f"{what}: {found[0][:60]}"
-                    yield Finding("personal data", "problem", told, f"{inside}:{number}", remedy)
+                    yield ChecklistPoint(
+                        "personal data", "problem", told, f"{inside}:{number}", remedy
+                    )
     if not wrong:
         told = "no path, account or address of a person in its text files"
-        yield Finding("personal data", "ok", told)
+        yield ChecklistPoint("personal data", "ok", told)
 
 
 def _account_patterns() -> Iterator[tuple[re.Pattern[str], str, str]]:
@@ -212,15 +218,15 @@ def _readme(template: Template) -> Findings:
     path = template.dir / "README.md"
     if not path.is_file():
         remedy = "say what it does, on which clusters it was tried, and whom to ask"
-        yield Finding("README", "problem", "there is none", "README.md", remedy)
+        yield ChecklistPoint("README", "problem", "there is none", "README.md", remedy)
         return
     text = path.read_bytes()[:1_000_000].decode(errors="replace")
     missing = [name for name in template.manifest.parameters if f"`{name}`" not in text]
     if missing:
         told = f"it does not explain {', '.join(missing[:10])}"
-        yield Finding("README", "problem", told, "README.md", "add them to its table")
+        yield ChecklistPoint("README", "problem", told, "README.md", "add them to its table")
     else:
-        yield Finding("README", "ok", "present, and it names every parameter")
+        yield ChecklistPoint("README", "ok", "present, and it names every parameter")
 
 
 # ---- Its scripts
@@ -230,14 +236,14 @@ def _readme(template: Template) -> Findings:
 class _Made:
     """Scripts of the two profiles that every installation has, in all shapes."""
 
-    all: tuple[Rendered, ...]
+    all: tuple[RenderedCase, ...]
 
     @property
-    def good(self) -> list[Rendered]:
+    def good(self) -> list[RenderedCase]:
         return [each for each in self.all if each.traced is not None]
 
     @property
-    def distinct(self) -> list[Rendered]:
+    def distinct(self) -> list[RenderedCase]:
         """One for each different shell code."""
         found = {each.traced.skeleton: each for each in self.good if each.traced}
         return list(found.values())
@@ -248,7 +254,7 @@ def _scripts(template: Template) -> _Made:
     return _Made(tuple(rendered(cases, template)))
 
 
-def _where(each: Rendered, line: int | None) -> str:
+def _where(each: RenderedCase, line: int | None) -> str:
     at = each.traced.line_of(line) if each.traced and line else None
     return f"{at.file}:{at.line}" if at else ENTRY
 
@@ -260,9 +266,9 @@ def _renders(template: Template, made: _Made) -> Findings:
             refused.setdefault(each.refused, str(each.case))
     for told, case in refused.items():
         message, where = _placed(told)
-        yield Finding("rendering", "problem", f"{case}: {message}", where or ENTRY)
+        yield ChecklistPoint("rendering", "problem", f"{case}: {message}", where or ENTRY)
     if not refused:
-        yield Finding("rendering", "ok", f"{len(made.all)} jobs of {' and '.join(_SITES)}")
+        yield ChecklistPoint("rendering", "ok", f"{len(made.all)} jobs of {' and '.join(_SITES)}")
 
 
 def _reads_as_admin(template: Template, made: _Made) -> Findings:
@@ -271,12 +277,12 @@ def _reads_as_admin(template: Template, made: _Made) -> Findings:
         for finding in each.findings:
             found.setdefault((_where(each, finding.line), finding.message))
     for where, message in found:
-        yield Finding("directives and status", "problem", message, where)
+        yield ChecklistPoint("directives and status", "problem", message, where)
     if not found and made.good:
         told = "directives stand first and once; srun's status is the script's"
-        yield Finding("directives and status", "ok", told)
+        yield ChecklistPoint("directives and status", "ok", told)
     elif not made.good:
-        yield Finding("directives and status", "not looked at", "it makes no script")
+        yield ChecklistPoint("directives and status", "not looked at", "it makes no script")
 
 
 def _bash(template: Template, made: _Made) -> Findings:
@@ -285,7 +291,7 @@ def _bash(template: Template, made: _Made) -> Findings:
 
 def _shellcheck(template: Template, made: _Made) -> Findings:
     if not shell.has_shellcheck():
-        yield Finding("shellcheck", "not looked at", "it is not installed here")
+        yield ChecklistPoint("shellcheck", "not looked at", "it is not installed here")
         return
     yield from _complaints("shellcheck", shell.shellcheck, made)
 
@@ -294,19 +300,19 @@ def _complaints(
     check: str, tool: Callable[[list[str]], list[shell.Complaint]], made: _Made
 ) -> Findings:
     if not made.distinct:
-        yield Finding(check, "not looked at", "it makes no script")
+        yield ChecklistPoint(check, "not looked at", "it makes no script")
         return
     found: dict[tuple[str, str], None] = {}
     for each in tool([one.script for one in made.distinct]):
         if not is_of_a_value(each, made.distinct[each.script]):
             found.setdefault((_where(made.distinct[each.script], each.line), each.message))
     for where, message in found:
-        yield Finding(check, "problem", message, where)
+        yield ChecklistPoint(check, "problem", message, where)
     if not found:
-        yield Finding(check, "ok", f"{len(made.distinct)} different scripts")
+        yield ChecklistPoint(check, "ok", f"{len(made.distinct)} different scripts")
 
 
-def is_of_a_value(complaint: shell.Complaint, each: Rendered) -> bool:
+def is_of_a_value(complaint: shell.Complaint, each: RenderedCase) -> bool:
     """Whether shellcheck takes a value that is quoted on purpose for a mistake (SC2016)."""
     line = each.script.split("\n")[complaint.line - 1] if complaint.line else ""
     return complaint.message.startswith("SC2016") and "=" in line and "'" in line
@@ -320,19 +326,19 @@ def _traps(template: Template, made: _Made) -> Findings:
         if signal and not re.search(rf"^\s*trap\s.*\b{signal[1]}\b", each.script, re.MULTILINE):
             bad = signal[1]
     if not made.good:
-        yield Finding("traps", "not looked at", "it makes no script")
+        yield ChecklistPoint("traps", "not looked at", "it makes no script")
     elif bad:
         remedy = f"trap '…' {bad}, and run srun in the background with wait"
         told = f"Slurm warns the batch shell by {bad}, and nothing traps it: bash would end at once"
-        yield Finding("traps", "problem", told, ENTRY, remedy)
+        yield ChecklistPoint("traps", "problem", told, ENTRY, remedy)
     else:
-        yield Finding("traps", "ok", "the warning before the end is trapped")
+        yield ChecklistPoint("traps", "ok", "the warning before the end is trapped")
 
 
 def _export(template: Template, made: _Made) -> Findings:
     """A portal submits with --export=NONE, which steps would inherit."""
     if not made.good:
-        yield Finding("export", "not looked at", "it makes no script")
+        yield ChecklistPoint("export", "not looked at", "it makes no script")
         return
     wrong = False
     for name, content in sorted(template.parts.items()):
@@ -343,7 +349,7 @@ def _export(template: Template, made: _Made) -> Findings:
                 wrong = True
                 told = "--export with values: Slurm cuts them at commas, and hides the rest"
                 remedy = "export the variables in the script instead"
-                yield Finding("export", "problem", told, f"{name}:{number}", remedy)
+                yield ChecklistPoint("export", "problem", told, f"{name}:{number}", remedy)
     before = re.compile(
         r"\A(?:(?!\bsrun ).)*^\s*export (?:.*\s)?SLURM_EXPORT_ENV=ALL\b", re.M | re.S
     )
@@ -354,22 +360,24 @@ def _export(template: Template, made: _Made) -> Findings:
         wrong = True
         told = "srun without SLURM_EXPORT_ENV=ALL: submitted with --export=NONE its steps are empty"
         remedy = "export SLURM_EXPORT_ENV=ALL above srun"
-        yield Finding("export", "problem", told, ENTRY, remedy)
+        yield ChecklistPoint("export", "problem", told, ENTRY, remedy)
     if not wrong:
-        yield Finding("export", "ok", "steps get the script's environment, however it is submitted")
+        yield ChecklistPoint(
+            "export", "ok", "steps get the script's environment, however it is submitted"
+        )
 
 
 def _size(template: Template, made: _Made) -> Findings:
     if not made.good:
-        yield Finding("size", "not looked at", "it makes no script")
+        yield ChecklistPoint("size", "not looked at", "it makes no script")
         return
     most = max(made.good, key=lambda each: len(each.script.encode()))
     size = len(most.script.encode())
     if size > PORTAL_BYTES:
         told = f"{size} bytes for {most.case}: portals show {PORTAL_BYTES}"
-        yield Finding("size", "problem", told, ENTRY, "shorten it, or leave portals out")
+        yield ChecklistPoint("size", "problem", told, ENTRY, "shorten it, or leave portals out")
     else:
-        yield Finding("size", "ok", f"at most {size} bytes; portals show {PORTAL_BYTES}")
+        yield ChecklistPoint("size", "ok", f"at most {size} bytes; portals show {PORTAL_BYTES}")
 
 
 def _hands_on(template: Template, made: _Made) -> Findings:
@@ -379,12 +387,12 @@ def _hands_on(template: Template, made: _Made) -> Findings:
     unused = [n for n in template.manifest.parameters if f"parameters.{n}" not in text]
     for name in missing:
         remedy = "see `fsdpkit template context`"
-        yield Finding("hands on", "problem", f"it never uses {name}", ENTRY, remedy)
+        yield ChecklistPoint("hands on", "problem", f"it never uses {name}", ENTRY, remedy)
     for name in unused:
         at = f"{template.dir / 'template.toml'}:{_line_of(template, rf'^.*parameters.{name}')}"
-        yield Finding("hands on", "problem", f"it never uses the parameter {name}", at)
+        yield ChecklistPoint("hands on", "problem", f"it never uses the parameter {name}", at)
     if not missing and not unused:
-        yield Finding(
+        yield ChecklistPoint(
             "hands on", "ok", "directives, script, arguments and every parameter are used"
         )
 
@@ -393,9 +401,9 @@ def _golden(template: Template, made: _Made) -> Findings:
     names = goldens.present(template)
     if not names:
         remedy = f"fsdpkit template test {os.path.basename(template.dir)} --update --site generic"
-        yield Finding("golden", "problem", "it has no golden scripts", "golden/", remedy)
+        yield ChecklistPoint("golden", "problem", "it has no golden scripts", "golden/", remedy)
         return
-    yield Finding("golden", "ok", f"{len(names)} scripts; `template test` compares them")
+    yield ChecklistPoint("golden", "ok", f"{len(names)} scripts; `template test` compares them")
 
 
 _OF_SCRIPTS: dict[str, Callable[[Template, _Made], Findings]] = {
@@ -412,5 +420,5 @@ _OF_SCRIPTS: dict[str, Callable[[Template, _Made], Findings]] = {
 _NAMES = ("version", "parameters", "personal data", "README", "quoting", *_OF_SCRIPTS)
 
 
-def passed(findings: list[Finding]) -> bool:
+def passed(findings: list[ChecklistPoint]) -> bool:
     return not any(finding.outcome == "problem" for finding in findings)

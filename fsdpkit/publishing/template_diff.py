@@ -29,7 +29,7 @@ from fsdpkit.rendering.script import render
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScriptDifference:
     """One change and where it shows. diff: the lines of `diff -u` for the first of the cases."""
 
     cases: tuple[str, ...]
@@ -38,11 +38,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ScriptsCompared:
     """differences: none if every script is the same. cases: how many were compared."""
 
     cases: int
-    differences: tuple[Difference, ...]
+    differences: tuple[ScriptDifference, ...]
 
     @property
     def changed(self) -> int:
@@ -50,7 +50,7 @@ class Compared:
         return sum(len(each.cases) for each in self.differences)
 
 
-def compare(old: Template, new: Template, found: Sequence[LoadedSite]) -> Compared:
+def compare(old: Template, new: Template, found: Sequence[LoadedSite]) -> ScriptsCompared:
     """Raises nothing of a template: one that refuses a case has the refusal for a script."""
     manifest = msgspec.structs.replace(
         new.manifest, name=old.manifest.name, version=old.manifest.version
@@ -69,10 +69,10 @@ def compare(old: Template, new: Template, found: Sequence[LoadedSite]) -> Compar
         key = tuple(line for line in lines[2:] if line[:1] in "+-")
         groups.setdefault(key, []).append((f"{case.site.id}, {case.shape.name}", lines))
     differences = (
-        Difference(tuple(name for name, _ in members), tuple(members[0][1]))
+        ScriptDifference(tuple(name for name, _ in members), tuple(members[0][1]))
         for members in groups.values()
     )
-    return Compared(count, tuple(differences))
+    return ScriptsCompared(count, tuple(differences))
 
 
 def _cases(found: Sequence[LoadedSite]) -> Iterator[Case]:

@@ -2,7 +2,7 @@
 
 `golden/SITE.sbatch` is a job of two nodes there, `golden/SITE.SHAPE.sbatch` one of another shape
 (`generic.array`). Which ones a template has is its author's choice. The packaged template's are
-made by `rendering.goldens`, which has names of its own.
+made by `rendering.goldens`, which has names of its own and keeps fragments of most.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fsdpkit.runs.layout import write_atomically
 FIRST = ("generic", "generic.one-node", "generic.array", "local")
 """Those of a new template."""
 _SUFFIX = ".sbatch"
+_SUFFIXES = (_SUFFIX, ".fragment")
 _MAX_BYTES = 4_000_000
 _SHOWN = 40  # lines of a difference
 
@@ -32,19 +33,25 @@ def golden_dir(template: Template) -> Path:
 
 def present(template: Template) -> list[str]:
     """The names of the golden scripts that a template has."""
-    return sorted(p.name.removesuffix(_SUFFIX) for p in golden_dir(template).glob(f"*{_SUFFIX}"))
+    suffixes = _SUFFIXES if _is_packaged(template) else (_SUFFIX,)
+    found = (path for suffix in suffixes for path in golden_dir(template).glob(f"*{suffix}"))
+    return sorted({path.stem for path in found})
 
 
-def golden_text(name: str, template: Template) -> str:
-    """What the golden script of this name is now. Raises FsdpkitError."""
-    if template.dir == packaged.golden_dir().parent:
+def golden_file(name: str, template: Template) -> tuple[str, str]:
+    """The file of this golden script, and what it holds now. Raises FsdpkitError."""
+    if _is_packaged(template):
         if name not in packaged.GOLDENS:
             known = ", ".join(packaged.GOLDENS)
-            raise NotFoundError(f"golden/{name}{_SUFFIX}: nothing makes it; there are {known}")
-        return packaged.golden_script(name)
+            raise NotFoundError(f"golden/{name}: nothing makes it; there are {known}")
+        return packaged.golden_file(name)
     case = _case(name)
     plan = plan_of(case, template)
-    return neutral(render(plan, RUN_DIR), plan)
+    return f"{name}{_SUFFIX}", neutral(render(plan, RUN_DIR), plan)
+
+
+def _is_packaged(template: Template) -> bool:
+    return template.dir == packaged.golden_dir().parent
 
 
 def _case(name: str) -> Case:
@@ -67,7 +74,8 @@ def problem_of(name: str, template: Template) -> str | None:
     all."""
     path = golden_dir(template) / f"{name}{_SUFFIX}"
     try:
-        now = golden_text(name, template)
+        file, now = golden_file(name, template)
+        path = golden_dir(template) / file
         if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return f"{path}: is not a plain file of a script's size"
         before = path.read_text(encoding="utf-8")
@@ -89,13 +97,13 @@ def problem_of(name: str, template: Template) -> str | None:
 def update(template: Template, names: Sequence[str]) -> list[str]:
     """Write these golden scripts; the names of those that changed. Raises FsdpkitError before
     anything is written if one cannot be made, StorageError if it cannot be written."""
-    texts = {name: golden_text(name, template) for name in names}
+    files = {name: golden_file(name, template) for name in names}
     changed = []
     directory = golden_dir(template)
     try:
         directory.mkdir(exist_ok=True)
-        for name, text in texts.items():
-            path = directory / f"{name}{_SUFFIX}"
+        for name, (file, text) in files.items():
+            path = directory / file
             if not path.is_symlink() and path.is_file() and path.read_bytes() == text.encode():
                 continue
             write_atomically(path, text, by_umask=True)

@@ -75,8 +75,8 @@ def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
     (folder / "golden").mkdir()
     template = replace(source, manifest=manifest, dir=folder, layer="path")
     for name in goldens.FIRST:
-        text = goldens.golden_text(name, template)
-        (folder / "golden" / f"{name}.sbatch").write_text(text, encoding="utf-8")
+        file, text = goldens.golden_file(name, template)
+        (folder / "golden" / file).write_text(text, encoding="utf-8")
 
 
 # ---- template.toml

@@ -40,7 +40,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fsdpkit: Annotated[str, Meta(description="Version of fsdpkit.")]
 
 
-class Tested(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TestedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`tested.toml`."""
 
     schema: Literal["fsdpkit.tested/1"] = "fsdpkit.tested/1"
@@ -48,17 +48,17 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The newest of each site."""
 
 
-def read_tested(template: Template) -> Tested:
+def read_tested(template: Template) -> TestedRecord:
     """What is on record; nothing where there is no file. Raises ConfigError for a file that cannot
     be read, or is no such file."""
     path = template.dir / FILE
     if not path.exists() and not path.is_symlink():
-        return Tested()
+        return TestedRecord()
     if path.is_symlink():
         raise ConfigError(f"{path}: is a link, so it is not read")
     layered = Layered()
     layered.overlay(read_toml(path), str(path))
-    return build(Tested, layered, str(path))
+    return build(TestedRecord, layered, str(path))
 
 
 def keep(template: Template, site: str, canary: Canary) -> Path:

@@ -13,7 +13,7 @@ from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.publishing import template_goldens as goldens
 from fsdpkit.publishing import template_shell as shell
-from fsdpkit.publishing.template_cases import Case, Rendered, cases_of, rendered
+from fsdpkit.publishing.template_cases import Case, RenderedCase, cases_of, rendered
 from fsdpkit.publishing.template_checklist import is_of_a_value
 from fsdpkit.publishing.template_edges import value_sets
 
@@ -21,7 +21,7 @@ _MOST_CODES = 200  # different scripts that shellcheck reads, a second each
 
 
 @dataclass(frozen=True)
-class Step:
+class TrialStep:
     """One part of the test. failures: each names the case, the script's line and what is wrong."""
 
     name: str
@@ -36,11 +36,11 @@ Tell = Callable[[str], None]
 
 def try_rendering(
     template: Template, found: Sequence[LoadedSite], tell: Tell
-) -> tuple[list[Step], list[Rendered]]:
+) -> tuple[list[TrialStep], list[RenderedCase]]:
     """Render every case; what came of it, and the scripts."""
     values = value_sets(template.manifest.parameters)
     cases, left_out, dealt = cases_of(found, values)
-    made: list[Rendered] = []
+    made: list[RenderedCase] = []
     for number, each in enumerate(rendered(cases, template), 1):
         made.append(each)
         if number % 500 == 0:
@@ -57,24 +57,25 @@ def try_rendering(
         told += f"; all of these were refused, so {len(cases) - len(made)} more were not tried"
     if dealt:
         told += " (dealt out among the profiles, every set once)"
-    steps = [Step("rendering", told, _few((*failures, *found_in.values())))]
+    steps = [TrialStep("rendering", told, _few((*failures, *found_in.values())))]
     for why, sites in left_out.items():
-        steps.append(Step("rendering", f"{', '.join(sites)}: {why}", skipped=True))
+        steps.append(TrialStep("rendering", f"{', '.join(sites)}: {why}", skipped=True))
     return steps, [each for each in made if each.traced is not None]
 
 
-def try_syntax(made: Sequence[Rendered], tell: Tell) -> list[Step]:
+def try_syntax(made: Sequence[RenderedCase], tell: Tell) -> list[TrialStep]:
     """`bash -n` on each different script, shellcheck on each different shell code."""
     if not made:
         return [
-            Step(name, "it makes no script", skipped=True) for name in ("bash -n", "shellcheck")
+            TrialStep(name, "it makes no script", skipped=True)
+            for name in ("bash -n", "shellcheck")
         ]
     scripts = {each.script: each for each in reversed(made)}
     unique = list(scripts.values())[::-1]
     tell(f"bash -n reads {len(unique)} scripts")
     steps = [_step("bash -n", f"{len(unique)} scripts", unique, shell.syntax_errors)]
     if not shell.has_shellcheck():
-        return [*steps, Step("shellcheck", "it is not installed here", skipped=True)]
+        return [*steps, TrialStep("shellcheck", "it is not installed here", skipped=True)]
     codes = list({e.traced.skeleton: e for e in reversed(unique) if e.traced}.values())[::-1]
     told = f"{len(codes)} scripts that differ in more than values"
     if len(codes) > _MOST_CODES:
@@ -87,13 +88,13 @@ def try_syntax(made: Sequence[Rendered], tell: Tell) -> list[Step]:
 def _step(
     name: str,
     told: str,
-    scripts: Sequence[Rendered],
+    scripts: Sequence[RenderedCase],
     tool: Callable[[list[str]], list[shell.Complaint]],
-) -> Step:
+) -> TrialStep:
     try:
         complaints = tool([each.script for each in scripts])
     except RenderError as error:
-        return Step(name, str(error), skipped=True)
+        return TrialStep(name, str(error), skipped=True)
     failures: dict[str, str] = {}
     for each in complaints:
         of = scripts[each.script]
@@ -102,10 +103,10 @@ def _step(
         place, line = _place(of, each.line)
         where = f"line {each.line}{place}: {line}" if each.line else "the script"
         failures.setdefault(f"{place}{each.message}", f"{of.case}: {where}: {each.message}")
-    return Step(name, told, _few(tuple(failures.values())))
+    return TrialStep(name, told, _few(tuple(failures.values())))
 
 
-def _place(each: Rendered, line: int | None) -> tuple[str, str]:
+def _place(each: RenderedCase, line: int | None) -> tuple[str, str]:
     """Where in the template a line of the script comes from, ` (FILE:LINE)`, and the line."""
     at = each.traced.line_of(line) if each.traced and line else None
     text = each.script.split("\n")[line - 1].strip()[:100] if line else ""
@@ -121,16 +122,16 @@ def _few(failures: tuple[str, ...]) -> tuple[str, ...]:
     return (*failures[:_SHOWN], f"… {len(failures) - _SHOWN} more like these")
 
 
-def try_goldens(template: Template) -> Step:
+def try_goldens(template: Template) -> TrialStep:
     """Compare the golden scripts that the template has."""
     names = goldens.present(template)
     if not names:
-        return Step("golden", "there are none; --update --site SITE writes them", skipped=True)
+        return TrialStep("golden", "there are none; --update --site SITE writes them", skipped=True)
     found = (goldens.problem_of(name, template) for name in names)
     failures = tuple(problem for problem in found if problem is not None)
     if failures:
         failures = (*_few(failures), "if that is what you want: --update")
-    return Step("golden", f"{len(names)} scripts", failures)
+    return TrialStep("golden", f"{len(names)} scripts", failures)
 
 
 def smallest(found: Case) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from fsdpkit.config.published import memory
 from fsdpkit.config.published.centre import believed, read_file, read_signers
 from fsdpkit.config.published.index import (
     MOST_INDEX_BYTES,
-    Index,
+    PublishedIndex,
     body_of,
     decode,
     index_path,
@@ -34,8 +34,8 @@ from fsdpkit.config.published.index import (
 )
 from fsdpkit.config.published.signature import SignatureError, verify
 from fsdpkit.errors import ConfigError, StorageError
-from fsdpkit.publishing.changes import Change, Step
-from fsdpkit.publishing.drafts import Draft
+from fsdpkit.publishing.changes import Change, PublishingStep
+from fsdpkit.publishing.drafts import VersionDraft
 from fsdpkit.publishing.signing import Signer, principal, sign
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.lock import locked
@@ -44,8 +44,13 @@ _PATIENCE_S = 30.0
 
 
 def change(
-    centre: Path, signer: Signer, make: Change, drafts: Sequence[Draft] = (), *, renew: bool = False
-) -> tuple[Index, list[Step]]:
+    centre: Path,
+    signer: Signer,
+    make: Change,
+    drafts: Sequence[VersionDraft] = (),
+    *,
+    renew: bool = False,
+) -> tuple[PublishedIndex, list[PublishingStep]]:
     """Make the change, sign and write it; the new index, and what happened.
 
     renew: the present index may have a signature that counts no more. Raises ConfigError,
@@ -75,7 +80,7 @@ def change(
     return made, steps
 
 
-def load(centre: Path) -> Index:
+def load(centre: Path) -> PublishedIndex:
     """The index as it is. Raises ConfigError."""
     return _believed(centre, _present(centre), _signers(centre), renew=False)
 
@@ -108,7 +113,7 @@ def _present(centre: Path) -> bytes | None:
         return None
 
 
-def _believed(centre: Path, text: bytes | None, signers: bytes, *, renew: bool) -> Index:
+def _believed(centre: Path, text: bytes | None, signers: bytes, *, renew: bool) -> PublishedIndex:
     """The index that a change goes from: one that is signed, or for the first time an empty one.
 
     What is signed anew is vouched for anew, so nothing may slip in by the old one's signature.
@@ -121,11 +126,11 @@ def _believed(centre: Path, text: bytes | None, signers: bytes, *, renew: bool) 
                 f"{published_dir(centre) / 'history'}: copy it back"
             )
         own = os.urandom(16).hex() if seen is None else seen.centre
-        return Index(centre=own, serial=seen.serial if seen else 1, at_s=0, by="nobody")
+        return PublishedIndex(centre=own, serial=seen.serial if seen else 1, at_s=0, by="nobody")
     if not renew:
         return believed(centre, text, signers).index
     try:
-        index = decode(split(text)[0], Index)
+        index = decode(split(text)[0], PublishedIndex)
     except ValueError as error:
         raise ConfigError(f"{index_path(centre)} was changed or cut: {error}") from error
     if seen is not None and (index.centre != seen.centre or index.serial < seen.serial):
@@ -145,7 +150,7 @@ def _history(centre: Path) -> set[str]:
     return {name for name in names if re.fullmatch(r"\d{1,12}-[0-9a-f]{12}", name)}
 
 
-def _signed(index: Index, signer: Signer, signers: bytes) -> bytes:
+def _signed(index: PublishedIndex, signer: Signer, signers: bytes) -> bytes:
     """The index's file, which users will believe. Raises ConfigError where they would not."""
     body = body_of(index)
     signature = sign(body, signer.key)
@@ -158,12 +163,12 @@ def _signed(index: Index, signer: Signer, signers: bytes) -> bytes:
     text = body + signature
     if len(text) > MOST_INDEX_BYTES:
         raise ConfigError(f"the index would have more than {MOST_INDEX_BYTES} bytes")
-    decode(split(text)[0], Index)
+    decode(split(text)[0], PublishedIndex)
     return text
 
 
 def _replace_index(
-    centre: Path, before: bytes | None, known: set[str], text: bytes, index: Index
+    centre: Path, before: bytes | None, known: set[str], text: bytes, index: PublishedIndex
 ) -> None:
     """Raises StorageError where somebody published meanwhile, whatever became of the lock."""
     history, own = published_dir(centre) / "history", f"{index.serial}-{sha256(text)[:12]}"
@@ -188,7 +193,7 @@ def _overtaken(centre: Path) -> StorageError:
 # ---- Versions
 
 
-def _write_versions(centre: Path, drafts: Sequence[Draft], index: Index) -> None:
+def _write_versions(centre: Path, drafts: Sequence[VersionDraft], index: PublishedIndex) -> None:
     for draft in drafts:
         entry = index.entry(draft.kind, draft.name)
         version = draft.version_in(entry)

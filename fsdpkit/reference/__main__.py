@@ -13,6 +13,7 @@ from fsdpkit.reference import (
     json_shapes,
     keys,
     markdown,
+    python_names,
     run_files,
     variables,
 )
@@ -42,6 +43,7 @@ def files() -> dict[Path, str]:
         reference / "environment.md": variables.page(),
         reference / "run-files.md": run_files.page(),
         reference / "json.md": json_shapes.page(),
+        reference / "python.md": python_names.page(),
     }
     titles = {}
     for path, cause in failures.pages().items():

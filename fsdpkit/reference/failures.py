@@ -66,6 +66,7 @@ def _lines(cause: Cause) -> Iterator[str]:
         yield from (*markdown.folded(_filled(sentence), "> ", "> "), "")
     for label, text in (
         ("What to do.", _filled(cause.action or "")),
+        ("In a script that reads no `[training]`.", _filled(cause.elsewhere or "")),
         ("Would a restart help?", _sentence(cause.again or "")),
         ("What happens automatically.", _follows(cause)),
     ):

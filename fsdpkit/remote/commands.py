@@ -21,9 +21,9 @@ import click
 
 from fsdpkit.errors import NotFoundError, RemoteError, StorageError, UsageError
 from fsdpkit.remote import tree
-from fsdpkit.remote.connection import Connection, connect
+from fsdpkit.remote.connection import LoginConnection, connect
 from fsdpkit.remote.hosts import Host
-from fsdpkit.remote.protocol import Request, answer_in
+from fsdpkit.remote.protocol import RemoteRequest, answer_in
 
 HERE = ("completion", "skill")
 """Commands about this machine's own shell and files."""
@@ -34,7 +34,7 @@ def run_there(host: Host, words: Sequence[str], options: dict[str, Any]) -> int:
 
     Raises RemoteError, UsageError, StorageError.
     """
-    request = Request(
+    request = RemoteRequest(
         "run",
         tuple(words),
         via=host.name,
@@ -88,18 +88,20 @@ def _refuse_missing(job: str, sent: tree.Tree) -> None:
         )
 
 
-def _place(connection: Connection, sent: tree.Tree) -> str:
+def _place(connection: LoginConnection, sent: tree.Tree) -> str:
     """The tree's directory on the login node, where it is sent unless it is there."""
-    there = connection.ask(Request("hello", tree=sent.digest)).get("tree")
+    there = connection.ask(RemoteRequest("hello", tree=sent.digest)).get("tree")
     if there is None:
         size = f"{len(sent.entries):,} files, {sent.size_bytes / 1e6:,.1f} MB"
         click.echo(f"fsdpkit: sending {sent.top} ({size}) to {connection.host.name}", err=True)
-        request = Request("receive", tree=sent.digest)
+        request = RemoteRequest("receive", tree=sent.digest)
         there = connection.ask(request, lambda to: tree.write_stream(sent, to))["tree"]
     return str(there)
 
 
-def _bring_report(connection: Connection, request: Request, options: dict[str, Any]) -> int:
+def _bring_report(
+    connection: LoginConnection, request: RemoteRequest, options: dict[str, Any]
+) -> int:
     """`report`, whose file is written here."""
     from fsdpkit.runs.layout import write_atomically
 

@@ -26,7 +26,7 @@ from typing import IO, Any
 import fsdpkit
 from fsdpkit.errors import RemoteError
 from fsdpkit.remote.hosts import Host, hosts_file
-from fsdpkit.remote.protocol import PROTOCOL, Request, answer_in
+from fsdpkit.remote.protocol import PROTOCOL, RemoteRequest, answer_in
 
 _SSH_FAILED = 255
 _KEPT_S = 600
@@ -37,13 +37,13 @@ _LONGEST_DIR = 45
 
 
 @dataclass(frozen=True)
-class Connection:
+class LoginConnection:
     """A login node that answered, and ssh's options to reach it again."""
 
     host: Host
     options: tuple[str, ...]
 
-    def argv(self, request: Request, *, terminal: bool = False) -> list[str]:
+    def argv(self, request: RemoteRequest, *, terminal: bool = False) -> list[str]:
         return [
             "ssh",
             *self.options,
@@ -53,7 +53,7 @@ class Connection:
             f"{self.host.command} _remote {request.encode()}",
         ]
 
-    def ask(self, request: Request, send: Callable[[IO[bytes]], None] | None = None) -> Any:
+    def ask(self, request: RemoteRequest, send: Callable[[IO[bytes]], None] | None = None) -> Any:
         """The login node's answer; `send` writes what it reads. Raises RemoteError, and whatever
         `send` raises."""
         with (
@@ -79,7 +79,7 @@ class Connection:
             raise RemoteError(f"{self.host.name}: {error}")
         return said
 
-    def _no_answer(self, status: int, request: Request) -> RemoteError:
+    def _no_answer(self, status: int, request: RemoteRequest) -> RemoteError:
         name = self.host.name
         if status == _SSH_FAILED and request.do == "hello":
             return RemoteError(
@@ -104,7 +104,7 @@ class Connection:
         )
         return done.returncode == 0
 
-    def run(self, request: Request, stdout: IO[bytes] | None = None) -> int:
+    def run(self, request: RemoteRequest, stdout: IO[bytes] | None = None) -> int:
         """Run the command there, its output going where this process's does; its exit status.
 
         On a terminal it has one there, too. Otherwise Ctrl-C is passed on, and it hears when this
@@ -120,7 +120,7 @@ class Connection:
             raise self._lost(request)
         return status if status >= 0 else 128 - status
 
-    def _run_without_terminal(self, request: Request, stdout: IO[bytes] | None) -> int:
+    def _run_without_terminal(self, request: RemoteRequest, stdout: IO[bytes] | None) -> int:
         # In a group of its own Ctrl-C would not end ssh before the command there has heard of it.
         apart = os.setpgrp if self.is_alive() else None
         with subprocess.Popen(
@@ -140,7 +140,7 @@ class Connection:
                         raise
                     _interrupt(process)
 
-    def _lost(self, request: Request) -> RemoteError:
+    def _lost(self, request: RemoteRequest) -> RemoteError:
         name, command = self.host.name, request.words[0]
         words = f"the connection to {name} was lost while `fsdpkit {command}` ran there"
         if command in ("submit", "resume"):
@@ -169,13 +169,13 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
         process.stdin.flush()
 
 
-def connect(host: Host) -> Connection:
+def connect(host: Host) -> LoginConnection:
     """Reach the login node, for which ssh may ask the person for what it needs.
 
     Raises RemoteError if it cannot be reached, or has no fsdpkit that understands this one.
     """
-    connection = Connection(host, (*_options(host),))
-    said = connection.ask(Request("hello"))
+    connection = LoginConnection(host, (*_options(host),))
+    said = connection.ask(RemoteRequest("hello"))
     theirs = str(said.get("version"))
     if said.get("protocol") != PROTOCOL or _release(theirs) != _release(fsdpkit.__version__):
         raise RemoteError(

@@ -23,7 +23,7 @@ MOST_BYTES = 100_000
 
 
 @dataclass(frozen=True)
-class Request:
+class RemoteRequest:
     """One thing to do on the login node."""
 
     do: Literal["hello", "receive", "run", "collect"]
@@ -53,7 +53,7 @@ class Request:
         return text
 
     @classmethod
-    def decode(cls, text: str) -> Request:
+    def decode(cls, text: str) -> RemoteRequest:
         """Raises ValueError for whatever is no request of this protocol."""
         table = json.loads(_decoded(text))
         if not isinstance(table, dict) or table.get("protocol") != PROTOCOL:

@@ -23,7 +23,7 @@ from typing import NoReturn
 import fsdpkit
 from fsdpkit.errors import FsdpkitError, NotFoundError, StorageError
 from fsdpkit.remote import tree
-from fsdpkit.remote.protocol import PROTOCOL, Request, answer
+from fsdpkit.remote.protocol import PROTOCOL, RemoteRequest, answer
 
 _GRACE_S = 20.0
 """From the connection's end to an interrupt, and from that to SIGTERM."""
@@ -32,7 +32,7 @@ _GRACE_S = 20.0
 def serve(encoded: str, main: Callable[[], None]) -> int:
     """Do what the request says; the exit status. main: the command line, of `sys.argv`."""
     try:
-        request = Request.decode(encoded)
+        request = RemoteRequest.decode(encoded)
     except (ValueError, KeyError, TypeError):
         # Of another protocol: only the version can be said in a way that any side understands.
         _say(answer({"protocol": PROTOCOL, "version": fsdpkit.__version__}))
@@ -58,7 +58,7 @@ def _home() -> Path:
     return Path(os.path.expanduser("~"))
 
 
-def _hello(request: Request) -> dict[str, object]:
+def _hello(request: RemoteRequest) -> dict[str, object]:
     found = tree.find_tree(request.tree) if request.tree else None
     return {
         "protocol": PROTOCOL,
@@ -67,7 +67,7 @@ def _hello(request: Request) -> dict[str, object]:
     }
 
 
-def _receive(request: Request) -> dict[str, object]:
+def _receive(request: RemoteRequest) -> dict[str, object]:
     return {"tree": str(tree.receive(sys.stdin.buffer, request.tree))}
 
 
@@ -75,7 +75,7 @@ def _receive(request: Request) -> dict[str, object]:
 
 
 def _run(
-    request: Request, main: Callable[[], None], work_dir: Path, output: int | None = None
+    request: RemoteRequest, main: Callable[[], None], work_dir: Path, output: int | None = None
 ) -> int:
     """The command's exit status, 128 + n if signal n ended it. output: for its standard output."""
     # Both are meant for the child, which a terminal tells, too.
@@ -99,7 +99,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 def _become(
-    request: Request, main: Callable[[], None], work_dir: Path, output: int | None
+    request: RemoteRequest, main: Callable[[], None], work_dir: Path, output: int | None
 ) -> NoReturn:
     """The forked child: `fsdpkit WORDS…` in the work directory; leaves this process."""
     status = 1
@@ -135,7 +135,7 @@ def _become(
         os._exit(status)
 
 
-def _prepare(request: Request, work_dir: Path) -> None:
+def _prepare(request: RemoteRequest, work_dir: Path) -> None:
     os.chdir(work_dir)
     environ = os.environ
     environ["FSDPKIT_HOST"] = ""  # the login node's own default is not meant
@@ -173,7 +173,7 @@ def _signal(child: int, number: int) -> None:
 # ---- A command that writes one file, which goes to the laptop
 
 
-def _collect(request: Request, main: Callable[[], None]) -> int:
+def _collect(request: RemoteRequest, main: Callable[[], None]) -> int:
     """Run it in an empty directory; then send the one file that it wrote, behind an answer."""
     place = Path(tempfile.mkdtemp(prefix="fsdpkit-collect-"))
     try:

@@ -32,7 +32,7 @@ _STALE_S = 86400
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """One file or link of a tree."""
 
     path: str
@@ -48,7 +48,7 @@ class Tree:
     """The files of one moment."""
 
     top: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
 
     @property
     def manifest(self) -> bytes:
@@ -79,7 +79,7 @@ def tree_of(directory: Path, most_mb: int) -> Tree:
         raise StorageError(f"{error.filename or top} cannot be read: {error.strerror}") from error
 
 
-def _entry(top: Path, path: str) -> Entry | None:
+def _entry(top: Path, path: str) -> TreeEntry | None:
     """None for what git knows and somebody deleted, and for what is neither file nor link."""
     place = top / path
     try:
@@ -87,7 +87,7 @@ def _entry(top: Path, path: str) -> Entry | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if stat.S_ISLNK(found.st_mode):
-        return Entry(path, "l", os.readlink(place), 0)
+        return TreeEntry(path, "l", os.readlink(place), 0)
     if not stat.S_ISREG(found.st_mode):
         return None
     digest, size = hashlib.sha256(), 0
@@ -96,7 +96,7 @@ def _entry(top: Path, path: str) -> Entry | None:
             digest.update(part)
             size += len(part)
     kind = "x" if found.st_mode & stat.S_IXUSR else "f"
-    return Entry(path, kind, digest.hexdigest(), size)
+    return TreeEntry(path, kind, digest.hexdigest(), size)
 
 
 def write_stream(tree: Tree, to: IO[bytes]) -> None:
@@ -110,7 +110,7 @@ def write_stream(tree: Tree, to: IO[bytes]) -> None:
                 _copy_unchanged(tree.top / entry.path, entry, out)
 
 
-def _copy_unchanged(place: Path, entry: Entry, out: gzip.GzipFile) -> None:
+def _copy_unchanged(place: Path, entry: TreeEntry, out: gzip.GzipFile) -> None:
     left = entry.size_bytes
     with open(place, "rb") as file:
         while left and (part := file.read(min(left, _CHUNK_BYTES))):
@@ -220,12 +220,12 @@ def _exactly(sent: gzip.GzipFile, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _checked(manifest: bytes, digest: str) -> list[Entry]:
+def _checked(manifest: bytes, digest: str) -> list[TreeEntry]:
     """The entries of a manifest, none of which leads out of the tree. Raises DamagedError."""
     if hashlib.sha256(manifest).hexdigest()[:32] != digest:
         raise DamagedError("the list of files is another tree's")
     try:
-        entries = [Entry(str(p), str(k), str(c), int(n)) for p, k, c, n in json.loads(manifest)]
+        entries = [TreeEntry(str(p), str(k), str(c), int(n)) for p, k, c, n in json.loads(manifest)]
     except (TypeError, ValueError, RecursionError) as error:
         raise DamagedError(f"the list of files is none: {error}") from None
     for entry in entries:
@@ -243,7 +243,7 @@ def _checked(manifest: bytes, digest: str) -> list[Entry]:
     return entries
 
 
-def _write_all(part: Path, entries: list[Entry], sent: gzip.GzipFile) -> None:
+def _write_all(part: Path, entries: list[TreeEntry], sent: gzip.GzipFile) -> None:
     for entry in entries:
         place = part / entry.path
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -254,7 +254,7 @@ def _write_all(part: Path, entries: list[Entry], sent: gzip.GzipFile) -> None:
             os.symlink(entry.content, part / entry.path)
 
 
-def _write_file(place: Path, entry: Entry, sent: gzip.GzipFile) -> None:
+def _write_file(place: Path, entry: TreeEntry, sent: gzip.GzipFile) -> None:
     """Not writable: what a job changes there would be what the next one runs."""
     digest, left = hashlib.sha256(), entry.size_bytes
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

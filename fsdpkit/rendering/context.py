@@ -125,7 +125,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-class Name(msgspec.Struct, frozen=True):
+class DocumentedName(msgspec.Struct, frozen=True):
     """One name of the context: `site.rendezvous.port_base`."""
 
     name: str
@@ -137,28 +137,30 @@ _IN_LOOP = "[]"
 """Behind the name of a list of tables, whose entries a loop gives one by one."""
 
 
-def names(manifest: TemplateManifest) -> list[Name]:
+def names(manifest: TemplateManifest) -> list[DocumentedName]:
     """Every name that a template with this manifest can use, in the order of the context."""
-    found: list[Name] = []
+    found: list[DocumentedName] = []
     for each in _fields(Context, ""):
         found.append(each)
         if each.name == "site":
-            found.append(Name("site.id", "text", "Id of the profile, as --cluster names it."))
+            found.append(
+                DocumentedName("site.id", "text", "Id of the profile, as --cluster names it.")
+            )
             found += _fields(SiteProfile, "site.")
         elif each.name == "parameters":
             kinds = {"bool": "yes or no", "int": "whole number", "float": "number", "str": "text"}
             for key, parameter in manifest.parameters.items():
                 unset = " or nothing" if parameter.default is None else ""
                 kind = kinds[parameter.type] + unset
-                found.append(Name(f"parameters.{key}", kind, parameter.help))
+                found.append(DocumentedName(f"parameters.{key}", kind, parameter.help))
     return found
 
 
-def _fields(struct: type[msgspec.Struct], above: str) -> Iterator[Name]:
+def _fields(struct: type[msgspec.Struct], above: str) -> Iterator[DocumentedName]:
     for field in msgspec.structs.fields(struct):
         bare, meaning = _without_meta(field.type)
         name = above + field.encode_name
-        yield Name(name, _called(bare), meaning)
+        yield DocumentedName(name, _called(bare), meaning)
         inner, is_list = bare, False
         if get_origin(bare) is list:
             (inner, _), is_list = _without_meta(get_args(bare)[0]), True

@@ -19,20 +19,20 @@ from fsdpkit.errors import RenderError
 from fsdpkit.rendering.expressions import (
     And,
     Called,
-    Choice,
-    Compared,
+    ComparisonChain,
     Computed,
+    Concatenation,
+    Conditional,
     Constant,
-    Entry,
     Expression,
     Filtered,
+    IsTest,
     Items,
-    Joined,
-    Name,
+    Lookup,
     Negative,
     Not,
     Or,
-    Tested,
+    VariableName,
 )
 from fsdpkit.rendering.quoting import QUOTERS, Quoted
 from fsdpkit.rendering.variables import Undecided, Variable
@@ -131,14 +131,14 @@ def _scalar(value: Any, what: str) -> Any:
 # ---- Expressions
 
 
-def _name(run: Evaluation, node: Name) -> Any:
+def _name(run: Evaluation, node: VariableName) -> Any:
     for scope in reversed(run.scopes):
         if node.name in scope:
             return scope[node.name]
     return Missing(node.name)
 
 
-def _entry(run: Evaluation, node: Entry) -> Any:
+def _entry(run: Evaluation, node: Lookup) -> Any:
     whole = run.present(node.whole)
     key = node.key if isinstance(node.key, str) else run.present(node.key)
     if isinstance(whole, dict) and isinstance(key, str):
@@ -167,7 +167,7 @@ def _filtered(run: Evaluation, node: Filtered) -> Any:
     return _FILTERS[node.name](run, value)
 
 
-def _tested(run: Evaluation, node: Tested) -> bool:
+def _tested(run: Evaluation, node: IsTest) -> bool:
     value = run.of(node.value)
     if node.name == "defined":
         return not isinstance(value, Missing)
@@ -230,7 +230,7 @@ def _contains(run: Evaluation, part: Any, whole: Any) -> bool:
     return part in [each for each in run.items(whole, "`in`") if not isinstance(each, list | dict)]
 
 
-def _compared(run: Evaluation, node: Compared) -> bool:
+def _compared(run: Evaluation, node: ComparisonChain) -> bool:
     left = run.present(node.first)
     for comparison, operand in node.rest:
         right = run.present(operand)
@@ -246,7 +246,7 @@ def _either(run: Evaluation, node: Or) -> Any:
     return left if true else run.of(node.right)
 
 
-def _chosen(run: Evaluation, node: Choice) -> Any:
+def _chosen(run: Evaluation, node: Conditional) -> Any:
     if run.truth(node.test):
         return run.of(node.then)
     if node.otherwise is None:
@@ -254,7 +254,7 @@ def _chosen(run: Evaluation, node: Choice) -> Any:
     return run.of(node.otherwise)
 
 
-def _joined(run: Evaluation, node: Joined) -> str:
+def _joined(run: Evaluation, node: Concatenation) -> str:
     texts = []
     for part in node.parts:
         value = run.present(part)
@@ -310,17 +310,17 @@ def _called(run: Evaluation, node: Called) -> Any:
 
 _VALUES: dict[type[Expression], Callable[[Evaluation, Any], Any]] = {
     Constant: lambda run, node: node.value,
-    Name: _name,
-    Entry: _entry,
+    VariableName: _name,
+    Lookup: _entry,
     Items: _items,
     Filtered: _filtered,
-    Tested: _tested,
-    Compared: _compared,
+    IsTest: _tested,
+    ComparisonChain: _compared,
     And: lambda run, node: run.of(node.right) if run.truth(node.left) else False,
     Or: _either,
     Not: lambda run, node: not run.truth(node.value),
-    Choice: _chosen,
-    Joined: _joined,
+    Conditional: _chosen,
+    Concatenation: _joined,
     Negative: lambda run, node: -_number(run.present(node.value)),
     Computed: _computed,
     Called: _called,

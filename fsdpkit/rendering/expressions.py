@@ -14,32 +14,32 @@ Comparison = Literal["eq", "ne", "lt", "le", "gt", "ge", "in", "notin"]
 Operator = Literal["+", "-", "*", "//", "%"]
 
 
-class Node(msgspec.Struct, frozen=True, array_like=True):
+class ExpressionNode(msgspec.Struct, frozen=True, array_like=True):
     """What all of them share."""
 
 
-class Constant(Node, frozen=True, tag="constant"):
+class Constant(ExpressionNode, frozen=True, tag="constant"):
     value: bool | int | float | str | None
 
 
-class Name(Node, frozen=True, tag="name"):
+class VariableName(ExpressionNode, frozen=True, tag="name"):
     name: str
 
 
-class Entry(Node, frozen=True, tag="entry"):
+class Lookup(ExpressionNode, frozen=True, tag="entry"):
     """`whole.key`, or `whole[key]` with any expression as key."""
 
     whole: Expression
     key: str | Expression
 
 
-class Items(Node, frozen=True, tag="items"):
+class Items(ExpressionNode, frozen=True, tag="items"):
     """`[a, b]`, or `(a, b)`."""
 
     items: tuple[Expression, ...]
 
 
-class Filtered(Node, frozen=True, tag="filtered"):
+class Filtered(ExpressionNode, frozen=True, tag="filtered"):
     """`value | name`; default: what `default(…)` is given."""
 
     value: Expression
@@ -47,7 +47,7 @@ class Filtered(Node, frozen=True, tag="filtered"):
     default: Expression | None
 
 
-class Tested(Node, frozen=True, tag="tested"):
+class IsTest(ExpressionNode, frozen=True, tag="tested"):
     """`value is name`, with `other` for the tests that compare."""
 
     value: Expression
@@ -55,28 +55,28 @@ class Tested(Node, frozen=True, tag="tested"):
     other: Expression | None
 
 
-class Compared(Node, frozen=True, tag="compared"):
+class ComparisonChain(ExpressionNode, frozen=True, tag="compared"):
     """`first < a <= b`, each with its left neighbour."""
 
     first: Expression
     rest: tuple[tuple[Comparison, Expression], ...]
 
 
-class And(Node, frozen=True, tag="and"):
+class And(ExpressionNode, frozen=True, tag="and"):
     left: Expression
     right: Expression
 
 
-class Or(Node, frozen=True, tag="or"):
+class Or(ExpressionNode, frozen=True, tag="or"):
     left: Expression
     right: Expression
 
 
-class Not(Node, frozen=True, tag="not"):
+class Not(ExpressionNode, frozen=True, tag="not"):
     value: Expression
 
 
-class Choice(Node, frozen=True, tag="choice"):
+class Conditional(ExpressionNode, frozen=True, tag="choice"):
     """`then if test else otherwise`."""
 
     test: Expression
@@ -84,23 +84,23 @@ class Choice(Node, frozen=True, tag="choice"):
     otherwise: Expression | None
 
 
-class Joined(Node, frozen=True, tag="joined"):
+class Concatenation(ExpressionNode, frozen=True, tag="joined"):
     """`a ~ b`."""
 
     parts: tuple[Expression, ...]
 
 
-class Negative(Node, frozen=True, tag="negative"):
+class Negative(ExpressionNode, frozen=True, tag="negative"):
     value: Expression
 
 
-class Computed(Node, frozen=True, tag="computed"):
+class Computed(ExpressionNode, frozen=True, tag="computed"):
     operator: Operator
     left: Expression
     right: Expression
 
 
-class Called(Node, frozen=True, tag="called"):
+class Called(ExpressionNode, frozen=True, tag="called"):
     """`range(…)` or `refuse(…)`."""
 
     name: str
@@ -109,17 +109,17 @@ class Called(Node, frozen=True, tag="called"):
 
 Expression = (
     Constant
-    | Name
-    | Entry
+    | VariableName
+    | Lookup
     | Items
     | Filtered
-    | Tested
-    | Compared
+    | IsTest
+    | ComparisonChain
     | And
     | Or
     | Not
-    | Choice
-    | Joined
+    | Conditional
+    | Concatenation
     | Negative
     | Computed
     | Called

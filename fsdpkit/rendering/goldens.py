@@ -1,12 +1,19 @@
 """`python -m fsdpkit.rendering.goldens`: writes `templates/torchrun/golden/`.
 
 The golden scripts show an admin what each site gets, and a reviewer what a change to the template
-does. They are rendered for a made-up person with made-up paths; hashes and the version are zeros.
+does. They are rendered for a made-up person with made-up paths; hashes and versions are zeros.
+
+Three of them are whole scripts. Of each other one only a fragment is kept: the lines that it has in
+place of lines of the nearest whole script, under that script's headings. Lines that it lacks are
+counted, and shown where they are directives; there are no line numbers: so a word that all scripts
+share changes the three whole ones and no fragment.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +52,15 @@ class Golden:
     after: tuple[str, str] | None = None
     expedite: bool = False
 
+    @property
+    def nearest(self) -> str:
+        """The whole golden script that is most like this one."""
+        if self.options.get("resources.nodes") == 1:
+            return "one-node"
+        return "osc-cardinal" if self.site.startswith("osc-") else "generic"
+
+
+WHOLE = ("generic", "osc-cardinal", "one-node")
 
 GOLDENS: Mapping[str, Golden] = {
     "local": Golden("local", {"resources.nodes": 2, "resources.gpus": 2}),
@@ -95,15 +111,47 @@ def golden_dir() -> Path:
     return assets.packaged_dir() / "templates" / "torchrun" / "golden"
 
 
+def golden_file(name: str) -> tuple[str, str]:
+    """The file in the golden directory and what it holds. Raises FsdpkitError."""
+    script = golden_script(name)
+    if name in WHOLE:
+        return f"{name}.sbatch", script
+    nearest = GOLDENS[name].nearest
+    return f"{name}.fragment", fragment(script, golden_script(nearest), f"{nearest}.sbatch")
+
+
+_HEADING = re.compile(r"# ---- (.+?) -+")
+
+
+def fragment(script: str, whole: str, called: str) -> str:
+    """What `script` has in place of lines of the script `whole`, which is called so."""
+    ours, theirs = script.splitlines(), whole.splitlines()
+    lines = [
+        f"# What differs from {called}. Under the nearest heading there: -lines +lines, and the"
+    ]
+    lines.append("# new lines. `fsdpkit submit --dry-run` prints whole scripts.")
+    for change, i1, i2, j1, j2 in difflib.SequenceMatcher(
+        None, theirs, ours, autojunk=False
+    ).get_opcodes():
+        if change != "equal":
+            above = (_HEADING.fullmatch(line) for line in reversed(theirs[: i1 + 1]))
+            heading = next((found[1] for found in above if found), "Header")
+            lines.append(f"@@ {heading}: -{i2 - i1} +{j2 - j1}")
+            lines += [f"-{line}" for line in theirs[i1:i2] if line.startswith("#SBATCH ")]
+            lines += [f"+{line}" for line in ours[j1:j2]]
+    return "\n".join(lines) + "\n"
+
+
 def golden_script(name: str) -> str:
     """The text of one golden script. Raises FsdpkitError."""
     golden = GOLDENS[name]
     job = load_job("t5", options=dict(golden.options))
     site = load_site(golden.site)
+    template = load_template("torchrun")
     plan = Plan(
         replace(job, entry=_HOME / "fsdp_t5.py"),
         site,
-        load_template("torchrun"),
+        template,
         place(job.spec.resources, site),
         _HOME,
         golden.array,
@@ -115,16 +163,27 @@ def golden_script(name: str) -> str:
     script = script.replace(plan.job.resolved_sha256, "0" * 64)
     for digest in plan.digests.values():
         script = script.replace(digest[:12], "0" * 12)
+    version = f"# template torchrun {template.manifest.version} "
+    script = script.replace(version, "# template torchrun 0.0.0 ")
     return script.replace(f"fsdpkit {fsdpkit.__version__}.", "fsdpkit 0.0.0.")
+
+
+def write_all(directory: Path) -> None:
+    """The golden files, and no others."""
+    directory.mkdir(exist_ok=True)
+    files = dict(golden_file(name) for name in GOLDENS)
+    for path in directory.iterdir():
+        if path.name not in files:
+            path.unlink()
+    for file, text in files.items():
+        (directory / file).write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     for name in ("FSDPKIT_SITE_PATH", "XDG_CONFIG_HOME"):
         os.environ.pop(name, None)
     os.environ["FSDPKIT_CONFIG_DIR"] = os.devnull  # nobody's own defaults
-    golden_dir().mkdir(exist_ok=True)
-    for name in GOLDENS:
-        (golden_dir() / f"{name}.sbatch").write_text(golden_script(name), encoding="utf-8")
+    write_all(golden_dir())
 
 
 if __name__ == "__main__":

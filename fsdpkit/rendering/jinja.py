@@ -14,22 +14,22 @@ from fsdpkit.rendering.evaluation import FUNCTIONS, PLAIN_FILTERS, TESTS
 from fsdpkit.rendering.expressions import (
     And,
     Called,
-    Choice,
-    Compared,
     Comparison,
+    ComparisonChain,
     Computed,
+    Concatenation,
+    Conditional,
     Constant,
-    Entry,
     Expression,
     Filtered,
+    IsTest,
     Items,
-    Joined,
-    Name,
+    Lookup,
     Negative,
     Not,
     Operator,
     Or,
-    Tested,
+    VariableName,
 )
 from fsdpkit.rendering.quoting import QUOTERS
 
@@ -53,10 +53,10 @@ def _all(found: list[nodes.Expr]) -> tuple[Expression, ...]:
     return tuple(map(expression_of, found))
 
 
-def _name(node: nodes.Name) -> Name:
+def _name(node: nodes.Name) -> VariableName:
     if node.name in FUNCTIONS:
         raise Refused(node, f"{node.name} is a function: {node.name}(…)")
-    return Name(node.name)
+    return VariableName(node.name)
 
 
 def _filtered(node: nodes.Filter) -> Filtered:
@@ -70,14 +70,14 @@ def _filtered(node: nodes.Filter) -> Filtered:
     return Filtered(expression_of(node.node), node.name, given)
 
 
-def _tested(node: nodes.Test) -> Tested:
+def _tested(node: nodes.Test) -> IsTest:
     if node.name not in TESTS:
         raise Refused(node, f"there is no test {node.name!r} here; there are {', '.join(TESTS)}")
     wanted = 0 if node.name in ("defined", "none", "string", "number") else 1
     if len(node.args or ()) != wanted or node.kwargs or node.dyn_args or node.dyn_kwargs:
         raise Refused(node, f"the test {node.name} takes {'one value' if wanted else 'nothing'}")
     other = expression_of(node.args[0]) if wanted else None
-    return Tested(expression_of(node.node), node.name, other)
+    return IsTest(expression_of(node.node), node.name, other)
 
 
 _COMPARISONS: dict[str, Comparison] = {
@@ -92,14 +92,14 @@ _COMPARISONS: dict[str, Comparison] = {
 }
 
 
-def _compared(node: nodes.Compare) -> Compared:
+def _compared(node: nodes.Compare) -> ComparisonChain:
     rest = tuple((_COMPARISONS[each.op], expression_of(each.expr)) for each in node.ops)
-    return Compared(expression_of(node.expr), rest)
+    return ComparisonChain(expression_of(node.expr), rest)
 
 
-def _choice(node: nodes.CondExpr) -> Choice:
+def _choice(node: nodes.CondExpr) -> Conditional:
     otherwise = None if node.expr2 is None else expression_of(node.expr2)
-    return Choice(expression_of(node.test), expression_of(node.expr1), otherwise)
+    return Conditional(expression_of(node.test), expression_of(node.expr1), otherwise)
 
 
 def _called(node: nodes.Call) -> Called:
@@ -126,8 +126,8 @@ def _computed(node: nodes.BinExpr) -> Computed:
 _CONVERT: dict[type[nodes.Node], Callable[[Any], Expression]] = {
     nodes.Const: lambda node: Constant(node.value),
     nodes.Name: _name,
-    nodes.Getattr: lambda node: Entry(expression_of(node.node), node.attr),
-    nodes.Getitem: lambda node: Entry(expression_of(node.node), expression_of(node.arg)),
+    nodes.Getattr: lambda node: Lookup(expression_of(node.node), node.attr),
+    nodes.Getitem: lambda node: Lookup(expression_of(node.node), expression_of(node.arg)),
     nodes.List: lambda node: Items(_all(node.items)),
     nodes.Tuple: lambda node: Items(_all(node.items)),
     nodes.Filter: _filtered,
@@ -137,7 +137,7 @@ _CONVERT: dict[type[nodes.Node], Callable[[Any], Expression]] = {
     nodes.Or: lambda node: Or(expression_of(node.left), expression_of(node.right)),
     nodes.Not: lambda node: Not(expression_of(node.node)),
     nodes.CondExpr: _choice,
-    nodes.Concat: lambda node: Joined(_all(node.nodes)),
+    nodes.Concat: lambda node: Concatenation(_all(node.nodes)),
     nodes.Neg: lambda node: Negative(expression_of(node.node)),
     nodes.Call: _called,
     **dict.fromkeys(_OPERATORS, _computed),

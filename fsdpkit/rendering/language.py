@@ -19,7 +19,16 @@ from fsdpkit.rendering.expressions import Called, Expression, Filtered
 from fsdpkit.rendering.jinja import Refused, expression_of
 from fsdpkit.rendering.places import HOLE, Place, check_kind, places_in
 from fsdpkit.rendering.quoting import QUOTERS
-from fsdpkit.rendering.statements import For, If, Set, Statement, TemplateError, Text, Value, Where
+from fsdpkit.rendering.statements import (
+    For,
+    If,
+    PlainText,
+    PrintedValue,
+    Set,
+    Statement,
+    TemplateError,
+    Where,
+)
 
 _MAX_INCLUDES = 50  # and MAX_TEMPLATE_BYTES in all
 _KIND_OF = {"sh": "shell", "sh_arg": "shell", "sb": "directive", "note": "comment"}
@@ -121,7 +130,7 @@ class _Reader:
         if not all(isinstance(piece, str) for _, piece in before):
             raise TemplateError(self._where(node), "a line with a value holds no {% … %} tag")
         self._in_body = self._in_body or bool(before)
-        return [Text(where, piece) for where, piece in before if isinstance(piece, str)]
+        return [PlainText(where, piece) for where, piece in before if isinstance(piece, str)]
 
     def _tag(self, node: nodes.Node) -> list[Statement]:
         where = self._where(node)
@@ -203,10 +212,10 @@ class _Reader:
             if line:
                 self._line.append((at, line))
             if newline:
-                made += [*self.end_line(at), Text(at, "\n")]
+                made += [*self.end_line(at), PlainText(at, "\n")]
                 number += 1
         if text:
-            made.append(Text(Where(where.file, number), text))
+            made.append(PlainText(Where(where.file, number), text))
         return made
 
     def end_line(self, where: Where) -> list[Statement]:
@@ -221,20 +230,20 @@ class _Reader:
         self._in_body = places is None
         left = iter(places or ())
         return [
-            Text(at, piece)
+            PlainText(at, piece)
             if isinstance(piece, str)
             else self._value(at, piece, next(left, "body"))
             for at, piece in pieces
         ]
 
-    def _value(self, where: Where, expression: Expression, place: Place) -> Value:
+    def _value(self, where: Where, expression: Expression, place: Place) -> PrintedValue:
         """Refuses at once what a quoter makes for another place; the rest when it is printed."""
         if isinstance(expression, Filtered) and expression.name in QUOTERS:
             try:
                 check_kind(_KIND_OF[expression.name], place)
             except RenderError as error:
                 raise TemplateError(where, str(error)) from error
-        return Value(where, expression, place)
+        return PrintedValue(where, expression, place)
 
     def _expression(self, node: nodes.Node) -> Expression:
         try:

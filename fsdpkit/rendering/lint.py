@@ -40,7 +40,7 @@ LONG_OPTIONS = frozenset(
 _GPU_FORMS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LintFinding(msgspec.Struct, frozen=True):
     """One thing to correct (`error`: the script must not be submitted) or to know (`warning`)."""
 
     line: int
@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-def lint(script: str, plugin_options: Collection[str] = ()) -> list[Finding]:
+def lint(script: str, plugin_options: Collection[str] = ()) -> list[LintFinding]:
     """Findings in the order of the lines.
 
     plugin_options: long options that this site's Slurm plugins add to sbatch's own.
@@ -59,15 +59,15 @@ def lint(script: str, plugin_options: Collection[str] = ()) -> list[Finding]:
     return sorted(some, key=lambda finding: finding.line)
 
 
-def _error(line: int, message: str) -> Finding:
-    return Finding(line, "error", message)
+def _error(line: int, message: str) -> LintFinding:
+    return LintFinding(line, "error", message)
 
 
-def _warning(line: int, message: str) -> Finding:
-    return Finding(line, "warning", message)
+def _warning(line: int, message: str) -> LintFinding:
+    return LintFinding(line, "warning", message)
 
 
-def _file(script: str, lines: list[str]) -> Iterator[Finding]:
+def _file(script: str, lines: list[str]) -> Iterator[LintFinding]:
     """What sbatch checks before it reads (sbatch.c, script checks)."""
     if not lines[0].startswith("#!"):
         yield _error(1, "no shebang: sbatch refuses a script that does not begin with #!")
@@ -83,7 +83,7 @@ def _file(script: str, lines: list[str]) -> Iterator[Finding]:
         yield _warning(1, f"{size} bytes: Open OnDemand's Job Composer does not show it")
 
 
-def _directives(lines: list[str], plugin_options: Collection[str]) -> Iterator[Finding]:
+def _directives(lines: list[str], plugin_options: Collection[str]) -> Iterator[LintFinding]:
     known = LONG_OPTIONS.union(plugin_options)
     seen: dict[str, int] = {}
     gpu_forms: dict[str, int] = {}
@@ -206,7 +206,7 @@ class _Command(msgspec.Struct):
     text: str
 
 
-def _body(lines: list[str]) -> Iterator[Finding]:
+def _body(lines: list[str]) -> Iterator[LintFinding]:
     for number, line in enumerate(lines, 1):
         if _SUSPICIOUS.search(line) and not line.startswith("#SBATCH"):
             bare = _bare(line)
@@ -227,7 +227,7 @@ def _body(lines: list[str]) -> Iterator[Finding]:
         yield from _status(commands[launches[-1] :], "".join(lines))
 
 
-def _status(commands: list[_Command], text: str) -> Iterator[Finding]:
+def _status(commands: list[_Command], text: str) -> Iterator[LintFinding]:
     """Is what the last srun returned the script's status?"""
     launch, *rest = commands
     if re.search(r"(?<!\|)\|(?![|&])", launch.text) and "pipefail" not in text:

@@ -19,13 +19,11 @@ import fsdpkit
 from fsdpkit.config.job import LoadedJob, parse_array
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
-from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.published.centre import Release
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
 from fsdpkit.config.surroundings import own_python
 from fsdpkit.config.template import Template, parameter_values
-from fsdpkit.config.units import format_time
 from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.rendering.context import (
     Context,
@@ -42,8 +40,6 @@ from fsdpkit.rendering.environment import trace_template
 from fsdpkit.rendering.lint import lint
 from fsdpkit.rendering.statements import Statement, Traced
 
-_EARLY_S = 60  # by as much Slurm may deliver the warning too soon (sbatch(1), --signal)
-_START_S = 120  # modules, imports, rendezvous
 RUN_ID_PLACEHOLDER = "RUN-ID"
 
 
@@ -144,12 +140,6 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         (f"site {plan.site.id}", profile.parameters),
         (f"job {spec.name}", spec.parameters),
     )
-    if resources.time_s <= shortest_s(profile):
-        raise UsageError(
-            f"--time {resources.time} leaves no time to train: the warning before the end comes "
-            f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
-            f"while; ask for more than {format_time(shortest_s(profile))}"
-        )
     manifest, python = plan.template.manifest, _python(plan)
     site, job = profile.environment, spec.environment
     context = Context(
@@ -191,11 +181,6 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
     )
     plain: dict[str, Any] = msgspec.to_builtins(context)
     return plain
-
-
-def shortest_s(profile: SiteProfile) -> int:
-    """A job of no more than this has no time to train."""
-    return profile.policy.warning_s + _EARLY_S + _START_S
 
 
 def _device(plan: Plan) -> str:

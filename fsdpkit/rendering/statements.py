@@ -35,13 +35,13 @@ class _Statement(msgspec.Struct, frozen=True, array_like=True):
     where: Where
 
 
-class Text(_Statement, frozen=True, tag="text"):
+class PlainText(_Statement, frozen=True, tag="text"):
     """where: of its first line."""
 
     text: str
 
 
-class Value(_Statement, frozen=True, tag="value"):
+class PrintedValue(_Statement, frozen=True, tag="value"):
     expression: Expression
     place: Place
 
@@ -65,7 +65,7 @@ class For(_Statement, frozen=True, tag="for"):
     otherwise: tuple[Statement, ...]
 
 
-Statement = Text | Value | Set | If | For
+Statement = PlainText | PrintedValue | Set | If | For
 
 
 class TemplateError(RenderError):
@@ -131,11 +131,11 @@ class _Writer:
     def run(self, statements: Sequence[Statement]) -> None:
         for each in statements:
             self._run.pay(1)
-            if isinstance(each, Text):
+            if isinstance(each, PlainText):
                 self._write(each.text, each.where, False)
                 continue
             self.where = each.where
-            if isinstance(each, Value):
+            if isinstance(each, PrintedValue):
                 value = self._run.present(each.expression)
                 self._write(printed(value, each.place, _QUOTERS), each.where, True)
             elif isinstance(each, Set):

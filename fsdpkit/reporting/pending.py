@@ -1,8 +1,8 @@
 """Why a job is pending: Slurm's one-word reason turned into a sentence, and what to do about it.
 
-Pure: text in, an `Answer` out, for any text. Source of the reasons and what they mean: squeue(1),
-"JOB REASON CODES", and https://slurm.schedmd.com/job_reason_codes.html. `never` is claimed only
-where nobody but a person can clear the reason; where it may pass, or nobody knows, it is False.
+Pure: text in, a `PendingReason` out, for any text. Source of the reasons and what they mean:
+squeue(1), "JOB REASON CODES", and https://slurm.schedmd.com/job_reason_codes.html. `never` is True
+only if the reason cannot clear without a person; if it may pass, or that is unknown, it is False.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
 def evidence_of(
     job_id: str, state: JobState, details: Mapping[str, str], run: str
 ) -> PendingEvidence:
-    """Of a pending job. details: what scontrol says of it, empty if it was not asked."""
+    """Of a pending job. details: what scontrol says about it, empty if not asked."""
 
     def told(name: str) -> str | None:
         value = details.get(name)
@@ -61,7 +61,7 @@ def evidence_of(
     )
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class PendingReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why, for a person."""
 
     words: str
@@ -75,8 +75,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 _PARENTHESES = re.compile(r"\A\(([^()]*)\)\Z")  # as squeue's own listing shows it
 
 
-def why(evidence: PendingEvidence) -> Answer:
-    """The reason in words; for one that is not known, Slurm's own word."""
+def why(evidence: PendingEvidence) -> PendingReason:
+    """The reason in words; for an unknown one, Slurm's own word."""
     text = _PARENTHESES.sub(r"\1", (evidence.reason or "").strip()).replace("_", " ")
     head, _, tail = text.partition(",")
     head = head.strip()
@@ -87,8 +87,8 @@ def why(evidence: PendingEvidence) -> Answer:
         known = _requeued_and_held(evidence.state)
     known = known or _limit(head) or _held_after_requeue(text)
     if known is None:
-        return Answer(words=f"Slurm gives as the reason {text!r}")
-    return Answer(
+        return PendingReason(words=f"Slurm gives as the reason {text!r}")
+    return PendingReason(
         words=_filled(known.words, evidence),
         action=known.action and _filled(known.action, evidence),
         never=known.never,
@@ -209,7 +209,7 @@ _KNOWN = {
     "FedJobLock": _Meaning("waits for the clusters of the federation to agree"),
     "SchedDefer": _Meaning("asks to start at once, which the cluster does not support"),
     "SystemFailure": _Meaning("Slurm, a file system or the network failed", _CENTRE),
-    # Reasons of an end: they stay with a job that was queued again, until Slurm looks at it.
+    # Reasons for an end: a requeued job keeps them until Slurm looks at it.
     "NonZeroExitCode": _Meaning("its last attempt failed, and it was requeued"),
     "RaisedSignal": _Meaning("a signal ended its last attempt, and it was requeued"),
     "TimeLimit": _Meaning("its last attempt used up its time, and it was requeued"),
@@ -310,7 +310,7 @@ def _held_after_requeue(text: str) -> _Meaning | None:
 
 
 def _filled(text: str, evidence: PendingEvidence) -> str:
-    """The text with what is known; what is not known leaves no gap."""
+    """The text with known values filled in; unknown ones leave no gap."""
     if evidence.dependency is None:
         text = text.replace(" ({dependency})", "")
     for name in ("account", "qos", "time_limit"):
@@ -318,7 +318,7 @@ def _filled(text: str, evidence: PendingEvidence) -> str:
             text = text.replace(f" ({{{name}}})", "")
     restarts = f" ({evidence.restarts} times)" if evidence.restarts else ""
     partition = f"partition {evidence.partition}" if evidence.partition else "its partition"
-    # One replacement each, in order: a name that somebody chose may hold braces.
+    # One replacement each, in order: a name chosen by a user may contain braces.
     values = {
         "job": evidence.job_id or "JOBID",
         "run": evidence.run or "RUN",

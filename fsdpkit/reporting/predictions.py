@@ -1,7 +1,7 @@
-"""What was predicted of a run beside what it measured, as records and in words.
+"""What was predicted for a run next to what it measured, as records and as text.
 
-Made by `report/predicted.py`, which reads the run's metrics; `report`, `compare` and `status` show
-it. A job that nobody planned has no prediction, and none is invented.
+Made by `report/predicted.py`, which reads the run's metrics; shown by `report`, `compare` and
+`status`. A job that was not planned has no prediction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORDS: dict[What, str] = {
 }
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One quantity. `low` and `high` hold four of five cases; None: the plan gives no range."""
 
     what: What
@@ -50,9 +50,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     """Logged steps, the first third and those that were done again left out, whose median is what
     was measured. Memory is the largest of all."""
-    figures: list[Figure]
+    figures: list[PredictedFigure]
 
-    def figure(self, what: What) -> Figure | None:
+    def figure(self, what: What) -> PredictedFigure | None:
         return next((one for one in self.figures if one.what == what), None)
 
 
@@ -68,7 +68,7 @@ def shown(what: What, value: float | None) -> str:
     return number(value)
 
 
-def cells(one: Figure) -> tuple[str, str, str, str, str]:
+def cells(one: PredictedFigure) -> tuple[str, str, str, str, str]:
     """(what, predicted, its range, measured, how far off) for a table."""
     spread = (
         f"{shown(one.what, one.low)} to {shown(one.what, one.high)}"

@@ -1,9 +1,9 @@
-"""Text that a terminal shows and does not obey, whoever wrote it.
+"""Text made safe for a terminal, whoever wrote it.
 
-A character that steers a terminal, that reorders the text around it or that cannot be seen is
-written as its escape in JSON (`\\u001b`): a reader sees that it was there, and JSON that holds one
-raw still means the same. Tabs and line ends stay. Whole CSI sequences (colours, a progress bar's
-movements) carry no text and are dropped.
+A character that controls a terminal, reorders the text around it or is invisible is written as its
+JSON escape (`\u001b`): the reader sees that it was there, and JSON that contains one raw keeps its
+meaning. Tabs and line ends stay. Whole CSI sequences (colours, the movements of a progress bar)
+carry no text and are dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _NOT_PLAIN = re.compile(r"[^\t\n -~]")
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Unicode's Default_Ignorable_Code_Point beyond category Cf, without the variation selectors that
-# emoji are written with; and the blank Braille pattern. All look like nothing.
+# emoji use; and the blank Braille pattern. All are invisible.
 _IGNORED = [
     *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2065, 0x2065)),
     *((0x2800, 0x2800), (0x3164, 0x3164), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0xE0000, 0xE0FFF)),
@@ -42,3 +42,9 @@ def printable(text: str) -> str:
     if not _NOT_PLAIN.search(text):
         return text
     return _CSI.sub("", text).replace("\r\n", "\n").translate(_SHOWN)
+
+
+def one_line(text: str) -> str:
+    """What stands in a line of its own among others: of an exception whose text has several lines,
+    the second would read as a statement about the run."""
+    return " ".join(printable(text).split()).rstrip(":")

@@ -1,6 +1,6 @@
-"""Axes and numbers for a person: round ticks, units, clock times, durations. Pure.
+"""Axes and numbers for people: round ticks, units, clock times, durations. Pure.
 
-Times are told in the zone of whoever makes the report; `zone_name` says which that is.
+Times are in the time zone of whoever makes the report; `zone_name` names it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The numbers that a run wrote down, as numpy columns, and what plots need of them.
+"""The numbers that a run recorded, as numpy columns, and what plots need from them.
 
-A file is read once. Lines that are torn, and fields of the wrong kind, are passed over; a missing
-file has no lines. A number that is absent, or was not finite, is NaN here; one beyond what can be
-computed with (`LARGEST`) counts as infinite.
+A file is read once. Incomplete lines, and fields of the wrong type, are skipped; a missing file has
+no lines. A number that is absent or not finite is NaN here; one too large to compute with
+(`LARGEST`) counts as infinite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _MetricsLine(msgspec.Struct, gc=False):
 
     time_s: Time
     step: Step
-    # Absent, it was not computed; null, it was not finite, and `not_finite` may say what it was.
+    # Absent: not computed. null: not finite, and `not_finite` may say what it was.
     loss: float | UnsetType | None = UNSET
     eval_loss: float | UnsetType | None = UNSET
     grad_norm: float | UnsetType | None = UNSET
@@ -86,7 +86,7 @@ class NotFinite:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metrics:
+class MetricsTable:
     """`metrics.jsonl`. Every column has `time_s` (Unix time) and `step` beside it."""
 
     steps: Columns = field(default_factory=lambda: _no_columns(_STEP))
@@ -120,7 +120,7 @@ def superseded(step: Floats) -> Flags:
     return np.asarray(step >= lowest_after)
 
 
-def read_metrics(path: Path) -> Metrics:
+def read_metrics(path: Path) -> MetricsTable:
     """`metrics.jsonl`, one pass; a missing or unreadable file has no lines."""
     steps: list[_MetricsLine] = []
     evaluations: list[_MetricsLine] = []
@@ -142,7 +142,7 @@ def read_metrics(path: Path) -> Metrics:
             before = line.step
     ranks = len(compared[-1][2]) if compared else 0
     compared = [one for one in compared if len(one[2]) == ranks]
-    return Metrics(
+    return MetricsTable(
         steps=_columns(steps, _STEP),
         evaluations=_columns(evaluations, ("time_s", "step", *_EVALUATION)),
         checkpoints=_columns(checkpoints, ("time_s", "step", *_CHECKPOINT)),
@@ -339,7 +339,8 @@ def _column(lines: Sequence[msgspec.Struct], name: str) -> Floats:
 
 
 def every(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """All of them, or every second, every third and so on, so that there are at most so many."""
+    """All of them, or every second, every third and so on, so that no more than that many
+    remain."""
     return items[:: -(-len(items) // most) or 1]
 
 
@@ -376,7 +377,7 @@ def on_grid(time_s: Floats, values: Floats, edges: Floats) -> Floats:
     """[edges − 1] the mean of the values between two edges each; NaN where there is none."""
     fine = ~np.isnan(values)
     place = np.searchsorted(edges, time_s[fine], side="right") - 1
-    # The last edge belongs to the last stretch.
+    # The last edge belongs to the last interval.
     place = np.where(time_s[fine] == edges[-1], len(edges) - 2, place)
     inside = (place >= 0) & (place < len(edges) - 1)
     count = np.bincount(place[inside], minlength=len(edges) - 1)

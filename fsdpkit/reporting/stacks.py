@@ -1,5 +1,6 @@
-"""Stacks of ranks in words: for each rank the innermost frame of its main thread and, where that is
-a library's, the frame of the script that called it. Ranks at the same place share a line. Pure."""
+"""Stacks of ranks as text: for each rank the innermost frame of its main thread and, if it is in a
+library, the frame of the script that called it. Ranks at the same place share a line. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib(?:64)?/python3[.\d
 _OURS = re.compile(r"/fsdpkit/(?:launching|script)/")
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where the main thread of some ranks is."""
 
     ranks: tuple[int, ...]
@@ -35,7 +36,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return _in_words(self.file, self.line, self.function)
 
 
-def places(answers: Iterable[NodeStacks]) -> list[Place]:
+def places(answers: Iterable[NodeStacks]) -> list[CodePlace]:
     """Of all ranks that answered; those places first that the fewest share."""
     found: dict[tuple[str, int | None, str, str, str], list[tuple[int, str]]] = {}
     for node in answers:
@@ -44,7 +45,7 @@ def places(answers: Iterable[NodeStacks]) -> list[Place]:
                 place = (*_place(rank.text), rank.state or "")
                 found.setdefault(place, []).append((rank.rank, node.name))
     return [
-        Place(
+        CodePlace(
             ranks=tuple(sorted(rank for rank, _ in who)),
             nodes=tuple(dict.fromkeys(name for _, name in sorted(who))),
             file=file,

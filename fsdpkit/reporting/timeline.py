@@ -1,9 +1,9 @@
-"""When a run waited, was started, trained, broke and saved: spans on one clock.
+"""When a run waited, started, trained, broke and saved: intervals on one clock.
 
-The clock is that of an attempt's head node, which writes the orders and, by rank 0, the metrics.
-Another node's times are moved by the difference that both nodes' checks measured against the file
-server's clock, where it is more than a second. What nobody wrote down is told by the last sign of
-life: the newest line of metrics, samples, orders or failures.
+The clock is that of an attempt's head node, which writes the orders and, through rank 0, the
+metrics. Times of other nodes are corrected by the difference that both nodes' checks measured
+against the file server's clock, if it exceeds a second. What was not recorded is estimated from the
+last sign of life: the newest line of metrics, samples, orders or failures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from fsdpkit.reporting.series import Floats, Metrics
+from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History, NodeStory
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.reading import open_regular, parsed
@@ -40,7 +40,7 @@ _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Span:
+class TimelineSpan:
     """Something that took time, or with `end_s` equal to `begin_s` happened at a moment."""
 
     kind: Kind
@@ -59,16 +59,16 @@ def timeline_of(
     run: Run,
     histories: Sequence[History],
     states: Mapping[str, JobState | None],
-    metrics: Sequence[Metrics] | None = None,
+    metrics: Sequence[MetricsTable] | None = None,
     bounds: Sequence[Sequence[Bounds]] | None = None,
-) -> list[Span]:
+) -> list[TimelineSpan]:
     """All spans of these histories, by their beginning; `states` as of `Run.job_states`.
 
     Checkpoints come from `metrics`, one for each history, or without it from what is still on disk.
     bounds: those of each history, where they are known already.
     """
-    spans: list[Span] = []
-    read_or_not: Sequence[Metrics | None] = metrics or [None] * len(histories)
+    spans: list[TimelineSpan] = []
+    read_or_not: Sequence[MetricsTable | None] = metrics or [None] * len(histories)
     known = bounds or [
         bounds_of(history, states, read)
         for history, read in zip(histories, read_or_not, strict=True)
@@ -85,7 +85,7 @@ def timeline_of(
 
 
 def bounds_of(
-    history: History, states: Mapping[str, JobState | None], metrics: Metrics | None = None
+    history: History, states: Mapping[str, JobState | None], metrics: MetricsTable | None = None
 ) -> list[Bounds]:
     """When each attempt was given its nodes and when it gave them back, Unix times.
 
@@ -111,7 +111,7 @@ def bounds_of(
 
 
 def head_offset_s(attempt: Attempt) -> float:
-    """The head node's clock minus the file server's, where the check found them apart."""
+    """The head node's clock minus the file server's, if the check found a difference."""
     return next((_offset_s(node) for node in attempt.nodes if node.number == 0), 0.0)
 
 
@@ -140,7 +140,7 @@ def _begin_s(attempt: Attempt) -> float | None:
             took_s = max(0.0, _seconds(node, "preflight_s"))
             known.append(node.ready_s - took_s + shift_s(attempt, node))
     with contextlib.suppress(OSError):
-        # The batch shell made it first of all; a later failure, or a copy, makes it look newer.
+        # The batch shell made it first; a later failure, or a copy, makes it look newer.
         known.append(attempt.paths.failures.stat().st_mtime + head_offset_s(attempt))
     return min(known, default=None)
 
@@ -175,7 +175,7 @@ def last_sign_s(attempt: Attempt, begin_s: float, next_s: float | None, logged_s
 
 
 def last_time_s(path: Path) -> float | None:
-    """`time_s` of a file's last whole line; reads only the file's end."""
+    """`time_s` of a file's last complete line; reads only the file's end."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -195,8 +195,8 @@ def _queues(
     history: History,
     bounds: Sequence[Bounds],
     states: Mapping[str, JobState | None],
-) -> Iterable[Span]:
-    """Before each attempt: since its job was submitted, or since the attempt before gave way."""
+) -> Iterable[TimelineSpan]:
+    """Before each attempt: since its job was submitted, or since the previous attempt ended."""
     task = history.array_task
     mine = [job for job in jobs if task is None or task in (job.array or [])]
     numbers = [attempt.number for attempt in history.attempts]
@@ -207,11 +207,11 @@ def _queues(
         for attempt, (begin_s, end_s) in zip(history.attempts[ours], bounds[ours], strict=True):
             if since_s is not None and begin_s is not None and begin_s > since_s:
                 what = "in the queue" if since_s == job.submitted_s else "in the queue again"
-                yield Span("queue", since_s, begin_s, what, attempt.number, task)
+                yield TimelineSpan("queue", since_s, begin_s, what, attempt.number, task)
             since_s = end_s
         state = states.get(id_of(str(job.job_id), task))
         if since_s is not None and state is not None and state.phase == "pending":
-            yield Span("queue", since_s, None, state.describe(), None, task)
+            yield TimelineSpan("queue", since_s, None, state.describe(), None, task)
 
 
 def _of_attempt(
@@ -221,38 +221,46 @@ def _of_attempt(
     end_s: float | None,
     *,
     guessed: bool,
-) -> Iterable[Span]:
+) -> Iterable[TimelineSpan]:
     if begin_s is None:
         return
     number, job = attempt.number, f" (job {attempt.job_id})" if attempt.job_id else ""
     why = f": {attempt.ending.why}" if attempt.ending and attempt.ending.why else ""
-    yield Span("attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task, guessed)
+    yield TimelineSpan(
+        "attempt", begin_s, end_s, f"attempt {number}{job}{why}", number, task, guessed
+    )
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s
         label = f"launch {launch.number} on {len(launch.nodes)} nodes"
-        yield Span("launch", launch.began_s, stop_s, label, number, task)
+        yield TimelineSpan("launch", launch.began_s, stop_s, label, number, task)
         if launch.trouble_s is not None and launch.cause != "stopped":
             done = f", after step {launch.step}" if launch.step and launch.step > 0 else ""
             told = f"{launch.message or launch.cause}{done}"
-            yield Span("fault", launch.trouble_s, launch.trouble_s, told, number, task)
-    if not attempt.launches:  # nothing was started: the agents' own failures are all there is
+            yield TimelineSpan("fault", launch.trouble_s, launch.trouble_s, told, number, task)
+    if not attempt.launches:  # nothing was started: only the agents' own failures exist
         for failure in attempt.failures[:1]:
-            yield Span("fault", failure.time_s, failure.time_s, failure.message, number, task)
+            yield TimelineSpan(
+                "fault", failure.time_s, failure.time_s, failure.message, number, task
+            )
     if attempt.stop_requested_s is not None:
         asked_s = attempt.stop_requested_s
         unheeded = ", but its script never checked" if attempt.stop_unheeded else ""
-        yield Span("stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number, task)
+        yield TimelineSpan(
+            "stop", asked_s, asked_s, f"asked to save and stop{unheeded}", number, task
+        )
 
 
-def _checkpoints(history: History, metrics: Metrics | None) -> Iterable[Span]:
+def _checkpoints(history: History, metrics: MetricsTable | None) -> Iterable[TimelineSpan]:
     if metrics is None:
         for saved in history.checkpoints:
             label = f"checkpoint of step {saved.step}"
-            yield Span("checkpoint", saved.time_s, saved.time_s, label, None, history.array_task)
+            yield TimelineSpan(
+                "checkpoint", saved.time_s, saved.time_s, label, None, history.array_task
+            )
         return
     for time_s, step in zip(
         metrics.checkpoints["time_s"].tolist(), metrics.checkpoints["step"].tolist(), strict=True
     ):
         label = f"checkpoint of step {step:,.0f}"
-        yield Span("checkpoint", time_s, time_s, label, None, history.array_task)
+        yield TimelineSpan("checkpoint", time_s, time_s, label, None, history.array_task)

@@ -1,8 +1,8 @@
-"""What each node of a run uses, by the newest two lines of its samples, for `fsdpkit top`. Pure,
-but for `Reader`, which reads those lines.
+"""What each node of a run uses, from the newest two lines of its samples, for `fsdpkit top`. Pure,
+except for `SampleReader`, which reads those lines.
 
-The nodes that stand out come first: those whose agent is silent, then those that do least, for a
-node that idles while the others compute is what a person looks for.
+Nodes that stand out come first: those whose agent is silent, then those that do least, because an
+idle node among busy ones is what a person looks for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes_per_s: float | None = None
 
 
-class Reader:
+class SampleReader:
     """The newest samples of each node, as their files grow."""
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ def _header(names: int, with_gpus: bool) -> str:
 
 
 def _row(node: NodeUsage, names: int, with_gpus: bool) -> str:
-    # Nodes are told apart by the end of their names.
+    # Nodes are distinguished by the end of their names.
     name = node.name if len(node.name) <= names else f"…{node.name[1 - names :]}"
     if node.time_s is None:
         return f"{name:<{names}}  no sample yet"

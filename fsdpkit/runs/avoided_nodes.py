@@ -1,9 +1,9 @@
-"""Nodes that failed a run, to be left out of later jobs for some hours.
+"""Nodes that failed in a run and are excluded from later jobs for some hours.
 
     <runs>/avoided-nodes/<node>.json
 
-Written by whoever saw the node fail, on any node of the cluster; read when a job is submitted. A
-file has many possible writers, so each replaces it whole.
+Written by whichever process saw the node fail, on any node of the cluster; read when a job is
+submitted. A file has many possible writers, so each replaces it whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AvoidedNode(msgspec.Struct, frozen=True):
 
 
 def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> None:
-    """Keep later jobs below `runs` away from `node` until `until_s`, replacing what was noted.
+    """Keep later jobs below `runs` off `node` until `until_s`, replacing any earlier note.
 
     Raises UsageError if `node` is no host name, StorageError if the note cannot be written.
     """
@@ -55,8 +55,8 @@ def avoid(runs: Path, node: str, *, why: str, run_id: str, until_s: float) -> No
 
 
 def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
-    """The nodes to avoid at the Unix time `now_s`, by name; what cannot be read is passed over,
-    and so is what other users wrote: they shall not say where a job runs."""
+    """The nodes to avoid at the Unix time `now_s`, by name; notes that cannot be read are
+    skipped, and so are those of other users: they must not decide where a job runs."""
     found = []
     for path in sorted((runs / _DIRECTORY).glob("[!.]*.json")):
         node = path.name.removesuffix(".json")
@@ -70,7 +70,8 @@ def avoided(runs: Path, now_s: float) -> list[AvoidedNode]:
 
 
 def avoided_on(site: str, runs: Path, now_s: float) -> list[AvoidedNode]:
-    """Those that failed a run on this cluster: another one's Slurm does not know their names."""
+    """Those that failed in a run on this cluster: another cluster's Slurm does not know the
+    names."""
 
     def is_here(note: AvoidedNode) -> bool:
         try:

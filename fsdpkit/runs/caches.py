@@ -1,4 +1,4 @@
-"""Where what can be made again is kept for this account."""
+"""Where data that can be regenerated is cached for this account."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def cache_directory() -> Path:
         return Path(base) / "fsdpkit"
     try:
         return Path.home() / ".cache" / "fsdpkit"
-    except RuntimeError as error:  # an account that nobody lists, and no HOME
+    except RuntimeError as error:  # an account without an entry, and no HOME
         raise FileNotFoundError(str(error)) from error

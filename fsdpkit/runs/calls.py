@@ -1,9 +1,9 @@
-"""A run that was made of a function (`fsdpkit.run`): what is called, and what became of it.
+"""A run made from a function (`fsdpkit.run`): what is called, and what became of it.
 
-`call.pkl` in the run's directory is what the submitter wrote: the function, its arguments, where it
-found its modules. Its digest stands in the job's arguments, which the script hands to the nodes, so
-a rank loads no other. In the attempt's directory each rank leaves `result-<rank>.pkl`, or
-`raised-<rank>.json`, which is text. A pickle is opened only if it is the reader's own and nobody
+The submitter writes `call.pkl` to the run's directory: the function, its arguments, and where its
+modules were found. Its digest is in the job's arguments, which the script passes to the nodes, so a
+rank loads no other. In the attempt's directory each rank leaves `result-<rank>.pkl`, or
+`raised-<rank>.json`, which is text. A pickle is opened only if it belongs to the reader and nobody
 else could have written it.
 """
 
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """File and lines of a function typed in a notebook, for its tracebacks."""
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True):
+class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rank returned nothing."""
 
     kind: Literal["raised", "exit", "function", "result"]
@@ -52,8 +52,8 @@ def digest_of(content: bytes) -> str:
 
 
 def read_call(path: Path, digest: str) -> Call:
-    """Raises DamagedError for another than was submitted, OSError if it is not there, StorageError
-    if somebody else could have written it."""
+    """Raises DamagedError if it is not the one submitted, OSError if it is missing, StorageError if
+    somebody else could have written it."""
     with open_own(path) as file:
         content = file.read()
     if digest_of(content) != digest:
@@ -70,18 +70,18 @@ def forget(attempt: AttemptPaths, rank: int) -> None:
     attempt.raised(rank).unlink(missing_ok=True)
 
 
-def write_raised(attempt: AttemptPaths, raised: Raised) -> None:
+def write_raised(attempt: AttemptPaths, raised: CallFailure) -> None:
     """Raises OSError."""
     write_atomically(attempt.raised(raised.rank), msgspec.json.encode(raised))
 
 
-def read_raised(attempt: AttemptPaths, ranks: int) -> list[Raised]:
-    """What ranks say, the first to fail first; what cannot be read is left out."""
+def read_raised(attempt: AttemptPaths, ranks: int) -> list[CallFailure]:
+    """What the ranks recorded, in the order of failure; unreadable ones are skipped."""
     found = []
     for rank in range(ranks):
         try:
-            found.append(msgspec.json.decode(read_bytes(attempt.raised(rank)), type=Raised))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(read_bytes(attempt.raised(rank)), type=CallFailure))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return sorted(found, key=lambda raised: raised.time_ns)
 

@@ -1,9 +1,9 @@
-"""How a checkpoint gets its name: one writer, nothing overwritten, only what is whole is named.
+"""How a checkpoint gets its name: one writer, nothing overwritten, only complete ones are named.
 
-A trainer claims the directory when it begins (`claim`), writes into a draft that no reader looks
-at, and publishes it: everything synced, then one rename. The claim decides between two jobs that
-write to the same run, whichever way that came about: the one that began last may write, and the
-other finds out before it names anything.
+A trainer claims the directory when it starts (`claim`), writes into a draft that no reader looks
+at, and publishes it: everything is synced, then renamed once. If two jobs write to the same run,
+for whatever reason, the claim decides: the one started last may write, and the other finds out
+before it names anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fsdpkit.runs.reading import read_json
 CLAIM = "writer.json"
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file, as its writer had it."""
 
     bytes: int
@@ -53,7 +53,7 @@ class Claim:
     writer: str
 
     def draft(self, step: int) -> Path:
-        """Where the checkpoint of `step` is written before it has its name."""
+        """Where the checkpoint of `step` is written before it gets its name."""
         return self.directory / f".step-{step}.{self.writer}"
 
     def require(self) -> None:
@@ -72,7 +72,7 @@ class Claim:
 
 
 def claim(directory: Path) -> Claim:
-    """Make `directory` if need be, become its writer, remove drafts that earlier ones left.
+    """Make `directory` if needed, become its writer, remove drafts left by earlier writers.
 
     Raises StorageError when it cannot be written.
     """
@@ -97,7 +97,7 @@ def claim(directory: Path) -> Claim:
 def publish(
     mine: Claim,
     description: Description,
-    written: Mapping[str, Written],
+    written: Mapping[str, WrittenFile],
     texts: Mapping[str, str | bytes],
     *,
     keep_last: int | None,
@@ -115,7 +115,7 @@ def publish(
     try:
         _complete(draft, description, written, texts)
     except FileNotFoundError as error:
-        mine.require()  # whoever claimed the directory since has removed the draft
+        mine.require()  # a later claimant of the directory has removed the draft
         raise StorageError(
             f"{error.filename} is not there: do all nodes see the same {mine.directory}?"
         ) from None
@@ -135,10 +135,10 @@ def publish(
 
 
 def prune(mine: Claim, keep_last: int, refused: Collection[Path], by: Best | None) -> None:
-    """Remove what is older than the newest `keep_last`, but for the best by `by`.
+    """Remove checkpoints older than the newest `keep_last`, except the best by `by`.
 
-    The `refused` do not count. What cannot be removed stays, and all of it does when another
-    process has claimed the directory.
+    The `refused` do not count. What cannot be removed stays; everything stays if another process
+    has claimed the directory.
     """
     with contextlib.suppress(OSError, StorageError):
         mine.require()
@@ -152,7 +152,7 @@ def prune(mine: Claim, keep_last: int, refused: Collection[Path], by: Best | Non
 
 
 def abandon(mine: Claim, step: int) -> None:
-    """Remove the draft of `step`, which failed: a full disk needs the room."""
+    """Remove the failed draft of `step`: a full disk needs the space."""
     shutil.rmtree(mine.draft(step), ignore_errors=True)
 
 
@@ -164,10 +164,10 @@ def now() -> str:
 def _complete(
     draft: Path,
     description: Description,
-    written: Mapping[str, Written],
+    written: Mapping[str, WrittenFile],
     texts: Mapping[str, str | bytes],
 ) -> None:
-    """Add to the draft what no rank writes, and make all of it last."""
+    """Add to the draft what no rank writes, and sync all of it."""
     written = {**written, **{name: _write(draft / name, text) for name, text in texts.items()}}
     sizes = {name: file.bytes for name, file in sorted(written.items())}
     itself = _write(draft / DESCRIPTION, replace(description, files=sizes).to_json())
@@ -180,19 +180,19 @@ def _complete(
 
 
 def _hide(path: Path) -> Path:
-    """Take its name from a checkpoint, so that no reader takes a half-removed one for whole."""
+    """Rename a checkpoint away, so that no reader takes a half-removed one for complete."""
     hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     os.rename(path, hidden)
     return hidden
 
 
-def _write(path: Path, content: str | bytes) -> Written:
+def _write(path: Path, content: str | bytes) -> WrittenFile:
     data = content.encode() if isinstance(content, str) else content
     with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return Written(len(data), hashlib.sha256(data).hexdigest())
+    return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _sync(directory: Path) -> None:

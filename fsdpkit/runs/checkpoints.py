@@ -1,16 +1,16 @@
-"""Checkpoints on disk: which there are, what each is, and whether every byte of it is still there.
+"""Checkpoints on disk: which exist, what each contains, and whether every byte is still intact.
 
     checkpoints/
-        writer.json          who may write here: the process that began last
-        step-<s>/            whole: it got this name after everything in it was written and synced
+        writer.json          who may write here: the process started last
+        step-<s>/            complete: named after everything in it was written and synced
             checkpoint.json  what it is (Description)
             .metadata, __<rank>_0.distcp   tensors, as torch.distributed.checkpoint lays them out
-            config.json, …   what Hugging Face wants beside the weights, if the trainer gave it
-            SHA256SUMS       of all the others; `sha256sum -c SHA256SUMS` checks it by hand, too
+            config.json, …   what Hugging Face needs beside the weights, if the trainer wrote it
+            SHA256SUMS       of all other files; `sha256sum -c SHA256SUMS` checks it by hand, too
         .step-<s>.<writer>/  being written, or left by a process that was killed
 
-Needs no torch, so that a login node lists and checks checkpoints in no time. What is in the tensors
-is `fsdpkit.training.checkpoint`'s business.
+Needs no torch, so a login node lists and checks checkpoints quickly. The content of the tensors is
+`fsdpkit.training.checkpoint`'s business.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Description:
     optimizer: str  # the class's name
     versions: dict[str, str]  # of fsdpkit, torch, numpy and python
     progress: dict[str, Any]
-    state: dict[str, Any] = field(default_factory=dict)  # small state by name: loss scale and such
+    state: dict[str, Any] = field(default_factory=dict)  # small state by name: loss scale etc.
     export: dict[str, Any] = field(default_factory=dict)  # what an export adds; see HuggingFace
     settings: dict[str, Any] = field(default_factory=dict)  # the trainer's, to look up later
     data: dict[str, Any] = field(default_factory=dict)  # what `progress` counts in; see DataOrder
     measured: dict[str, float] = field(default_factory=dict)  # of these weights, by metric
-    best_by: Best | None = None  # what the run keeps its best checkpoint by
+    best_by: Best | None = None  # the metric by which the run keeps its best checkpoint
     files: dict[str, int]  # name → size of every file but this one and the checksums
     format: int = FORMAT
 
@@ -92,9 +92,9 @@ def step_of(path: Path) -> int | None:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """What has a checkpoint's name in `directory`, oldest first: whole when it was given the name.
+    """Everything with a checkpoint's name in `directory`, oldest first: complete when it was named.
 
-    Raises StorageError when the directory cannot be read; one that does not exist holds none.
+    Raises StorageError if the directory cannot be read; one that does not exist has none.
     """
     try:
         named = [(step_of(path), path) for path in directory.iterdir()]
@@ -106,10 +106,10 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def describe(path: Path) -> Description:
-    """What the checkpoint `path` is, by its own account.
+    """What the checkpoint `path` is, by its own description.
 
-    Raises DamagedError naming the file that is missing or torn, StorageError for one that cannot be
-    read just now, ConfigError for one of another format, which another fsdpkit wrote.
+    Raises DamagedError naming the file that is missing or incomplete, StorageError if one cannot be
+    read now, ConfigError for one in another format, written by another fsdpkit.
     """
     file = path / DESCRIPTION
     try:
@@ -134,8 +134,8 @@ def describe(path: Path) -> Description:
 def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, float] | None:
     """The best of `found`, by what and its value; the earlier of two that are equal.
 
-    Unset, `by` is what the last of them says that its run keeps the best by. None when that is
-    nothing or no checkpoint was measured; those that cannot be read are passed over.
+    If unset, `by` is the metric recorded in the last of them. None if that has none or no
+    checkpoint was measured; those that cannot be read are skipped.
     """
     described = []
     for path in found:
@@ -153,10 +153,10 @@ def best_of(found: Sequence[Path], by: Best | None = None) -> tuple[Path, Best, 
 
 
 def checksums(path: Path) -> dict[str, str]:
-    """SHA-256 of each file of the checkpoint `path`, as it was written.
+    """SHA-256 of each file of the checkpoint `path`, as written.
 
-    Raises DamagedError when the list is missing, torn or leaves out a file that must be there, and
-    what `describe` raises.
+    Raises DamagedError if the list is missing or incomplete, or lacks a required file, and what
+    `describe` raises.
     """
     file = path / CHECKSUMS
     try:
@@ -171,7 +171,7 @@ def checksums(path: Path) -> dict[str, str]:
         ) from None
     sums = {match[2]: match[1] for match in map(_CHECKSUM.fullmatch, lines) if match}
     if not last and len(sums) == len(lines) and DESCRIPTION in sums:
-        # The description's own sum first: only what is as it was written is believed.
+        # The description's own checksum first: only unchanged data is trusted.
         if problem := problem_with(path, DESCRIPTION, sums[DESCRIPTION]):
             raise DamagedError(f"{problem}.")
         if {DESCRIPTION, *describe(path).files} == sums.keys():
@@ -182,7 +182,7 @@ def checksums(path: Path) -> dict[str, str]:
 def problem_with(path: Path, name: str, sha256: str, report: Report | None = None) -> str | None:
     """What is wrong with the file `name` of the checkpoint `path`; None if it is as written.
 
-    Raises StorageError when it cannot be read just now, and nobody knows.
+    Raises StorageError if it cannot be read now, so that this is unknown.
     """
     file = path / name
     try:
@@ -197,7 +197,7 @@ def problem_with(path: Path, name: str, sha256: str, report: Report | None = Non
 
 
 def _unreadable(file: Path, error: OSError) -> StorageError:
-    """A failing disk or network says nothing of what the file is; a directory is no file."""
+    """A failing disk or network says nothing about the file itself; a directory is no file."""
     if isinstance(error, IsADirectoryError | NotADirectoryError):
         return DamagedError(f"{file} is not a file.")
     return StorageError(
@@ -206,7 +206,7 @@ def _unreadable(file: Path, error: OSError) -> StorageError:
 
 
 def wrong_size(path: Path, sizes: Mapping[str, int]) -> str | None:
-    """The first file of the checkpoint `path` that is not there in its size, in words."""
+    """The first file of the checkpoint `path` that is missing or has the wrong size, in words."""
     for name, size in sizes.items():
         try:
             found = os.stat(path / name)
@@ -224,7 +224,7 @@ def wrong_size(path: Path, sizes: Mapping[str, int]) -> str | None:
 def problems_of(path: Path, report: Report | None = None) -> list[str]:
     """What is wrong with the checkpoint `path`; reads every byte of its files.
 
-    Raises StorageError when they cannot be read just now, ConfigError for another format.
+    Raises StorageError if they cannot be read now, ConfigError for another format.
     """
     try:
         sums = checksums(path)

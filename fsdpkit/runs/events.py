@@ -1,7 +1,7 @@
-"""Events and samples: JSON lines with a time stamp, one writer a file.
+"""Events and samples: JSON lines with a time stamp, one writer per file.
 
-A line is written with one `write` call, so a reader on another machine sees whole lines or a torn
-last one, which it skips.
+A line is written with one `write` call, so a reader on another machine sees complete lines, or an
+incomplete last one, which it skips.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fsdpkit.runs.reading import MOST_BYTES_OF_LINES, parsed, read_bytes
 class JsonLines:
     """Appends records to one file. `time_s` (Unix time, seconds) is added to each.
 
-    A record that cannot be written, on a disk that is full, is told once on standard error and left
-    out: the account of a training must not end it.
+    A record that cannot be written, because the disk is full, is reported once on standard error
+    and dropped: logging must not end the training.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class JsonLines:
             if not self._told:
                 self._told = True
                 words = f"fsdpkit: {self._path} cannot be written ({error.strerror}); going on"
-                with contextlib.suppress(OSError):  # the log may lie on the same disk
+                with contextlib.suppress(OSError):  # the log may be on the same disk
                     print(words, file=sys.stderr)
 
     def close(self) -> None:
@@ -51,8 +51,8 @@ class JsonLines:
 
 
 def finite(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same with null for each number that is not finite, which `not_finite` then names: JSON
-    has no word for NaN and infinity, which Python's writer would invent."""
+    """The same with null for each number that is not finite, named in `not_finite`: JSON has no NaN
+    and infinity, which Python's writer would write all the same."""
     words = {
         name: str(value)
         for name, value in fields.items()
@@ -62,7 +62,8 @@ def finite(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole records of `path` in order; a missing file has none, a torn line is skipped."""
+    """The complete records of `path` in order; a missing file has none, incomplete lines are
+    skipped."""
     try:
         data = read_bytes(path, MOST_BYTES_OF_LINES)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Which of the avoided nodes a job leaves out: never so many that too few are left to run it.
+"""Which of the avoided nodes a job excludes: never so many that too few are left to run it.
 
-To Slurm an excluded node is never to be used, so a job that excludes too many waits for ever. A
-node is therefore left out only where Slurm's own list of nodes shows that enough others suit the
-job; where nobody can show it, none is. Pure but for nothing: text and names in, names out.
+Slurm never uses an excluded node, so a job that excludes too many waits for ever. A node is
+therefore excluded only if Slurm's own list of nodes shows that enough others suit the job; without
+that list, none is. Pure: text and names in, names out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_NAMES = 100_000
 _WORD = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+")
 
 
-class Node(msgspec.Struct, frozen=True):
+class PartitionNode(msgspec.Struct, frozen=True):
     """A node as one partition has it."""
 
     partition: str
@@ -39,7 +39,7 @@ class Node(msgspec.Struct, frozen=True):
     features: frozenset[str]
     gres: str
 
-    def is_like(self, other: Node, *, features: bool) -> bool:
+    def is_like(self, other: PartitionNode, *, features: bool) -> bool:
         """Whether a job that fits one fits the other. features: whether the job asks for some."""
         same = (self.cpus, self.memory_mb, self.gres) == (other.cpus, other.memory_mb, other.gres)
         return same and (not features or self.features == other.features)
@@ -56,8 +56,8 @@ class Demand(msgspec.Struct, frozen=True):
     gres: tuple[str, ...] = ()
     """Each as `gpu:4` or `gpu:a100:4`."""
 
-    def suits(self, node: Node) -> bool:
-        """False, too, for a constraint that is more than features joined by `&`."""
+    def suits(self, node: PartitionNode) -> bool:
+        """Also False for a constraint that is more than features joined by `&`."""
         wanted = self.constraint.split("&") if self.constraint else []
         return (
             node.cpus >= self.cpus
@@ -67,14 +67,14 @@ class Demand(msgspec.Struct, frozen=True):
         )
 
 
-def nodes_of(text: str) -> list[Node]:
-    """The nodes in the output of `sinfo -h -N -o SINFO_FORMAT`; other lines are passed over."""
+def nodes_of(text: str) -> list[PartitionNode]:
+    """The nodes in the output of `sinfo -h -N -o SINFO_FORMAT`; other lines are skipped."""
     found = []
     for line in text.splitlines():
         match line.strip().split("|"):
             case [partition, name, state, cpus, memory, features, gres] if name:
                 found.append(
-                    Node(
+                    PartitionNode(
                         partition=partition.rstrip("*"),
                         is_default=partition.endswith("*"),
                         name=name,
@@ -82,7 +82,7 @@ def nodes_of(text: str) -> list[Node]:
                         cpus=_number(cpus),
                         memory_mb=_number(memory),
                         features=frozenset(features.split(",")) - {"(null)"},
-                        gres=re.sub(r"\([^)]*\)", "", gres),  # without which sockets it is bound to
+                        gres=re.sub(r"\([^)]*\)", "", gres),  # without the sockets it is bound to
                     )
                 )
     return found
@@ -109,7 +109,7 @@ def _has(gres: str, wanted: str) -> bool:
     return have >= _number(count)
 
 
-def suitable(nodes: Iterable[Node], demand: Demand) -> list[AbstractSet[str]]:
+def suitable(nodes: Iterable[PartitionNode], demand: Demand) -> list[AbstractSet[str]]:
     """Names of the nodes that are up and suit the job, for each of its partitions."""
     partitions = set(demand.partition.split(",")) if demand.partition else None
     return _by_partition(
@@ -122,9 +122,9 @@ def suitable(nodes: Iterable[Node], demand: Demand) -> list[AbstractSet[str]]:
 
 
 def alike(
-    nodes: Sequence[Node], examples: Collection[str], *, features: bool
+    nodes: Sequence[PartitionNode], examples: Collection[str], *, features: bool
 ) -> list[AbstractSet[str]]:
-    """Names of the nodes that are up and like one of the `examples`, which the job had."""
+    """Names of the nodes that are up and similar to one of the `examples`, which the job had."""
     had = [node for node in nodes if node.name in examples]
     return _by_partition(
         node
@@ -133,7 +133,7 @@ def alike(
     )
 
 
-def _by_partition(nodes: Iterable[Node]) -> list[AbstractSet[str]]:
+def _by_partition(nodes: Iterable[PartitionNode]) -> list[AbstractSet[str]]:
     found: dict[str, set[str]] = {}
     for node in nodes:
         found.setdefault(node.partition, set()).add(node.name)

@@ -23,7 +23,7 @@ _TRIAL_MIB = 64
 
 
 def type_of(path: Path) -> str | None:
-    """The type of the file system that holds `path`, such as `lustre`; None if nobody says."""
+    """The type of the file system that holds `path`, such as `lustre`; None if unknown."""
     import psutil
 
     mounts = {Path(m.mountpoint): m.fstype for m in psutil.disk_partitions(all=True)}
@@ -32,8 +32,8 @@ def type_of(path: Path) -> str | None:
 
 
 def small_file_s(directory: Path) -> float:
-    """The middle one of some times to create, sync, rename and remove a small file, as records are
-    written. Raises OSError."""
+    """The median time to create, sync, rename and remove a small file, as records are written.
+    Raises OSError."""
     times = []
     for number in range(_TRIAL_FILES):
         started = time.perf_counter()
@@ -45,8 +45,8 @@ def small_file_s(directory: Path) -> float:
 
 
 def large_file_mb_s(directory: Path) -> float:
-    """10^6 bytes a second of a file of 64 MiB, as a checkpoint is written. Raises OSError."""
-    block = os.urandom(2**20)  # a file system that compresses shall not shine with zeros
+    """10^6 bytes per second for a file of 64 MiB, written as a checkpoint is. Raises OSError."""
+    block = os.urandom(2**20)  # zeros would make a compressing file system look fast
     started = time.perf_counter()
     _write_synced(directory / "large", *[block] * _TRIAL_MIB)
     return _TRIAL_MIB * 2**20 / (time.perf_counter() - started) / 1e6

@@ -1,7 +1,7 @@
-"""What the flight recorders of all ranks say together about a launch that hung: `flight.json`.
+"""The combined result of all ranks' flight recorders about a launch that hung: `flight.json`.
 
 torch keeps each rank's last collectives in memory and dumps them when one times out, or when the
-agent asks. The dumps are pickles that only their owner opens; the head node's agent reads them all
+agent asks. The dumps are pickles that only their owner opens. The head node's agent reads them all
 (launching/flight_analysis.py) and writes this record, which anybody can read without torch.
 """
 
@@ -87,7 +87,7 @@ def read_flight_record(path: Path) -> FlightRecord | None:
 
 
 def in_words(record: FlightRecord) -> str | None:
-    """What the record shows, in one sentence; None if nobody waited for anybody."""
+    """What the record shows, in one sentence; None if no rank waited for another."""
     for stuck in record.stuck:
         return _of_stuck(stuck)
     for mismatch in record.mismatches:

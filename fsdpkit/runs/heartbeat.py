@@ -1,15 +1,15 @@
-"""A rank's sign of life: how far it is, in a file of 24 bytes that lies in the node's memory.
+"""A rank's heartbeat: how far it is, in a file of 24 bytes in the node's memory.
 
 The rank maps the file and overwrites it after each step, which costs a microsecond; the agent on
-the same node reads it. `$FSDPKIT_HEARTBEAT_DIR` holds one file for each rank of the node, and what
-the agent tells them in return:
+the same node reads it. `$FSDPKIT_HEARTBEAT_DIR` has one file for each rank of the node, and files
+for messages between the agent and the ranks:
 
     rank-<local rank>   the heartbeat; locked by the process that writes it
     stop                the run is to save a checkpoint and stop
-    looks               a rank has looked whether it is to stop, so it would see it
-    dump                something hangs: write down what you were doing
-    flight-<rank>.pipe  NCCL's: whoever writes to it makes the rank dump its last collectives
-    stacks-<local rank> where the rank's threads are, once it was asked (runs/stacks.py)
+    looks               a rank has checked for `stop`, so it would see it
+    dump                something hangs: record what you were doing
+    flight-<rank>.pipe  NCCL's: writing to it makes the rank dump its last collectives
+    stacks-<local rank> where the rank's threads are, on request (runs/stacks.py)
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def own_heart(local_rank: int | None = None) -> HeartbeatFile | None:
 
 
 def looked_whether_to_stop(node: HeartbeatDir) -> None:
-    """Leave the mark by which the agent knows that a request to stop will be seen."""
+    """Leave the mark that tells the agent that a request to stop will be seen."""
     with contextlib.suppress(OSError):
         node.looks.touch(exist_ok=True)
 

@@ -1,8 +1,8 @@
-"""What a run's directory tells of its attempts: who started what when, what broke, how it ended.
+"""What a run's directory says about its attempts: what started when, what broke, how it ended.
 
-Reads only the small files that agents and the batch shell wrote; metrics, samples and logs are read
-by whoever needs them. Nothing here asks the scheduler. A file that is missing, torn or unreadable
-is None or empty here, never an error: histories are read of runs that died.
+Reads only the small files written by agents and the batch shell; metrics, samples and logs are read
+by the modules that need them. Nothing here asks the scheduler. A missing, incomplete or unreadable
+file is None or empty here, never an error: this is read for runs that died.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import Cause, Ending, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Cause, Ending
 from fsdpkit.runs.reading import read_text
 from fsdpkit.runs.record import RunRecord, Time, jobs_of_attempts
 
@@ -84,7 +84,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Those first that came first."""
     lost_nodes: tuple[str, ...] = ()
     stop_requested_s: float | None = None
-    verdict: Verdict | None = None
+    verdict: AttemptVerdict | None = None
     ending: Ending | None = None
     ended_s: float | None = None
     """When the batch shell wrote `ending.json`; None: it runs, or was ended without being asked."""
@@ -95,7 +95,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stop_unheeded(self) -> bool:
-        """Whether its ranks were asked to save and stop, and none of them has looked so far."""
+        """Whether its ranks were asked to save and stop, and none has looked for that so far."""
         looked = [n.stop_looked for n in self.nodes if n.stop_looked is not None]
         return self.stop_requested_s is not None and bool(looked) and not any(looked)
 
@@ -139,7 +139,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_of(run: RunPaths, record: RunRecord, array_task: int | None = None) -> History:
-    """Everything that the small files tell. For an array, `array_task` says of which task."""
+    """Everything that the small files say. For an array, `array_task` selects the task."""
     task = run.task(array_task)
     numbers = task.attempts()
     jobs = [job for job in record.jobs if job.job_id is not None]
@@ -172,7 +172,7 @@ def attempt_of(paths: AttemptPaths, job_id: str | None = None) -> Attempt:
         failures=tuple(_failures(paths)),
         lost_nodes=tuple(order.node for order in orders if order.event == "node-lost"),
         stop_requested_s=next((o.time_s for o in orders if o.event == "stop-requested"), None),
-        verdict=outcomes.read(paths.verdict, Verdict),
+        verdict=outcomes.read(paths.verdict, AttemptVerdict),
         ending=ending,
         ended_s=ended_s,
     )
@@ -201,7 +201,7 @@ class _NodeEvent(msgspec.Struct, kw_only=True):
 
 
 def _events(path: Path, kind: type[Kind]) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    """Lines that are what they should be, typed and as they were written."""
+    """Well-formed lines, typed and as written."""
     with contextlib.suppress(OSError):
         for line in read_json_lines(path):
             with contextlib.suppress(msgspec.ValidationError):

@@ -1,4 +1,4 @@
-"""One table of a run's resolved job, for those who act on it inside the job."""
+"""One table of a run's resolved job, for code that uses it inside the job."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DIGEST = "FSDPKIT_JOB_SHA256"
 
 
 def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
-    """`job.json` of the run that this process belongs to, as it was submitted.
+    """`job.json` of the run that this process belongs to, as submitted.
 
-    A job behind which the run's next one was queued finds its own in `job.<job id>.json`. Raises
-    OSError, or DamagedError if what lies there is not what the script was made with.
+    If the run's next job has been queued since, this job's own file is `job.<job id>.json`. Raises
+    OSError, or DamagedError if the file is not the one the script was made with.
     """
     path, wanted = RunPaths(run).job, environ.get(DIGEST)
     data = read_bytes(path)
@@ -45,9 +45,9 @@ def bytes_of_job(run: Path, environ: Mapping[str, str]) -> bytes:
 
 def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
     """The table `[name]` of `job.json` in a run's directory, as `kind`; its defaults if absent;
-    what `array_settings` has for this process's array task lies over that.
+    the `array_settings` of this process's array task override that.
 
-    Raises OSError, or StorageError where the file is not what was submitted.
+    Raises OSError, or StorageError if the file is not the one submitted.
     """
     path = RunPaths(run).job
     try:
@@ -62,7 +62,7 @@ def table_of_job(run: Path, name: str, kind: type[Table]) -> Table:
 
 
 def _own(job: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """What the array task that this process belongs to has of a table for itself alone."""
+    """The part of a table that applies only to this process's array task."""
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     if task is None or "array_settings" not in job:
         return {}

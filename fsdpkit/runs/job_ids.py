@@ -1,8 +1,8 @@
-"""Slurm's ids as its commands print them (squeue(1) %i, sacct(1) JobID): made, and taken apart.
+"""Slurm's ids as its commands print them (squeue(1) %i, sacct(1) JobID): built, and parsed.
 
 A job is `12`, one task of an array `12_3`, several of them `12_[0-7%2]`, a component of a
-heterogeneous job `12+1`; a step comes behind a dot: `12_3.batch`. Text that Slurm did not write may
-come in from a record: what is no id names no task, and is left as it is.
+heterogeneous job `12+1`; a step follows a dot: `12_3.batch`. A record may contain text that Slurm
+did not write: anything that is not an id names no task, and is left unchanged.
 """
 
 from __future__ import annotations

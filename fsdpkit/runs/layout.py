@@ -90,7 +90,7 @@ class AttemptPaths:
         return self.dir / f"rank-{rank}{again}.{kind}"
 
     def flight_dumps(self, launch: int) -> Path:
-        """The directory of the flight recorder's dumps: pickles, for nobody but their owner."""
+        """The directory of the flight recorder's dumps: pickles, only for their owner."""
         return self.dir.parent / "debug" / self.dir.name / f"flight-{launch}"
 
     def flight_record(self, launch: int) -> Path:
@@ -121,65 +121,99 @@ class AttemptPaths:
 
 @dataclass(frozen=True)
 class TaskPaths:
-    """The directory of one training job: the run itself, or one task of an array."""
+    """The directory of one training job: the run itself, or one task of an array.
+
+    Attributes:
+        dir: The directory.
+    """
 
     dir: Path
 
     @classmethod
     def of_this_job(cls, otherwise: str) -> TaskPaths:
-        """What the agent put into FSDPKIT_TASK_DIR, or the directory `otherwise` without one."""
+        """The paths of the run that this process is a rank of.
+
+        Args:
+            otherwise: The directory where fsdpkit did not start the process.
+
+        Returns:
+            Paths below `FSDPKIT_TASK_DIR`, else below `otherwise`.
+        """
         return cls(Path(os.environ.get("FSDPKIT_TASK_DIR", otherwise)))
 
     def attempt(self, number: int) -> AttemptPaths:
+        """Paths of one attempt.
+
+        Args:
+            number: Index of the attempt, from 0.
+
+        Returns:
+            Paths of its files, whether they exist or not.
+        """
         return AttemptPaths(self.dir / f"attempt-{number}")
 
     def attempts(self) -> list[int]:
-        """Numbers of the attempts that have started, in order."""
+        """Which attempts have started.
+
+        Returns:
+            Their indices, in order.
+        """
         names = (p.name.removeprefix("attempt-") for p in self.dir.glob("attempt-*"))
         return sorted(int(n) for n in names if n.isdecimal())
 
     @property
     def metrics(self) -> Path:
+        """Metrics: one JSON object per logged step, appended by rank 0."""
         return self.dir / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
+        """Where a Checkpointer saves `step-<s>/`."""
         return self.dir / "checkpoints"
 
     @property
     def export(self) -> Path:
+        """The trained model for Hugging Face, if one was asked for."""
         return self.dir / "export"
 
     @property
     def tensorboard(self) -> Path:
+        """The metrics as TensorBoard events, if they were asked for."""
         return self.dir / "tensorboard"
 
     @property
     def track(self) -> Path:
+        """What `fsdpkit track` has sent."""
         return self.dir / "track.json"
 
     @property
     def debug(self) -> Path:
+        """Profiles, memory snapshots and flight recorder dumps; for their owner alone."""
         return self.dir / "debug"
 
     @property
     def stop_requested(self) -> Path:
+        """A file that makes the job save and stop while it exists."""
         return self.dir / "stop-requested"
 
     @property
     def save_requested(self) -> Path:
+        """A file that asks for a checkpoint."""
         return self.dir / "save-requested"
 
     @property
     def save_answered(self) -> Path:
+        """What became of that request."""
         return self.dir / "save-answered"
 
     @property
     def save_heard(self) -> Path:
+        """A mark that an attached trainer looks for such requests."""
         return self.dir / "save-heard"
 
     @property
     def stacks_requested(self) -> Path:
+        """A file that makes the agents say where the ranks are."""
         return self.dir / "stacks-requested"
 
 
@@ -271,14 +305,14 @@ def write_atomically(
 
 
 def write_new(path: Path, content: str | bytes) -> None:
-    """Make `path` with `content`, at once or not at all. Raises FileExistsError if it is there, or
+    """Make `path` with `content`, atomically. Raises FileExistsError if it exists, or
     OSError."""
     with _written_beside(path, content, False) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
             raise
-        except OSError:  # no hard links here; an empty name is the best that can be had first
+        except OSError:  # no hard links here; creating an empty file first is the best option
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
             try:
                 os.replace(temporary, path)

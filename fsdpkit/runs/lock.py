@@ -1,10 +1,11 @@
-"""A lock that is a file, since not every cluster's file system knows locks.
+"""A lock that is a file, since not every cluster's file system supports locks.
 
     {"host": "login1", "pids": "pid:[4026531836]", "pid": 4711, "user": "alex",
      "since_s": 1795300000.0, "token": "9f…"}
 
-Whoever makes it holds it; it appears whole or not at all. One whose holder is dead is replaced: of
-several that find it dead one alone claims the right to, in `<lock>.<digest of what it replaces>`.
+Whoever creates it holds it; it appears complete or not at all. A lock whose holder is dead is
+replaced: of several processes that find it dead, only one can claim the right to do so, in
+`<lock>.<digest of what it replaces>`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _own_text() -> bytes:
 
 
 def _place() -> dict[str, str]:
-    """Where a process id means the same process: a container of this host has ids of its own."""
+    """Where a process id means the same process: a container on this host has its own ids."""
     ids = ""
     with contextlib.suppress(OSError):  # only Linux has it
         ids = os.readlink("/proc/self/ns/pid")
@@ -91,7 +92,7 @@ def _take(lock: Path, own: bytes) -> bool:
 
 
 def _take_over(lock: Path, own: bytes) -> bool:
-    """Replace the lock of somebody who is dead; whether that was done."""
+    """Replace a lock whose holder is dead; returns whether that was done."""
     found = _text(lock)
     if found is None or not _is_dead(lock, _holder(found)):
         return False
@@ -99,7 +100,7 @@ def _take_over(lock: Path, own: bytes) -> bool:
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
     except FileExistsError:
-        if _age_s(claim) > ABANDONED_S:  # whoever claimed it died of it
+        if _age_s(claim) > ABANDONED_S:  # the claimant died meanwhile
             claim.unlink(missing_ok=True)
         return False
     except OSError as error:
@@ -123,7 +124,7 @@ def _text(lock: Path) -> bytes | None:
 
 
 def _holder(text: bytes) -> dict[str, Any]:
-    """What the lock says of its holder; empty if it is none of ours."""
+    """What the lock says about its holder; empty if it is not one of our locks."""
     try:
         found = parsed(text)
     except ValueError:
@@ -139,7 +140,7 @@ def _is_dead(lock: Path, holder: dict[str, Any]) -> bool:
 
 
 def _is_running(pid: int, since_s: object) -> bool:
-    """Whether the process is there, and was when the lock was made."""
+    """Whether the process exists, and did when the lock was made."""
     import psutil
 
     try:

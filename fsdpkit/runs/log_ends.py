@@ -1,4 +1,4 @@
-"""The ends of log files, with the numbers of their lines; a log of any size takes the same time."""
+"""The ends of log files, with line numbers; the time does not depend on the size of the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_COUNTED = 32 << 20
 _BLOCK = 1 << 20
 
 
-class Text(msgspec.Struct, frozen=True):
+class LogText(msgspec.Struct, frozen=True):
     """Text from a file, or from what a command printed."""
 
     text: str
@@ -28,12 +28,12 @@ class Text(msgspec.Struct, frozen=True):
         """The number of the line at a position in the text."""
         return None if self.line is None else self.line + self.text.count("\n", 0, position)
 
-    def part(self, begin: int, end: int) -> Text:
-        return Text(self.text[begin:end], self.file, self.line_at(begin))
+    def part(self, begin: int, end: int) -> LogText:
+        return LogText(self.text[begin:end], self.file, self.line_at(begin))
 
 
-def end_of(file: Path, most_bytes: int) -> Text | None:
-    """The last whole lines of a file; None if it cannot be read or is empty."""
+def end_of(file: Path, most_bytes: int) -> LogText | None:
+    """The last complete lines of a file; None if it cannot be read or is empty."""
     try:
         with open_regular(file) as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -45,14 +45,14 @@ def end_of(file: Path, most_bytes: int) -> Text | None:
             content = opened.read(most_bytes)
     except OSError:
         return None
-    if skipped:  # the first line is most likely torn
+    if skipped:  # the first line is probably incomplete
         content = content.partition(b"\n")[2]
         line = None if line is None else line + 1
     text = content.decode("utf-8", errors="replace")
-    return Text(text, file, line) if text.strip() else None
+    return LogText(text, file, line) if text.strip() else None
 
 
-def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) -> Text | None:
+def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) -> LogText | None:
     """What a file holds from the last line with `words` on; None if its end has no such line.
 
     searched_bytes: at its end, among which the line is looked for.
@@ -73,7 +73,7 @@ def part_from(file: Path, words: bytes, searched_bytes: int, most_bytes: int) ->
     except OSError:
         return None
     text = content[begin : begin + most_bytes].decode("utf-8", errors="replace")
-    return Text(text, file, line)
+    return LogText(text, file, line)
 
 
 def _lines_in(opened: BinaryIO, size: int) -> int:
@@ -86,13 +86,13 @@ def _lines_in(opened: BinaryIO, size: int) -> int:
     return lines
 
 
-def without(text: Text, prefix: str) -> Text:
-    """The text with the lines that begin with `prefix` emptied, so that numbers stay right."""
+def without(text: LogText, prefix: str) -> LogText:
+    """The text with lines that begin with `prefix` emptied, so that line numbers stay correct."""
     kept = ("" if line.startswith(prefix) else line for line in text.text.split("\n"))
-    return Text("\n".join(kept), text.file, text.line)
+    return LogText("\n".join(kept), text.file, text.line)
 
 
-def newest_part(text: Text, begins: str, ends: str, requeued: str) -> Text:
+def newest_part(text: LogText, begins: str, ends: str, requeued: str) -> LogText:
     """Of a file that all attempts append to, what the newest wrote.
 
     Three regular expressions: the line that an attempt writes first, mostly; the last line of one,
@@ -103,7 +103,7 @@ def newest_part(text: Text, begins: str, ends: str, requeued: str) -> Text:
     cut = begun[-1] if len(begun) > 1 else 0
     for match in re.finditer(f"(?:{ends}|{requeued}).*\n", text.text, re.MULTILINE):
         if begun and match.end() <= begun[-1]:
-            cut = match.end()  # also what it wrote before its first line belongs to the next
+            cut = match.end()  # what it wrote before its first line also belongs to the next
     for match in re.finditer(f"(?:{requeued}).*\n", text.text, re.MULTILINE):
         cut = max(cut, match.end())
     return text.part(cut, len(text.text))

@@ -1,8 +1,8 @@
-"""`check.json`: what the job `check` measured on each node, and which nodes that speaks against.
+"""`check.json`: what the job `check` measured on each node, and which nodes are outliers.
 
-Rank 0 of `jobs/check_nodes.py` writes it, `fsdpkit check` reads and judges it. Judging is pure. A
-figure is compared with the middle one of all nodes, and with the site profile's expectation where
-it has one: speeds depend on the cluster, equality among its nodes does not.
+Rank 0 of `jobs/check_nodes.py` writes it; `fsdpkit check` reads and judges it. Judging is pure. A
+figure is compared with the median over nodes, and with the site profile's expectation if there is
+one: speeds depend on the cluster, but its nodes should be equal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Why it has no figure."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the job. Bandwidths are bus bandwidths of an all-reduce, in 10^9 bytes a second:
     2 (k - 1) / k times the message over the time, for k ranks."""
 
@@ -100,7 +100,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     created_s: float
     device: Literal["cpu", "cuda"]
     message_mib: int
-    nodes: list[Node]
+    nodes: list[ReportedNode]
     pairs: list[Pair] = []
     all_nodes_gb_s: float | None = None
     """Among all ranks at once."""
@@ -112,7 +112,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NodeVerdict:
     """What is to be said of one node. `reasons` make it slow or broken; `notes` are to be known."""
 
     node: str
@@ -139,7 +139,7 @@ def load(attempt_dir: Path) -> NodeReport:
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 
-def judge(report: NodeReport, expected_gb_s: float | None = None) -> list[Verdict]:
+def judge(report: NodeReport, expected_gb_s: float | None = None) -> list[NodeVerdict]:
     """Each node's verdict. expected_gb_s: between nodes, as the site profile has it."""
     slow = _slow(report, expected_gb_s)
     verdicts = []
@@ -147,7 +147,7 @@ def judge(report: NodeReport, expected_gb_s: float | None = None) -> list[Verdic
         broken, notes = _broken(node), tuple(_notes(node))
         reasons = (*broken, *slow.get(node.name, ()))
         state: Literal["ok", "slow", "broken"] = "broken" if broken else "slow" if reasons else "ok"
-        verdicts.append(Verdict(node.name, state, reasons, notes))
+        verdicts.append(NodeVerdict(node.name, state, reasons, notes))
     return verdicts
 
 
@@ -188,7 +188,7 @@ def _between_nodes(report: NodeReport) -> dict[str, float]:
 def _slow(report: NodeReport, expected_gb_s: float | None) -> dict[str, list[str]]:
     """By node, each figure of its own that is too low."""
     between = _between_nodes(report)
-    # Where even the best pair is below it, the expectation says nothing of a single node.
+    # If even the best pair is below it, the expectation says nothing about a single node.
     expected = expected_gb_s if between and expected_gb_s else None
     if expected and max(between.values()) < SLOW * expected:
         expected = None
@@ -222,7 +222,7 @@ def _in_node(report: NodeReport) -> dict[str, float]:
     return {n.name: n.in_node_gb_s for n in report.nodes if n.in_node_gb_s is not None}
 
 
-def _broken(node: Node) -> Sequence[str]:
+def _broken(node: ReportedNode) -> Sequence[str]:
     """What makes a node unfit for any training."""
     reasons = [f"rank {rank.rank}: {rank.error}" for rank in node.ranks if rank.error]
     reasons += [
@@ -236,7 +236,7 @@ def _broken(node: Node) -> Sequence[str]:
     return reasons
 
 
-def _notes(node: Node) -> Iterator[str]:
+def _notes(node: ReportedNode) -> Iterator[str]:
     if abs(node.clock_offset_s) - node.clock_error_s > _CLOCK_S:
         yield (
             f"its clock is {node.clock_offset_s:+.1f} s off the first node's: tell the centre "

@@ -1,7 +1,7 @@
 """How launches and attempts ended, on record: `verdict.json` and `ending.json`.
 
 The head node's agent writes the verdict (launching/conductor.py), the batch shell the ending
-(launching/ending.py); everybody reads both here.
+(launching/ending.py); all readers use this module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """Names of nodes that fell silent, or whose GPU is broken."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How the head node's agent ended the attempt. trouble None: all is done."""
 
     trouble: Trouble | None = None
@@ -79,7 +79,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest whole checkpoint; set by whoever looks at the disk."""
 
 
-Record = TypeVar("Record", Verdict, Ending)
+Record = TypeVar("Record", AttemptVerdict, Ending)
 
 
 def read(path: Path, kind: type[Record]) -> Record | None:
@@ -90,6 +90,6 @@ def read(path: Path, kind: type[Record]) -> Record | None:
         return None
 
 
-def write(path: Path, record: Verdict | Ending) -> None:
+def write(path: Path, record: AttemptVerdict | Ending) -> None:
     """Raises OSError."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")

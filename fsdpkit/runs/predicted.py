@@ -1,9 +1,8 @@
-"""`plan.json`: what `fsdpkit plan` had predicted of a job when it was submitted.
+"""`plan.json`: what `fsdpkit plan` predicted for a job when it was submitted.
 
-The submission copies it from what was remembered of the plan, so a report needs no planning, and
-shows what was known before the run, not what would be said today. A run whose job nobody planned
-has none. Whatever lies there was written by somebody: it is decoded with bounds, or is as good as
-none.
+Submitting copies it from the stored plan, so a report needs no planning and shows what was known
+before the run, not what would be predicted today. A run whose job was not planned has none. The
+file is untrusted: it is decoded with limits, or ignored.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_predicted(paths: RunPaths, found: Predicted | None) -> None:
-    """Keep it beside the job; None: there is none, nor shall an older job's stay. Raises
+    """Keep it with the job; None: there is none, and an older job's is removed. Raises
     StorageError."""
     try:
         if found is None:

@@ -1,7 +1,7 @@
 """`provenance.json`: what was submitted, so that a number can be traced to the code it came from.
 
 Written once for each job of a run, by `fsdpkit.scheduling.provenance`; read by `status`, `report`
-and `compare`. What could not be learned is None, and named in `problems`.
+and `compare`. Whatever could not be determined is None, and named in `problems`.
 """
 
 from __future__ import annotations

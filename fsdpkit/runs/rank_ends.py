@@ -1,11 +1,11 @@
-"""How each rank's process of a launch ended, as its node's agent saw it.
+"""How each rank's process of a launch ended, as seen by its node's agent.
 
-The agent writes one line per launch that was not done into `node-<i>.events.jsonl`:
+The agent writes one line per unsuccessful launch into `node-<i>.events.jsonl`:
 
     {"event": "ranks-ended", "launch": 0, "ranks": {"3": {"status": 1, "time_s": …}, …}}
 
-torchelastic keeps the failures alone, and one of them; here stand all ranks of the node, and who
-of them was ended by the agent because another one had failed.
+torchelastic keeps only failures, and only one of them. Here all ranks of the node are listed, and
+which of them the agent ended because another one had failed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_rank_ends(events: Path, launch: int) -> dict[int, RankEnd]:
 
 
 def rank_ends(records: Iterable[Mapping[str, Any]], launch: int) -> dict[int, RankEnd]:
-    """The same from the records of the file; what is not as it should be is passed over."""
+    """The same from the records of the file; malformed ones are skipped."""
     found: dict[int, RankEnd] = {}
     for record in records:
         ranks = record.get("ranks")
@@ -62,7 +62,7 @@ def rank_ends(records: Iterable[Mapping[str, Any]], launch: int) -> dict[int, Ra
 
 
 def in_words(ends: Mapping[int, RankEnd]) -> str | None:
-    """Who ended first, who after it, and who was ended by the agents; None: nobody failed.
+    """Which rank ended first, which later, and which the agents ended; None: none failed.
 
     ends: by global rank, of any number of nodes.
     """

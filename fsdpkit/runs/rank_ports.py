@@ -1,7 +1,7 @@
-"""Ports that the ranks of `fsdpkit check` listen on as their own connections do, to be tried from
-elsewhere: `ports.json` of the attempt, there for as long as they listen.
+"""Ports on which the ranks of `fsdpkit check` listen as their own connections do, to be tried from
+elsewhere: `ports.json` of the attempt, which exists while they listen.
 
-Ranks of `jobs/check_nodes.py` write it, `fsdpkit check` reads it and says when it has tried.
+Ranks of `jobs/check_nodes.py` write it; `fsdpkit check` reads it and says when it has tried them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def save_ports(ports: list[RankPort], attempt_dir: Path) -> None:
 
 
 def load_ports(attempt_dir: Path) -> list[RankPort] | None:
-    """None: nobody listens, not yet or no more. Raises OSError or msgspec.DecodeError."""
+    """None: no rank listens, not yet or no longer. Raises OSError or msgspec.DecodeError."""
     try:
         return msgspec.json.decode(read_bytes(attempt_dir / _FILE), type=list[RankPort])
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Reading what lies in a run directory, whoever put it there.
+"""Reads files in a run directory safely, whoever wrote them.
 
-Others may be able to write to the directory, and the run may be somebody else's: only regular files
-are opened, never a link, a pipe or a device, none is waited for, and no more is read than a file of
-its kind can hold. Whatever is wrong is an OSError with a sentence, or a ValueError.
+Others may be able to write to the directory, and the run may be somebody else's. So only regular
+files are opened, never a link, a pipe or a device; no open blocks; and no more is read than a file
+of its kind can contain. Any problem is an OSError with a sentence, or a ValueError.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def open_own(path: Path) -> BinaryIO:
-    """The file if it is this user's (or root's) and no other user can change or replace it: what is
-    unpickled can do whatever its reader can. Raises StorageError, or OSError if it is not there."""
+    """The file if it is this user's (or root's) and no other user can change or replace it:
+    unpickling can do whatever the reader can. Raises StorageError, or OSError if it is missing."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _refuse_of_others(path.parent, os.fstat(directory))
@@ -68,7 +68,7 @@ def _refuse_of_others(path: Path, found: os.stat_result) -> None:
 
 def _descriptor(path: str | os.PathLike[str], directory: int | None = None) -> int:
     try:
-        # A pipe that nobody writes to would be waited for at its opening.
+        # Opening a pipe without a writer would block.
         number = os.open(path, _FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -98,7 +98,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES, *, own: boo
             raise PermissionError(errno.EPERM, "it belongs to another user", os.fspath(path))
         size = found.st_size
         parts, left = [b""], most + 1
-        # One call has most records whole; a file that grows meanwhile is read to its end.
+        # One call reads most records completely; a file that grows meanwhile is read to its end.
         while size <= most and (part := os.read(number, min(left, max(size + 1, 1 << 15)))):
             parts.append(part)
             left -= len(part)
@@ -115,12 +115,12 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What the JSON file holds. Raises OSError, or ValueError if it is none."""
+    """The content of the JSON file. Raises OSError, or ValueError if it is not JSON."""
     return parsed(read_bytes(path))
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ValueError, also for one that is nested without end."""
+    """The content of a JSON text. Raises ValueError, also for excessive nesting."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -1,8 +1,8 @@
-"""`run.json`: what was asked, what was decided, what the scheduler answered.
+"""`run.json`: what was requested, what was decided, what the scheduler answered.
 
-A run has one Slurm job, and one more each time it is resumed. The record holds the newest in its
-own fields and those before in `earlier`, so whoever knows nothing of resuming reads it right.
-Changes of a run that others may be changing too are made inside `changing`.
+A run has one Slurm job, and one more each time it is resumed. The record's own fields describe the
+newest, and `earlier` the previous ones, so code that ignores resuming still reads it correctly.
+Changes to a run that others may be changing too are made inside `changing`.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def jobs_of_attempts(
     jobs: Iterable[JobRecord], attempts: Iterable[int], array_task: int | None = None
 ) -> dict[int, JobRecord]:
-    """Of each attempt the job that it belongs to: the newest whose attempts begin at or before it;
-    of an array, those of one task."""
+    """For each attempt the job that it belongs to: the newest whose attempts begin at or before it;
+    for an array, those of one task."""
     mine = [job for job in jobs if array_task is None or array_task in (job.array or [])]
     mine.sort(key=lambda job: job.first_attempt)
     first = [job.first_attempt for job in mine]
@@ -185,7 +185,7 @@ def load(directory: Path, *, copied: bool = False) -> RunRecord:
 
 @contextlib.contextmanager
 def changing(paths: RunPaths, *, patience_s: float = 5.0) -> Iterator[RunRecord]:
-    """The record as it stands, while nobody else changes it. Raises BusyError after `patience_s`,
+    """The current record, locked against changes by others. Raises BusyError after `patience_s`,
     StorageError."""
     with locked(paths.record.with_name(f"{paths.record.name}.lock"), patience_s):
         yield load(paths.dir)

@@ -1,8 +1,8 @@
-"""The samples of a node (`node-<i>.samples.jsonl`), and what they show of why a run ended.
+"""The samples of a node (`node-<i>.samples.jsonl`), and what they show about why a run ended.
 
 Each agent appends one line every few seconds (launching/sampling.py). A field that the machine does
-not have is absent, and None here: nobody knows. Lines of older versions have fewer fields. Each
-function below looks for one thing and says it in one sentence, or is silent.
+not provide is absent, and None here: unknown. Lines of older versions have fewer fields. Each
+function below looks for one thing and reports it in one sentence, or returns nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     excessive_buffer_overrun_errors: int | None = None
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory cgroup that limits the job, or its step."""
 
     memory_bytes: int | None = None
@@ -80,13 +80,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Read and written by them, but for what goes through sockets by send and recv."""
     gpus: tuple[Gpu, ...] = ()
     infiniband: tuple[Port, ...] = ()
-    cgroup: Memory | None = None
+    cgroup: CgroupMemory | None = None
     temporary: dict[str, Space] = {}
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """In order; a line that is torn, or not as it should be, is passed over. Raises OSError, not
-    for a file that is not there."""
+    """In order; incomplete or malformed lines are skipped. Raises OSError, but not for a missing
+    file."""
     try:
         data = read_bytes(path, MOST_BYTES_OF_LINES)
     except FileNotFoundError:
@@ -178,7 +178,7 @@ def oom_kills_in_words(samples: Sequence[Sample]) -> str | None:
 
 
 def memory_share(samples: Sequence[Sample]) -> float | None:
-    """The fullest that the job's cgroup was seen, as a share of its limit; None: it has none."""
+    """The highest observed use of the job's cgroup, as a share of its limit; None: it has none."""
     shares = [
         each.cgroup.memory_bytes / each.cgroup.memory_max_bytes
         for each in samples

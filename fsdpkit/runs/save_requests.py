@@ -1,11 +1,11 @@
-"""A wish for a checkpoint, left in a task's directory, and what the trainer made of it.
+"""A request for a checkpoint, left in a task's directory, and the trainer's answer.
 
-    save-requested   the wish's id; whoever saves next removes it
-    save-answered    JSON: the id that was answered last, with the step saved or what went wrong
-    save-heard       the attempt in which a trainer of another make looks for wishes
+    save-requested   the request's id; the next process that saves removes it
+    save-answered    JSON: the id answered last, with the step saved or what went wrong
+    save-heard       the attempt in which another framework's trainer looks for requests
 
-Any checkpoint that begins after the wish answers it. A person may also `touch save-requested`: such
-a wish has no id, and is answered by the checkpoint alone.
+Any checkpoint that begins after the request answers it. A person may also `touch save-requested`:
+such a request has no id, and is answered by the checkpoint alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ID = re.compile(r"[0-9a-f]{16}")
 _MOST_BYTES = 1 << 16
 
 
-class Answer(NamedTuple):
-    """What became of a wish: the step that was saved, or why it was not."""
+class SaveAnswer(NamedTuple):
+    """What became of a request: the step that was saved, or why it was not."""
 
     step: int | None = None
     problem: str | None = None
@@ -35,26 +35,26 @@ class Answer(NamedTuple):
 
 
 def ask(task: TaskPaths) -> str:
-    """Leave a wish, or join the one that is there; its id. Raises OSError."""
+    """Leave a request, or join the existing one; returns its id. Raises OSError."""
     mine = os.urandom(8).hex()
     with contextlib.suppress(FileExistsError):
         write_new(task.save_requested, mine)
         return mine
     if theirs := wish(task):
         return theirs
-    write_atomically(task.save_requested, mine)  # it was touched by hand, or is gone just now
+    write_atomically(task.save_requested, mine)  # it was touched by hand, or has just been removed
     return mine
 
 
 def withdraw(task: TaskPaths, asked: str) -> None:
-    """Take back the wish if nobody has answered it."""
+    """Withdraw the request if it has not been answered."""
     if wish(task) == asked:
         with contextlib.suppress(OSError):
             task.save_requested.unlink()
 
 
 def wish(task: TaskPaths) -> str | None:
-    """The id of the wish that waits for an answer, empty if it has none; None if there is none."""
+    """The id of the pending request, empty if it has no id; None if there is no request."""
     try:
         text = read_text(task.save_requested, _MOST_BYTES).strip()
     except FileNotFoundError:
@@ -64,10 +64,10 @@ def wish(task: TaskPaths) -> str | None:
     return text if _ID.fullmatch(text) else ""
 
 
-def answer(task: TaskPaths, asked: str | None, told: Answer) -> None:
-    """Say what became of the wish that was there when the checkpoint began; None: there was none.
+def answer(task: TaskPaths, asked: str | None, told: SaveAnswer) -> None:
+    """SaveAnswer the request that existed when the checkpoint began; None: there was none.
 
-    An answer that cannot be written is left out: training matters more.
+    An answer that cannot be written is dropped: training matters more.
     """
     if asked is None:
         return
@@ -79,8 +79,8 @@ def answer(task: TaskPaths, asked: str | None, told: Answer) -> None:
             task.save_requested.unlink()
 
 
-def answer_to(task: TaskPaths, asked: str) -> Answer | None:
-    """What became of the wish; None if nobody has said."""
+def answer_to(task: TaskPaths, asked: str) -> SaveAnswer | None:
+    """What became of the request; None if that is not recorded yet."""
     try:
         table = read_json(task.save_answered)
         step, problem, path = table["step"], table["problem"], table.get("path")
@@ -88,7 +88,7 @@ def answer_to(task: TaskPaths, asked: str) -> Answer | None:
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Answer(
+    return SaveAnswer(
         step,
         None if problem is None else str(problem)[:1000],
         None if path is None else str(path)[:1000],
@@ -96,7 +96,7 @@ def answer_to(task: TaskPaths, asked: str) -> Answer | None:
 
 
 def hear(task: TaskPaths, attempt: str) -> None:
-    """A trainer without `checkpoints/` looks for wishes from now on, in the attempt of this name.
+    """A trainer without `checkpoints/` looks for requests from now on, in the attempt of this name.
 
     Raises OSError.
     """
@@ -105,7 +105,7 @@ def hear(task: TaskPaths, attempt: str) -> None:
 
 def saves_there(task: TaskPaths, attempt: int) -> bool:
     """Whether a trainer of this attempt has claimed the checkpoints, or said that it looks for
-    wishes."""
+    requests."""
     return any(
         _attempt_in(file) == task.attempt(attempt).dir.name
         for file in (task.checkpoints / CLAIM, task.save_heard)

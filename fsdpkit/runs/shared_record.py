@@ -2,10 +2,10 @@
 
     <centre>/audit/<user id>-<run id>[.<array task>].json
 
-Its owner's job writes it, at submission and whenever an attempt ends; whoever runs the centre reads
-it (publishing/audit.py). It holds no name of a person, no path and no text of the run's. The folder
-is one that everybody may write into and nobody but the centre may list (mode 1733), so a record is
-believed for nothing but a line of its own.
+Its owner's job writes it, at submission and whenever an attempt ends; the centre's staff read it
+(publishing/audit.py). It contains no person's name, no path and no text of the run. Everybody may
+write into the folder but only the centre can list it (mode 1733), so a record is trusted for
+nothing but its own line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     """Of the manifest of a published version."""
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ended."""
 
     action: Literal["end", "requeue"]
@@ -62,7 +62,7 @@ class SharedRecord(msgspec.Struct, frozen=True, kw_only=True):
     ranks_per_node: Count
     fsdpkit: Word
     used: Annotated[list[Used], Meta(max_length=4)]
-    ends: Annotated[list[End], Meta(max_length=_MOST_ENDS)] = []
+    ends: Annotated[list[AttemptEnd], Meta(max_length=_MOST_ENDS)] = []
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
-    """Tell the centres whose folders these are, and note it for the job. What cannot be written is
-    left: a run does not fail for it."""
+    """Share with the centres that own these folders, and note it for the job. Failing to write is
+    ignored: a run must not fail because of it."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(OSError, ValueError, RecursionError):  # of a run that is resumed
             before = msgspec.json.decode(read_bytes(paths.shared_record, own=True), type=_Kept)
@@ -85,7 +85,7 @@ def share(paths: RunPaths, record: SharedRecord, folders: list[Path]) -> None:
             _drop(folder, record)
 
 
-def add_end(paths: RunPaths, task: int | None, end: End) -> None:
+def add_end(paths: RunPaths, task: int | None, end: AttemptEnd) -> None:
     """Add how an attempt ended, of a run that is shared."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         own = task is not None

@@ -1,10 +1,10 @@
 """A request to say where the ranks are, left in a task's directory, and the agents' answers.
 
-    stacks-requested        the request's id; whoever asked removes it
+    stacks-requested        the request's id; the requester removes it
     node-<i>.stacks.json    the newest answer of a node's agent, in the attempt's directory
 
-Only the head node's agent looks for the request, once a second, and passes it on to the others: a
-file system that 64 nodes share is not asked by all of them.
+Only the head node's agent looks for the request, once a second, and passes it on to the others, so
+that 64 nodes do not all poll the shared file system.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class NodeStacks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(task: TaskPaths) -> str:
-    """Leave a request in place of any other; its id. Raises OSError."""
+    """Leave a request, replacing any other; returns its id. Raises OSError."""
     asked = os.urandom(8).hex()
     write_atomically(task.stacks_requested, asked)
     return asked
 
 
 def withdraw(task: TaskPaths, asked: str) -> None:
-    """Take the request back, unless somebody else has asked since."""
+    """Withdraw the request, unless somebody else has asked since."""
     if request(task) == asked:
         with contextlib.suppress(OSError):
             task.stacks_requested.unlink()
 
 
 def request(task: TaskPaths) -> str | None:
-    """The id of the request that is there; None if there is none, or it is not ours."""
+    """The id of the current request; None if there is none, or it is not ours."""
     try:
         text = read_text(task.stacks_requested, 64).strip()
     except (OSError, UnicodeDecodeError):
@@ -74,7 +74,7 @@ def request(task: TaskPaths) -> str | None:
 
 
 def shortened(text: str) -> str:
-    """The end of a long text, where the main thread stands."""
+    """The end of a long text, which has the main thread."""
     return text if len(text) <= _MOST_OF_A_RANK else "…\n" + text[-_MOST_OF_A_RANK:]
 
 

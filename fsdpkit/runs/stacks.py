@@ -1,9 +1,9 @@
-"""Where a rank's threads are: how it leaves that when its agent asks, and who was asked, on record.
+"""Where a rank's threads are: how it writes that on request, and which ranks were asked, on record.
 
-A rank that can be asked has faulthandler write all threads' stacks on `SIGNAL`, even from within a
-call that never returns or that holds the interpreter's lock, into a file in the node's memory: a
-rank that hangs may hang on the run's directory. Nobody else sends that signal; Slurm's warnings are
-others.
+On `SIGNAL` a rank that can be asked has faulthandler write the stacks of all threads, even from
+within a call that never returns or that holds the interpreter's lock. The file is in the node's
+memory, because a rank that hangs may be hanging on the run's directory. Nothing else sends that
+signal; Slurm's warnings use others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def leave_when_asked(path: Path) -> None:
         high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _HIGH)
         os.close(number)
         number = high
-    # Opened now: in a handler nothing may be opened.
+    # Opened now: a signal handler must not open files.
     faulthandler.register(SIGNAL, file=number, all_threads=True)
     _Left.path = path
 
@@ -70,7 +70,7 @@ def event_of(taken: StacksTaken) -> dict[str, Any]:
 
 
 def stacks_taken(records: Iterable[Mapping[str, Any]]) -> list[StacksTaken]:
-    """All such lines of a node's events, in order; what is not as it should be is passed over."""
+    """All such lines of a node's events, in order; malformed ones are skipped."""
     found = []
     for record in records:
         if record.get("event") == EVENT:
@@ -80,7 +80,7 @@ def stacks_taken(records: Iterable[Mapping[str, Any]]) -> list[StacksTaken]:
 
 
 def in_words(taken: StacksTaken) -> str:
-    """What was done, and for which ranks it could not be."""
+    """What was done, and for which ranks it was not possible."""
     because = {
         "hang": "no step was made any longer",
         "time-out": "a rank had waited for the others until its timeout",

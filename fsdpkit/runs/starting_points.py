@@ -1,5 +1,5 @@
-"""What `training.checkpoint.start` names: checkpoints of fsdpkit, or weights that another program
-wrote. Read from names and first bytes, so that a login node can tell, too.
+"""What `training.checkpoint.start` names: checkpoints of fsdpkit, or weights written by another
+program. Determined from names and first bytes, so that a login node can do it, too.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(path: Path) -> StartingPoint:
-    """What lies at `path`. Raises NotFoundError when that is nothing to begin from, ConfigError for
-    a file of another kind."""
+    """What `path` contains. Raises NotFoundError if one cannot start from it, ConfigError for a
+    file of another kind."""
     key = "training.checkpoint.start"
     try:
         if path.is_dir():

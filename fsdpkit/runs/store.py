@@ -1,4 +1,4 @@
-"""Where runs are kept, and how one is found again."""
+"""Where runs are kept, and how to find one again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _names(top: Path) -> list[str]:
     return sorted(names, key=lambda name: (name.split("-")[-3:], name), reverse=True)
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedJobs(msgspec.Struct, frozen=True):
     """The little of a record that tells whether its end is on it; decoded from run.json."""
 
     state: Literal["submitting", "submitted"]
@@ -54,7 +54,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def for_good(self) -> bool:
-        """Whether nobody need be asked about the run."""
+        """Whether there is no need to ask about the run any more."""
         settled = self.ended is not None and all(job.ended is not None for job in self.earlier)
         return settled and self.resuming is None and self.state == "submitted"
 
@@ -69,7 +69,7 @@ def runs_by_end(top: Path) -> list[tuple[str, bool]]:
     Made for ten thousand runs: one file is read of each, and little of it decoded. A run whose
     record cannot be read or understood counts as not ended. Raises StorageError for `top`.
     """
-    names, decoder = _names(top), msgspec.json.Decoder(Ended)
+    names, decoder = _names(top), msgspec.json.Decoder(EndedJobs)
 
     def look(name: str) -> bool | None:
         try:
@@ -87,8 +87,8 @@ _SAMPLE, _SLOW_S, _THREADS = 64, 0.0003, 16
 
 
 def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[bool | None]:
-    """Of each name, in order. On a file system that answers late, where nearly all the time is
-    waiting, many wait at once."""
+    """For each name, in order. On a slow file system, where nearly all the time is waiting, many
+    wait in parallel."""
     took_s = []
     for name in names[:_SAMPLE]:
         began = time.perf_counter()
@@ -105,7 +105,7 @@ def _map(look: Callable[[str], bool | None], names: Sequence[str]) -> Iterator[b
 
 
 def _is_there(path: Path) -> bool:
-    """Whatever it is. Raises OSError where one may not look."""
+    """Whether anything exists there. Raises OSError if access is denied."""
     try:
         os.lstat(path)
     except OSError as error:

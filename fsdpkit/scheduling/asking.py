@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.run_states import Standing, standings
 from fsdpkit.scheduling.states import JobState
 
@@ -53,10 +54,10 @@ class Asking:
         self, record: RunRecord, job_id: str, state: JobState
     ) -> tuple[dict[str, str], list[str]]:
         """What slurmctld has of a job that stands so, by Slurm's names; and why it did not say."""
-        from fsdpkit.scheduling.slurm import Round, SlurmClient
+        from fsdpkit.scheduling.slurm import Round
 
         asked = Round()
-        return SlurmClient(record.cluster).details(job_id, asked), asked.unread
+        return cluster_of(record.kind, record.cluster).details(job_id, asked), asked.unread
 
 
 class PacedAsking(Asking):

@@ -38,7 +38,7 @@ _CLOCK_S = 5.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One check: what was found, in words, and what to do about it."""
 
     check: str
@@ -48,8 +48,8 @@ class Finding:
 
 
 def login_checks(
-    request: submission.Request, runs: str | os.PathLike[str] | None = None
-) -> Iterator[Finding]:
+    request: submission.SubmitRequest, runs: str | os.PathLike[str] | None = None
+) -> Iterator[CheckResult]:
     """All checks for a submission like `request`, each as soon as it is done."""
     plan, told = _planned(request)
     yield told
@@ -71,24 +71,26 @@ def login_checks(
         yield _guarded("clock", _check_clock)
 
 
-def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
+def _guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
     """The check's finding; what it did not foresee is unknown and ends no other check."""
     try:
         return check()
     except Exception as error:
-        return Finding(name, "unknown", f"could not be checked: {type(error).__name__}: {error}")
+        return CheckResult(
+            name, "unknown", f"could not be checked: {type(error).__name__}: {error}"
+        )
 
 
-def _refusal(check: str, error: FsdpkitError) -> Finding:
+def _refusal(check: str, error: FsdpkitError) -> CheckResult:
     """The error as a finding, the remedy that the Slurm client put under it in its own place."""
     told = str(error)
     remedy = remedy_for(told)
     if remedy and told.endswith(f"\n{remedy}"):
-        return Finding(check, "failed", told.removesuffix(f"\n{remedy}"), remedy)
-    return Finding(check, "failed", told)
+        return CheckResult(check, "failed", told.removesuffix(f"\n{remedy}"), remedy)
+    return CheckResult(check, "failed", told)
 
 
-def _planned(request: submission.Request) -> tuple[Plan | None, Finding]:
+def _planned(request: submission.SubmitRequest) -> tuple[Plan | None, CheckResult]:
     """What a submission would decide, and whether it could."""
     try:
         plan, why = submission.plan(request)
@@ -97,16 +99,16 @@ def _planned(request: submission.Request) -> tuple[Plan | None, Finding]:
     profile = plan.site.profile
     told = f"{profile.title} ({plan.site.id}, {why})"
     if plan.site.id == "generic":
-        return plan, Finding(
+        return plan, CheckResult(
             "site and job",
             "warning",
             told,
             "limits and node types are not known; choose a profile with --cluster (fsdpkit sites)",
         )
-    return plan, Finding("site and job", "ok", told)
+    return plan, CheckResult("site and job", "ok", told)
 
 
-def _with_example_account(request: submission.Request) -> Plan | None:
+def _with_example_account(request: submission.SubmitRequest) -> Plan | None:
     """The plan but for the account, so that what does not hang on it can be checked, too."""
     with suppress(FsdpkitError):
         example = choose_site(request.cluster)[0].profile.account.example
@@ -114,37 +116,39 @@ def _with_example_account(request: submission.Request) -> Plan | None:
     return None
 
 
-def _check_slurm() -> Finding:
+def _check_slurm() -> CheckResult:
     try:
         version = answer("sbatch", "--version").strip()
         ping = answer("scontrol", "ping")
     except SchedulerError as error:
         remedy = "is this a login node? Without Slurm, use --cluster local"
-        return Finding("slurm", "failed", str(error), remedy)
+        return CheckResult("slurm", "failed", str(error), remedy)
     if " UP" not in ping.upper():
-        return Finding(
+        return CheckResult(
             "slurm",
             "failed",
             f"slurmctld does not answer: {ping.strip()}",
             "try again in a minute, or ask the centre",
         )
-    return Finding("slurm", "ok", f"{version}; {ping.strip().splitlines()[0]}")
+    return CheckResult("slurm", "ok", f"{version}; {ping.strip().splitlines()[0]}")
 
 
-def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Finding:
+def _check_script(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
     """The template renders, and Slurm would take the result."""
     if plan is None:
-        return Finding("script", "unknown", "there is no script without a site and a job that fit")
+        return CheckResult(
+            "script", "unknown", "there is no script without a site and a job that fit"
+        )
     try:
-        return Finding("script", "ok", submission.check(plan, runs))
+        return CheckResult("script", "ok", submission.check(plan, runs))
     except FsdpkitError as error:
         return _refusal("script", error)
 
 
-def _check_account(plan: Plan | None, script: Finding) -> Finding:
+def _check_account(plan: Plan | None, script: CheckResult) -> CheckResult:
     """By the accounting's own list; where that cannot be read, by Slurm's word on the script."""
     if plan is None:
-        return Finding("account", "unknown", "not known which")
+        return CheckResult("account", "unknown", "not known which")
     account = plan.job.spec.resources.account
     shown = account or "your default account"
     by_slurm = replace(script, check="account", remedy=None, told=f"{shown}: Slurm takes the job")
@@ -157,53 +161,53 @@ def _check_account(plan: Plan | None, script: Finding) -> Finding:
     if not accounts:
         return _without_list(by_slurm, shown, "sacctmgr lists none of yours")
     if account is None or account.lower() in accounts:
-        return Finding("account", "ok", f"{shown}, of {', '.join(accounts)}")
+        return CheckResult("account", "ok", f"{shown}, of {', '.join(accounts)}")
     outcome: Literal["warning", "failed"] = "warning" if script.outcome == "ok" else "failed"
     told = f"{account} is not among yours: {', '.join(accounts)}"
-    return Finding("account", outcome, told, "choose one of them with --account")
+    return CheckResult("account", outcome, told, "choose one of them with --account")
 
 
-def _without_list(by_slurm: Finding, shown: str, why: str) -> Finding:
+def _without_list(by_slurm: CheckResult, shown: str, why: str) -> CheckResult:
     if by_slurm.outcome == "ok":
         return replace(by_slurm, told=f"{by_slurm.told} ({why})")
-    return Finding("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
+    return CheckResult("account", "unknown", f"{shown}: {why}, and Slurm did not take the script")
 
 
 # sinfo(1), NODE STATE CODES: `*` does not answer, `$` is reserved for maintenance.
 _UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|inval|[*$]$")
 
 
-def _check_partition(plan: Plan | None) -> Finding:
+def _check_partition(plan: Plan | None) -> CheckResult:
     if plan is None:
-        return Finding("partition", "unknown", "not known which")
+        return CheckResult("partition", "unknown", "not known which")
     name = plan.placement.select.get("partition")
     where = ["-p", name] if name else []
     cluster = ["-M", plan.site.profile.slurm_clusters] if plan.site.profile.slurm_clusters else []
     try:
         listed = answer("sinfo", *cluster, "-h", "-o", "%P|%a|%D|%t", *where)
     except SchedulerError as error:
-        return Finding("partition", "unknown", str(error))
+        return CheckResult("partition", "unknown", str(error))
     rows = [line.split("|") for line in listed.splitlines() if line.count("|") == 3]
     if name is None:
         rows = [row for row in rows if row[0].endswith("*")]
     if not rows:
         shown = f"there is no partition {name}" if name else "there is no default partition"
-        return Finding("partition", "failed", shown, "list them with sinfo -s; use --partition")
+        return CheckResult("partition", "failed", shown, "list them with sinfo -s; use --partition")
     shown = rows[0][0].rstrip("*")
     if rows[0][1] != "up":
         remedy = "choose another with --partition, or ask the centre when it comes back"
-        return Finding("partition", "failed", f"{shown} is {rows[0][1]}", remedy)
+        return CheckResult("partition", "failed", f"{shown} is {rows[0][1]}", remedy)
     states = ", ".join(f"{count} {state}" for _, _, count, state in rows)
     usable = sum(int(count) for _, _, count, state in rows if not _UNUSABLE.search(state))
     if usable < plan.job.spec.resources.nodes:
-        return Finding(
+        return CheckResult(
             "partition",
             "warning",
             f"{shown} is up, but {plan.job.spec.resources.nodes} nodes are wanted and few work: "
             f"{states}",
             "the job will wait; see why with sinfo -R",
         )
-    return Finding("partition", "ok", f"{shown} is up: {states}")
+    return CheckResult("partition", "ok", f"{shown} is up: {states}")
 
 
 _SECTION = re.compile(r"^# ---- .*$", re.MULTILINE)
@@ -228,13 +232,13 @@ print("torch", torch.__version__, f"for CUDA or ROCm {gpu}" if gpu else "without
 """
 
 
-def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> Finding:
+def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -> CheckResult:
     """The script's own lines activate it here, so what fails is what would fail in the job."""
     if plan is None:
-        return Finding("environment", "unknown", "not known which")
+        return CheckResult("environment", "unknown", "not known which")
     if image := plan.job.spec.environment.container:
         there = os.path.exists(image)
-        return Finding(
+        return CheckResult(
             "environment",
             "unknown" if there or "://" in image else "failed",
             f"container {image}: " + ("not started here" if there else "there is no such file"),
@@ -242,11 +246,11 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
     items = list(items_of(plan.job, plan.site, plan.template))
     if unknown := strangers(items) or [item for item, _ in filter(None, [forbidden(items)])]:
         told = f"{unknown[0].kind} {unknown[0].name} is not trusted: its lines are not run here"
-        return Finding("environment", "unknown", told, "submit it once, which asks about it")
+        return CheckResult("environment", "unknown", told, "submit it once, which asks about it")
     activation = activation_of(submission.script_of(plan, runs))
     if activation is None:
         told = f"template {plan.template.manifest.name} has no section '# ---- Environment'"
-        return Finding("environment", "unknown", told)
+        return CheckResult("environment", "unknown", told)
     started = time.monotonic()
     environ = scrubbed(os.environ)[0] | {"SLURM_CPUS_PER_TASK": "1", "FSDPKIT_RANKS_PER_NODE": "1"}
     try:
@@ -262,17 +266,19 @@ def _check_environment(plan: Plan | None, runs: str | os.PathLike[str] | None) -
         )
     except subprocess.TimeoutExpired:
         told = f"it did not import torch within {_IMPORT_S:.0f} s"
-        return Finding("environment", "failed", told, "put it on a faster file system")
+        return CheckResult("environment", "failed", told, "put it on a faster file system")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         remedy = "see environment in the job, [environment] in the site profile"
-        return Finding("environment", "failed", lines[-1].removeprefix("fsdpkit: "), remedy)
+        return CheckResult("environment", "failed", lines[-1].removeprefix("fsdpkit: "), remedy)
     seconds = time.monotonic() - started
     said = done.stdout.strip().splitlines()[-1]
     told = f"{said}, in {seconds:.0f} s"
     if "without GPU" in said and plan.placement.node_type.vendor in ("nvidia", "amd"):
-        return Finding("environment", "failed", told, "install torch's build for the nodes' GPUs")
-    return Finding("environment", "ok", told)
+        return CheckResult(
+            "environment", "failed", told, "install torch's build for the nodes' GPUs"
+        )
+    return CheckResult("environment", "ok", told)
 
 
 def _existing(path: Path) -> Path:
@@ -280,23 +286,25 @@ def _existing(path: Path) -> Path:
     return next(each for each in (path, *path.parents) if each.is_dir())
 
 
-def _check_file_system(place: Path, *, shared: bool) -> Finding:
+def _check_file_system(place: Path, *, shared: bool) -> CheckResult:
     """Whether other nodes can see it: by its type, as nobody can ask them from here."""
     kind = file_system.type_of(place)
     if not shared:
-        return Finding("file system", "ok", f"{place} is on {kind or 'a file system'}")
+        return CheckResult("file system", "ok", f"{place} is on {kind or 'a file system'}")
     if kind in file_system.NETWORK:
-        return Finding("file system", "ok", f"{place} is on {kind}, which nodes share")
+        return CheckResult("file system", "ok", f"{place} is on {kind}, which nodes share")
     remedy = "choose another with --runs or FSDPKIT_RUNS if the compute nodes do not see it"
     if kind in file_system.LOCAL:
-        return Finding(
+        return CheckResult(
             "file system", "warning", f"{place} is on {kind}, usually a disk of this node", remedy
         )
     told = f"{place} is on {kind or 'a file system that could not be read'}"
-    return Finding("file system", "unknown", f"{told}; whether nodes share it is not known", remedy)
+    return CheckResult(
+        "file system", "unknown", f"{told}; whether nodes share it is not known", remedy
+    )
 
 
-def _check_speed(place: Path) -> Finding:
+def _check_speed(place: Path) -> CheckResult:
     """Small files as checkpoints and records are written; one large file as a shard is."""
     try:
         with tempfile.TemporaryDirectory(prefix=".fsdpkit-check-", dir=place) as made:
@@ -304,53 +312,57 @@ def _check_speed(place: Path) -> Finding:
             mb_s = file_system.large_file_mb_s(Path(made))
     except OSError as error:
         told = f"{place} cannot be written: {error.strerror}"
-        return Finding("disk speed", "failed", told, "choose another with --runs or FSDPKIT_RUNS")
+        return CheckResult(
+            "disk speed", "failed", told, "choose another with --runs or FSDPKIT_RUNS"
+        )
     told = f"a small file is safe in {small_s * 1e3:.3g} ms, {mb_s:.0f} MB/s for a large one"
     if small_s > _SLOW_FILE_S or mb_s < _SLOW_MB_S:
-        return Finding(
+        return CheckResult(
             "disk speed", "warning", told, "checkpoints will take long; is there a scratch system?"
         )
-    return Finding("disk speed", "ok", told)
+    return CheckResult("disk speed", "ok", told)
 
 
-def _check_space(place: Path) -> Finding:
+def _check_space(place: Path) -> CheckResult:
     import shutil
 
     free_gb = shutil.disk_usage(place).free / 2**30
     told = f"{free_gb:,.0f} GB free (a quota may allow less)"
     if free_gb < 1:
-        return Finding("disk space", "failed", told, "remove old runs, or choose another --runs")
+        return CheckResult(
+            "disk space", "failed", told, "remove old runs, or choose another --runs"
+        )
     if free_gb < _LITTLE_GB:
-        return Finding("disk space", "warning", told, "a checkpoint holds 12 bytes a parameter")
-    return Finding("disk space", "ok", told)
+        return CheckResult("disk space", "warning", told, "a checkpoint holds 12 bytes a parameter")
+    return CheckResult("disk space", "ok", told)
 
 
-def _check_clock() -> Finding:
+def _check_clock() -> CheckResult:
     """This node's clock against slurmctld's, which stands over its configuration."""
     before_s = time.time()
     try:
         text = answer("scontrol", "show", "config")
     except SchedulerError as error:
-        return Finding("clock", "unknown", str(error).splitlines()[0])
+        return CheckResult("clock", "unknown", str(error).splitlines()[0])
     after_s = time.time()
     told_s = None
     if match := re.search(r"Configuration data as of (\S+)", text):
         with suppress(ValueError):  # SLURM_TIME_FORMAT may ask for another form
             told_s = time.mktime(time.strptime(match[1], "%Y-%m-%dT%H:%M:%S"))
     if told_s is None:
-        return Finding("clock", "unknown", "slurmctld's time could not be read")
+        return CheckResult("clock", "unknown", "slurmctld's time could not be read")
     # It tells whole seconds, cut off.
     offset_s = max(before_s - told_s - 1, 0.0) + min(after_s - told_s, 0.0)
     if abs(offset_s) > _CLOCK_S:
-        return Finding(
+        return CheckResult(
             "clock",
             "warning",
             f"{offset_s:+.0f} s off slurmctld's",
             "tell the centre: at five minutes Slurm refuses what comes from this node",
         )
-    return Finding("clock", "ok", "agrees with slurmctld's to the second")
+    return CheckResult("clock", "ok", "agrees with slurmctld's to the second")
 
 
-def worst(findings: Sequence[Finding]) -> int:
+def worst(findings: Sequence[CheckResult]) -> int:
     """The exit status: 78 if a check failed, else 0."""
     return 78 if any(finding.outcome == "failed" for finding in findings) else 0

@@ -13,12 +13,13 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.errors import UsageError
 from fsdpkit.rendering.script import Plan
+from fsdpkit.scheduling.cluster import cluster_of
 
 
 def not_from_here(job: LoadedJob, site: LoadedSite, node: NodeType, work_dir: Path) -> list[str]:
     """Why the job is not to be submitted from here; empty if nothing known speaks against it."""
     profile = site.profile
-    if profile.kind == "local":
+    if not cluster_of(profile.kind, profile.slurm_clusters).elsewhere:
         return []
     names = [socket.gethostname()]
     if profile.login.hosts:  # the full name may need an answer from the name service

@@ -12,7 +12,7 @@ import pickle
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 from submitit.core import utils
@@ -23,24 +23,15 @@ from fsdpkit.errors import StorageError
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import SUBMISSION_PICKLE, make_directory, name_submission, write_atomically
 from fsdpkit.runs.reading import open_own
-from fsdpkit.scheduling.slurm import SlurmClient, Submitted
+from fsdpkit.scheduling.cluster import Cluster
+from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient
 from fsdpkit.scheduling.states import JobState
-
-
-class Client(Protocol):
-    """What the executor needs of a cluster: Slurm's, or the local one's."""
-
-    def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted: ...
-
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]: ...
-
-    def cancel(self, job_id: str) -> None: ...
 
 
 class StateWatcher(InfoWatcher):
     """States of many jobs from one round of questions, asked at most every few seconds."""
 
-    def __init__(self, client: Client, delay_s: int = 15) -> None:
+    def __init__(self, client: Cluster, delay_s: int = 15) -> None:
         super().__init__(delay_s=delay_s)
         self.client = client
         self._states: dict[str, JobState] = {}
@@ -117,7 +108,7 @@ class FsdpkitJob(SlurmJob[Any]):
         self.watcher.client.cancel(self.job_id)
 
 
-def job_class(client: Client) -> type[FsdpkitJob]:
+def job_class(client: Cluster) -> type[FsdpkitJob]:
     """The job class whose questions go to `client`."""
     return type("FsdpkitJob", (FsdpkitJob,), {"watcher": StateWatcher(client)})
 
@@ -137,7 +128,7 @@ class FsdpkitExecutor(SlurmExecutor):
         *,
         script: str | None = None,
         nodes: int = 1,
-        client: Client | None = None,
+        client: Cluster | None = None,
         script_path: Path | None = None,
         max_num_timeout: int = 3,
     ) -> None:
@@ -148,7 +139,7 @@ class FsdpkitExecutor(SlurmExecutor):
         self.client = client or SlurmClient()
         if client is not None:
             self.job_class = job_class(client)
-        self.submitted: Submitted | None = None
+        self.submitted: SbatchAnswer | None = None
 
     @classmethod
     def name(cls) -> str:

@@ -37,7 +37,7 @@ _MOST_BYTES = 200
 
 
 @dataclass(frozen=True)
-class Written:
+class FirstJobFiles:
     """What there is now. defaults: None if there was no reason to write any."""
 
     job: Path
@@ -211,7 +211,7 @@ def _refuse_unprintable(word: str, what: str) -> None:
 
 def write(
     answers: Answers, site: LoadedSite, output: Path, *, cluster: str | None = None
-) -> Written:
+) -> FirstJobFiles:
     """Make the files, and plan a submission of the job as `fsdpkit submit` does; cluster: its
     option. Raises an error of that plan, or of writing, and then leaves no new file."""
     before = account_in_defaults()
@@ -226,14 +226,14 @@ def write(
             _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
         _make(output, job_text(answers, site.profile, output, account_from), made)
-        plan = submission.plan(submission.Request(job=str(output), cluster=cluster))[0]
+        plan = submission.plan(submission.SubmitRequest(job=str(output), cluster=cluster))[0]
         refuse_forbidden(items_of(plan.job, plan.site, plan.template))
         submission.script_of(plan)
     except BaseException:
         for path in made:
             path.unlink(missing_ok=True)
         raise
-    return Written(output, defaults, account_from, plan)
+    return FirstJobFiles(output, defaults, account_from, plan)
 
 
 def _may_write_defaults() -> bool:

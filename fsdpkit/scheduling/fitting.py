@@ -10,6 +10,7 @@ from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.elsewhere import not_from_here
 from fsdpkit.scheduling.job_checks import (
     check_environment,
@@ -18,7 +19,6 @@ from fsdpkit.scheduling.job_checks import (
     look_at_files,
 )
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
-from fsdpkit.scheduling.local.limits import check_nodes
 from fsdpkit.scheduling.run_dir import check_path
 
 
@@ -36,18 +36,14 @@ def fit(
     if here:
         check_environment(job)
     placement = place(resources, site)
-    if profile.kind == "local":
-        check_nodes(resources)
+    cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    cluster.check(resources, here=here)
     warnings = [*placement.warnings, *check_on(job, placement.node_type, work_dir)]
     avoided: tuple[tuple[str, str], ...] = ()
     if here:
         warnings += not_from_here(job, site, placement.node_type, work_dir)
-        warnings += look_at_files(job, runs, work_dir, elsewhere=profile.kind != "local")
-        if profile.kind == "local":
-            from fsdpkit.scheduling.local.client import check_fits
-
-            check_fits(resources)
-        else:
+        warnings += look_at_files(job, runs, work_dir, elsewhere=cluster.elsewhere)
+        if cluster.elsewhere:
             avoided, why_not = nodes_to_leave_out(runs, resources, placement, site)
             warnings += [f"avoiding {node}, {why}" for node, why in avoided] + why_not
     if profile.policy.requeue is False and job.may_requeue and not chained:

@@ -45,20 +45,43 @@ def submit_function(
     result_mb: int = 1000,
     **options: Any,
 ) -> Run:
-    """Submit a job whose ranks each call `function(*args)`; `Run.returned()` has what they return.
+    """Submit a job whose ranks each call `function(*args)`, and return without waiting for it.
 
-    gpus: ranks per node. result_mb: the most that one rank may return. options: the others of
-    `submit`, such as account, time and runs. Keyword arguments of the function:
-    functools.partial. A rank that raises ends the job, and so does the time limit, unless sets
-    names another retry.on_crash or retry.on_time_limit. Raises FsdpkitError.
+    A rank that raises ends the job, and so does the time limit, unless `sets` has another
+    `retry.on_crash` or `retry.on_time_limit`.
+
+    Args:
+        function: Called on each rank, with torchrun's variables (`RANK`, `WORLD_SIZE`, …) set. It
+            is pickled (cloudpickle) with the variables it uses; with its arguments 100 MB at most.
+        *args: Its arguments. For keyword arguments use `functools.partial`.
+        nodes: Nodes, standby nodes not counted.
+        gpus: GPUs per node; each gets one rank.
+        sets: `KEY=VALUE` each, for any key of a job file.
+        result_mb: The most that one rank may return, in MB (10⁶ bytes), pickled.
+        **options: Of `submit`: cluster, account, partition, time, after, runs, spare, by_plan.
+
+    Returns:
+        The run; its `returned()` waits for what the ranks return.
+
+    Raises:
+        UsageError: The function cannot be pickled, is too large, or an option is unknown.
+        FsdpkitError: What else `submit` raises.
+
+    Examples:
+        A mistyped option is not taken for an argument of the function:
+
+        >>> import fsdpkit
+        >>> fsdpkit.submit_function(print, "hello", times="30")
+        Traceback (most recent call last):
+        fsdpkit.errors.UsageError: times= is not an option of a submission. Did you mean ...
     """
     from fsdpkit.config.trust import items_of, refuse_strangers
-    from fsdpkit.scheduling.submission import Request, plan, submit_plan
+    from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 
     _refuse_unknown(options)
     call = _pickled(function, args)
     entry = assets.package_dir() / "launching" / "entries" / calls.ENTRY
-    request = Request(
+    request = SubmitRequest(
         job=str(entry),
         nodes=nodes,
         gpus=gpus,
@@ -73,9 +96,9 @@ def submit_function(
 
 def _refuse_unknown(options: dict[str, Any]) -> None:
     """Raises UsageError: the function's own keywords would otherwise be lost among them."""
-    from fsdpkit.scheduling.submission import Request
+    from fsdpkit.scheduling.submission import SubmitRequest
 
-    known = [one.name for one in fields(Request) if one.name not in _OWN]
+    known = [one.name for one in fields(SubmitRequest) if one.name not in _OWN]
     for name in options.keys() - set(known):
         raise UsageError(
             f"{name}= is not an option of a submission.{nearest(name, known)} Pass "

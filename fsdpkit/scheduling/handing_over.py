@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fsdpkit.config.job import parse_array
 from fsdpkit.errors import SchedulerError, StorageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
-
-# What talks to a scheduler is imported where it is used: a dry run does not.
-if TYPE_CHECKING:
-    from fsdpkit.scheduling.local.client import LocalClient
-    from fsdpkit.scheduling.slurm import SlurmClient
+from fsdpkit.scheduling.cluster import Cluster, cluster_of
 
 
 def write_job(paths: RunPaths, plan: Plan) -> None:
@@ -29,20 +23,19 @@ def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str |
     Without submitit the job is the same; only its results are not to be had from submitit's Job.
     """
     from fsdpkit.launching.task import LaunchNode
-    from fsdpkit.scheduling.run_states import client_for
 
     profile = plan.site.profile
+    cluster = cluster_of(profile.kind, profile.slurm_clusters)
     try:
         from fsdpkit.scheduling.executor import FsdpkitExecutor
     except ImportError:
-        client = client_for(profile.kind, profile.slurm_clusters)
-        return _call_without_submitit(client, paths, script)
+        return _call_without_submitit(cluster, paths, script)
     executor = FsdpkitExecutor(
         paths.submitit,
         script=script,
         script_path=paths.script,
         nodes=plan.job.spec.resources.nodes,
-        client=client_for(profile.kind, profile.slurm_clusters),
+        client=cluster,
     )
     try:
         executor.submit_function(LaunchNode(), parse_array(plan.array)[0] if plan.array else None)
@@ -56,12 +49,12 @@ def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str |
 
 
 def _call_without_submitit(
-    client: SlurmClient | LocalClient, paths: RunPaths, script: str
+    cluster: Cluster, paths: RunPaths, script: str
 ) -> tuple[str, str | None]:
     try:
         make_directory(paths.submitit)  # the logs of the nodes lie there
         write_atomically(paths.script, script)
     except OSError as error:
         raise StorageError(f"{paths.dir} cannot be written: {error.strerror}") from error
-    submitted = client.submit(paths.script)
+    submitted = cluster.submit(paths.script)
     return submitted.job_id, submitted.cluster

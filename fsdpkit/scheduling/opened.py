@@ -21,12 +21,12 @@ from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import find_run, runs_dir
 from fsdpkit.scheduling.asking import UNHEARD_S, Pace
+from fsdpkit.scheduling.cluster import Cluster, cluster_of
 from fsdpkit.scheduling.outcome import settle_s
 from fsdpkit.scheduling.run_states import (
     States,
     all_states,
     awaited,
-    client_for,
     comment,
     confirmed,
     decisive,
@@ -36,8 +36,6 @@ from fsdpkit.scheduling.states import JobState
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fsdpkit.scheduling.local.client import LocalClient
-    from fsdpkit.scheduling.slurm import SlurmClient
 
 _LOOK_S = 2.0
 """Between two looks whether the batch shell has written how it ended."""
@@ -45,7 +43,12 @@ _LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class OpenRun:
-    """One submission and all its attempts, on disk and in the scheduler."""
+    """One submission and all its attempts, on disk and in the scheduler.
+
+    Attributes:
+        dir: The run directory.
+        record: What `run.json` says: what was asked, what the scheduler answered.
+    """
 
     dir: Path
     record: RunRecord
@@ -54,10 +57,27 @@ class OpenRun:
     def open(
         cls, run: str | os.PathLike[str], *, runs: str | os.PathLike[str] | None = None
     ) -> Self:
-        """The run with this path or id. Raises NotFoundError or StorageError.
+        """The run with this path or id.
 
         A run whose submission (or resume) was cut short is looked for in the scheduler, and its
         record completed if it is there.
+
+        Args:
+            run: Its directory, its id, or a unique beginning or end of the id.
+            runs: Directory of runs; None: `$FSDPKIT_RUNS`, else `./runs`.
+
+        Returns:
+            The run as its directory has it now.
+
+        Raises:
+            NotFoundError: There is no such run.
+            StorageError: The run directory cannot be read.
+
+        Examples:
+            >>> import fsdpkit
+            >>> fsdpkit.Run.open("no-such-run")
+            Traceback (most recent call last):
+            fsdpkit.errors.NotFoundError: ...
         """
         directory = find_run(run, runs_dir(runs))
         return cls(directory, load(directory))._confirmed()
@@ -71,42 +91,76 @@ class OpenRun:
         return self.with_record(confirmed(self.paths, self.record, known))
 
     def with_record(self, record: RunRecord) -> Self:
-        """The same run, as `record` has it."""
+        """The same run with another record; nothing is written.
+
+        Args:
+            record: What takes the place of `record`.
+
+        Returns:
+            A new object.
+        """
         return replace(self, record=record)
 
     @property
     def id(self) -> str:
+        """The run's id: job name, date, time and four characters, as its directory is called."""
         return self.record.id
 
     @property
     def job_id(self) -> str | None:
-        """Slurm's id, once sbatch answered."""
+        """The scheduler's id of the newest job; None until sbatch has answered."""
         return self.record.job_id
 
     @property
     def paths(self) -> RunPaths:
+        """Paths of all files in the run directory."""
         return RunPaths(self.dir)
 
-    def client(self) -> SlurmClient | LocalClient:
-        """Whom to ask of this run's jobs."""
-        return client_for(self.record.kind, self.record.cluster)
+    def client(self) -> Cluster:
+        """Whom to ask about this run's jobs.
+
+        Returns:
+            The cluster that the run's jobs were handed to.
+        """
+        return cluster_of(self.record.kind, self.record.cluster)
 
     def states(self) -> States:
-        """The job that matters now (one for each array task) with its state; None where nobody
-        could say."""
+        """The states that say how the run stands.
+
+        Returns:
+            By job id, one entry for each array task (as `12_3`); None where nobody could say.
+        """
         return states_of([self])[0]
 
     def job_states(self) -> States:
-        """All jobs of the run, also those before it was resumed, with their states."""
+        """The states of all jobs of the run, including those before it was resumed.
+
+        Returns:
+            By job id, array tasks as `12_3`; None where nobody could say.
+        """
         return all_states([(self.paths, self.record)])[0]
 
     def state(self, array_task: int | None = None) -> JobState | None:
-        """One state for the whole run, or for one task of its array: of several, what goes on, what
-        nobody could say, then the first that failed."""
+        """One state for the whole run, or for one task of its array.
+
+        Args:
+            array_task: Index of the task; None: all of them.
+
+        Returns:
+            Of several tasks: one that runs or is pending, then what nobody could say (None), then
+            the first that failed.
+        """
         return self.decisive_job(array_task)[1]
 
     def decisive_job(self, array_task: int | None = None) -> tuple[str | None, JobState | None]:
-        """The job, or array task, whose state is that of the run (`state`)."""
+        """The job, or array task, whose state is that of the run (`state`).
+
+        Args:
+            array_task: Index of the task; None: all of them.
+
+        Returns:
+            Its id and its state; (None, None) without a job.
+        """
         states = {
             job_id: state
             for job_id, state in self.states().items()
@@ -121,11 +175,19 @@ class OpenRun:
         array_task: int | None = None,
         heard: Callable[[JobState], object] | None = None,
     ) -> JobState:
-        """Block until the scheduler says that the run ended, all its jobs; its last state.
+        """Block until the run has ended, with all its jobs.
 
-        poll_s: between two questions; by default they become rarer, from 2 s to a minute, until an
-        attempt ends. array_task: wait for this one alone. heard: is told each state. Raises
-        SchedulerError if nobody knows the job for five minutes.
+        Args:
+            poll_s: Seconds between two questions to the scheduler. None: from 2 s, ever rarer, to a
+                minute, and at once when an attempt begins or ends.
+            array_task: Index of the one task to wait for; None: all of them.
+            heard: Called with each state that the scheduler tells.
+
+        Returns:
+            The last state. A run that ended badly raises nothing: look at `succeeded`.
+
+        Raises:
+            SchedulerError: Nobody has known the job for five minutes.
         """
         known = ended = time.monotonic()
         pace = Pace(poll_s)
@@ -157,8 +219,15 @@ class OpenRun:
         return False
 
     def newest_ending(self, array_task: int | None) -> tuple[int, bool] | None:
-        """The newest attempt, and whether the batch shell has written how it ended: when this
-        changes, the scheduler has news. None before the first; for a whole array always."""
+        """What changes when the scheduler has news of the run; read from files alone.
+
+        Args:
+            array_task: Index of the task; None: the run.
+
+        Returns:
+            The newest attempt (from 0), and whether the batch shell has written how it ended. None
+            before the first attempt, and for an array as a whole.
+        """
         if self.record.array is not None and array_task is None:
             return None
         task = self.paths.task(array_task)
@@ -166,13 +235,27 @@ class OpenRun:
         return None if newest is None else (newest, task.attempt(newest).ending.exists())
 
     def newer(self) -> Self:
-        """The run as its directory has it now: somebody may have resumed it."""
+        """The run as its directory has it now: somebody may have resumed it.
+
+        Returns:
+            A new object; this one where the directory cannot be read.
+        """
         with contextlib.suppress(StorageError, NotFoundError):
             return self.with_record(load(self.dir))
         return self
 
     def newest_attempt(self, array_task: int | None = None) -> AttemptPaths:
-        """Paths of the newest attempt that started. Raises NotFoundError if none did."""
+        """Paths of the newest attempt that started.
+
+        Args:
+            array_task: Index of the task; None: the run is no array.
+
+        Returns:
+            Paths of the attempt's files.
+
+        Raises:
+            NotFoundError: None has started.
+        """
         task = self.paths.task(array_task)
         if not (attempts := task.attempts()):
             raise NotFoundError(f"run {self.id} has not started yet, so there is no output")
@@ -181,13 +264,30 @@ class OpenRun:
     def rank_log(
         self, rank: int = 0, *, array_task: int | None = None, stream: Literal["out", "err"] = "out"
     ) -> Path:
-        """A rank's newest output file, the last restart by torchrun within the newest attempt."""
+        """A rank's newest output file: the last launch within the newest attempt.
+
+        Args:
+            rank: Index of the rank, from 0.
+            array_task: Index of the task; None: the run is no array.
+            stream: Standard output or standard error.
+
+        Returns:
+            The path; the file may not exist yet.
+
+        Raises:
+            NotFoundError: No attempt has started.
+        """
         return _newest_file(self.newest_attempt(array_task), rank, stream)
 
     def first_failure(self, array_task: int | None = None) -> str | None:
-        """`rank 5 on node2: exit status 3`: what the agents of the newest attempt found to be the
-        cause, or else the first failure on record; of a whole array, that of the first task with
-        one."""
+        """What failed first in the newest attempt, such as `rank 5 on node2: exit status 3`.
+
+        Args:
+            array_task: Index of the task; None: of an array, the first task with a failure.
+
+        Returns:
+            What the agents found to be the cause, else the first failure on record, else None.
+        """
         whole = self.record.array is not None and array_task is None
         for task in self.record.array or [] if whole else [array_task]:
             attempts = self.paths.task(task).attempts()
@@ -202,12 +302,22 @@ class OpenRun:
         return None
 
     def batch_log(self, job_id: str) -> Path:
-        """The output of the batch shell of a job (an array task as `12_3`), where start-up errors
-        stand."""
+        """The output of the batch shell, which has errors from before the agents started.
+
+        Args:
+            job_id: The scheduler's id; an array task's as `12_3`.
+
+        Returns:
+            The path; the file may not exist yet.
+        """
         return self.dir / f"slurm-{job_id}.log"
 
     def batch_logs(self) -> list[Path]:
-        """Those that are there, the newest job's last."""
+        """The batch shells' outputs that exist.
+
+        Returns:
+            Paths, the newest job's last.
+        """
         logs = (self.batch_log(job_id) for job in self.record.jobs for job_id in job.job_ids)
         return [log for log in logs if log.exists()]
 

@@ -17,7 +17,7 @@ from fsdpkit.errors import STOPPED_EARLY
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
-from fsdpkit.runs.outcomes import Ending, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending
 from fsdpkit.runs.reading import read_json
 from fsdpkit.runs.record import RunRecord, jobs_of_attempts
 from fsdpkit.scheduling.states import JobState
@@ -58,7 +58,7 @@ def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobStat
         number = _newest_attempt(task, record, job_id)
         if number is None:
             return replace(state, outcome="unknown", account="no attempt of it is on record")
-        verdict = msgspec.convert(read_json(task.attempt(number).verdict), Verdict)
+        verdict = msgspec.convert(read_json(task.attempt(number).verdict), AttemptVerdict)
     except FileNotFoundError:
         return replace(state, outcome="unknown", account="no agent left a verdict")
     except OSError as error:
@@ -80,7 +80,10 @@ def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -
     if number is None:
         return state
     attempt = task.attempt(number)
-    verdict, ending = outcomes.read(attempt.verdict, Verdict), outcomes.read(attempt.ending, Ending)
+    verdict, ending = (
+        outcomes.read(attempt.verdict, AttemptVerdict),
+        outcomes.read(attempt.ending, Ending),
+    )
     trouble = verdict.trouble if verdict else None
     if not trouble or trouble.cause != "stopped" or not ending or ending.action != "end":
         return state

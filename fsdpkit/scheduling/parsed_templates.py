@@ -4,13 +4,18 @@ A kept one is named by what it was made of: the template's files, the code that 
 Jinja. What cannot be read, or is not this account's alone to write, is as good as none, and the
 template is parsed as if nothing had been kept. What a script must not hold is checked in every
 script that is rendered, whatever its statements came from.
+
+A page of a catalogue has no account. It carries what the templates of its centre were parsed into
+when it was built, so that its first script waits neither for Jinja nor for a long template.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -19,7 +24,7 @@ import msgspec
 import fsdpkit
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import Template
-from fsdpkit.errors import StorageError
+from fsdpkit.errors import RenderError, StorageError
 from fsdpkit.rendering.environment import parsed
 from fsdpkit.rendering.statements import Statement
 from fsdpkit.runs.caches import cache_directory
@@ -35,8 +40,9 @@ Statements = tuple[Statement, ...]
 
 def parsed_template(template: Template) -> Statements:
     """What the template consists of. Raises RenderError."""
-    if stood_in() is not None:  # a page of a catalogue has no account
-        return parsed(template)
+    if stood_in() is not None:
+        content = _carried.get(_carried_as(template))
+        return parsed(template) if content is None else _unpacked(content)
     try:
         path = cache_directory() / "templates" / f"{_name_of(template)}.msgpack"
     except OSError:
@@ -48,6 +54,34 @@ def parsed_template(template: Template) -> Statements:
     return statements
 
 
+_carried: Mapping[str, bytes] = {}
+
+
+def carry(found: Mapping[str, bytes]) -> None:
+    """found: what `to_carry` gave where this page was built."""
+    global _carried
+    _carried = found
+
+
+def to_carry(templates: Iterable[Template]) -> dict[str, bytes]:
+    """What each was parsed into, by a name that says of which files. One that cannot be parsed is
+    left out: whoever asks for it gets the reason."""
+    found: dict[str, bytes] = {}
+    for template in templates:
+        name = _carried_as(template)
+        with suppress(RenderError):
+            if name not in found and (content := _packed(parsed(template))) is not None:
+                found[name] = content
+    return found
+
+
+def _carried_as(template: Template) -> str:
+    whole = hashlib.sha256()
+    for name, part in sorted(template.parts.items()):
+        whole.update(f"{name}\0{len(part)}\0".encode() + part)
+    return whole.hexdigest()
+
+
 def _name_of(template: Template) -> str:
     """The SHA-256 of all that decides how it is parsed, as hex. Raises OSError."""
     whole = hashlib.sha256(fsdpkit.__version__.encode())
@@ -56,8 +90,7 @@ def _name_of(template: Template) -> str:
     for file in [*code, *([jinja.origin] if jinja and jinja.origin else [])]:
         found = os.stat(file)
         whole.update(f"{file}\0{found.st_mtime_ns}\0{found.st_size}\0".encode())
-    for name, part in sorted(template.parts.items()):
-        whole.update(f"{name}\0{len(part)}\0".encode() + part)
+    whole.update(_carried_as(template).encode())
     return whole.hexdigest()
 
 
@@ -67,7 +100,7 @@ def _kept(path: Path) -> Statements | None:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             return None
-        return msgspec.msgpack.decode(content, type=Statements)
+        return _unpacked(content)
     except (OSError, StorageError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -75,14 +108,27 @@ def _kept(path: Path) -> Statements | None:
 def _keep(path: Path, statements: Statements) -> None:
     """If there is a place for it, and if it can be had again just as it is."""
     try:
-        content = msgspec.msgpack.encode(statements)
-        if msgspec.msgpack.decode(content, type=Statements) != statements:
+        if (content := _packed(statements)) is None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, content, private=True)
         _forget_old(path.parent)
-    except (OSError, OverflowError, TypeError, RecursionError, msgspec.MsgspecError):
-        return  # a read-only home, a full disk, a number that no file can hold
+    except OSError:
+        return  # a read-only home, a full disk
+
+
+def _packed(statements: Statements) -> bytes | None:
+    """None: they hold what no file can, such as a number."""
+    try:
+        content = msgspec.msgpack.encode(statements)
+        return content if _unpacked(content) == statements else None
+    except (OverflowError, TypeError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+@lru_cache(maxsize=4)
+def _unpacked(content: bytes) -> Statements:
+    return msgspec.msgpack.decode(content, type=Statements)
 
 
 def _forget_old(directory: Path) -> None:

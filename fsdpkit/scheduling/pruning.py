@@ -43,7 +43,7 @@ Report = Callable[[Path, int], object]
 
 
 @dataclass(frozen=True)
-class Spare:
+class SpareCheckpoint:
     """A checkpoint, or the draft of one, that may go."""
 
     path: Path
@@ -60,7 +60,7 @@ class Holding:
     """Unix time."""
     kept: tuple[Path, ...] = ()
     """Checkpoints that stay: the newest whole one of each training, the best, what others need."""
-    spare: tuple[Spare, ...] = ()
+    spare: tuple[SpareCheckpoint, ...] = ()
     why_not: str | None = None
     """Why nothing of it may be deleted."""
 
@@ -70,11 +70,11 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedRun:
     """What became of one run's spare checkpoints."""
 
     dir: Path
-    deleted: tuple[Spare, ...]
+    deleted: tuple[SpareCheckpoint, ...]
     problem: str | None = None
 
 
@@ -101,7 +101,7 @@ def survey(directories: Sequence[Path], top: Path) -> list[Holding]:
     return sorted(found, key=lambda one: -one.bytes)
 
 
-def prune(holding: Holding, report: Report | None = None) -> Pruned:
+def prune(holding: Holding, report: Report | None = None) -> PrunedRun:
     """Delete the run's spare checkpoints, once the ones that stay were read to the last byte.
 
     Whatever speaks against it meanwhile is the answer's `problem`, and nothing more is deleted.
@@ -110,18 +110,18 @@ def prune(holding: Holding, report: Report | None = None) -> Pruned:
         spare = _still_spare(holding, report)
         before = load(holding.dir)
         if why := _goes_on(before, _states({holding.dir: before})[holding.dir]):
-            return Pruned(holding.dir, (), why)
+            return PrunedRun(holding.dir, (), why)
         # Who resumes the run needs this lock, too; deleting takes longer than one may hold it.
         with changing(RunPaths(holding.dir), patience_s=_LOCK_S) as record:
             if [job.job_id for job in record.jobs] != [job.job_id for job in before.jobs]:
-                return Pruned(holding.dir, (), "it was resumed meanwhile")
+                return PrunedRun(holding.dir, (), "it was resumed meanwhile")
             if record.resuming is not None:
-                return Pruned(holding.dir, (), "it is being resumed")
+                return PrunedRun(holding.dir, (), "it is being resumed")
             hidden = [(one, _hide(holding.dir, one.path)) for one in spare]
     except FsdpkitError as error:
-        return Pruned(holding.dir, (), str(error))
+        return PrunedRun(holding.dir, (), str(error))
     except OSError as error:
-        return Pruned(holding.dir, (), f"{error.filename}: {error.strerror}")
+        return PrunedRun(holding.dir, (), f"{error.filename}: {error.strerror}")
     deleted = []
     for one, name in hidden:
         try:
@@ -129,8 +129,8 @@ def prune(holding: Holding, report: Report | None = None) -> Pruned:
             deleted.append(one)
         except OSError as error:
             problem = f"{one.path.parent / name}: {error.strerror}; it is only partly deleted"
-            return Pruned(holding.dir, tuple(deleted), problem)
-    return Pruned(holding.dir, tuple(deleted))
+            return PrunedRun(holding.dir, tuple(deleted), problem)
+    return PrunedRun(holding.dir, tuple(deleted))
 
 
 # ---- Which runs
@@ -181,13 +181,13 @@ def _holding(directory: Path, record: RunRecord, states: States, needed: Sequenc
     if why := _goes_on(record, states):
         return Holding(directory, size, None, why_not=why)
     kept: list[Path] = []
-    spare: list[Spare] = []
+    spare: list[SpareCheckpoint] = []
     try:
         ended_s = _ended_s(directory, record, states)
         for place in _places(directory):
             stays, goes = _divided(place, needed)
             kept += stays
-            spare += [Spare(path, _bytes_below(path)) for path in goes]
+            spare += [SpareCheckpoint(path, _bytes_below(path)) for path in goes]
     except (FsdpkitError, OSError) as error:
         return Holding(directory, size, None, why_not=str(error).rstrip("."))
     return Holding(directory, size, ended_s, tuple(kept), tuple(spare))
@@ -276,7 +276,7 @@ def _bytes_below(directory: Path) -> int:
     return total
 
 
-def _still_spare(holding: Holding, report: Report | None) -> list[Spare]:
+def _still_spare(holding: Holding, report: Report | None) -> list[SpareCheckpoint]:
     """What may go now that every byte of what is to stay was read. Raises StorageError if the
     newest that seemed whole is not; then nothing goes."""
     places = {one.path.parent for one in holding.spare}

@@ -19,7 +19,7 @@ from fsdpkit.config.job import Environment
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.rendering.script import Plan
 from fsdpkit.scheduling.snapshot import editable_dirs
-from fsdpkit.worktree.files import Files
+from fsdpkit.worktree.files import WorkTreeFiles
 
 _PATHS = (
     ("data", "source"),
@@ -32,7 +32,7 @@ _PATHS = (
 """Settings of the trainer that may name a file or directory."""
 
 
-def in_copy(plan: Plan, tree: Files, copy: Path) -> Plan:
+def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
     """The plan for the job in `copy`, a copy of `tree`."""
     spec = plan.job.spec
     here = plan.work_dir.resolve()
@@ -51,7 +51,7 @@ def _moved(path: Path, root: Path, copy: Path) -> Path:
     return copy / path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def _training(training: TrainingSettings, here: Path, tree: Files) -> TrainingSettings:
+def _training(training: TrainingSettings, here: Path, tree: WorkTreeFiles) -> TrainingSettings:
     """With the whole paths of files that the copy lacks."""
     for table, key in _PATHS:
         below = getattr(training, table)
@@ -64,7 +64,9 @@ def _training(training: TrainingSettings, here: Path, tree: Files) -> TrainingSe
     return training
 
 
-def _environment(environment: Environment, here: Path, tree: Files, copy: Path) -> Environment:
+def _environment(
+    environment: Environment, here: Path, tree: WorkTreeFiles, copy: Path
+) -> Environment:
     changes: dict[str, Any] = {}
     prefix = Path(sys.prefix)
     if environment.venv:

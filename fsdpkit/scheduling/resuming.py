@@ -33,6 +33,7 @@ from fsdpkit.runs.layout import RunPaths, write_atomically
 from fsdpkit.runs.predicted import predicted_of, save_predicted
 from fsdpkit.runs.reading import read_bytes, read_text
 from fsdpkit.runs.record import JobRecord, RunRecord, changing, now_s, save
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.elsewhere import refuse_from_here
 from fsdpkit.scheduling.fitting import fit
 from fsdpkit.scheduling.handing_over import call_scheduler, write_job
@@ -45,7 +46,7 @@ from fsdpkit.scheduling.provenance import renew_provenance
 from fsdpkit.scheduling.room import refuse_without_room
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.sharing import tell_centre
-from fsdpkit.scheduling.slurm import SlurmClient, SubmissionUnconfirmed
+from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
 from fsdpkit.scheduling.slurm_release import wants_expediting
 from fsdpkit.scheduling.wanted import Wanted
 
@@ -60,7 +61,7 @@ AnyRun = TypeVar("AnyRun", bound=OpenRun)
 
 
 @dataclass(frozen=True)
-class Changes(Wanted):
+class ResumeRequest(Wanted):
     """What a person asked to be different, unchecked. None and empty: as it was."""
 
     chained: bool = False
@@ -68,13 +69,13 @@ class Changes(Wanted):
     """Of an array, those to go on; None: those short of their goal, or all if it is another."""
 
 
-def plan_resume(run: OpenRun, changes: Changes) -> Plan:
+def plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     """The plan of the run's next job. Raises FsdpkitError; writes nothing."""
     with one_view():
         return _plan_resume(run, changes)
 
 
-def _plan_resume(run: OpenRun, changes: Changes) -> Plan:
+def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
     record = run.record
     if record.job_id is None:
         raise UsageError(
@@ -82,7 +83,7 @@ def _plan_resume(run: OpenRun, changes: Changes) -> Plan:
             "submit it again"
         )
     _refuse_while_in_flight(record)
-    before, job, site = _reload(run, Changes()), _reload(run, changes), _site_of(record)
+    before, job, site = _reload(run, ResumeRequest()), _reload(run, changes), _site_of(record)
     assets.check_published(job.entry)
     states = _settled_states(run)
     ahead = _jobs_ahead(run, states)
@@ -119,7 +120,7 @@ def _refuse_while_in_flight(record: RunRecord) -> None:
             )
 
 
-def _reload(run: OpenRun, changes: Changes) -> LoadedJob:
+def _reload(run: OpenRun, changes: ResumeRequest) -> LoadedJob:
     kept = _kept(run.paths.job, run.record)
     path = kept if run.record.resuming is not None and kept.exists() else run.paths.job
     work_dir = Path(run.record.work_dir)
@@ -172,7 +173,7 @@ def _jobs_ahead(run: OpenRun, states: States) -> list[str]:
 
 def _forgotten(record: RunRecord, job_id: str) -> bool:
     """Whether the scheduler answers that it knows no such job."""
-    return record.kind == "local" or SlurmClient(record.cluster).forgot(job_id)
+    return cluster_of(record.kind, record.cluster).forgot(job_id)
 
 
 def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwise: bool) -> None:
@@ -193,7 +194,7 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
 
 
 def _check_chain(run: OpenRun, otherwise: bool) -> None:
-    if run.record.kind == "local":
+    if not run.client().chains:
         raise UsageError("the local cluster cannot chain jobs: resume the run when it has ended")
     if otherwise:
         raise UsageError(

@@ -62,7 +62,7 @@ def _result(run: OpenRun, attempt: AttemptPaths, rank: int) -> Any:
 
 def _failure(run: OpenRun, state: JobState, attempt: AttemptPaths, ranks: int) -> FunctionError:
     """Of the rank that the agents found to have failed first, else of the first that says so."""
-    verdict = outcomes.read(attempt.verdict, outcomes.Verdict)
+    verdict = outcomes.read(attempt.verdict, outcomes.AttemptVerdict)
     blamed = verdict.trouble.message if verdict and verdict.trouble else ""
     named = re.match(r"rank ([0-9]+) on ", blamed)
     raised = calls.read_raised(attempt, ranks)

@@ -16,12 +16,19 @@ from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.opened import OpenRun
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.saving import Request
+    from fsdpkit.scheduling.saving import SaveRequest
 
 
 @dataclass(frozen=True)
 class Run(OpenRun):
-    """One submission and all its attempts, with everything that can be done to it."""
+    """One submission and all its attempts, with everything that can be done to it.
+
+    `submit` returns one; `Run.open` finds one again, from any process, at any time.
+
+    Attributes:
+        dir: The run directory.
+        record: What `run.json` says: what was asked, what the scheduler answered.
+    """
 
     def resume(
         self,
@@ -36,14 +43,31 @@ class Run(OpenRun):
         chained: bool = False,
         tasks: Sequence[int] | None = None,
     ) -> Run:
-        """Continue the run in a new job, as `fsdpkit resume` does. Raises FsdpkitError.
+        """Continue the run in a new job, as `fsdpkit resume` does.
 
-        chained: while the run goes on; the new job starts if the run ends short of its goal.
-        tasks: of an array, those to go on; None: those short of their goal.
+        None leaves a setting as it was.
+
+        Args:
+            nodes: Nodes, standby nodes not counted.
+            gpus: GPUs per node; each gets one rank.
+            time: Time limit as in sbatch(1), `--time`: `"30"` is minutes, `"02:00:00"` hours.
+            partition: Partition.
+            account: Account (project) to charge.
+            spare: Extra standby nodes that replace a failed one.
+            sets: `KEY=VALUE` each, for any key of the job file.
+            chained: While the run is active: the new job starts if the run ends short of its goal.
+            tasks: Indices of the array tasks to continue; None: those short of their goal.
+
+        Returns:
+            The run with the new job on record.
+
+        Raises:
+            UsageError: There is nothing to continue, or the run is active and `chained` is False.
+            FsdpkitError: What else `submit` raises.
         """
-        from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+        from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
 
-        changes = Changes(
+        changes = ResumeRequest(
             nodes=nodes,
             gpus=gpus,
             time=time,
@@ -60,12 +84,21 @@ class Run(OpenRun):
     def cancel(self, *, save: bool = False) -> list[str]:
         """End the run: its jobs, all array tasks, and what is chained behind them.
 
-        save: what runs is asked to save a checkpoint and to stop by itself; the answer names those
-        jobs. Raises SchedulerError, StorageError.
+        Args:
+            save: Ask what is running to save a checkpoint and stop by itself; only the rest is
+                cancelled.
+
+        Returns:
+            Ids of the jobs that were asked to save; empty without `save`.
+
+        Raises:
+            UsageError: `save`, for an array on the local cluster, which can only end it as a whole.
+            SchedulerError: The submission was never confirmed, or the scheduler refused.
+            StorageError: The request to save cannot be written.
         """
         if self.job_id is None:
             raise SchedulerError(f"run {self.id} was never confirmed as submitted")
-        if save and self.record.kind == "local" and self.record.array is not None:
+        if save and self.record.array is not None and not self.client().ends_tasks:
             raise UsageError("the local cluster can only end an array as a whole: leave out --save")
         client, states = self.client(), self.job_states()
         asked = []
@@ -82,9 +115,19 @@ class Run(OpenRun):
                 client.cancel(job.job_id)
         return asked
 
-    def save_checkpoint(self, *, array_task: int | None = None) -> list[Request]:
-        """Ask what runs, or one task of the array, to save a checkpoint and to go on, as `fsdpkit
-        checkpoint save` does; `wait()` of a request gives its path. Raises FsdpkitError.
+    def save_checkpoint(self, *, array_task: int | None = None) -> list[SaveRequest]:
+        """Ask what is running to save a checkpoint and go on, as `fsdpkit checkpoint save` does.
+
+        Args:
+            array_task: Index of the one task to ask; None: all that are running.
+
+        Returns:
+            A request for each job, or array task; its `wait()` gives the checkpoint's path.
+
+        Raises:
+            UsageError: It is pending or has ended.
+            SchedulerError: Nobody can say, or nothing in it has opened its checkpoints yet.
+            StorageError: The request cannot be written.
         """
         from fsdpkit.scheduling.saving import request_checkpoints
 
@@ -101,7 +144,11 @@ class Run(OpenRun):
         return state is None or state.phase != "pending"
 
     def jobs(self) -> list[Any]:
-        """submitit's Job for each array task (one without an array): `results()` and the rest."""
+        """submitit's Job for each array task; one without an array.
+
+        Returns:
+            `submitit.Job` objects, whose `results()`, `stdout()` and the like read the run.
+        """
         from fsdpkit.scheduling.executor import job_class
 
         kind = job_class(self.client())
@@ -110,12 +157,29 @@ class Run(OpenRun):
         return [kind(self.paths.submitit, one, list(range(nodes[job_of(one)]))) for one in ids]
 
     def results(self) -> list[Any]:
-        """What each node returned, in order; waits for the end, raises submitit's errors."""
+        """Wait for the end; what each node returned, through submitit.
+
+        Returns:
+            A value per node, in order; of an array, task after task.
+
+        Raises:
+            Exception: What submitit raises for a job that failed.
+        """
         return [result for job in self.jobs() for result in job.results()]
 
     def returned(self) -> list[Any]:
-        """What each rank of a run of `fsdpkit.run` returned, by rank; waits for the end. Raises
-        FunctionError for the first rank that raised, and FsdpkitError."""
+        """Wait for the end; what each rank of a run of `submit_function` returned.
+
+        Returns:
+            A value per rank, in rank order.
+
+        Raises:
+            FunctionError: The job did not start, or a rank raised or ended without returning; has
+                the traceback of the first one that raised.
+            UsageError: The run is not of a function.
+            SchedulerError: Nobody has known the job for five minutes.
+            StorageError: What a rank returned cannot be read.
+        """
         from fsdpkit.scheduling.returned import returned
 
         return returned(self)

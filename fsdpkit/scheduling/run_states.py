@@ -18,29 +18,18 @@ from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.job_ids import id_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord, Time, changing, save
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.outcome import judged, may_be_unseen
 from fsdpkit.scheduling.states import JobState
 
 if TYPE_CHECKING:
-    from fsdpkit.scheduling.local.client import LocalClient
-    from fsdpkit.scheduling.slurm import Round, SlurmClient
+    from fsdpkit.scheduling.slurm import Round
 
 _FORGOTTEN_S = 3 * 86400
 """How long an unconfirmed submission is looked for."""
 
 States = dict[str, JobState | None]
 """By job id, array tasks as `12_3`; None where nobody could say."""
-
-
-def client_for(kind: str, cluster: str | None) -> SlurmClient | LocalClient:
-    """The client of a site's kind."""
-    if kind == "local":
-        from fsdpkit.scheduling.local.client import LocalClient
-
-        return LocalClient()
-    from fsdpkit.scheduling.slurm import SlurmClient
-
-    return SlurmClient(cluster)
 
 
 class Standing(NamedTuple):
@@ -61,23 +50,20 @@ def standings(runs: Sequence[tuple[RunPaths, RunRecord]]) -> list[Standing]:
     found: dict[RunPaths, Standing] = {}
     for kind, cluster in dict.fromkeys((record.kind, record.cluster) for _, record in runs):
         here = [(p, r) for p, r in runs if (r.kind, r.cluster) == (kind, cluster)]
-        if kind == "local":
-            found |= _ask_local(here)
-        else:
-            found |= _ask_slurm(here, cluster)
+        found |= _ask(here, kind, cluster)
     return [found[paths] for paths, _ in runs]
 
 
-def _ask_slurm(
-    runs: Sequence[tuple[RunPaths, RunRecord]], cluster: str | None
+def _ask(
+    runs: Sequence[tuple[RunPaths, RunRecord]], kind: str, cluster: str | None
 ) -> dict[RunPaths, Standing]:
     if all(job.ended is not None for _, record in runs for job in record.jobs) and not any(
         awaited(record) for _, record in runs
     ):
         return _answers(runs, {})
-    from fsdpkit.scheduling.slurm import Round, SlurmClient
+    from fsdpkit.scheduling.slurm import Round
 
-    client, asked = SlurmClient(cluster), Round()
+    client, asked = cluster_of(kind, cluster), Round()
     comments = [comment(record) for _, record in runs if awaited(record)]
     jobs = client.find_by_comments(comments, asked) if comments else {}
     known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
@@ -96,16 +82,6 @@ def _by_owner(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[str | None, li
             owner = str(os.stat(paths.record).st_uid)
         found.setdefault(owner, []).append(record)
     return found
-
-
-def _ask_local(runs: Sequence[tuple[RunPaths, RunRecord]]) -> dict[RunPaths, Standing]:
-    from fsdpkit.scheduling.local.client import LocalClient
-
-    client = LocalClient()
-    comments = [comment(record) for _, record in runs if awaited(record)]
-    jobs = {text: job for text in comments if (job := client.find_by_comment(text)) is not None}
-    known = [(paths, confirmed(paths, record, jobs)) for paths, record in runs]
-    return _answers(known, client.states(_to_ask([record for _, record in known])))
 
 
 def _to_ask(records: Sequence[RunRecord]) -> list[str]:

@@ -29,8 +29,16 @@ SLOW_S = 60.0
 
 
 @dataclass(frozen=True)
-class Request:
-    """A checkpoint that was asked of one job, or array task."""
+class SaveRequest:
+    """A checkpoint that was asked of one job, or array task.
+
+    Attributes:
+        run: The run.
+        job_id: The scheduler's id; an array task's as `12_3`.
+        task: Paths of the training job's files.
+        array_task: Index of the task; None without an array.
+        id: Tells this request from others.
+    """
 
     run: OpenRun
     job_id: str
@@ -40,13 +48,21 @@ class Request:
 
     @property
     def is_listed(self) -> bool:
-        """Whether `fsdpkit checkpoint ls` will have it: our own trainer saves it."""
+        """Whether `fsdpkit checkpoint ls` will list it: fsdpkit's Checkpointer saves it."""
         return self.task.checkpoints.is_dir()
 
     def wait(self, slow: Callable[[], object] = lambda: None) -> Path:
-        """Block until the checkpoint has its name; where it lies. `slow` is told once if it takes.
+        """Block until the checkpoint is whole.
 
-        Raises StorageError when it could not be written, SchedulerError when the job ended before.
+        Args:
+            slow: Called once if there is no answer after a minute.
+
+        Returns:
+            The checkpoint's path.
+
+        Raises:
+            StorageError: It could not be written; the run goes on.
+            SchedulerError: The job ended before it saved.
         """
         pace, began, told = Pace(), time.monotonic(), False
         ask_at, ended = began + pace.pause_s(), None
@@ -80,7 +96,7 @@ class Request:
         )
 
 
-def request_checkpoints(run: OpenRun, array_task: int | None = None) -> list[Request]:
+def request_checkpoints(run: OpenRun, array_task: int | None = None) -> list[SaveRequest]:
     """Ask what runs of `run`, or of one task of its array, to save and go on.
 
     Raises UsageError when it is pending or has ended, SchedulerError when nobody can say, or when
@@ -98,7 +114,7 @@ def _nothing_runs(run: OpenRun, array_task: int | None, phase: str) -> str:
     return f"nothing runs that could save.{of_task}"
 
 
-def _request(run: OpenRun, job_id: str, array_task: int | None) -> Request:
+def _request(run: OpenRun, job_id: str, array_task: int | None) -> SaveRequest:
     task = run.paths.task(array_task)
     attempts = task.attempts()
     if not attempts or not saves_there(task, attempts[-1]):
@@ -108,7 +124,7 @@ def _request(run: OpenRun, job_id: str, array_task: int | None) -> Request:
             f"fsdpkit.training.Checkpointer or attach() from fsdpkit.script never does."
         )
     try:
-        return Request(run, job_id, task, array_task, ask(task))
+        return SaveRequest(run, job_id, task, array_task, ask(task))
     except OSError as error:
         raise StorageError(f"{task.save_requested} cannot be written: {error.strerror}") from None
 

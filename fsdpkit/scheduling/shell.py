@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.history import NodeStory
-from fsdpkit.scheduling.slurm import Round, SlurmClient, scrubbed
+from fsdpkit.scheduling.slurm import Round, scrubbed
 from fsdpkit.scheduling.states import VISIT_STEP
 from fsdpkit.scheduling.visiting import Visited
 
@@ -85,7 +85,7 @@ def visit_of(
     attempt = os.path.abspath(visited.attempt.dir)
     there = ["/bin/bash", "-p", "-c", _VISIT, "fsdpkit", str(node.pid), attempt, prompt, *command]
     clean, _ = scrubbed(environ)
-    if visited.run.record.kind == "local":
+    if not visited.run.client().elsewhere:
         return Visit(there, clean)
     return Visit([*_step(visited, node, clean, terminal=terminal), *there], clean)
 
@@ -117,7 +117,7 @@ def _number(visited: Visited) -> str:
     """
     if visited.job_id.isdecimal():
         return visited.job_id
-    details = SlurmClient(visited.run.record.cluster).details(visited.job_id, Round())
+    details = visited.run.client().details(visited.job_id, Round())
     number = details.get("JobId", "")
     if not number.isdecimal():
         raise SchedulerError(f"Slurm does not report the number of job {visited.job_id}: try again")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import SINFO_FORMAT
@@ -28,6 +29,9 @@ from fsdpkit.scheduling.states import (
     parse_squeue,
     parse_steps,
 )
+
+if TYPE_CHECKING:
+    from fsdpkit.config.job import Resources
 
 SQUEUE_FORMAT = "%i|%T|%r|%N|%V|%S|%e"
 SACCT_FORMAT = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,Submit,Start,End"
@@ -106,25 +110,25 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SbatchAnswer:
     """sbatch's answer."""
 
     job_id: str
     cluster: str | None
 
 
-def parse_sbatch(text: str) -> Submitted | None:
+def parse_sbatch(text: str) -> SbatchAnswer | None:
     """The job in sbatch's output: `--parsable`'s last such line, or a wrapper's usual sentence.
 
     Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it.
     """
     for line in reversed(text.splitlines()):
         if match := re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip()):
-            return Submitted(match[1], match[2])
+            return SbatchAnswer(match[1], match[2])
     sentence = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?\s*")
     for line in reversed(text.splitlines()):
         if match := sentence.fullmatch(line.strip()):
-            return Submitted(match[1], match[2])
+            return SbatchAnswer(match[1], match[2])
     return None
 
 
@@ -219,12 +223,20 @@ class SlurmClient:
 
     cluster: str | None = None
     submit_timeout_s: float = 120.0
+    elsewhere: ClassVar[bool] = True
+    chains: ClassVar[bool] = True
+    ends_tasks: ClassVar[bool] = True
+    gpus: ClassVar[bool] = True
+    notice: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         if self.cluster is not None and not _CLUSTERS.fullmatch(self.cluster):
             raise SchedulerError(f"{self.cluster[:80]!r} is not a cluster name")
 
-    def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
+    def check(self, resources: Resources, *, here: bool) -> None:
+        """Nothing: the profile's limits are checked for every site, and sbatch knows the rest."""
+
+    def submit(self, script: Path, extra: Sequence[str] = ()) -> SbatchAnswer:
         """Hand `script` to sbatch. Raises SchedulerError with sbatch's words and the remedy.
 
         On a time-out nobody knows whether Slurm took the job: raises SubmissionUnconfirmed.
@@ -243,7 +255,7 @@ class SlurmClient:
             raise SubmissionUnconfirmed(
                 f"sbatch answered without a job id: {done.stdout.strip()!r}"
             )
-        return Submitted(submitted.job_id, submitted.cluster or self.cluster)
+        return SbatchAnswer(submitted.job_id, submitted.cluster or self.cluster)
 
     def test(self, script: Path) -> str:
         """`sbatch --test-only`: Slurm's estimate in its own words. Raises SchedulerError."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.surroundings import stood_in
-from fsdpkit.scheduling.slurm import Round, SlurmClient
+from fsdpkit.scheduling.cluster import Cluster, cluster_of
+from fsdpkit.scheduling.slurm import Round
 
 _LIMIT_S = 5.0
 """A submission does not wait for a busy controller only to learn what it could do."""
@@ -44,7 +45,7 @@ def parse_config(text: str) -> SlurmConfig:
     )
 
 
-def read_config(client: SlurmClient) -> SlurmConfig:
+def read_config(client: Cluster) -> SlurmConfig:
     """The cluster's own answer; never raises."""
     return parse_config(client.config_text(Round(_LIMIT_S)) or "")
 
@@ -55,11 +56,11 @@ def wants_expediting(job: LoadedJob, profile: SiteProfile) -> bool:
     Slurm otherwise lets it wait for two minutes and then in the queue, like any other job. Only
     where it would be queued again anyway.
     """
-    if profile.kind == "local" or profile.policy.requeue is False or not job.may_requeue:
+    if profile.policy.requeue is False or not job.may_requeue:
         return False
     if job.spec.retry.on_node_failure == "stop" or profile.slurm.flavour == "psslurm":
         return False
     if (surroundings := stood_in()) is not None:
         return surroundings.expedites
-    config = read_config(SlurmClient(profile.slurm_clusters))
+    config = read_config(cluster_of(profile.kind, profile.slurm_clusters))
     return config.expedites and (profile.policy.requeue or config.requeues is True)

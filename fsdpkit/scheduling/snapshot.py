@@ -18,12 +18,12 @@ from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.runs.provenance import Snapshot
 from fsdpkit.runs.reading import open_regular
-from fsdpkit.worktree.files import Files, Limit, files_of, top_of
+from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of, top_of
 
 _MOST_FILES = 100_000
 
 
-def read_tree(plan: Plan, runs: Path) -> Files:
+def read_tree(plan: Plan, runs: Path) -> WorkTreeFiles:
     """What a snapshot of the job's work tree copies, but nothing of `runs`.
 
     Raises UsageError where git does not answer, for a script that lies elsewhere, and for more
@@ -40,7 +40,7 @@ def read_tree(plan: Plan, runs: Path) -> Files:
     return files_of(top, limit, without=runs)
 
 
-def copy_tree(tree: Files, destination: Path) -> Snapshot:
+def copy_tree(tree: WorkTreeFiles, destination: Path) -> Snapshot:
     """Copy the tree to `destination`, which is made. Raises StorageError."""
     lines = []
     total = 0
@@ -95,7 +95,7 @@ def _copy(source: Path, target: Path) -> tuple[int, str, str]:
 # ---- What the job names
 
 
-def check_arguments(plan: Plan, tree: Files) -> None:
+def check_arguments(plan: Plan, tree: WorkTreeFiles) -> None:
     """Raises UsageError for an argument that is the relative path of something that is here and
     will not be in the copy. A word without a slash or a dot may be anything, and passes."""
     for word in plan.job.spec.args:
@@ -110,7 +110,7 @@ def check_arguments(plan: Plan, tree: Files) -> None:
             )
 
 
-def links_to_nowhere(tree: Files) -> list[str]:
+def links_to_nowhere(tree: WorkTreeFiles) -> list[str]:
     """Relative symbolic links that lead somewhere in the tree, and nowhere in the copy."""
     found = []
     for name in tree.sizes:

@@ -17,7 +17,7 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class StacksAnswer:
     """What came back."""
 
     visited: Visited
@@ -48,7 +48,7 @@ class Asked:
         return list(range(first, first + each))
 
 
-def ask_for_stacks(visited: Visited, wait_s: float = WAIT_S) -> Asked:
+def ask_for_stacks(visited: Visited, wait_s: float = WAIT_S) -> StacksAnswer:
     """Where the ranks of all nodes are; returns as soon as all have answered.
 
     Raises StorageError where the request cannot be written.
@@ -71,4 +71,4 @@ def ask_for_stacks(visited: Visited, wait_s: float = WAIT_S) -> Asked:
     finally:
         withdraw(task, asked)
     silent = tuple(node for node in visited.nodes if node.number not in found)
-    return Asked(visited, tuple(found[number] for number in sorted(found)), silent)
+    return StacksAnswer(visited, tuple(found[number] for number in sorted(found)), silent)

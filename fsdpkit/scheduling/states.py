@@ -70,7 +70,17 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class JobState:
-    """One job's (or array task's) state as one source told it. None means: not read."""
+    """The state of one job, or array task, as one source told it. None means: not read.
+
+    Slurm's words are explained in squeue(1) and sacct(1), JOB STATE CODES.
+
+    Attributes:
+        exit_signal: Number of the signal that ended the batch script.
+        derived_exit_signal: The signal that belongs to `derived_exit_code`.
+        reason: Slurm's word for why the job is pending, or ended.
+        node_list: Its nodes as Slurm writes them, such as `node[1-4]`.
+        restarts: Times that Slurm has queued the job again.
+    """
 
     state: str
     """Slurm's word, upper case, without what it appends (`CANCELLED by 0`)."""
@@ -101,6 +111,7 @@ class JobState:
 
     @property
     def phase(self) -> Phase:
+        """`pending`, `running`, `ended`, or `unknown` for a word that Slurm may add."""
         if self.state in _PENDING:
             return "pending"
         if self.state in _RUNNING:
@@ -134,6 +145,7 @@ class JobState:
 
     @property
     def succeeded(self) -> bool:
+        """Whether all is done: COMPLETED with status 0, and the run's own files agree."""
         well = self.state == "COMPLETED" and self.exit_code == 0 and not self.exit_signal
         return well and self.outcome != "unknown"
 
@@ -145,8 +157,11 @@ class JobState:
 
     @property
     def exit_status(self) -> int:
-        """What `--wait` exits with: the script's own status, 128 + signal, or 1 if neither says; 70
-        where nobody knows."""
+        """What `--wait` exits with.
+
+        The script's own status, 128 + signal, or 1 if neither is known; 70 if nobody knows whether
+        it did anything.
+        """
         if self.succeeded:
             return 0
         if self.outcome == "unknown":
@@ -156,7 +171,11 @@ class JobState:
         return self.exit_code or 1
 
     def describe(self) -> str:
-        """The state for a person, e.g. `FAILED, exit status 3`."""
+        """The state for a person.
+
+        Returns:
+            For example `FAILED, exit status 3`.
+        """
         if self.outcome == "unknown":
             return f"UNKNOWN: it is {self.state}, but {self.account}"
         if self.outcome == "stopped":

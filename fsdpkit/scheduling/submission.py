@@ -49,11 +49,11 @@ from fsdpkit.scheduling.wanted import Wanted
 # What talks to a scheduler is imported where it is used: a dry run does not.
 if TYPE_CHECKING:
     from fsdpkit.scheduling.run import Run
-    from fsdpkit.worktree.files import Files
+    from fsdpkit.worktree.files import WorkTreeFiles
 
 
 @dataclass(frozen=True)
-class Request(Wanted):
+class SubmitRequest(Wanted):
     """What a person asked for, unchecked. None and empty: not said."""
 
     job: str | None = None
@@ -67,14 +67,14 @@ class Request(Wanted):
     """Whether a plan that was made of this job decides if it is submitted."""
 
 
-def plan(request: Request) -> tuple[Plan, str]:
+def plan(request: SubmitRequest) -> tuple[Plan, str]:
     """The plan and why its site was chosen. Raises FsdpkitError; writes nothing, and asks nobody
     but Slurm for what it can do."""
     with one_view():
         return _plan(request)
 
 
-def asked_for(request: Request) -> tuple[LoadedSite, str, LoadedJob]:
+def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
     site, why = choose_site(request.cluster)
     beneath = {}
@@ -90,7 +90,7 @@ def asked_for(request: Request) -> tuple[LoadedSite, str, LoadedJob]:
     return site, why, job
 
 
-def _plan(request: Request) -> tuple[Plan, str]:
+def _plan(request: SubmitRequest) -> tuple[Plan, str]:
     site, why, job = asked_for(request)
     work_dir = Path.cwd()
     check_entry(job, site)
@@ -151,7 +151,7 @@ def script_of(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     return render(where, directory, parsed_template(plan.template))
 
 
-def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, Files | None]:
+def _where_it_runs(plan: Plan, directory: Path) -> tuple[Plan, WorkTreeFiles | None]:
     """The plan for a run in `directory`, and the tree that is to be copied into it first, if the
     job runs in such a copy. Raises UsageError."""
     if not plan.job.source.snapshot:
@@ -172,12 +172,12 @@ def check(plan: Plan, runs: str | os.PathLike[str] | None = None) -> str:
     """Slurm's own opinion of the script (`sbatch --test-only`). Raises SchedulerError."""
     import tempfile
 
-    from fsdpkit.scheduling.run_states import client_for
+    from fsdpkit.scheduling.cluster import cluster_of
 
     with tempfile.TemporaryDirectory(prefix="fsdpkit-check-") as directory:
         path = Path(directory) / "job.sbatch"
         path.write_text(script_of(plan, runs), encoding="utf-8")
-        return client_for(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
+        return cluster_of(plan.site.profile.kind, plan.site.profile.slurm_clusters).test(path)
 
 
 def submit_plan(
@@ -280,16 +280,49 @@ def submit(
     snapshot: bool | None = None,
     by_plan: bool = True,
 ) -> Run:
-    """Submit a job as `fsdpkit submit` does; `gpus` is per node, and `spare` nodes more wait to
-    replace a lost one. by_plan: refuse what `fsdpkit plan` has shown not to fit. Raises
-    FsdpkitError.
+    """Submit a job, as `fsdpkit submit` does, and return without waiting for it.
 
-    >>> run = submit(nodes=2, gpus=4, sets=["training.steps=200"])    # doctest: +SKIP
-    >>> run.wait().succeeded                                          # doctest: +SKIP
-    True
+    None leaves a setting as the job file, or its default, has it.
+
+    Args:
+        job: A job file, the name of a job (`fsdpkit jobs`) or a training script; None: the job t5.
+        nodes: Nodes, standby nodes not counted.
+        gpus: GPUs per node; each gets one rank.
+        cluster: A site profile, or `"local"`; None: `$FSDPKIT_CLUSTER`, else that of this machine.
+        account: Account (project) to charge.
+        partition: Partition; None: the first that fits.
+        time: Time limit as in sbatch(1), `--time`: `"30"` is minutes, `"02:00:00"` hours.
+        sets: `KEY=VALUE` each, for any key of the job file; stronger than the options above.
+        array: Array tasks as in sbatch: `"0-15"`, `"1,3"`, `"0-99%10"`.
+        after: Id or path of a run; the job starts after that one has succeeded.
+        runs: Directory of runs; None: `$FSDPKIT_RUNS`, else `./runs`.
+        args: Arguments of the script.
+        spare: Extra standby nodes that replace a failed one.
+        snapshot: Run in a copy of the work tree as it is now.
+        by_plan: Refuse a job that `fsdpkit plan` has shown not to fit.
+
+    Returns:
+        The run; its `job_id` is the scheduler's.
+
+    Raises:
+        UsageError: The arguments contradict one another or the cluster.
+        ConfigError: The job, the profile or the template is wrong; names file, key and remedy.
+        NotFoundError: There is no such job, script, profile or run.
+        SchedulerError: Slurm refused, or could not be asked. No run is left behind, unless
+            Slurm may have accepted the job: then the run is kept, and the error names it.
+        StorageError: The run directory cannot be written, or the disk has too little room.
+
+    Examples:
+        >>> import fsdpkit
+        >>> run = fsdpkit.submit("train.py", nodes=2, gpus=2, cluster="local", time="01:00:00")
+        >>> same = fsdpkit.Run.open(run.id)    # in any process, at any time
+        >>> same.cancel()
+        []
+        >>> same.wait().describe()
+        'CANCELLED'
     """
     asked = dict(locals())
-    request = Request(**asked)
+    request = SubmitRequest(**asked)
     decided, _ = plan(request)
     refuse_strangers(list(items_of(decided.job, decided.site, decided.template)))
     return submit_plan(decided, runs)

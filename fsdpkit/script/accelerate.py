@@ -44,10 +44,21 @@ DIRECTORY = "accelerate"
 
 
 def attach(accelerator: Accelerator, keep: int = 2) -> AttachedRun:
-    """Make the loop part of the run, after `accelerator.prepare`; on all ranks.
+    """Make an Accelerate loop part of the run: progress, heartbeat, stop and resume.
 
-    keep: how many checkpoints stay. Raises UsageError where the ranks do not know of each other, so
-    that each would train alone and overwrite the others' checkpoints.
+    Call it after `accelerator.prepare`, on every rank: it loads the newest whole checkpoint of the
+    run, and adds a tracker by which `accelerator.log` reaches the run.
+
+    Args:
+        accelerator: The loop's `accelerate.Accelerator`.
+        keep: Checkpoints that stay; older ones are removed.
+
+    Returns:
+        The run's side of the loop: `batches` and `after_step`.
+
+    Raises:
+        UsageError: The Accelerator knows of another number of ranks than the run has, so that each
+            would train alone and overwrite the others' checkpoints.
     """
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
     if in_a_run() and accelerator.num_processes != wanted:
@@ -81,7 +92,12 @@ class RunTracker(GeneralTracker):  # type: ignore[misc]
 
 
 class AttachedRun:
-    """A loop's way to its run."""
+    """An Accelerate loop's connection to its run; `attach` makes it.
+
+    Args:
+        accelerator: The loop's `accelerate.Accelerator`.
+        keep: Checkpoints that stay; older ones are removed.
+    """
 
     def __init__(self, accelerator: Accelerator, keep: int) -> None:
         self.steps_done = 0
@@ -107,9 +123,19 @@ class AttachedRun:
             self._random = random_state()
 
     def batches(self, loader: Any, epoch: int) -> Iterator[Any]:
-        """An epoch's batches, without those that the loaded checkpoint has done: none of an epoch
-        that was complete. On all ranks; `loader` was prepared, has a length, and is read once an
-        epoch, a step every `gradient_accumulation_steps` batches."""
+        """An epoch's batches, without those that the loaded checkpoint has done.
+
+        Call it on all ranks, once an epoch. Of an epoch that was complete there are none. A
+        RandomSampler's order is the one that it had before the interruption.
+
+        Args:
+            loader: A prepared DataLoader with a length; every `gradient_accumulation_steps` of its
+                batches are one step.
+            epoch: Index of the epoch, from 0.
+
+        Yields:
+            The loader's batches.
+        """
         from accelerate import skip_first_batches
 
         a_step = self._accelerator.gradient_accumulation_steps
@@ -126,10 +152,16 @@ class AttachedRun:
             yield batch
 
     def after_step(self, step: int, *, save: bool = False, last: bool = False) -> None:
-        """After each optimizer step, on every rank: `step` are done.
+        """Save if it is time, and stop if the run is to stop.
 
-        Saves if the script says so (`save`) or somebody asked; does not return if the run is to
-        stop, unless the step was the `last`.
+        Call it after each optimizer step, on every rank. It saves (`accelerator.save_state`) if
+        the script says so or somebody asked (`fsdpkit checkpoint save`). If the run is to stop, it
+        saves and ends the process with `fsdpkit.STOPPED`.
+
+        Args:
+            step: Steps done since the run began.
+            save: Save now.
+            last: The loop ends with this step, so a request to stop changes nothing.
         """
         self._beat(step, "training")
         stop = False

@@ -37,8 +37,22 @@ _OURS = {"learning_rate": "lr", "num_input_tokens_seen": "tokens"}
 
 
 def attach(trainer: Any_Trainer) -> Any_Trainer:
-    """The same trainer, as part of the run. Raises UsageError where its ranks do not know of each
-    other, so that each would train alone and overwrite the others' checkpoints."""
+    """Make a Trainer of `transformers` part of the run: progress, heartbeat, stop and resume.
+
+    Call it before `train()`, on every rank. Checkpoints then go to `trainer/` in `task_dir()`;
+    `train()` continues from the newest whole one, and ends the process with `fsdpkit.STOPPED` when
+    the run is to stop.
+
+    Args:
+        trainer: A `transformers.Trainer`, or one of its subclasses.
+
+    Returns:
+        The same trainer; unchanged where fsdpkit did not start the script.
+
+    Raises:
+        UsageError: The Trainer knows of another number of ranks than the run has, so that each
+            would train alone and overwrite the others' checkpoints.
+    """
     if not in_a_run():
         return trainer
     wanted = int(os.environ.get("WORLD_SIZE", "1"))

@@ -43,10 +43,21 @@ _NO_NUMBERS = frozenset({"step", "time_s"})
 
 
 def attach(trainer: AnyTrainer) -> AnyTrainer:
-    """The same trainer, as part of the run, to be called before `fit`.
+    """Make a Trainer of Lightning part of the run: progress, heartbeat, stop and resume.
 
-    Raises UsageError for a trainer that knows of other ranks than there are, that takes its ranks
-    from Slurm, which started none of them, or that writes checkpoints behind `save_checkpoint`.
+    Call it before `fit`, on every rank. What was asked for is saved to `lightning/` in
+    `task_dir()`, as is what a ModelCheckpoint without `dirpath` saves. `fit` continues after the
+    newest whole checkpoint, and ends the process with `fsdpkit.STOPPED` when the run is to stop.
+
+    Args:
+        trainer: A `Trainer` of `lightning` or `pytorch_lightning`.
+
+    Returns:
+        The same trainer; unchanged where fsdpkit did not start the script.
+
+    Raises:
+        UsageError: The trainer knows of another number of ranks than the run has, takes them from
+            Slurm, which started none of them, or writes checkpoints behind `save_checkpoint`.
     """
     if in_a_run():
         _Attached(trainer)

@@ -38,14 +38,37 @@ _OF_THE_LINE = frozenset({"time_s", "step", "not_finite"})
 
 
 def log(step: int, **numbers: Any) -> None:
-    """Say that `step` steps are done, with any numbers by name, once a step or every few steps.
+    """Say that `step` steps are done, with any numbers by name.
 
-    numbers: Python's, NumPy's or tensors of one element, on any device. Some names are known to
-    `status` and `report`: `loss`, `eval_loss`, `grad_norm`, `lr`, `planned_steps` (after which the
-    run is done), `tokens` (trained on since the run began, by all ranks), `tokens_per_s`,
-    `step_time_s`, `mfu`; the two rates are worked out where they are not given. Every other name
-    gets a curve of its own. A tensor that is sharded (DTensor) is left out: reading it needs all
-    ranks. Never raises.
+    Call it on every rank, once a step or every few steps. Each call is a heartbeat, by
+    which the agent finds a rank that hangs (`retry.hang_s`). Rank 0's numbers are appended to
+    `metrics.jsonl` in the run's directory. It never raises: what cannot be logged is left out, and
+    said once on standard error. Outside a run it does nothing.
+
+    `status`, `watch` and `report` know these names; every other one gets a curve of its own:
+
+    - `loss`, `eval_loss`, `grad_norm`, `lr`
+    - `planned_steps`: steps after which the run is done
+    - `tokens`: trained on since the run began, by all ranks together
+    - `step_time_s`, `tokens_per_s`: seconds, and tokens per second of all ranks; computed from the
+      calls where they are not given
+    - `mfu`: share of the GPUs' peak, 0 to 1
+
+    Args:
+        step: Steps done since the run began, counted over all epochs and attempts.
+        **numbers: Python's or NumPy's numbers, or tensors of one element on any device. A tensor on
+            a GPU is copied while it computes and written a call later. A sharded one (DTensor) is
+            left out: reading it would need all ranks. At most 200.
+
+    Examples:
+        What a run's agent sets is set here by hand:
+
+        >>> import json, os, pathlib, fsdpkit
+        >>> os.environ["FSDPKIT_TASK_DIR"] = os.getcwd()
+        >>> fsdpkit.log(1, loss=2.5, lr=1e-4, planned_steps=100)
+        >>> line = json.loads(pathlib.Path("metrics.jsonl").read_text())
+        >>> line["step"], line["loss"]
+        (1, 2.5)
     """
     try:
         _logger().log(step, numbers)

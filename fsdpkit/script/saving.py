@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import Answer, answer, hear, wish
+from fsdpkit.runs.save_requests import SaveAnswer, answer, hear, wish
 from fsdpkit.script.checkpoints import keep_newest, mark_whole, newest_whole, unmark
-from fsdpkit.script.stopping import Votes, from_first, stop_wish, task_dir, wait_for_all
+from fsdpkit.script.stopping import StopVotes, from_first, stop_wish, task_dir, wait_for_all
 
 LOOK_EVERY_S = 1.0
 """Requests to save lie on a shared file system: no look at each step."""
@@ -36,7 +36,7 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class Asked(NamedTuple):
+class SaveOrder(NamedTuple):
     """What all ranks do after this step."""
 
     stop: bool = False
@@ -51,7 +51,7 @@ class Wishes:
 
     def __init__(self, saves: bool = True) -> None:
         self._saves = saves
-        self._votes = Votes()
+        self._votes = StopVotes()
         self._next_look_s = 0.0
         self._known: str | None = None
         if saves and is_first():
@@ -60,10 +60,10 @@ class Wishes:
                 hear(TaskPaths(task_dir()), attempt)
         stop_wish()  # from now on the agent knows that a request to stop is seen
 
-    def asked(self) -> Asked:
+    def asked(self) -> SaveOrder:
         """To be called after each step on every rank, as `fsdpkit.stop_requested` is."""
         stop = stop_wish()
-        return Asked(*self._votes.agreed(stop is not None and stop.seen(), self._new_wish()))
+        return SaveOrder(*self._votes.agreed(stop is not None and stop.seen(), self._new_wish()))
 
     def _new_wish(self) -> bool:
         """On rank 0: whether there is one that was not there at the last look."""
@@ -93,9 +93,9 @@ def saved(checkpoint: Path, step: int, asked: str | None) -> None:
     except OSError as error:
         told = f"{checkpoint} does not count as whole: {error.strerror}"
         print(f"fsdpkit: {told}", file=sys.stderr, flush=True)
-        answer(task, asked, Answer(problem=told))
+        answer(task, asked, SaveAnswer(problem=told))
     else:
-        answer(task, asked, Answer(step=step, path=_seen_from(task.dir, checkpoint)))
+        answer(task, asked, SaveAnswer(step=step, path=_seen_from(task.dir, checkpoint)))
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def saving(checkpoint: Path, step: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        answer(TaskPaths(task_dir()), asked, Answer(problem=f"{type(error).__name__}: {error}"))
+        answer(TaskPaths(task_dir()), asked, SaveAnswer(problem=f"{type(error).__name__}: {error}"))
         raise
     saved(checkpoint, step, asked)
 

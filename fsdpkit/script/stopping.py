@@ -28,24 +28,45 @@ _LOOK_EVERY_S = 1.0
 
 
 def task_dir(otherwise: str | os.PathLike[str] = ".") -> Path:
-    """The run's directory, or this array task's: where checkpoints outlive the job. It is the same
-    for all attempts; `otherwise` where fsdpkit started nothing."""
+    """The directory for a script's own checkpoints: that of the run, or of this array task.
+
+    It is the same in all attempts, and in a job that `fsdpkit resume` starts.
+
+    Args:
+        otherwise: The directory where fsdpkit did not start the script.
+
+    Returns:
+        The directory; it exists in a run.
+
+    Examples:
+        >>> import fsdpkit
+        >>> fsdpkit.task_dir() / "checkpoint.pt"
+        PosixPath('checkpoint.pt')
+    """
     return TaskPaths.of_this_job(os.fspath(otherwise)).dir
 
 
 def stop_requested() -> bool:
-    """Whether to save, and exit with `fsdpkit.STOPPED`, now.
+    """Whether to save, and to exit with `fsdpkit.STOPPED`, now.
 
-    To be asked after each step on every rank, since the ranks of an initialised process group
-    answer together (torch.distributed.all_reduce); then all get True after the same step. On GPUs
-    that is one step late, so that the host need not wait. Always False where fsdpkit did not start
-    the script.
+    True shortly before the time limit, on preemption, and after `fsdpkit cancel --save`. Call it
+    after each step on every rank: where there is a process group, the ranks answer together
+    (`torch.distributed.all_reduce` of one number), and all get True after the same step. On GPUs
+    that is one step late, so that the host need not wait.
+
+    Returns:
+        The same on all ranks. Always False where fsdpkit did not start the script.
+
+    Examples:
+        >>> import fsdpkit
+        >>> fsdpkit.stop_requested()
+        False
     """
     wish = stop_wish()
     return wish.agreed() if wish is not None else False
 
 
-class Votes:
+class StopVotes:
     """Each rank's yes or no to a few questions; the answer is yes once any rank says so.
 
     On GPUs the answer is that of the call before, so that the host need not wait.
@@ -80,7 +101,7 @@ class StopWish:
         self._pause_s = 0.0 if node else _LOOK_EVERY_S
         self._next_look_s = 0.0
         self._seen = False
-        self._votes = Votes()
+        self._votes = StopVotes()
         if node is not None:
             looked_whether_to_stop(node)
 

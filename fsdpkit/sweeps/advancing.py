@@ -18,7 +18,7 @@ import msgspec
 from fsdpkit.errors import FsdpkitError, SchedulerError, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.record import now_s
-from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
 from fsdpkit.scheduling.run import Run
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.halving import Decision, changes, ranked, survivors, survivors_of
@@ -29,7 +29,7 @@ from fsdpkit.sweeps.space import words
 
 
 @dataclass(frozen=True)
-class Step:
+class BatchStep:
     """What became of one batch."""
 
     batch: int
@@ -39,7 +39,7 @@ class Step:
     """Of `submitted`: who went on; of `waits`: who is not over."""
 
 
-def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[Step]:
+def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[BatchStep]:
     """Submit the next rung of every batch whose last one is over. patience_s: how long to wait for
     the scheduler to know that one is. Raises FsdpkitError."""
     deadline = time.monotonic() + patience_s
@@ -55,7 +55,7 @@ def advance(paths: SweepPaths, *, patience_s: float = 0.0) -> list[Step]:
         time.sleep(LOOK_S)
 
 
-def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> Step:
+def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> BatchStep:
     """The next thing to be done for a batch, if it can be done."""
     halving, batch = record.halving, record.batches[number]
     assert halving is not None
@@ -66,10 +66,10 @@ def _advance(paths: SweepPaths, record: SweepRecord, number: int) -> Step:
     rung = len(decided) + 1
     in_it = decided[-1].survivors if decided else list(batch.numbers)
     if rung == halving.rungs or not in_it:
-        return Step(number, "done", rung - 1)
+        return BatchStep(number, "done", rung - 1)
     found = [one for one in results(paths, record) if one.trial in in_it]
     if left := [one.trial for one in found if not _over(one)]:
-        return Step(number, "waits", rung, tuple(left))
+        return BatchStep(number, "waits", rung, tuple(left))
     decision = decide(record, number, rung, found, jobs_before=len(run.record.jobs))
     records.write_decision(paths, number, decision)
     return _go_on(paths, record, number, run, decision)
@@ -115,19 +115,19 @@ def _went_on(run: Run, decision: Decision) -> bool:
 
 def _go_on(
     paths: SweepPaths, record: SweepRecord, number: int, run: Run, decision: Decision
-) -> Step:
+) -> BatchStep:
     if not decision.survivors:
-        return Step(number, "done", decision.rung)
+        return BatchStep(number, "done", decision.rung)
     halving, most = record.halving, record.most
     assert halving is not None
     assert most is not None
     own = {trial: words(dict(record.trials[trial])) for trial in decision.survivors}
-    asked = Changes(tasks=decision.survivors, sets=changes(halving, most, decision.rung, own))
+    asked = ResumeRequest(tasks=decision.survivors, sets=changes(halving, most, decision.rung, own))
     plan = plan_resume(run, asked)
     run = submit_resume(run, plan)
     if decision.rung + 1 < halving.rungs:
         follow(paths, record, number, decision.rung + 1, run, plan)
-    return Step(number, "submitted", decision.rung, tuple(decision.survivors))
+    return BatchStep(number, "submitted", decision.rung, tuple(decision.survivors))
 
 
 def follow(
@@ -137,7 +137,7 @@ def follow(
 
     Where that cannot be, the trials train all the same; the error says how to go on by hand.
     """
-    if run.record.kind == "local" or run.job_id is None:  # no dependencies there
+    if not run.client().chains or run.job_id is None:
         return record
     try:
         job_id = submit_next(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from fsdpkit.errors import SchedulerError
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.run import Run
-from fsdpkit.scheduling.run_states import client_for
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.record import SweepPaths
 
@@ -19,7 +19,7 @@ def cancel(paths: SweepPaths, *, save: bool = False) -> tuple[list[str], list[st
     with records.alone(paths) as record:
         for batch in record.batches:
             run = Run.open(paths.dir.parent.parent / batch.run)
-            client = client_for(run.record.kind, run.record.cluster)
+            client = cluster_of(run.record.kind, run.record.cluster)
             for job_id in batch.next_jobs.values():
                 with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
                     client.cancel(job_id)

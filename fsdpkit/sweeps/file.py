@@ -14,7 +14,7 @@ from fsdpkit.config.array_tasks import ARGUMENT
 from fsdpkit.config.job import JobSpec, LoadedJob, Name
 from fsdpkit.config.loading import Layered, build, overrides, read_toml
 from fsdpkit.errors import ConfigError, NotFoundError
-from fsdpkit.sweeps.space import Parameter, grid, parameters, told
+from fsdpkit.sweeps.space import SweptParameter, grid, parameters, told
 
 MOST_TRIALS = 1000
 """Slurm's arrays end at task 1000 unless a centre set MaxArraySize otherwise (slurm.conf(5))."""
@@ -82,7 +82,7 @@ class SweepFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return 1 if self.halving is UNSET else self.halving.rungs
 
 
-def load_file(path: Path) -> tuple[SweepFile, tuple[Parameter, ...]]:
+def load_file(path: Path) -> tuple[SweepFile, tuple[SweptParameter, ...]]:
     """The file and its parameters. Raises NotFoundError, or ConfigError naming file and key."""
     if not path.is_file():
         raise NotFoundError(f"there is no sweep file {path}")
@@ -102,7 +102,7 @@ def load_file(path: Path) -> tuple[SweepFile, tuple[Parameter, ...]]:
     return file, space
 
 
-def _check(file: SweepFile, space: Sequence[Parameter]) -> None:
+def _check(file: SweepFile, space: Sequence[SweptParameter]) -> None:
     """What single keys do not show. Raises ConfigError, whose message begins with the key."""
     if file.sampler == "grid":
         for one in space:
@@ -125,7 +125,7 @@ def _check(file: SweepFile, space: Sequence[Parameter]) -> None:
         _check_halving(file.halving, space, trials_of(file, space))
 
 
-def _check_halving(halving: Halving, space: Sequence[Parameter], trials: int) -> None:
+def _check_halving(halving: Halving, space: Sequence[SweptParameter], trials: int) -> None:
     resource, last = halving.resource, halving.factor ** (halving.rungs - 1)
     if resource != STEPS and not (resource.startswith(ARGUMENT) and len(resource) > len(ARGUMENT)):
         raise ConfigError(f"halving.resource: {resource!r}: write {STEPS}, or args.NAME")
@@ -145,13 +145,13 @@ def _check_halving(halving: Halving, space: Sequence[Parameter], trials: int) ->
         )
 
 
-def trials_of(file: SweepFile, space: Sequence[Parameter]) -> int:
+def trials_of(file: SweepFile, space: Sequence[SweptParameter]) -> int:
     """How many trials the file asks for."""
     return len(grid(space)) if file.sampler == "grid" else file.trials or 0
 
 
 def check_against_job(
-    file: SweepFile, space: Sequence[Parameter], job: LoadedJob, sets: Sequence[str]
+    file: SweepFile, space: Sequence[SweptParameter], job: LoadedJob, sets: Sequence[str]
 ) -> None:
     """Refuse what is no key of the job, no value of it, or said twice. Raises ConfigError."""
     what = f"sweep {file.name}: parameters"

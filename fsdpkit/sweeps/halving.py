@@ -9,7 +9,7 @@ import msgspec
 from fsdpkit.sweeps.file import STEPS, Halving
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class JudgedTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One trial at the end of a rung. A trial without a `value` has `lost`, and why."""
 
     trial: int
@@ -23,7 +23,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rung: int
     survivors: list[int]
     """Trials, the best first."""
-    judged: list[Judged]
+    judged: list[JudgedTrial]
     """All of the rung before, the best first; those without a value last."""
     jobs_before: int
     """Slurm jobs that the run had had when this was decided: once it has more, it has gone on."""
@@ -41,17 +41,17 @@ def amount(halving: Halving, most: int, rung: int) -> int:
     return max(1, -(-most // int(halving.factor ** (halving.rungs - 1 - rung))))
 
 
-def ranked(trials: Sequence[Judged], *, highest: bool) -> list[Judged]:
+def ranked(trials: Sequence[JudgedTrial], *, highest: bool) -> list[JudgedTrial]:
     """The best first; of equal ones the lower number, whatever order they came in."""
 
-    def order(one: Judged) -> tuple[bool, float, int]:
+    def order(one: JudgedTrial) -> tuple[bool, float, int]:
         value = one.value if one.value is not None else 0.0
         return one.value is None, -value if highest else value, one.trial
 
     return sorted(trials, key=order)
 
 
-def survivors(trials: Sequence[Judged], places: int, *, highest: bool) -> list[int]:
+def survivors(trials: Sequence[JudgedTrial], places: int, *, highest: bool) -> list[int]:
     """Who goes on: at most `places` of those that have a value, the best first."""
     return [one.trial for one in ranked(trials, highest=highest) if one.value is not None][:places]
 

@@ -20,7 +20,7 @@ from fsdpkit.rendering.directives import Directive, resource_directives
 from fsdpkit.rendering.quoting import directive_quote, shell_quote
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import write_atomically
-from fsdpkit.scheduling.run_states import client_for
+from fsdpkit.scheduling.cluster import cluster_of
 
 LOOK_S = 2.0
 """Between two looks of who waits for the jobs that it follows."""
@@ -49,7 +49,7 @@ def submit_next(
     except OSError as error:
         raise StorageError(f"{script} cannot be written: {error.strerror}") from error
     profile = plan.site.profile
-    return client_for(profile.kind, profile.slurm_clusters).submit(script).job_id
+    return cluster_of(profile.kind, profile.slurm_clusters).submit(script).job_id
 
 
 def script_of(plan: Plan, name: str, words: Sequence[str], *, after: str, log: Path) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.sweeps.space import Parameter, Settings
+from fsdpkit.sweeps.space import Settings, SweptParameter
 
 SAMPLERS = ("tpe", "qmc", "cmaes")
 
@@ -24,7 +24,7 @@ def check_installed(name: str) -> None:
 
 def ask(
     name: str,
-    space: Sequence[Parameter],
+    space: Sequence[SweptParameter],
     trials: range,
     seed: int,
     done: Sequence[tuple[Settings, float]],
@@ -74,7 +74,7 @@ def _missing(name: str, error: ImportError) -> ConfigError:
     )
 
 
-def _distribution(one: Parameter) -> Any:
+def _distribution(one: SweptParameter) -> Any:
     import optuna
 
     if one.values:

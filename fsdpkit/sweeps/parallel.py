@@ -12,7 +12,7 @@ from fsdpkit.config.fields import Scalar
 from fsdpkit.reporting.report.plots import WIDTH, frame, stretched
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
 from fsdpkit.sweeps.results import Result
-from fsdpkit.sweeps.space import Parameter
+from fsdpkit.sweeps.space import SweptParameter
 
 _TOP, _BELOW = 38, 8
 _ROWS = (12, 28)
@@ -23,7 +23,7 @@ MOST_AXES = 12
 
 
 def parallel(
-    space: Sequence[Parameter], trials: Sequence[Result], metric: str, height: int = 300
+    space: Sequence[SweptParameter], trials: Sequence[Result], metric: str, height: int = 300
 ) -> Markup:
     """`<svg>`; trials: those with a value, the best first."""
     shown = list(space[: MOST_AXES - 1])
@@ -48,7 +48,7 @@ def _name(key: str) -> str:
     return key.removesuffix(".name").rpartition(".")[2]
 
 
-def _ticks(one: Parameter) -> list[tuple[float, str]]:
+def _ticks(one: SweptParameter) -> list[tuple[float, str]]:
     if one.values:
         values = list(one.values)
         every = -(-len(values) // 8)
@@ -57,12 +57,12 @@ def _ticks(one: Parameter) -> list[tuple[float, str]]:
     return [(axis.fraction(value), label) for value, label in axis.ticks]
 
 
-def _scale(one: Parameter) -> Axis:
+def _scale(one: SweptParameter) -> Axis:
     make = logarithmic if one.is_logarithmic else linear
     return make(one.low, one.high)
 
 
-def _place(one: Parameter, value: Scalar) -> float:
+def _place(one: SweptParameter, value: Scalar) -> float:
     """How far up its axis, 0 to 1; the values of a list stand at equal distances."""
     if one.values:
         return (one.values.index(value) + 0.5) / len(one.values)
@@ -70,7 +70,13 @@ def _place(one: Parameter, value: Scalar) -> float:
 
 
 def _line(
-    trial: Result, space: Sequence[Parameter], last: Axis, height: int, *, best: bool, fore: bool
+    trial: Result,
+    space: Sequence[SweptParameter],
+    last: Axis,
+    height: int,
+    *,
+    best: bool,
+    fore: bool,
 ) -> Markup:
     assert trial.value is not None
     up = [_place(one, trial.settings[one.key]) for one in space] + [last.fraction(trial.value)]

@@ -37,7 +37,7 @@ PATIENCE_S = 30.0
 """How long one waits for who changes a record at this moment."""
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Trials that were submitted together."""
 
     run: RunId
@@ -68,7 +68,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the resource, what the last rung gets; None: no halving."""
     trials: list[dict[str, Scalar]]
     """What each trial sets, by number."""
-    batches: list[Batch] = []
+    batches: list[TrialBatch] = []
 
     @property
     def halving(self) -> Halving | None:

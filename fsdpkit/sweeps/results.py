@@ -14,7 +14,7 @@ from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_states import States, decisive
 from fsdpkit.scheduling.states import JobState
-from fsdpkit.sweeps.halving import Decision, Judged
+from fsdpkit.sweeps.halving import Decision, JudgedTrial
 from fsdpkit.sweeps.record import SweepPaths, SweepRecord, decisions
 from fsdpkit.sweeps.space import Settings
 
@@ -150,12 +150,12 @@ def _problem(state: JobState | None, logged: Logged, metric: str) -> str:
     return ""
 
 
-def judged(found: Sequence[Result]) -> list[Judged]:
+def judged(found: Sequence[Result]) -> list[JudgedTrial]:
     """For a rung's decision: who failed, was cancelled or has no number loses, and is named."""
     return [
-        Judged(trial=one.trial, value=one.value)
+        JudgedTrial(trial=one.trial, value=one.value)
         if one.counts
-        else Judged(trial=one.trial, lost=one.problem or "how it ended is unknown")
+        else JudgedTrial(trial=one.trial, lost=one.problem or "how it ended is unknown")
         for one in found
     ]
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from fsdpkit.reporting.series import Floats, Metrics
+from fsdpkit.reporting.series import Floats, MetricsTable
 
 Mode = Literal["weak", "strong"]
 MODES: tuple[Mode, ...] = ("weak", "strong")
@@ -46,7 +46,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """What its run was submitted with; None: nobody had planned that job, or not in tokens."""
 
 
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+class RunSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """Of one run, medians over the second half of what it logged: the first has warm-up in it."""
 
     samples: int = 0
@@ -54,12 +54,12 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None = None
 
 
-def speed_of(metrics: Metrics) -> Speed:
+def speed_of(metrics: MetricsTable) -> RunSpeed:
     """Of steps that were done again the later ones count."""
     fine = ~metrics.superseded
     step_time = _second_half(metrics.steps["step_time_s"][fine])
     tokens = _second_half(metrics.steps["tokens_per_s"][fine])
-    return Speed(
+    return RunSpeed(
         samples=max(len(step_time), len(tokens)),
         step_time_s=_median(step_time),
         tokens_per_s=_median(tokens),
@@ -75,7 +75,7 @@ def _median(values: Floats) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def work_per_s(mode: Mode, nodes: int, speed: Speed, *, by_tokens: bool) -> float | None:
+def work_per_s(mode: Mode, nodes: int, speed: RunSpeed, *, by_tokens: bool) -> float | None:
     """Speed in one unit for all sizes: tokens, or batches of one node's (weak) or of the whole
     (strong), per second."""
     if by_tokens:
@@ -87,7 +87,7 @@ def work_per_s(mode: Mode, nodes: int, speed: Speed, *, by_tokens: bool) -> floa
 
 def compared(
     mode: Mode,
-    sizes: Sequence[tuple[int, int, str | None, str, Speed]],
+    sizes: Sequence[tuple[int, int, str | None, str, RunSpeed]],
     predicted: Mapping[int, float] | None = None,
 ) -> list[Size]:
     """Sizes of one mode as (nodes, ranks, run, state, speed), the smallest first. By tokens where

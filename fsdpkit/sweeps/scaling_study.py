@@ -32,19 +32,19 @@ from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.predicted import predicted_of
 from fsdpkit.runs.record import now_s
 from fsdpkit.runs.store import runs_dir
+from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
-from fsdpkit.scheduling.run_states import client_for
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-from fsdpkit.scheduling.submission import Request, plan, submit_plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from fsdpkit.sweeps.job_files import as_file, working_in
 from fsdpkit.sweeps.next_job import LOOK_S, submit_next
-from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, speed_of
+from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths, alone, load, save
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What a person asked for, unchecked."""
 
     nodes: Sequence[int]
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CheckedStudy:
     """A study whose every size may be submitted."""
 
     study: Study
@@ -70,7 +70,7 @@ class Prepared:
     why_site: str
 
 
-def prepare(asked: Asked) -> Prepared:
+def prepare(asked: StudyRequest) -> CheckedStudy:
     """Decide and check every size; writes nothing. Raises FsdpkitError: if one cannot run, none is
     submitted."""
     sizes = sorted(asked.nodes)
@@ -105,7 +105,7 @@ def prepare(asked: Asked) -> Prepared:
             try:
                 sets, args = _sized(study, mode, nodes)
                 plans[mode, nodes], why = plan(
-                    Request(
+                    SubmitRequest(
                         job=asked.job,
                         sets=[*asked.sets, *sets],
                         args=args,
@@ -120,7 +120,7 @@ def prepare(asked: Asked) -> Prepared:
             f"study {name}: {len(refused)} of {len(sizes) * len(asked.modes)} sizes would be "
             "refused, so none is submitted\n" + "\n".join(refused[:5])
         )
-    return Prepared(study, base, plans, why)
+    return CheckedStudy(study, base, plans, why)
 
 
 def _batch(text: str) -> tuple[str, int]:
@@ -167,7 +167,7 @@ def _refuse_second(paths: StudyPaths) -> None:
 
 
 def start(
-    prepared: Prepared,
+    prepared: CheckedStudy,
     runs: str | os.PathLike[str] | None,
     predicted: Mapping[str, float] | None = None,
 ) -> tuple[StudyPaths, Study]:
@@ -213,7 +213,7 @@ def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Pl
         save(paths, before)
         raise
     larger = [one for one in study.nodes if one > nodes]
-    if study.bound is None or not larger or run.record.kind == "local" or run.job_id is None:
+    if study.bound is None or not larger or not run.client().chains or run.job_id is None:
         return study
     try:
         job_id = submit_next(
@@ -277,7 +277,7 @@ def _advance(paths: StudyPaths, mode: Mode) -> str:
     with working_in(study.work_dir):
         sets, args = _sized(study, mode, larger[0])
         decided, _ = plan(
-            Request(
+            SubmitRequest(
                 job=str(paths.job),
                 sets=sets,
                 args=args,
@@ -296,7 +296,7 @@ def measured(paths: StudyPaths, study: Study, mode: Mode) -> list[Size]:
     told = {nodes: study.predicted.get(f"{mode} {nodes}") for nodes in study.nodes}
     predicted = {nodes: rate for nodes, rate in told.items() if rate is not None}
     for nodes in study.nodes:
-        run_id, state, speed = runs.get(nodes), "not submitted", Speed()
+        run_id, state, speed = runs.get(nodes), "not submitted", RunSpeed()
         if run_id is not None:
             state = "UNKNOWN"
             with contextlib.suppress(FsdpkitError):
@@ -319,7 +319,7 @@ def cancel(paths: StudyPaths) -> list[str]:
     with alone(paths) as study:
         for point in study.points:
             run = Run.open(paths.runs / point.run)
-            client = client_for(run.record.kind, run.record.cluster)
+            client = cluster_of(run.record.kind, run.record.cluster)
             if point.next_job is not None:
                 with contextlib.suppress(SchedulerError):  # it is over, and long forgotten
                     client.cancel(point.next_job)

@@ -43,7 +43,7 @@ _MOST_VALUES = 1000
 
 
 @dataclass(frozen=True)
-class Parameter:
+class SweptParameter:
     """One key and its values: a list of them (`choice`), or a range with both ends."""
 
     key: str
@@ -85,9 +85,9 @@ class Parameter:
         return self._as_number(value) if isinstance(value, float) and not self.values else value
 
 
-def parameters(table: Mapping[str, Any]) -> tuple[Parameter, ...]:
+def parameters(table: Mapping[str, Any]) -> tuple[SweptParameter, ...]:
     """What `[parameters]` of a file says. Raises ConfigError, whose message begins with the key."""
-    found: list[Parameter] = []
+    found: list[SweptParameter] = []
     for key, value in _leaves(table, ""):
         if (why := _why_not(key)) is not None:
             raise ConfigError(f"parameters.{key}: {why}")
@@ -133,7 +133,7 @@ def _is_distribution(value: Mapping[str, Any], key: str) -> bool:
     return any(kind in value for kind in KINDS) or any(nearest(name, KINDS) for name in lists)
 
 
-def _parameter(key: str, value: Any) -> Parameter:
+def _parameter(key: str, value: Any) -> SweptParameter:
     where = f"parameters.{key}"
     if isinstance(value, list):
         return _choice(key, value, where)
@@ -155,7 +155,7 @@ def _expected(value: Mapping[str, Any]) -> str:
     return f"write a list of values, or one of {', '.join(KINDS)}.{nearest(strange, KINDS)}"
 
 
-def _choice(key: str, given: Any, where: str) -> Parameter:
+def _choice(key: str, given: Any, where: str) -> SweptParameter:
     if not isinstance(given, list) or not given:
         raise ConfigError(f"{where}: choice must be a list of at least one value")
     if len(given) > _MOST_VALUES:
@@ -165,10 +165,10 @@ def _choice(key: str, given: Any, where: str) -> Parameter:
             raise ConfigError(f"{where}: {one!r:.60} is neither a number, a truth value nor text")
         if given.count(one) > 1 and [type(g) for g in given if g == one].count(type(one)) > 1:
             raise ConfigError(f"{where}: {one!r:.60} is listed twice")
-    return Parameter(key, "choice", tuple(given))
+    return SweptParameter(key, "choice", tuple(given))
 
 
-def _range(key: str, kind: Kind, given: Any, where: str) -> Parameter:
+def _range(key: str, kind: Kind, given: Any, where: str) -> SweptParameter:
     numbers = isinstance(given, list) and all(
         isinstance(end, int | float) and not isinstance(end, bool) for end in given
     )
@@ -181,10 +181,10 @@ def _range(key: str, kind: Kind, given: Any, where: str) -> Parameter:
         raise ConfigError(f"{where}: {kind} = [{low}, {high}]: the first must be below the second")
     if kind in ("log_uniform", "log_int") and low <= 0:
         raise ConfigError(f"{where}: {kind} = [{low}, {high}]: a logarithm needs numbers above 0")
-    return Parameter(key, kind, (), float(low), float(high))
+    return SweptParameter(key, kind, (), float(low), float(high))
 
 
-def grid(space: Sequence[Parameter]) -> list[Settings]:
+def grid(space: Sequence[SweptParameter]) -> list[Settings]:
     """Every combination; the last key changes fastest. The parameters must be lists."""
     found: list[Settings] = [{}]
     for one in space:
@@ -192,7 +192,7 @@ def grid(space: Sequence[Parameter]) -> list[Settings]:
     return found
 
 
-def at_random(space: Sequence[Parameter], trials: range, seed: int) -> list[Settings]:
+def at_random(space: Sequence[SweptParameter], trials: range, seed: int) -> list[Settings]:
     """Trials of these numbers. Each depends on the seed, the key and its own number alone, so a
     sweep that is extended is the same as one that had as many from the start."""
     return [

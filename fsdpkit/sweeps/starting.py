@@ -27,7 +27,7 @@ from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.run_dir import make_run_dir
 from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-from fsdpkit.scheduling.submission import Request, asked_for, plan, submit_plan
+from fsdpkit.scheduling.submission import SubmitRequest, asked_for, plan, submit_plan
 from fsdpkit.sweeps import record as records
 from fsdpkit.sweeps.file import (
     MOST_TRIALS,
@@ -39,12 +39,12 @@ from fsdpkit.sweeps.file import (
 )
 from fsdpkit.sweeps.halving import amount, resource_word
 from fsdpkit.sweeps.job_files import as_file, working_in
-from fsdpkit.sweeps.record import Batch, SweepPaths, SweepRecord
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch
 from fsdpkit.sweeps.results import best as best_of
 from fsdpkit.sweeps.results import results
 from fsdpkit.sweeps.space import (
-    Parameter,
     Settings,
+    SweptParameter,
     at_random,
     grid,
     parameters,
@@ -57,7 +57,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """What a person says beside the file."""
 
     sets: Sequence[str] = ()
@@ -69,7 +69,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CheckedTrials:
     """Trials that may be submitted."""
 
     file: SweepFile
@@ -84,7 +84,7 @@ class Prepared:
     base: LoadedJob = field(kw_only=True)
 
 
-def prepare(file: SweepFile, space: Sequence[Parameter], asked: Asked) -> Prepared:
+def prepare(file: SweepFile, space: Sequence[SweptParameter], asked: SweepRequest) -> CheckedTrials:
     """The sweep's trials, checked. Raises FsdpkitError; writes nothing."""
     _refuse_second(file.name, runs_dir(asked.runs))
     drawn = _draw(file, space, range(trials_of(file, space)), [])
@@ -102,7 +102,7 @@ def _refuse_second(name: str, runs: Path) -> None:
 
 def _draw(
     file: SweepFile,
-    space: Sequence[Parameter],
+    space: Sequence[SweptParameter],
     numbers: range,
     done: Sequence[tuple[Settings, float]],
 ) -> list[Settings]:
@@ -117,18 +117,18 @@ def _draw(
 
 def _checked(
     file: SweepFile,
-    space: Sequence[Parameter],
+    space: Sequence[SweptParameter],
     job: str,
     drawn: Sequence[Settings],
     first: int,
-    asked: Asked,
-) -> Prepared:
+    asked: SweepRequest,
+) -> CheckedTrials:
     base = load_job(job, sets=asked.sets)
     check_against_job(file, space, base, asked.sets)
     most = _most(file, base)
     at = f"%{file.limit}" if file.limit else ""
     array = f"{first}-{first + len(drawn) - 1}{at}"
-    request = Request(
+    request = SubmitRequest(
         job=job,
         cluster=asked.cluster,
         array=array,
@@ -161,7 +161,7 @@ def _checked(
                 f"sweep {file.name}: {len(kept)} trials are too few for {file.halving.rungs} rungs "
                 f"with a factor of {file.halving.factor}: at least {least}"
             )
-    return Prepared(
+    return CheckedTrials(
         file,
         replace(decided, array=f"{first}-{last}{at}"),
         tuple(range(first, last + 1)),
@@ -214,7 +214,7 @@ def _refusal(
     )
 
 
-def start(prepared: Prepared, asked: Asked) -> tuple[SweepPaths, SweepRecord]:
+def start(prepared: CheckedTrials, asked: SweepRequest) -> tuple[SweepPaths, SweepRecord]:
     """Make the sweep and submit its first batch. Raises FsdpkitError; then no sweep is left, except
     after SubmissionUnconfirmed."""
     runs = runs_dir(asked.runs)
@@ -258,7 +258,9 @@ def _make_dir(paths: SweepPaths, *, group: bool) -> None:
         raise
 
 
-def extend(paths: SweepPaths, trials: int, asked: Asked) -> tuple[SweepRecord, Prepared]:
+def extend(
+    paths: SweepPaths, trials: int, asked: SweepRequest
+) -> tuple[SweepRecord, CheckedTrials]:
     """Add so many trials, as a batch of their own, and submit them. Raises FsdpkitError; then the
     sweep is what it was."""
     with records.alone(paths) as record:
@@ -291,7 +293,7 @@ def _comparable(paths: SweepPaths, record: SweepRecord) -> list[Any]:
 
 
 def _submit(
-    paths: SweepPaths, record: SweepRecord, prepared: Prepared, runs: Path
+    paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, runs: Path
 ) -> tuple[SweepRecord, Run, Plan]:
     """Write the trials down and submit them; their run is on record before sbatch is called."""
     before = record
@@ -308,7 +310,7 @@ def _submit(
 
     def put_on_record(run: RunPaths) -> None:
         nonlocal record
-        batch = Batch(run=run.dir.name, first=prepared.numbers[0], trials=len(prepared.trials))
+        batch = TrialBatch(run=run.dir.name, first=prepared.numbers[0], trials=len(prepared.trials))
         record = msgspec.structs.replace(
             before,
             trials=[*before.trials, *prepared.trials],
@@ -326,7 +328,7 @@ def _submit(
     return record, run, decided
 
 
-def array_job(prepared: Prepared) -> LoadedJob:
+def array_job(prepared: CheckedTrials) -> LoadedJob:
     """The array's job: what the script of each trial is told, and what its task has otherwise."""
     file, halving = prepared.file, prepared.file.halving
     further = []

@@ -16,7 +16,7 @@ _NAMES_NO_QUANTITY = ("step", "time_s")
 
 
 @dataclass(frozen=True)
-class Line:
+class MetricsLine:
     """One line of metrics.jsonl. `index` counts all lines, so that it stays the same for good."""
 
     index: int
@@ -30,7 +30,7 @@ class Line:
         return round(self.time_s * 1000)
 
 
-def lines_of(metrics: Path) -> list[Line]:
+def lines_of(metrics: Path) -> list[MetricsLine]:
     """The lines that count: of a step that was done again after a failure, the later one. A line
     that is still being written, or is no such line, is passed over; without a file there is none.
 
@@ -48,7 +48,7 @@ def lines_of(metrics: Path) -> list[Line]:
     return _as_done_last(found)
 
 
-def _line(index: int, raw: bytes) -> Line | None:
+def _line(index: int, raw: bytes) -> MetricsLine | None:
     if len(raw) > _LONGEST_LINE:
         return None
     try:
@@ -66,7 +66,7 @@ def _line(index: int, raw: bytes) -> Line | None:
         if name not in _NAMES_NO_QUANTITY and _is_number(value)
     }
     values |= _not_finite(table.get("not_finite"))
-    return Line(index, float(time_s), int(step), values) if values else None
+    return MetricsLine(index, float(time_s), int(step), values) if values else None
 
 
 def _is_number(value: Any) -> bool:
@@ -79,9 +79,9 @@ def _not_finite(told: Any) -> dict[str, float]:
     return {str(name): float(word) for name, word in pairs if word in words}
 
 
-def _as_done_last(lines: Sequence[Line]) -> list[Line]:
+def _as_done_last(lines: Sequence[MetricsLine]) -> list[MetricsLine]:
     """Without numbers of a step that a later line goes back to, or behind, in the same number."""
-    kept: list[Line] = []
+    kept: list[MetricsLine] = []
     lowest_after: dict[str, int] = {}
     for line in reversed(lines):
         values = {

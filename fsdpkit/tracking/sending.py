@@ -24,7 +24,7 @@ from fsdpkit.runs.provenance import Provenance
 from fsdpkit.runs.reading import read_bytes
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
-from fsdpkit.tracking.trackers import Mark, Send, Sending, Sent
+from fsdpkit.tracking.trackers import Send, Sending, SentLines, TrackerMark
 
 SCHEMA = "fsdpkit.track/1"
 _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard"}
@@ -32,10 +32,10 @@ _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard"}
 
 class _Marks(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
-    trackers: dict[str, Mark] = {}
+    trackers: dict[str, TrackerMark] = {}
 
 
-def send(sending: Sending, tracker: Tracker) -> Sent:
+def send(sending: Sending, tracker: Tracker) -> SentLines:
     """Send what the tracker does not have yet. Raises ConfigError without its package, BusyError
     while somebody else sends, TrackerError, StorageError."""
     function = _function(tracker)

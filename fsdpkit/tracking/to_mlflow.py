@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.errors import TrackerError
-from fsdpkit.tracking.trackers import Mark, Sending, Sent, refused
+from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark, refused
 
 _KEY = "fsdpkit.run"
 _IN_A_BATCH = 1000  # of metrics, by MLflow's REST API; of parameters 100
@@ -33,7 +33,7 @@ _QUIET = {
 }
 
 
-def send_to_mlflow(sending: Sending, before: Mark | None) -> Sent:
+def send_to_mlflow(sending: Sending, before: TrackerMark | None) -> SentLines:
     """Raises TrackerError with MLflow's own words."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -64,7 +64,7 @@ def _shown(uri: str) -> str:
     return re.sub(r"//[^/\s@]+@", "//", uri)
 
 
-def _send(sending: Sending, before: Mark | None, uri: str) -> Sent:
+def _send(sending: Sending, before: TrackerMark | None, uri: str) -> SentLines:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
@@ -75,8 +75,8 @@ def _send(sending: Sending, before: Mark | None, uri: str) -> Sent:
     for part in _parts([metric for _, metric in metrics], _IN_A_BATCH):
         client.log_batch(run_id, metrics=part)
     _describe(client, run, sending)
-    return Sent(
-        Mark(id=run_id, where=where, lines=_end(sending)),
+    return SentLines(
+        TrackerMark(id=run_id, where=where, lines=_end(sending)),
         len({index for index, _ in metrics}),
         f"{_shown(uri)}, experiment {sending.project}, run {run_id}",
     )

@@ -11,18 +11,18 @@ from typing import Any
 
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import make_directory, write_atomically
-from fsdpkit.tracking.trackers import Mark, Sending, Sent
+from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark
 
 
-def send_to_tensorboard(sending: Sending, before: Mark | None) -> Sent:
+def send_to_tensorboard(sending: Sending, before: TrackerMark | None) -> SentLines:
     """Raises StorageError if the file cannot be written."""
     directory = sending.paths.tensorboard
     name = f"events.out.tfevents.{int(sending.created_s)}.fsdpkit"
     path = directory / name
     others = [one for one in directory.glob("events.out.tfevents.*") if one.name != name]
     if others:
-        mark = Mark(id=name, where=str(directory), lines=len(sending.lines))
-        return Sent(mark, 0, f"{directory}, which the training writes itself")
+        mark = TrackerMark(id=name, where=str(directory), lines=len(sending.lines))
+        return SentLines(mark, 0, f"{directory}, which the training writes itself")
     try:
         make_directory(directory)
         write_atomically(path, _events(sending))
@@ -31,7 +31,7 @@ def send_to_tensorboard(sending: Sending, before: Mark | None) -> Sent:
     end = sending.lines[-1].index + 1 if sending.lines else 0
     done = before.lines if before else 0
     new = sum(line.index >= done for line in sending.lines)
-    return Sent(Mark(id=name, where=str(directory), lines=end), new, str(directory))
+    return SentLines(TrackerMark(id=name, where=str(directory), lines=end), new, str(directory))
 
 
 def _events(sending: Sending) -> bytes:

@@ -12,7 +12,7 @@ import os
 import re
 
 from fsdpkit.errors import TrackerError
-from fsdpkit.tracking.trackers import Mark, Sending, Sent, refused
+from fsdpkit.tracking.trackers import Sending, SentLines, TrackerMark, refused
 
 _INIT_S = 30.0
 _QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_CONSOLE": "off"}
@@ -21,7 +21,7 @@ _PROJECT = re.compile(r"[/\\#?%:\s]+")
 """What W&B does not take in a project's name."""
 
 
-def send_to_wandb(sending: Sending, before: Mark | None) -> Sent:
+def send_to_wandb(sending: Sending, before: TrackerMark | None) -> SentLines:
     """Raises TrackerError with W&B's own words."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -32,7 +32,7 @@ def send_to_wandb(sending: Sending, before: Mark | None) -> Sent:
     where = f"{'offline' if offline else 'online'} {sending.track.entity or ''}/{project}"
     written = before.lines if before and before.where == where else 0
     if offline and before is not None and written >= _end(sending):
-        return Sent(before, 0, str(sending.paths.dir / "wandb"))
+        return SentLines(before, 0, str(sending.paths.dir / "wandb"))
     _make_directory(sending)
     try:
         run = wandb.init(
@@ -66,7 +66,7 @@ def send_to_wandb(sending: Sending, before: Mark | None) -> Sent:
     except Exception as error:  # its own kinds, and those of what it is built on
         raise refused(_who(), error, _what_to_do(error)) from error
     place = str(sending.paths.dir / "wandb") if offline else f"{where.split()[1]}, run {run.id}"
-    return Sent(Mark(id=run.id, where=where, lines=_end(sending)), len(new), place)
+    return SentLines(TrackerMark(id=run.id, where=where, lines=_end(sending)), len(new), place)
 
 
 def _make_directory(sending: Sending) -> None:

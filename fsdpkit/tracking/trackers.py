@@ -11,12 +11,12 @@ import msgspec
 from fsdpkit.config.track import Track
 from fsdpkit.errors import TrackerError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.tracking.points import Line
+from fsdpkit.tracking.points import MetricsLine
 
 _MOST_SAID = 200
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class TrackerMark(msgspec.Struct, frozen=True, kw_only=True):
     """What was sent to one tracker."""
 
     id: str
@@ -37,7 +37,7 @@ class Sending:
     paths: TaskPaths
     project: str
     track: Track
-    lines: Sequence[Line]
+    lines: Sequence[MetricsLine]
     created_s: float
     outcome: str
     """`running`, `succeeded`, `failed`, `stopped` or `unknown`."""
@@ -51,15 +51,15 @@ class Sending:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentLines:
     """What came of it: how many lines were sent now, and where they are to be seen."""
 
-    mark: Mark
+    mark: TrackerMark
     lines: int
     place: str
 
 
-Send = Callable[[Sending, Mark | None], Sent]
+Send = Callable[[Sending, TrackerMark | None], SentLines]
 
 
 def refused(who: str, error: Exception, to_do: str = "") -> TrackerError:

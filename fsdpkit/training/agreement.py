@@ -36,7 +36,11 @@ class Agreement:
         self._decisions: list[tuple[Tensor, torch.cuda.Event | None]] = []
 
     def decide(self, votes: Tensor) -> None:
-        """Take the sum of all ranks' answers, a scalar on the device: yes if it is positive."""
+        """Take the sum of all ranks' answers.
+
+        Args:
+            votes: A scalar on the device, equal on all ranks; yes if it is positive.
+        """
         event = None
         if votes.is_cuda:
             host = votes.to("cpu", non_blocking=True)
@@ -47,7 +51,11 @@ class Agreement:
         self._decisions.append((host, event))
 
     def agreed(self) -> bool:
-        """True on all ranks after the same step, once the answer was yes."""
+        """Whether the ranks act now: True on all of them after the same step.
+
+        Returns:
+            The answer of this step's sum; on a GPU that of the step before.
+        """
         if len(self._decisions) < self._delay:
             return False
         votes, event = self._decisions.pop(0)
@@ -62,10 +70,15 @@ def is_due(done: int, every: int) -> bool:
 
 
 class StopRequest(Agreement):
-    """Whether the run is to save and stop; `wanted()` goes into the sum.
+    """Whether the run is to save and stop; `wanted()` goes into a sum over ranks.
 
     The agent on the node says so where it can be read at every step. Without an agent rank 0 looks
     for `stop-requested` in the run's directory, which a person touches.
+
+    Args:
+        paths: Where the run's files are.
+        ranks: From `process_group`.
+        clock: A monotonic clock in seconds; tests pass their own.
     """
 
     def __init__(
@@ -84,29 +97,47 @@ class StopRequest(Agreement):
             looked_whether_to_stop(node)
 
     def wanted(self) -> float:
-        """1.0 on a rank that has seen the request, else 0.0."""
+        """This rank's part of the sum.
+
+        Returns:
+            1.0 on a rank that has seen the request, else 0.0.
+        """
         if self._looks and not self._seen and self._clock() >= self._next_look:
             self._next_look = self._clock() + self._pause_s
             self._seen = self._file.exists()
         return float(self._seen)
 
     def wanted_before(self, ranks: Ranks) -> bool:
-        """Whether the request was there before the first step; a collective."""
+        """Whether the request was there before the first step; a collective.
+
+        Args:
+            ranks: From `process_group`.
+
+        Returns:
+            The same on all ranks.
+        """
         return bool(sum_over_ranks(torch.tensor(self.wanted()), device=ranks.device)[0] > 0)
 
     def answered(self) -> None:
-        """Remove the request where no agent does, so that the run can go on when it is started
-        again."""
+        """Remove the request where no agent does, so that a run that is started again can go on."""
         if self._own is not None and self._looks:
             self._own.unlink(missing_ok=True)
 
 
 class SaveClock(Agreement):
-    """When to save; `wanted()` goes into the sum.
+    """When to save a checkpoint; `wanted()` goes into a sum over ranks.
 
-    That is when `every_minutes` have passed since the last checkpoint, with `paths` also when
-    somebody asks for one (`fsdpkit checkpoint save`), after every so many steps or epochs, before
-    the run stops, and at its end.
+    It is time after every so many minutes, steps or epochs, when somebody asks
+    (`fsdpkit checkpoint save`; needs `paths`), before the run stops, and at its end.
+
+    Args:
+        ranks: From `process_group`.
+        every_minutes: Minutes since the last checkpoint; 0: never by time.
+        clock: A monotonic clock in seconds; tests pass their own.
+        paths: Where requests for a checkpoint are looked for; None: nowhere.
+        every_steps: Optimizer steps between checkpoints; 0: never by steps.
+        every_epochs: Epochs between checkpoints; 0: never by epochs.
+        at_end: Whether the last step is saved.
     """
 
     def __init__(
@@ -131,7 +162,16 @@ class SaveClock(Agreement):
 
     @classmethod
     def of(cls, settings: CheckpointSettings, ranks: Ranks, paths: TaskPaths) -> SaveClock:
-        """As `[training.checkpoint]` says; what is exported at the end is saved there, too."""
+        """A clock as `[training.checkpoint]` says; what is exported at the end is saved there, too.
+
+        Args:
+            settings: The table of the job.
+            ranks: From `process_group`.
+            paths: Where requests for a checkpoint are looked for.
+
+        Returns:
+            The clock; its time begins now.
+        """
         return cls(
             ranks,
             settings.every_minutes,
@@ -142,16 +182,27 @@ class SaveClock(Agreement):
         )
 
     def due(self, step: int, *, last: bool, stopping: bool, epoch: int = 0) -> bool:
-        """Whether to save now that `step` steps are done; to be asked after each, on all ranks.
+        """Whether to save now; ask after each step, on all ranks.
 
-        `epoch`: epochs that are complete, if the last step completed one, else 0.
+        Args:
+            step: Steps done.
+            last: Whether that was the last step.
+            stopping: Whether the run stops after it.
+            epoch: Epochs that are complete, if the step completed one, else 0.
+
+        Returns:
+            The same on all ranks.
         """
         late = self.agreed()
         on_this_step = is_due(step, self._every_steps) or is_due(epoch, self._every_epochs)
         return stopping or late or on_this_step or (last and self._at_end)
 
     def wanted(self) -> float:
-        """1.0 on rank 0 when it is time, else 0.0; asks again only after as long."""
+        """This rank's part of the sum.
+
+        Returns:
+            1.0 on rank 0 once per interval, and once per request; else 0.0.
+        """
         if not self._first:
             return 0.0
         due = self._every_s > 0 and self._clock() - self._since >= self._every_s
@@ -168,6 +219,11 @@ class SaveClock(Agreement):
         return self._wish not in (None, before)
 
     def decide(self, votes: Tensor) -> None:
+        """Take the sum of all ranks' answers.
+
+        Args:
+            votes: A scalar on the device, equal on all ranks; yes if it is positive.
+        """
         if self._every_s or self._paths:  # otherwise nobody asks, and no host need look
             super().decide(votes)
 
@@ -177,7 +233,12 @@ class SaveClock(Agreement):
 
 
 class Votes:
-    """One sum over ranks a step, in which wishes travel with what a step counts anyway."""
+    """One sum over ranks a step, in which wishes travel with what a step counts anyway.
+
+    Args:
+        ranks: From `process_group`.
+        *wishes: Whose `wanted()` is summed, and whose `decide` gets the sum.
+    """
 
     def __init__(self, ranks: Ranks, *wishes: StopRequest | SaveClock) -> None:
         self._ranks, self._wishes = ranks, wishes
@@ -185,9 +246,15 @@ class Votes:
     def begin(self, *counts: float | Tensor) -> Callable[[], Tensor]:
         """Begin to sum each count over all ranks; what is `wanted` goes along.
 
-        Call what is returned once, on all ranks, when the sums are needed: float64 [len(counts)] on
-        the device. Whatever is computed until then need not wait for the slowest rank. The wishes'
-        votes are handed to each `decide` then. On a GPU the host waits neither here nor there.
+        Whatever is computed until the sums are needed does not wait for the slowest rank. On a GPU
+        the host waits neither here nor there.
+
+        Args:
+            *counts: This rank's numbers, or scalar tensors on any device.
+
+        Returns:
+            A function to call once, on all ranks. It returns the sums, float64 [len(counts)] on the
+            device, and hands the wishes' sums to each `decide`.
         """
         values = [*counts, *(each.wanted() for each in self._wishes)]
         device = self._ranks.device
@@ -205,7 +272,14 @@ class Votes:
         return end
 
     def sum(self, *counts: float | Tensor) -> Tensor:
-        """Each count summed over all ranks: `begin`, and its end at once."""
+        """Each count summed over all ranks: `begin`, and its end at once.
+
+        Args:
+            *counts: This rank's numbers, or scalar tensors on any device.
+
+        Returns:
+            float64 [len(counts)] on the device, equal on all ranks.
+        """
         return self.begin(*counts)()
 
 

@@ -42,10 +42,10 @@ from torch import nn
 from fsdpkit.config.training import CheckpointSettings
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.runs import checkpoints as files
-from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, prune, publish
+from fsdpkit.runs.checkpoint_writing import Claim, WrittenFile, abandon, claim, now, prune, publish
 from fsdpkit.runs.checkpoints import Best
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import Answer, answer, wish
+from fsdpkit.runs.save_requests import SaveAnswer, answer, wish
 from fsdpkit.runs.starting_points import starting_point
 from fsdpkit.training.checkpoint_files import Writer
 from fsdpkit.training.checkpoint_loading import (
@@ -71,29 +71,46 @@ EXIT_TIMEOUT_S = 60.0
 
 @dataclass
 class Progress:
-    """How far a run has come. With the seed it also determines data order and random numbers."""
+    """How far a run has come. With the seed it also determines data order and random numbers.
 
-    step: int = 0  # optimizer steps done
+    Attributes:
+        step: Optimizer steps done.
+        epoch: Index of the epoch, from 0.
+        position: Samples of this epoch that all ranks together have consumed.
+        group: Samples in a global batch when the epoch began; decides its order in buckets.
+        tokens: Target tokens trained on.
+        skipped: Steps left out because their gradient was not finite.
+        best_loss: Lowest held-out loss so far; None before the first evaluation.
+        worse: Evaluations since then.
+    """
+
+    step: int = 0
     epoch: int = 0
-    position: int = 0  # samples of this epoch that all ranks together have consumed
-    group: int = 0  # samples in a global batch when the epoch began; decides its order in buckets
-    tokens: int = 0  # target tokens trained on
-    skipped: int = 0  # steps left out because their gradient was not finite
-    best_loss: float | None = None  # lowest held-out loss so far
-    worse: int = 0  # evaluations since then
+    position: int = 0
+    group: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    best_loss: float | None = None
+    worse: int = 0
 
 
 @dataclass(frozen=True)
 class DataOrder:
-    """What a position in an epoch is a position in; `fsdpkit.training.sampler.data_order` makes it.
+    """What a position in an epoch is a position in; `fsdpkit.training.data_order` makes it.
 
     In other data, or in an order drawn from another seed, the same position means other samples.
+
+    Attributes:
+        fingerprint: Of the data and of what their order depends on; empty where nobody knows.
+        samples: Samples in an epoch.
+        seed: Of the order.
+        global_batch: Samples that all ranks together consume in a step.
     """
 
-    fingerprint: str  # of the data and of what their order depends on; "" where nobody knows
+    fingerprint: str
     samples: int
     seed: int
-    global_batch: int  # samples that all ranks together consume in a step
+    global_batch: int
 
 
 class Stateful(Protocol):
@@ -105,7 +122,7 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that was written, and what it cost. Times are rank 0's, in seconds."""
 
     path: Path
@@ -123,11 +140,22 @@ class Saved:
 class Checkpointer:
     """One run's checkpoints: `resume` from the newest whole one, `save`, `close`.
 
-    `resume`, `save` and `close` are collectives: on all ranks, after the same step. `state` is
-    restored with the weights; `data` must then be what it was, unless `settings.may_differ` says
-    otherwise; `about` and `export` are kept beside them for whoever reads the checkpoint. Once a
-    checkpoint fits, or there is none, the directory is claimed: a process that wrote there before
-    can name no checkpoint any more.
+    `resume`, `save` and `close` are collectives: on all ranks, after the same step. Each rank
+    writes its shards (`torch.distributed.checkpoint`); another number of ranks, another engine or
+    strategy can read them. Once a checkpoint fits, or there is none, the directory is claimed: a
+    process that wrote there before can name no checkpoint any more.
+
+    Args:
+        paths: Where the run's files are.
+        ranks: From `process_group`.
+        model: What `shard` has returned.
+        optimizer: Made from that model.
+        settings: `[training.checkpoint]`: what to keep, whether to write in the background.
+        state: What else is saved and restored, by name: a loss scaler, a scheduler.
+        data: From `data_order`. It must be what it was, unless `settings.may_differ` says
+            otherwise.
+        about: Kept beside the weights for whoever reads the checkpoint; JSON.
+        export: What an export of the checkpoint has beside the weights.
     """
 
     def __init__(
@@ -158,18 +186,24 @@ class Checkpointer:
         self._stager: Any = None
         self._save: _Save | None = None  # that is under way
         self._pruning: Future[None] = _done(None)
-        self._finished: list[Saved] = []
+        self._finished: list[SavedCheckpoint] = []
         # Whoever steps the optimizer changes what is being copied.
         optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
         atexit.register(_let_finish, weakref.ref(self))
 
     def resume(self) -> Progress | None:
-        """Load the newest whole checkpoint, of this run or else of `settings.start`; None without.
+        """Load the newest whole checkpoint, of this run or else of `settings.start`.
 
         A `start` that another program wrote gives the weights alone.
-        Raises StorageError when there are checkpoints and none is whole, or new ones could not be
-        written; ConfigError for one of another model, optimizer, format, data or seed, or when the
-        settings forbid to go on from what is there; NotFoundError when `settings.start` has none.
+
+        Returns:
+            How far the checkpoint had come; None without one.
+
+        Raises:
+            StorageError: There are checkpoints and none is whole, or new ones could not be written.
+            ConfigError: It is of another model, optimizer, format, data or seed, or the settings
+                forbid to go on from what is there.
+            NotFoundError: `settings.start` has no checkpoint.
         """
         found = self._own()
         progress = self._resume(found)
@@ -181,11 +215,13 @@ class Checkpointer:
         return progress
 
     def measured(self, step: int, values: Mapping[str, Any]) -> None:
-        """Note what was measured of the weights after `step`; their checkpoint will say it.
+        """Note what was measured of the weights after a step; their checkpoint will say it.
 
-        `values` may be a whole line of metrics, of which what is no number is left out.
-        An evaluation, a metric whose name begins with "eval_", must be the same on all ranks, as a
-        mean of their sums is. Of other metrics those of rank 0 count.
+        Args:
+            step: Steps done.
+            values: By name; may be a whole line of metrics, of which what is no number is left out.
+                An evaluation, whose name begins with `eval_`, must be equal on all ranks. Of other
+                metrics rank 0's count.
         """
         before = self._measured[1] if self._measured[0] == step else {}
         self._measured = (
@@ -199,9 +235,15 @@ class Checkpointer:
         )
 
     def best_due(self, step: int) -> bool:
-        """Whether the weights after `step` are the best so far by an evaluation: save them.
+        """Whether the weights after a step are the best so far by an evaluation: save them.
 
         By other metrics only checkpoints that are due anyway are compared.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            The same on all ranks.
         """
         by, (measured_at, values) = self._best_by, self._measured
         if by is None or not by.metric.startswith("eval_") or measured_at != step:
@@ -209,9 +251,11 @@ class Checkpointer:
         return by.metric in values and by.is_better(values[by.metric], self._best)
 
     def best(self) -> tuple[Path, str] | None:
-        """The run's best checkpoint and what makes it so, in words; a collective.
+        """The run's best checkpoint; a collective.
 
-        None without `keep_best`, or when none was measured.
+        Returns:
+            Its path, and what makes it the best, such as `eval_loss 2.31`. None without
+            `keep_best`, or when none was measured.
         """
         if self._best_by is None or not (found := self._best_of_own()):
             return None
@@ -251,16 +295,22 @@ class Checkpointer:
         return Progress()
 
     def save(self, progress: Progress) -> None:
-        """Write `step-<progress.step>`; returns when it is begun, or done without `background`.
+        """Write `step-<progress.step>`; returns once it is begun, or done without `background`.
 
         The save before must be done: this one waits for it, and, if that failed, also for itself.
-        Does nothing for a step that is saved already. Raises StorageError when two in a row could
-        not be written, or this one without `background`; older ones then still stand.
+        Does nothing for a step that is saved already.
+
+        Args:
+            progress: How far the run has come.
+
+        Raises:
+            StorageError: Two in a row could not be written, or this one without `background`; older
+                ones then still stand.
         """
         asked = wish(self._paths) if self._ranks.is_first else None
         if progress.step == self._newest:
             if self._save is None:
-                answer(self._paths, asked, Answer(step=progress.step))
+                answer(self._paths, asked, SaveAnswer(step=progress.step))
             return
         failed = False
         try:
@@ -301,7 +351,11 @@ class Checkpointer:
         return replace(progress, position=0, group=0) if anew else progress
 
     def wait(self) -> None:
-        """Until what was saved is on disk. Raises StorageError when it could not be written."""
+        """Wait until what was saved is on disk.
+
+        Raises:
+            StorageError: It could not be written.
+        """
         if self._save is None:
             return
         save, began = self._save, time.perf_counter()
@@ -314,7 +368,7 @@ class Checkpointer:
                 "Older ones stand."
             ) from None
         save.blocked_s += time.perf_counter() - began
-        self._finished.append(Saved(path, size, save.blocked_s, ended - save.began))
+        self._finished.append(SavedCheckpoint(path, size, save.blocked_s, ended - save.began))
         self._save = None
         self._prune(path, save.description.best_by)
         if self._stager and self._ranks.device.type != "cuda":
@@ -329,7 +383,12 @@ class Checkpointer:
             self._pruning = _in_background(partial(prune, self._claim, keep_last, refused, by))
 
     def report(self, record: Callable[..., None] | None = None) -> None:
-        """Say, and `record` as numbers, which checkpoints were written since the last call."""
+        """Say which checkpoints were written since the last call, and what they cost.
+
+        Args:
+            record: Called with the same as numbers: `step`, `checkpoint_bytes`, and in seconds
+                `checkpoint_blocked_s` and `checkpoint_written_s`. `Metrics.record` fits.
+        """
         if (save := self._save) and save.written.done():
             if not (error := save.written.exception()):
                 self.wait()
@@ -351,7 +410,11 @@ class Checkpointer:
         self._finished.clear()
 
     def close(self) -> None:
-        """Wait for the last checkpoint and give back the memory of copies. Raises StorageError."""
+        """Wait for the last checkpoint, and give back the memory of copies.
+
+        Raises:
+            StorageError: It could not be written.
+        """
         self.wait()
         self._pruning.result()
         if self._stager:
@@ -420,7 +483,7 @@ class Checkpointer:
         draft = mine.draft(description.step)
         texts = self._export.texts() if self._export else {}
 
-        def write() -> dict[str, Written]:
+        def write() -> dict[str, WrittenFile]:
             writer = Writer(draft, copied=copied)
             state_dict_saver.save(state, storage_writer=writer, process_group=group)
             return writer.written
@@ -446,10 +509,10 @@ class Checkpointer:
         except Exception as error:
             if first:
                 abandon(mine, description.step)
-                answer(self._paths, asked, Answer(problem=str(error)))
+                answer(self._paths, asked, SaveAnswer(problem=str(error)))
                 mine.require()  # that another job has claimed the directory explains it better
             raise error if isinstance(error, StorageError) else StorageError(f"{error}.") from error
-        answer(self._paths, asked, Answer(step=description.step))
+        answer(self._paths, asked, SaveAnswer(step=description.step))
         return path, size, time.perf_counter()
 
 

@@ -35,7 +35,7 @@ from torch.futures import Future
 from torch.utils.serialization import config as save_options
 
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.checkpoint_writing import Written
+from fsdpkit.runs.checkpoint_writing import WrittenFile
 from fsdpkit.runs.checkpoints import METADATA
 
 _HARMLESS = {
@@ -65,7 +65,7 @@ class Writer(FileSystemWriter):
         super().__init__(directory, sync_files=True, overwrite=False)
         if copied:
             self.per_thread_copy_ahead = 0
-        self.written: dict[str, Written] = {}
+        self.written: dict[str, WrittenFile] = {}
         self.fs = _Summing(self.written)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -78,7 +78,7 @@ class Writer(FileSystemWriter):
 class _Summing(FileSystem):
     """The file system, taking down size and SHA-256 of whatever is written."""
 
-    def __init__(self, written: dict[str, Written]) -> None:
+    def __init__(self, written: dict[str, WrittenFile]) -> None:
         self._written = written
 
     @contextmanager
@@ -96,7 +96,7 @@ class _Summing(FileSystem):
                     raise summed.failure from None
                 raise
             size = file.tell()
-        self._written[Path(path).name] = Written(size, digest.hexadecimal())
+        self._written[Path(path).name] = WrittenFile(size, digest.hexadecimal())
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         super().rename(path, new_path)
@@ -201,7 +201,7 @@ class _Summed(io.RawIOBase):
         return self._file.fileno()
 
 
-class Reader(FileSystemReader):
+class CheckpointReader(FileSystemReader):
     """Reads the checkpoint `directory`; its index is unpickled into harmless classes only."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

@@ -25,7 +25,7 @@ from fsdpkit.errors import ConfigError, DamagedError, FsdpkitError, StorageError
 from fsdpkit.runs import checkpoints as files
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.runs.starting_points import starting_point
-from fsdpkit.training.checkpoint_files import LoadPlanner, Reader, tensors_in
+from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner, tensors_in
 from fsdpkit.training.distributed import Ranks, error_text, gather, on_first, together
 from fsdpkit.training.random_state import random_state, set_random_state
 from fsdpkit.training.units import plain_name
@@ -136,14 +136,14 @@ def load(
     )
 
     description = on_first(ranks, lambda: files.describe(path))
-    index = together(Reader(path).read_metadata)
+    index = together(CheckpointReader(path).read_metadata)
     has_steps = any(name.startswith("optimizer.") for name in index.state_dict_metadata)
     state = sharded_state(model, optimizer, ranks, fresh=has_steps)
     _require_fit(path, description, index, state, type(optimizer).__name__)
     state["random"] = _room_for_random_state(description, index, ranks)
 
     def read() -> None:
-        state_dict_loader.load(state, storage_reader=Reader(path), planner=LoadPlanner())
+        state_dict_loader.load(state, storage_reader=CheckpointReader(path), planner=LoadPlanner())
 
     together(read)
     set_model_state_dict(model, state["model"])
@@ -216,7 +216,7 @@ def weights_in(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 def _index_of(path: Path) -> Metadata:
     try:
-        return Reader(path).read_metadata()
+        return CheckpointReader(path).read_metadata()
     except (OSError, pickle.UnpicklingError, EOFError) as error:
         raise StorageError(f"{path}: its index cannot be read: {error}.") from None
 
@@ -289,7 +289,7 @@ def _read(path: Path, state: dict[str, Any], *, alone: bool) -> None:
     with warnings.catch_warnings():  # that there is no process group
         warnings.simplefilter("ignore")
         state_dict_loader.load(
-            state, storage_reader=Reader(path), planner=LoadPlanner(), no_dist=alone
+            state, storage_reader=CheckpointReader(path), planner=LoadPlanner(), no_dist=alone
         )
 
 

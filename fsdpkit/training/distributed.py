@@ -40,7 +40,15 @@ TORCHRUN_VARIABLES = (
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among `world_size` ranks, and the device it computes on."""
+    """This process's place among all ranks, and the device it computes on.
+
+    Attributes:
+        rank: Index among all ranks, from 0.
+        local_rank: Index on its node, from 0.
+        world_size: Ranks in all.
+        local_world_size: Ranks on each node.
+        device: `cuda:<local_rank>`, or the CPU.
+    """
 
     rank: int
     local_rank: int
@@ -54,7 +62,11 @@ class Ranks:
         return self.rank == 0
 
     def say(self, text: str) -> None:
-        """Print a line, once for all ranks."""
+        """Print a line, once for all ranks.
+
+        Args:
+            text: What rank 0 prints.
+        """
         if self.is_first:
             print(text, flush=True)
 
@@ -63,16 +75,23 @@ class Ranks:
 def process_group(timeout_s: int = 600, startup_timeout_s: int | None = None) -> Iterator[Ranks]:
     """The default process group: NCCL between GPUs and gloo between hosts, or gloo alone.
 
-    A collective may wait `startup_timeout_s` seconds until someone calls `set_timeout` (loading
-    and compiling take longer than any step), or `timeout_s` from the beginning if it is None.
-
     The device is chosen before anything is built, so that no rank lands on GPU 0 by accident. At
     the end all ranks wait for each other before they let go: a rank that leaves while its peers
-    still talk to it makes them abort. After an exception nobody waits, because the others may
-    never come; torchrun ends them.
+    still talk to it makes them abort. After an exception nobody waits, because the others may never
+    come; torchrun ends them.
 
-    Raises UsageError when torchrun's variables are missing, FsdpkitError when ranks run different
-    versions, there is no GPU for a rank, or one that this torch was not built for.
+    Args:
+        timeout_s: Seconds that a collective may wait.
+        startup_timeout_s: Seconds that one may wait until `set_timeout` is called, for loading and
+            compiling take longer than a step; None: `timeout_s` from the beginning.
+
+    Yields:
+        This process's place among the ranks.
+
+    Raises:
+        UsageError: torchrun's variables are missing.
+        FsdpkitError: The ranks run different versions, there is no GPU for a rank, or one that this
+            torch was not built for.
     """
     missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
     if missing:
@@ -134,11 +153,14 @@ def _threads() -> Iterator[str]:
 
 
 def set_timeout(timeout_s: int) -> None:
-    """From now on a collective of any group may wait `timeout_s` seconds; itself a collective.
+    """From now on a collective of any group may wait this long; itself a collective.
 
     All ranks meet first: with the shorter limit a fast rank would give up on a slow one that is
     still starting. Groups that a device mesh has made are included; left alone they have torch's
     default of 10 (NCCL) or 30 (gloo) minutes, whatever `process_group` was told.
+
+    Args:
+        timeout_s: Seconds.
     """
     dist.barrier()
     for group in list(c10d._world.pg_map):  # also those of hybrid sharding's meshes
@@ -158,9 +180,19 @@ def check_same_everywhere(what: str, value: str, remedy: str = "") -> None:
 
 
 def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
-    """What `action` returns on rank 0, on all ranks; an FsdpkitError there is raised on all.
+    """Do something on rank 0 alone, and tell all ranks the result; a collective.
 
-    For questions to a shared file system, which may answer each node differently. A collective.
+    For questions to a shared file system, which may answer each node differently.
+
+    Args:
+        ranks: From `process_group`.
+        action: Called on rank 0. What it returns is pickled.
+
+    Returns:
+        What `action` returned, on all ranks.
+
+    Raises:
+        FsdpkitError: On all ranks, if `action` raised it.
     """
     told: list[Any] = [None, None]
     if ranks.is_first:
@@ -203,7 +235,15 @@ def error_text(error: BaseException) -> str:
 
 
 def sum_over_ranks(*values: float | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Each value summed over all ranks: float64 [len(values)] on `device`, the host not waiting."""
+    """Each value summed over all ranks; a collective, for which the host does not wait on a GPU.
+
+    Args:
+        *values: This rank's numbers, or scalar tensors on any device.
+        device: Where to sum: `ranks.device`.
+
+    Returns:
+        float64 [len(values)] on `device`, equal on all ranks.
+    """
     total = torch.stack(
         [torch.as_tensor(v, dtype=torch.float64).to(device, non_blocking=True) for v in values]
     )
@@ -214,6 +254,20 @@ def sum_over_ranks(*values: float | torch.Tensor, device: torch.device) -> torch
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Restart torch's random numbers (dropout) as a function of seed, step and rank.
 
-    Done at the start of each step, so that a resumed run has no generator state to restore.
+    Call it at the start of each step: a resumed run then has no generator state to restore.
+
+    Args:
+        seed: The run's seed.
+        step: Steps done.
+        rank: Index of this rank, so that ranks draw different numbers.
+
+    Examples:
+        >>> import torch
+        >>> from fsdpkit import training
+        >>> training.seed_step(seed=42, step=7, rank=0)
+        >>> before = torch.rand(3)
+        >>> training.seed_step(seed=42, step=7, rank=0)
+        >>> torch.equal(before, torch.rand(3))
+        True
     """
     torch.manual_seed(zlib.crc32(f"{seed} {step} {rank}".encode()))

@@ -22,7 +22,7 @@ import fsdpkit
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.training.checkpoint_loading import read_optimizer, read_weights, weights_in
-from fsdpkit.training.export_layout import LAYOUT, Part, read_layout, whole_weights, written
+from fsdpkit.training.export_layout import LAYOUT, WeightPart, read_layout, whole_weights, written
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_FILE_BYTES = 5 * 10**9
@@ -43,21 +43,36 @@ Read = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """What a directory for Hugging Face has besides the weights."""
+    """What a directory for Hugging Face has besides the weights.
 
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name → JSON content
-    copies: Mapping[str, str] = field(default_factory=dict)  # tensor → parameter it is equal to
-    as_they_are: Mapping[str, bytes] = field(default_factory=dict)  # a tokenizer's, by name
-    layout: Mapping[str, Part] = field(default_factory=dict)  # all tensors, if not the model's own
+    Attributes:
+        files: Content of JSON files such as `config.json`, by name.
+        copies: Names of tensors that repeat a parameter, with that parameter's name.
+        as_they_are: Content of other files, such as a tokenizer's, by name.
+        layout: Of which parts of parameters each tensor consists, if they are not the model's own.
+    """
+
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    as_they_are: Mapping[str, bytes] = field(default_factory=dict)
+    layout: Mapping[str, WeightPart] = field(default_factory=dict)
 
     def texts(self) -> dict[str, str | bytes]:
-        """Content of all files, by name, and the layout, which a checkpoint has beside them."""
+        """Content of all files, and of the layout that a checkpoint has beside them.
+
+        Returns:
+            By file name.
+        """
         tables = {name: json.dumps(table, indent=2) + "\n" for name, table in self.files.items()}
         layout = {LAYOUT: written(self.layout)} if self.layout else {}
         return {**tables, **layout, **self.as_they_are}
 
     def names(self) -> dict[str, Any]:
-        """What a checkpoint's description says of them."""
+        """What a checkpoint's description says of the files.
+
+        Returns:
+            JSON: the names, without content.
+        """
         return {
             "files": [*self.files],
             "copies": dict(self.copies),
@@ -73,10 +88,20 @@ def export_hugging_face(
     dtype: torch.dtype | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> None:
-    """Write safetensors and what the trainer put beside the weights; `dtype` None keeps theirs.
+    """Write a checkpoint's weights as safetensors, with what the trainer put beside them.
 
-    Raises StorageError when the checkpoint cannot be read, `directory` cannot be written, or is
-    something else than an earlier export.
+    Needs no process group, and holds the tensors of one file at a time in memory. `directory` is
+    replaced once all is there.
+
+    Args:
+        checkpoint: A `step-<s>` directory.
+        directory: Where to; may hold an earlier export.
+        dtype: Type of the floating-point weights; None: as in the checkpoint.
+        max_file_bytes: Most bytes in one file, unless a single tensor has more.
+
+    Raises:
+        StorageError: The checkpoint cannot be read, or `directory` cannot be written or is
+            something else than an earlier export.
     """
     described = describe(checkpoint)
     export = described.export

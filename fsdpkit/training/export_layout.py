@@ -21,7 +21,7 @@ LAYOUT = "export_layout.json"
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightPart:
     """A tensor of an export that is a weight of the model, or cut out of one."""
 
     of: tuple[str, ...]  # the weight, under each of its names
@@ -37,19 +37,19 @@ class Part:
         return self.cut(torch.empty(whole, device="meta")).shape
 
 
-def written(layout: Mapping[str, Part]) -> str:
+def written(layout: Mapping[str, WeightPart]) -> str:
     """The text of a checkpoint's LAYOUT."""
     return msgspec.json.encode(dict(layout)).decode() + "\n"
 
 
-def read_layout(checkpoint: Path, shapes: Mapping[str, torch.Size]) -> dict[str, Part]:
+def read_layout(checkpoint: Path, shapes: Mapping[str, torch.Size]) -> dict[str, WeightPart]:
     """Each tensor of the export as a part of one weight of `shapes`, those in the checkpoint.
 
     Raises StorageError for a table that cannot be read or does not fit them.
     """
     file = checkpoint / LAYOUT
     try:
-        parts = msgspec.json.decode(file.read_bytes(), type=dict[str, Part])
+        parts = msgspec.json.decode(file.read_bytes(), type=dict[str, WeightPart])
     except (OSError, msgspec.MsgspecError) as error:
         raise StorageError(f"{file} cannot be read: {error}.") from None
     found = {}
@@ -65,6 +65,6 @@ def read_layout(checkpoint: Path, shapes: Mapping[str, torch.Size]) -> dict[str,
     return found
 
 
-def whole_weights(names: Collection[str]) -> dict[str, Part]:
+def whole_weights(names: Collection[str]) -> dict[str, WeightPart]:
     """The layout of an export that has the model's own tensors."""
-    return {name: Part((name,)) for name in names}
+    return {name: WeightPart((name,)) for name in names}

@@ -12,10 +12,24 @@ from fsdpkit.training.distributed import Ranks, sum_over_ranks
 
 
 def require_finite(value: Tensor, what: str) -> None:
-    """Raise FsdpkitError unless the scalar is finite; on a GPU without making the host wait.
+    """Refuse a number that is not finite; on a GPU without making the host wait.
 
     There the check runs on the device, before whatever is queued next, and the process ends with a
-    device-side assertion that carries the same sentence.
+    device-side assertion that has the same text.
+
+    Args:
+        value: A scalar on any device, such as a loss or a gradient's norm.
+        what: What it is, for the error: `"The gradient of step 7"`.
+
+    Raises:
+        FsdpkitError: It is infinite or not a number.
+
+    Examples:
+        >>> import torch
+        >>> from fsdpkit import training
+        >>> training.require_finite(torch.tensor(float("nan")), "The loss of step 7")
+        Traceback (most recent call last):
+        fsdpkit.errors.FsdpkitError: The loss of step 7 is not finite, so the weights were left ...
     """
     message = (
         f"{what} is not finite, so the weights were left as they are. Lower "

@@ -32,10 +32,17 @@ KEEPS_GATHERED = "_fsdpkit_keeps_weights_gathered"
 
 @contextmanager
 def gradient_sync(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Inside, backward reduces gradients over ranks only if `wanted`, else it adds them up.
+    """Inside, backward reduces gradients over ranks only if `wanted`; else it adds them up.
 
     Until then a rank holds gradients of the whole model. Where the strategy keeps weights gathered
     after forward anyway, they stay so between the passes of one step: nothing crosses ranks at all.
+
+    Args:
+        model: What `shard` has returned.
+        wanted: True for the last of the passes that make one step.
+
+    Yields:
+        Nothing: use it with `with`.
     """
     if isinstance(model, FullyShardedDataParallel):
         with nullcontext() if wanted else model.no_sync():
@@ -60,10 +67,17 @@ def provisional_tokens(most: int) -> int:
 
 
 def clip_gradients(model: nn.Module, max_norm: float, scale: Tensor | None = None) -> Tensor:
-    """Multiply gradients by `scale`, if any, and then so that their norm over all ranks is at most
-    `max_norm` (0: any). `scale` is a float32 scalar on the device, equal on all ranks.
+    """Scale gradients so that their norm over all ranks is at most `max_norm`; a collective.
 
-    Returns the norm before clipping, a float32 scalar on the device; the host does not wait.
+    As `torch.nn.utils.clip_grad_norm_`, for both engines; the host does not wait for the device.
+
+    Args:
+        model: What `shard` has returned, after backward.
+        max_norm: The largest L2 norm; 0: any, so that the norm is only measured.
+        scale: Multiplies the gradients first: a float32 scalar on the device, equal on all ranks.
+
+    Returns:
+        The norm before clipping: a float32 scalar on the device, equal on all ranks.
     """
     limit = max_norm or math.inf
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -106,11 +120,19 @@ def _multiply(gradients: list[Tensor], factor: Tensor) -> None:
 def loss_scaler(
     precision: PrecisionSettings, model: nn.Module, ranks: Ranks
 ) -> torch.amp.GradScaler:
-    """The scale that keeps small gradients above float16's least number; else it does nothing.
+    """A gradient scaler for float16; under other types it does nothing, so use it always.
 
-    Use it always: `scale(loss).backward()`, `unscale_(optimizer)`, clip, `step(optimizer)` and
-    `update()`, or this module's `update` in place of both. A gradient that overflowed on any rank
-    makes all ranks skip the step and halve the scale.
+    `scale(loss).backward()`, `unscale_(optimizer)`, clip, `step(optimizer)`, `update()`, as torch
+    documents `torch.amp.GradScaler`. A gradient that overflowed on any rank makes all ranks
+    skip the step and halve the scale.
+
+    Args:
+        precision: Its `param` says whether to scale, its `loss_scale` how to begin.
+        model: What `shard` has returned.
+        ranks: From `process_group`.
+
+    Returns:
+        A scaler that looks at this rank's shards and asks the other ranks.
     """
     return _ScalerOfShards(
         ranks.device.type,

@@ -19,10 +19,15 @@ _LOOK_EVERY_S = 1.0
 
 
 class Heartbeat:
-    """Tells the agent after each step that this rank lives; without an agent it does nothing.
+    """Tells the agent on the node that this rank lives; without an agent it does nothing.
 
     A rank whose steps stop coming is taken for hung: the agent then asks for its stacks
     (`rank-<r>.stacks` in the attempt's directory) and its flight recorder, and ends it.
+
+    Args:
+        paths: Where the run's files are.
+        ranks: From `process_group`.
+        step: Steps done so far.
     """
 
     def __init__(self, paths: TaskPaths, ranks: Ranks, step: int = 0) -> None:
@@ -44,19 +49,34 @@ class Heartbeat:
         watch.start()
 
     def step(self, step: int) -> None:
-        """`step` steps are done, and the next one begins."""
+        """A step is done, and the next one begins.
+
+        Args:
+            step: Steps done.
+        """
         self._step = step
         self._beat("training")
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Around what takes longer than a step: the agent is ten times as patient."""
+        """Around what takes longer than a step: the agent is ten times as patient.
+
+        Args:
+            phase: `"starting"`, `"evaluating"` or `"saving"`.
+
+        Yields:
+            Nothing: use it with `with`.
+        """
         self._beat(phase)
         yield
         self._beat("training")
 
     def resumed(self, step: int) -> None:
-        """A checkpoint of `step` was loaded; the first step, slower than others, is to come."""
+        """A checkpoint was loaded; the first step, slower than others, is to come.
+
+        Args:
+            step: Steps done in the checkpoint.
+        """
         self._step = step
         self._beat("starting")
 

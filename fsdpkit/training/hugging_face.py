@@ -33,11 +33,11 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from fsdpkit.config.training.hub import hub_hint
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError
 from fsdpkit.training.export import DTYPE_KEYS, TOKENIZER_FILES, HuggingFace
-from fsdpkit.training.export_layout import Part
+from fsdpkit.training.export_layout import WeightPart
 from fsdpkit.training.initialisation import Fill
 from fsdpkit.training.weight_files import (
     FileFill,
-    Joined,
+    JoinedTensors,
     Needed,
     Source,
     Stored,
@@ -58,7 +58,13 @@ _ALSO_COPIED = (
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model without memory for its weights, what fills them, and what an export has beside."""
+    """A model of `transformers` whose weights are still in files.
+
+    Attributes:
+        model: Without memory for its weights; buffers have their values.
+        fill: For `shard`: reads each rank's part of the files.
+        export: For `Checkpointer`: makes what is exported loadable by `from_pretrained`.
+    """
 
     model: nn.Module
     fill: FileFill
@@ -73,15 +79,26 @@ def pretrained(
     otherwise: Fill | None = None,
     leave_out: Sequence[str] = (),
 ) -> Pretrained:
-    """The model in `directory`: config.json and safetensors, in one file or several.
+    """The model in a directory of Hugging Face's format: config.json and safetensors.
 
-    `model_class` is the one that config.json names, unless given, and `config`, which is then
-    exported, what config.json says. `otherwise` fills what the files lack, such as a new head;
-    tensors whose names in the files fit a pattern of `leave_out` are not read. Weights are float32
-    until `shard` says otherwise. Runs no code from the directory and asks no network.
+    Weights are float32 until `shard` says otherwise. Runs no code from the directory and asks no
+    network.
 
-    Raises NotFoundError when a file is missing, ConfigError for one that cannot be used or when
-    `transformers` is not installed; `shard` then for names and shapes that do not fit.
+    Args:
+        directory: Where `config.json` is, with the weights in one file or several.
+        model_class: Of `transformers`; None: the one that config.json names.
+        config: A `transformers` configuration that takes the place of config.json, and is exported.
+        otherwise: Fills what the files lack, such as a new head.
+        leave_out: Patterns of names in the files; tensors that fit are not read.
+
+    Returns:
+        The model, what fills it, and what an export has beside the weights.
+
+    Raises:
+        NotFoundError: A file is missing.
+        ConfigError: A file cannot be used, or `transformers` is not installed. Names and shapes
+            that do not fit are refused by `shard`.
+        StorageError: A tokenizer's file cannot be read.
     """
     directory = Path(directory)
     table = _read_config(directory)
@@ -274,10 +291,10 @@ def _with_prefix(name: str, prefix: str, own: Collection[str]) -> str:
 
 def _joined(
     directory: Path, stored: Mapping[str, Stored], targets: Mapping[str, _Target]
-) -> tuple[dict[str, Source], dict[str, Part]]:
+) -> tuple[dict[str, Source], dict[str, WeightPart]]:
     """Names in the model → what is read, and names in the files → parts of the model's tensors."""
     sources: dict[str, Source] = {}
-    parts: dict[str, Part] = {}
+    parts: dict[str, WeightPart] = {}
     several: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     converters: dict[str, Any] = {}
     for name, target in targets.items():
@@ -290,7 +307,7 @@ def _joined(
                 f"{directory}: {sources[target.name].name} and {name} are both {target.name}."
             )
         sources[target.name] = stored[name]
-        parts[name] = Part((target.name,))
+        parts[name] = WeightPart((target.name,))
     for new, by_pattern in several.items():
         sources[new] = _join(directory, new, converters[new], by_pattern, stored, parts)
     return sources, parts
@@ -302,7 +319,7 @@ def _join(
     converter: Any,
     by_pattern: Mapping[str, list[str]],
     stored: Mapping[str, Stored],
-    parts: dict[str, Part],
+    parts: dict[str, WeightPart],
 ) -> Source:
     """One tensor of several, as `converter` has it; adds the way back to `parts`."""
     kinds = [type(operation).__name__ for operation in converter.operations]
@@ -319,7 +336,7 @@ def _join(
         names = sorted(by_pattern.get(pattern, ()), key=_by_number)
         if stacks and names:
             _require_all(directory, names)
-            groups.append((names, Joined(tuple(stored[n] for n in names), 0, stacked=True)))
+            groups.append((names, JoinedTensors(tuple(stored[n] for n in names), 0, stacked=True)))
         elif names:
             groups += [([name], stored[name]) for name in names]
     dim, start = dims[-1] if "Concatenate" in kinds else None, 0
@@ -327,10 +344,10 @@ def _join(
         length = source.shape[dim] if dim is not None else 0
         for number, name in enumerate(names):
             at = None if dim is None else (dim - stacks, start, length)
-            parts[name] = Part((new,), number if stacks else None, at)
+            parts[name] = WeightPart((new,), number if stacks else None, at)
         start += length
     whole = tuple(source for _, source in groups)
-    return whole[0] if dim is None else Joined(whole, dim)
+    return whole[0] if dim is None else JoinedTensors(whole, dim)
 
 
 def _require_all(directory: Path, names: Sequence[str]) -> None:
@@ -350,15 +367,17 @@ def _by_number(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in name.split(".")]
 
 
-def _layout(needed: Sequence[Needed], parts: Mapping[str, Part]) -> dict[str, Part]:
+def _layout(needed: Sequence[Needed], parts: Mapping[str, WeightPart]) -> dict[str, WeightPart]:
     """The tensors of an export: those of the source, and weights that the source lacks."""
     groups = {name: each.names for each in needed for name in each.names}
     layout = {
-        name: Part(groups.get(part.of[0], part.of), part.index, part.narrow)
+        name: WeightPart(groups.get(part.of[0], part.of), part.index, part.narrow)
         for name, part in parts.items()
     }
     filled = {name for part in layout.values() for name in part.of}
-    layout |= {each.names[0]: Part(each.names) for each in needed if each.names[0] not in filled}
+    layout |= {
+        each.names[0]: WeightPart(each.names) for each in needed if each.names[0] not in filled
+    }
     return layout
 
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.runs.checkpoints import METADATA
 from fsdpkit.runs.starting_points import StartingPoint
-from fsdpkit.training.checkpoint_files import LoadPlanner, Reader
+from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
 from fsdpkit.training.distributed import Ranks, error_text, on_first, together
 from fsdpkit.training.units import plain_name
 from fsdpkit.training.weight_files import (
@@ -159,7 +159,7 @@ def _flat(
 
 
 def _of_dcp(path: Path) -> Iterator[tuple[str, Found]]:
-    index = Reader(path).read_metadata()
+    index = CheckpointReader(path).read_metadata()
     _require_files(path, index)
     for name, entry in index.state_dict_metadata.items():
         if isinstance(entry, TensorStorageMetadata):
@@ -293,7 +293,9 @@ def _read_dcp(path: Path, names: Mapping[str, str], state: Mapping[str, Tensor])
     for own, theirs in names.items():
         targets.setdefault(theirs, state[own])
     try:
-        state_dict_loader.load(targets, storage_reader=Reader(path), planner=LoadPlanner())
+        state_dict_loader.load(
+            targets, storage_reader=CheckpointReader(path), planner=LoadPlanner()
+        )
     except CheckpointException as error:
         raise ConfigError(_unreadable(StartingPoint("dcp", path), error)) from None
     for own, theirs in names.items():

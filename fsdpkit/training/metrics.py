@@ -54,12 +54,22 @@ from fsdpkit.training.tensorboard import TensorBoard, require_tensorboard
 class Metrics:
     """Gathers a training loop's numbers; `step` after each optimizer step, `log` when it is due.
 
-    `tokens` and `skipped` continue an earlier count, `planned_steps` is how many the run has to do,
-    earlier ones included, `peak_tflops` is what MFU divides by (`fsdpkit.training.hardware`), and
-    `model`, the sharded one, is watched for slow ranks and for blocks that run uncompiled.
+    Numbers stay on the device between two lines, so that the host does not wait for a GPU.
 
-    Raises StorageError when rank 0 cannot write the file, ConfigError when TensorBoard is wanted
-    but not installed.
+    Args:
+        paths: Where `metrics.jsonl` is.
+        ranks: From `process_group`.
+        tokens: Target tokens trained on before, in a run that goes on.
+        skipped: Steps left out before.
+        planned_steps: Steps of the whole run, earlier ones included.
+        settings: `[training.metrics]`: how often, and where else.
+        peak_tflops: Dense peak of one device in Tflop/s, by which MFU is computed
+            (`fsdpkit.training.hardware`).
+        model: What `shard` has returned, to be watched for slow ranks and uncompiled blocks.
+
+    Raises:
+        StorageError: Rank 0 cannot write the file.
+        ConfigError: TensorBoard is wanted but not installed.
     """
 
     def __init__(
@@ -118,10 +128,14 @@ class Metrics:
     def step(
         self, loss_sum: Tensor, target_tokens: Tensor, all_tokens: Tensor, *, flops: float = 0.0
     ) -> None:
-        """Add one step: this rank's summed loss and all ranks' token counts, all on the device.
+        """Add one step.
 
-        `flops` is the model's floating-point operations in this rank's step, forward and backward,
-        recomputation left out; a Python number.
+        Args:
+            loss_sum: This rank's loss summed over its target tokens: a scalar on the device.
+            target_tokens: All ranks' target tokens: a scalar on the device.
+            all_tokens: All ranks' source and target tokens: a scalar on the device.
+            flops: The model's floating-point operations (FLOPs) in this rank's step, forward and
+                backward, recomputation left out.
         """
         self._loss = self._loss + loss_sum.detach()
         self._target_tokens = self._target_tokens + target_tokens
@@ -141,11 +155,28 @@ class Metrics:
             self._heart.log_beat(self._logged + self._steps)
 
     def due(self, step: int, *, last: bool = False) -> bool:
-        """Whether a line is to be logged now that `step` steps are done."""
+        """Whether a line is to be logged now.
+
+        Args:
+            step: Steps done.
+            last: Whether that was the last step.
+
+        Returns:
+            The same on all ranks.
+        """
         return last or step % self._every_steps == 0
 
     def log(self, step: int, *, lr: float, grad_norm: Tensor) -> dict[str, Any]:
-        """Write a line and return its fields; a collective, and the host waits for the device."""
+        """Write a line; a collective, and the host waits for the device.
+
+        Args:
+            step: Steps done.
+            lr: The schedule's learning rate.
+            grad_norm: What `clip_gradients` returned: a float32 scalar on the device.
+
+        Returns:
+            The line's fields, which the module's docstring explains.
+        """
         sums = sum_over_ranks(self._loss, self._flops, device=self.ranks.device)
         same = torch.stack([self._target_tokens, self._all_tokens, grad_norm.double()])
         # One read for all numbers: each would make the host wait anew.
@@ -199,12 +230,20 @@ class Metrics:
         return found.fields if found else {}
 
     def settle(self) -> int:
-        """Target tokens trained on since the run began, up to the last step; the host waits."""
+        """Target tokens trained on since the run began, up to the last step; the host waits.
+
+        Returns:
+            The sum over all ranks.
+        """
         return self.tokens + int(self._target_tokens)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave the seconds inside (an evaluation, a checkpoint) out of times and speeds."""
+        """Leave the seconds inside (an evaluation, a checkpoint) out of times and speeds.
+
+        Yields:
+            Nothing: use it with `with`.
+        """
         began = time.perf_counter()
         try:
             yield
@@ -212,13 +251,18 @@ class Metrics:
             self._since += time.perf_counter() - began
 
     def record(self, **fields: Any) -> None:
-        """Write a line of any other numbers, for instance an evaluation's; rank 0 does."""
+        """Write a line of any other numbers, for instance an evaluation's; rank 0 does.
+
+        Args:
+            **fields: By name; `step` should be among them.
+        """
         if self.file:
             self.file.write(**finite(fields))
         if self._board:
             self._board.write(**fields)
 
     def close(self) -> None:
+        """Close the file."""
         if self.file:
             self.file.close()
         if self._board:

@@ -27,17 +27,24 @@ from fsdpkit.training.update_rules import SGD, Adafactor, ScaledAdamW
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer of `settings` over the parameters of `model`, which `shard` has returned.
+    """The optimizer of `settings` over the parameters of a sharded model.
 
     Parameters fall into groups by `settings.groups`; only matrices are decayed, no norms and no
     biases, unless a group says so. A group's rate is `settings.lr` times its `lr_scale`, until
-    `fsdpkit.training.schedules.set_learning_rate` sets another. Parameters of a group whose scale
-    is 0 are frozen: they have no gradient, no part in its norm and no state. Loading a checkpoint
-    brings the state back, while rates and decays stay those of `settings`.
+    `set_learning_rate` sets another. Parameters of a group whose scale is 0 are frozen: they have
+    no gradient, no part in its norm and no state. Loading a checkpoint brings the state back, while
+    rates and decays stay those of `settings`.
 
-    Raises ConfigError for a group that no parameter belongs to, when all are frozen, or for a
-    schedule that torch refuses;
-    FsdpkitError for a model that is not sharded yet, whose parameters are about to be replaced.
+    Args:
+        model: What `shard` has returned.
+        settings: `[training.optimizer]`: update rule, rates, groups.
+
+    Returns:
+        torch's AdamW, Adam or SGD, or a rule of `fsdpkit.training.update_rules`.
+
+    Raises:
+        ConfigError: No parameter belongs to a group, all are frozen, or torch refuses the schedule.
+        FsdpkitError: The model is not sharded yet, so its parameters are about to be replaced.
     """
     _refuse_unsharded(model)
     check_schedule(settings)

@@ -44,10 +44,10 @@ STEP = 8
 """Above as many rows a part has a multiple of them."""
 _FULL = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
-Part = TypeVar("Part", bound="Batch")
+Part = TypeVar("Part", bound="Divisible")
 
 
-class Batch(Protocol):
+class Divisible(Protocol):
     """What can be cut into parts of so many rows; as many parts on every rank."""
 
     def split(self: Part, rows: int, /) -> Sequence[Part]: ...

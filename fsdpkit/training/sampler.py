@@ -39,10 +39,30 @@ class GlobalOrderSampler(DistributedSampler[int]):
 
     torch's class repeats samples until every rank has equally many, or drops the rest. This one
     gives each sample to exactly one rank, so shares may differ by one; `GlobalBatches` keeps the
-    number of *batches* equal, which is what collectives need.
+    number of batches equal, which is what collectives need.
 
-    `buckets`, uint8 [samples], tells which samples have about the same length: the order then has
-    runs of `group` samples of one bucket, which is one global batch after the other.
+    Args:
+        dataset: Anything with a length.
+        num_replicas: Ranks in all (`world_size`).
+        rank: Index of this rank, from 0.
+        shuffle: Whether each epoch has an order of its own; else the dataset's.
+        seed: Of the order; the same number on all ranks.
+        buckets: uint8 [samples]: which samples have about the same length. The order then has runs
+            of one bucket, each a global batch long.
+
+    Raises:
+        ValueError: `rank` is not one of `num_replicas`.
+        TypeError: The dataset has no length.
+
+    Examples:
+        Two ranks share an epoch of five samples:
+
+        >>> from fsdpkit import training
+        >>> of = [training.GlobalOrderSampler(range(5), num_replicas=2, rank=r) for r in (0, 1)]
+        >>> [len(sampler) for sampler in of]
+        [3, 2]
+        >>> sorted([*of[0], *of[1]])
+        [0, 1, 2, 3, 4]
     """
 
     def __init__(
@@ -65,15 +85,24 @@ class GlobalOrderSampler(DistributedSampler[int]):
         self.epoch = self.position = self.group = 0
 
     def set_epoch(self, epoch: int, position: int = 0, group: int = 0) -> None:
-        """Go to sample `position` of `epoch`; call it before each epoch, or all are alike.
+        """Go to a place in an epoch; call it before each epoch, or all have the same order.
 
-        `position` counts what all ranks together have consumed of the epoch. `group` is the number
-        of samples in a global batch when the epoch began; 0 means that it is what it was.
+        Args:
+            epoch: Index of the epoch, from 0.
+            position: Samples of it that all ranks together have consumed.
+            group: Samples in a global batch when the epoch began; 0: as now.
         """
         self.epoch, self.position, self.group = epoch, position, group
 
     def order(self, group: int = 0) -> Indices:
-        """The whole epoch's sample indices, the same on every rank; int32 where that is enough."""
+        """The whole epoch's sample indices, the same on every rank.
+
+        Args:
+            group: Samples in a global batch, for the order in buckets; 0: as `set_epoch` said.
+
+        Returns:
+            int32 [samples], or int64 for more than 2³¹ − 1 samples.
+        """
         dtype = torch.int32 if self.total_size <= torch.iinfo(torch.int32).max else torch.int64
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
@@ -90,7 +119,7 @@ class GlobalOrderSampler(DistributedSampler[int]):
         return len(range(self.position + self.rank, self.total_size, self.num_replicas))
 
 
-class Share(list[int]):
+class RankShare(list[int]):
     """One rank's sample indices of one step, and the step they belong to."""
 
     def __init__(self, mine: list[int], epoch: int, everyone: Indices) -> None:
@@ -100,11 +129,24 @@ class Share(list[int]):
 
 
 class GlobalBatches:
-    """A `Share` per step for a DataLoader's `batch_sampler`: as many for every rank.
+    """One rank's share of each step, for a `batch_sampler`: equally many for all ranks.
 
     Step k consumes the next `batch_size × num_replicas` samples of the epoch. The last step may
     find fewer; a rank left without any gets an empty share, and its loader's `collate_fn` must make
-    a batch of no weight from it. `drop_last` leaves that step out instead.
+    a batch of no weight from it.
+
+    Args:
+        sampler: Decides the order, and which rank this is.
+        batch_size: Samples of one rank in a step.
+        drop_last: Leave out a last step that is not full.
+
+    Examples:
+        >>> from fsdpkit import training
+        >>> sampler = training.GlobalOrderSampler(range(5), num_replicas=2, rank=1, shuffle=False)
+        >>> list(training.GlobalBatches(sampler, 2))
+        [[1, 3], []]
+        >>> list(training.GlobalBatches(sampler, 2, drop_last=True))
+        [[1, 3]]
     """
 
     def __init__(
@@ -117,7 +159,7 @@ class GlobalBatches:
         """Samples that all ranks together consume in one step."""
         return self.batch_size * self.sampler.num_replicas
 
-    def __iter__(self) -> Iterator[Share]:
+    def __iter__(self) -> Iterator[RankShare]:
         sampler, size = self.sampler, self.global_batch_size
         order, epoch = sampler.order(sampler.group or size), sampler.epoch
         start = sampler.position
@@ -125,13 +167,20 @@ class GlobalBatches:
             everyone = order[at : at + size]
             mine = everyone[sampler.rank :: sampler.num_replicas]
             # A copy: a view would keep, and send to a worker, the whole order.
-            yield Share(mine.tolist(), epoch, everyone.copy())
+            yield RankShare(mine.tolist(), epoch, everyone.copy())
 
     def __len__(self) -> int:
         return self.left_after(self.sampler.position)
 
     def left_after(self, position: int) -> int:
-        """Steps until the epoch ends when `position` of its samples are consumed."""
+        """Steps until the epoch ends.
+
+        Args:
+            position: Samples of it that all ranks together have consumed.
+
+        Returns:
+            Steps, the last one included even if it is not full, unless `drop_last`.
+        """
         left = max(0, self.sampler.total_size - position)
         if self.drop_last:
             return left // self.global_batch_size
@@ -139,10 +188,20 @@ class GlobalBatches:
 
 
 def endless(loader: DataLoader[T], progress: Progress) -> Iterator[T]:
-    """Batches without end, epoch after epoch, from where `progress` stands; keeps it up to date.
+    """Batches without end, epoch after epoch, from where `progress` stands.
 
-    `loader` has a `GlobalBatches` for its `batch_sampler`. A batch counts as consumed when it is
-    handed out. Raises ConfigError when an epoch has no batch at all.
+    A batch counts as consumed when it is handed out.
+
+    Args:
+        loader: A DataLoader whose `batch_sampler` is a `GlobalBatches`.
+        progress: Where to begin; its `epoch`, `position` and `group` are kept up to date.
+
+    Yields:
+        The loader's batches.
+
+    Raises:
+        ConfigError: An epoch has no batch at all.
+        TypeError: The loader's `batch_sampler` is another.
     """
     batches = _global_batches(loader)
     while True:
@@ -183,8 +242,15 @@ def steps_of_epochs(loader: DataLoader[Any], progress: Progress, epochs: int) ->
 def data_order(loader: DataLoader[Any], fingerprint: str = "") -> DataOrder:
     """What a `Checkpointer` compares when it resumes: which samples come when.
 
-    `loader` has a `GlobalBatches` for its `batch_sampler`; `fingerprint` is a text that is another
-    for other data.
+    Args:
+        loader: A DataLoader whose `batch_sampler` is a `GlobalBatches`.
+        fingerprint: A text that is another for other data, such as a digest.
+
+    Returns:
+        To be passed to `Checkpointer` as `data`.
+
+    Raises:
+        TypeError: The loader's `batch_sampler` is another.
     """
     batches = _global_batches(loader)
     sampler = batches.sampler

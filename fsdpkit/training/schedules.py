@@ -21,10 +21,33 @@ from fsdpkit.errors import ConfigError
 def set_learning_rate(
     optimizer: torch.optim.Optimizer, settings: OptimizerSettings, step: int, steps: int
 ) -> float:
-    """Give each parameter group its rate for step `step` (from 0) of `steps`.
+    """Give each parameter group its learning rate for a step.
 
-    A group's rate is the schedule's times its `lr_scale` (1 where it has none). Returns the
-    schedule's, which is what the metrics show.
+    A group's rate is the schedule's times its `lr_scale` (1 where it has none). `inverse-sqrt` has
+    the shape of T5's schedule (Raffel et al. 2020, section 3.1.2).
+
+    Args:
+        optimizer: Whose parameter groups to change.
+        settings: `[training.optimizer]`: peak rate, warm-up, schedule.
+        step: Index of the step that comes next, from 0.
+        steps: Steps of the whole run.
+
+    Returns:
+        The schedule's rate, which metrics show.
+
+    Raises:
+        ConfigError: The schedule's arguments are refused by torch, or lead to no finite rate.
+
+    Examples:
+        >>> import torch
+        >>> from fsdpkit import training
+        >>> from fsdpkit.config.training import OptimizerSettings
+        >>> settings = OptimizerSettings(
+        ...     lr=0.5, warmup_steps=2, schedule="linear", min_lr_ratio=0.0
+        ... )
+        >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.0)
+        >>> [training.set_learning_rate(optimizer, settings, step, 5) for step in range(5)]
+        [0.25, 0.5, 0.5, 0.25, 0.0]
     """
     lr = learning_rate(settings, step, steps)
     for group in optimizer.param_groups:

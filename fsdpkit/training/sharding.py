@@ -60,7 +60,7 @@ from fsdpkit.training.initialisation import (
 )
 from fsdpkit.training.units import (
     IsUnit,
-    Unit,
+    ShardedUnit,
     block_paths,
     find_units,
     matching_paths,
@@ -115,30 +115,46 @@ def shard(
     is_unit: IsUnit | None = None,
     last: Sequence[str] = (),
 ) -> nn.Module:
-    """`model` sharded unit by unit, on `ranks.device`; build the optimizer from what it returns.
+    """Shard a model unit by unit, on `ranks.device`; a collective.
 
-    `blocks` are the classes of the large repeated layers: what is checkpointed and compiled, and
-    under wrap = "class" what is gathered and freed as a whole. Everything outside the units is the
-    root unit. A model of transformers names its blocks itself: given `blocks` take their place.
-    `is_unit(path, module)` takes the place of the settings' wrap: a module is a unit
-    where it says so. `last` are paths of modules that forward ends with, such as a large head:
-    under wrap = "class" FSDP2 gathers each by itself, while the blocks compute, and not with the
-    root's weights, which everything waits for. Outside their forward their weights must not be
-    used. Two ways to start:
+    FSDP2 is torch's `fully_shard`, FSDP1 its `FullyShardedDataParallel`. Build the optimizer from
+    what this returns. There are two ways to start:
 
     - Built on the meta device, with `fill`: each rank fills one whole parameter at a time and keeps
       its shard (FSDP1: one unit at a time); of files (`fill_from`) it reads its part alone. Values
       depend on seed and parameter name only, or on the files, so they are the same for every world
-      size and both engines. Buffers that were built with values (`device="cpu"`) keep them,
-      BatchNorm's statistics begin anew, `fill_buffers` makes the others.
+      size and both engines. Buffers that were built with values (`device="cpu"`) keep them, and
+      BatchNorm's statistics begin anew.
     - Built with values: they must be equal on all ranks, which is checked, or with
       `sync_module_states` are rank 0's.
 
-    `compile` "auto" is for `fsdpkit.config.training.for_device` to decide, and compiles nothing.
+    Args:
+        model: Any module whose `forward` uses its weights inside their modules.
+        sharding: `[training.sharding]`: engine, strategy, units, activation checkpointing.
+        precision: `[training.precision]`: types of computation, gradients and shards.
+        ranks: From `process_group`.
+        blocks: Classes of the large repeated layers: what is checkpointed and compiled, and under
+            `wrap = "class"` what is gathered and freed as a whole. Everything outside the units is
+            the root unit. Empty: those that a model of `transformers` names.
+        fill: Fills a parameter in place: (name, tensor, generator). Its shape is the whole one's.
+        fill_buffers: The same for buffers on the meta device.
+        seed: Of the generators; the same number on all ranks.
+        compile: Whether to compile the blocks. `"auto"` is for `fsdpkit.config.training.for_device`
+            to decide, and compiles nothing here.
+        is_unit: Called with each module's path and the module, in place of the settings' `wrap`: a
+            module is a unit where it says so.
+        last: Paths of modules that forward ends with, such as a large head: under `wrap = "class"`
+            FSDP2 gathers each by itself, while the blocks compute. Outside their forward their
+            weights must not be used.
 
-    Raises ConfigError for blocks or names that the model lacks, a group of ranks that does not
-    divide the world, a parameter tied across units, or a buffer whose value nobody knows;
-    FsdpkitError when ranks hold different values.
+    Returns:
+        The sharded model: under FSDP2 the same object, under FSDP1 a wrapper.
+
+    Raises:
+        ConfigError: The model lacks one of the blocks or names, a group of ranks does not divide
+            the world, a parameter is tied across units, nobody knows a buffer's value, or `fill` is
+            missing.
+        FsdpkitError: The ranks hold different values or modules.
     """
     blocks = blocks or own_blocks(model)
     if sharding.activation_checkpointing in ("full", "selective"):
@@ -165,16 +181,9 @@ def shard(
     if warning and ranks.world_size > 1:
         ranks.say(warning)
 
-    on_meta = is_on_meta(model)
-    if on_meta and isinstance(fill, PartFill):
-        fill.check(model)
-    if on_meta and fill is None:
-        raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
-    start = Start(fill, seed, fill_buffers) if on_meta and fill else None
-    if start:
-        start.check_buffers(model)
+    start = _start(model, fill, fill_buffers, seed)
     check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
-    if not on_meta:
+    if start is None:
         if sharding.sync_module_states:
             send_to_all(model)
         check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
@@ -193,6 +202,22 @@ def shard(
     if compiled:
         setattr(model, COMPILED, compiled)
     return model
+
+
+def _start(
+    model: nn.Module, fill: Fill | None, fill_buffers: Fill | None, seed: int
+) -> Start | None:
+    """What gives a model on the meta device its values; None for one that was built with them.
+    Raises ConfigError where nothing does."""
+    if not is_on_meta(model):
+        return None
+    if fill is None:
+        raise ConfigError("The model is on the meta device: pass `fill`, or build it with values.")
+    if isinstance(fill, PartFill):
+        fill.check(model)
+    start = Start(fill, seed, fill_buffers)
+    start.check_buffers(model)
+    return start
 
 
 def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:
@@ -311,7 +336,7 @@ def _apart(
 
 
 def _refuse_units_in_blocks(
-    units: Sequence[Unit], checkpointed: Sequence[str], sharding: ShardingSettings
+    units: Sequence[ShardedUnit], checkpointed: Sequence[str], sharding: ShardingSettings
 ) -> None:
     """Selective checkpointing counts operations, and gathering inside a block adds some that come
     once more, or once less, when the block is run again.
@@ -333,7 +358,7 @@ def _shard_fsdp2(
     sharding: ShardingSettings,
     precision: PrecisionSettings,
     ranks: Ranks,
-    units: Sequence[Unit],
+    units: Sequence[ShardedUnit],
     ignored: set[nn.Parameter],
     start: Start | None,
 ) -> nn.Module:
@@ -415,7 +440,7 @@ def _memory_bytes(device: torch.device) -> int:
     return total
 
 
-def _prefetch(root: nn.Module, units: Sequence[Unit], depth: int) -> None:
+def _prefetch(root: nn.Module, units: Sequence[ShardedUnit], depth: int) -> None:
     """Tell each unit which `depth` to gather ahead: the next in forward, those before in backward.
 
     The order is that of definition, which is a model's order of execution as a rule; where it is
@@ -442,7 +467,7 @@ def _shard_fsdp1(
     sharding: ShardingSettings,
     precision: PrecisionSettings,
     ranks: Ranks,
-    units: Sequence[Unit],
+    units: Sequence[ShardedUnit],
     ignored: set[nn.Parameter],
     start: Start | None,
 ) -> nn.Module:

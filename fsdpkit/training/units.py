@@ -32,7 +32,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
 @dataclass(frozen=True)
-class Unit:
+class ShardedUnit:
     """Modules whose weights are gathered and freed together."""
 
     path: str  # of the first module
@@ -138,7 +138,7 @@ def find_units(
     kept: Sequence[str] = (),
     is_unit: IsUnit | None = None,
     last: Sequence[str] = (),
-) -> list[Unit]:
+) -> list[ShardedUnit]:
     """The units of `model`, those around others first; the root is none of them.
 
     `kept` are paths of modules that compute in float32 while the rest does not; `last` those of
@@ -168,7 +168,9 @@ def find_units(
     units += [(group, True, True) for group in _kept_inside(groups, with_weights)]
     order = {path: number for number, path in enumerate(modules)}
     return [
-        Unit(group[0], tuple(modules[path] for path in group), float32, inner, group[0] in last)
+        ShardedUnit(
+            group[0], tuple(modules[path] for path in group), float32, inner, group[0] in last
+        )
         for group, float32, inner in sorted(units, key=lambda unit: order[unit[0][0]])
     ]
 
@@ -184,7 +186,7 @@ def _chosen_by(model: nn.Module, is_unit: IsUnit) -> list[str]:
     return paths
 
 
-def warning_about_tiny(units: Sequence[Unit]) -> str | None:
+def warning_about_tiny(units: Sequence[ShardedUnit]) -> str | None:
     """One line when units are too small to be worth a message of their own."""
     sizes = {
         unit.path: sum(p.numel() for module in unit.modules for p in module.parameters())

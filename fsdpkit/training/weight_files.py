@@ -59,7 +59,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedTensors:
     """Several tensors that are one in the model, along a dimension that is new (stacked) or not."""
 
     parts: tuple[Source, ...]
@@ -78,7 +78,7 @@ class Joined:
     @property
     def names(self) -> list[str]:
         """Of all tensors in files, also those that are joined more than once."""
-        return [n for part in self.parts for n in (part.names if isinstance(part, Joined)
+        return [n for part in self.parts for n in (part.names if isinstance(part, JoinedTensors)
                                                    else [part.name])]  # fmt: skip
 
     @property
@@ -117,7 +117,7 @@ class Joined:
         return torch.cat(pieces, self.dim)
 
 
-Source = Stored | Joined
+Source = Stored | JoinedTensors
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,27 @@ class FileFill:
 def fill_from(
     directory: Path | str, rename: Rename | None = None, otherwise: Fill | None = None
 ) -> FileFill:
-    """A `fill` for `shard` from `model.safetensors`, or from the files that its index names.
+    """A `fill` for `shard`: weights from `model.safetensors`, or the files that its index names.
 
-    `rename` gives a tensor's name in the files the model's name, or None to leave it out;
-    `otherwise` fills what the files lack, such as a new head. float32, bfloat16, float16 and
-    float64 become the model's type. Raises NotFoundError when there are no such files, ConfigError
-    for one that cannot be read; `shard` then for names or shapes that do not fit.
+    float32, bfloat16, float16 and float64 become the model's type.
+
+    Args:
+        directory: Where the files are.
+        rename: Gives a tensor's name in the files the model's, or None to leave it out.
+        otherwise: Fills what the files lack, such as a new head.
+
+    Returns:
+        What to pass to `shard` as `fill`. It refuses names and shapes that do not fit.
+
+    Raises:
+        NotFoundError: There are no such files.
+        ConfigError: A file cannot be read, or two tensors get the same name.
+
+    Examples:
+        >>> from fsdpkit import training
+        >>> training.fill_from("no-such-directory")
+        Traceback (most recent call last):
+        fsdpkit.errors.NotFoundError: no-such-directory...
     """
     directory = Path(directory)
     table: dict[str, Stored] = {}
@@ -326,7 +341,7 @@ def same(one: Source, other: Source) -> bool:
     """Whether two tensors hold the same values; stops at the first rows that differ."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if not one.shape or isinstance(one, Joined) or isinstance(other, Joined):
+    if not one.shape or isinstance(one, JoinedTensors) or isinstance(other, JoinedTensors):
         return torch.equal(one.read(), other.read())
     with safe_open(one.file, "pt") as first, safe_open(other.file, "pt") as second:
         a, b = first.get_slice(one.name), second.get_slice(other.name)

@@ -17,10 +17,17 @@ from fsdpkit.training.units import plain_name
 
 
 def whole_weights(model: nn.Module, match: str = "*") -> Iterator[tuple[str, Tensor]]:
-    """Each parameter whose plain name fits `match`, whole on every rank: (name, a copy).
+    """Look at whole weights of a sharded model, one at a time; a collective.
 
-    A collective: all ranks go through it to the end, between two steps. One weight is gathered at a
-    time (FSDP1: one unit), so that no rank holds the model. Changing a copy changes no weight.
+    All ranks go through it to the end, between two steps. One weight is gathered at a time (FSDP1:
+    one unit), so that no rank holds the model.
+
+    Args:
+        model: What `shard` has returned.
+        match: Pattern of plain names, such as `"encoder.*"` (`fnmatch`).
+
+    Yields:
+        (plain name, a copy of the whole weight in its shape and the shards' type), on every rank.
     """
     if isinstance(model, FullyShardedDataParallel):
         yield from _of_fsdp1(model, match)

@@ -36,7 +36,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Files:
+class WorkTreeFiles:
     """Regular files and symbolic links of a work tree: names below `top` with sizes in bytes."""
 
     top: Path
@@ -74,7 +74,7 @@ def top_of(directory: Path) -> Path:
         ) from error
 
 
-def files_of(top: Path, limit: Limit, without: Path | None = None) -> Files:
+def files_of(top: Path, limit: Limit, without: Path | None = None) -> WorkTreeFiles:
     """The files of the work tree, as they lie there now, but nothing below `without`.
 
     Raises UsageError for more than the limit, naming the largest; and for what cannot be listed.
@@ -96,7 +96,7 @@ def files_of(top: Path, limit: Limit, without: Path | None = None) -> Files:
             raise _too_large(top, sizes, limit, at_least=True)
     if total > limit.bytes or len(sizes) > limit.files:
         raise _too_large(top, sizes, limit, at_least=False)
-    return Files(top, sizes)
+    return WorkTreeFiles(top, sizes)
 
 
 def _in_git(directory: Path) -> bool:

@@ -38,7 +38,7 @@ class GitError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class GitOutput:
     """What git printed; `cut` where it had more to say than was read."""
 
     output: bytes
@@ -61,7 +61,7 @@ class Git:
     directory: Path
     environ: dict[str, str]
 
-    def ask(self, *words: str, most_bytes: int = _MOST_BYTES, cut: bool = False) -> Answer:
+    def ask(self, *words: str, most_bytes: int = _MOST_BYTES, cut: bool = False) -> GitOutput:
         """What `git WORDS` prints in the directory. With `cut` the first `most_bytes` of more.
 
         Raises GitError.
@@ -127,7 +127,7 @@ def _own_filters(directory: Path, environ: dict[str, str]) -> set[str]:
 
 def _run(
     directory: Path, environ: dict[str, str], words: tuple[str, ...], most_bytes: int, cut: bool
-) -> Answer:
+) -> GitOutput:
     program = shutil.which("git")
     if program is None:
         raise GitError("git is not installed here")
@@ -153,7 +153,7 @@ def _run(
             complaints.seek(0)
             why = complaints.read(4096).decode("utf-8", "replace").strip().partition("\n")[0]
             raise GitError(why or f"git {words[0]} ended with status {asked.returncode}")
-    return Answer(output[:most_bytes], more)
+    return GitOutput(output[:most_bytes], more)
 
 
 def _read(asked: subprocess.Popen[bytes], most_bytes: int) -> tuple[bytes, bool]:

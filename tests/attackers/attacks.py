@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.launching.board import Answer, Letter, Order, Said
+from fsdpkit.launching.board import BoardAnswer, Letter, Order, Said
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, Claim, Frames, Keys
+from fsdpkit.launching.signing import GREETING_BYTES, MAGIC, AgentHandshake, Frames, Keys
 
 TIMEOUT_S = 3
 FLOOD_KEYS, FLOOD_VALUE = 2000, b"x" * 50_000
@@ -115,7 +115,7 @@ def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
     """Claims to be an agent by whoever has the package and not the secret; orders and reports that
     follow at once, as if it had been granted. attempt: the right name of it. known: another
     attempt's secret, in hexadecimal digits."""
-    end = msgspec.msgpack.encode(Answer(0, (Order(do="end", status=0),)))
+    end = msgspec.msgpack.encode(BoardAnswer(0, (Order(do="end", status=0),)))
     done = msgspec.msgpack.encode(Letter(0, (Said(1, Report(0, 1, "node2", "done")),), left=True))
     answers = []
     first = f"{attempt.partition('_')[0]}_0"
@@ -124,7 +124,7 @@ def forge(host: str, port: int, attempt: str, known: str = "") -> Done:
             for node in (0, 1, 2, 99, 2**32 - 1):
                 keys = Keys(secret, name)
                 with _open(host, port) as connection:
-                    claim = Claim(keys, node, _greeting(connection))
+                    claim = AgentHandshake(keys, node, _greeting(connection))
                     frames = Frames(sending=keys.sign(b"up"), receiving=keys.sign(b"down"))
                     said = claim.claim + frames.seal(end) + frames.seal(done)
                     answers.append(_answers(connection, said))
@@ -312,7 +312,7 @@ def slow(host: str, port: int) -> Done:
 
 
 def _half_claims() -> Iterator[bytes]:
-    whole = Claim(Keys(bytes(32), ""), 1, MAGIC + bytes(GREETING_BYTES - len(MAGIC))).claim
+    whole = AgentHandshake(Keys(bytes(32), ""), 1, MAGIC + bytes(GREETING_BYTES - len(MAGIC))).claim
     for length in (1, len(MAGIC), len(whole) - 1):
         yield whole[:length]
 

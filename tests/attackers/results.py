@@ -29,18 +29,18 @@ PAGE = ROOT / "SECURITY.md"
 RENDERING = ROOT / "tests" / "rendering"
 WHO = "tests/attackers/results.py"
 WORDS = {
-    "forge": "claims, orders and reports under other secrets, of the attempt before, too",
-    "echo": "what the head said, sent back to it and to others",
+    "forge": "claims, orders and reports signed with other secrets, or the previous attempt's",
+    "echo": "messages from the head, sent back to it and to others",
     "speak_torch": "torch's own protocol",
-    "record": "listening on the network, to send it again",
-    "noise": "bytes of no protocol, and of others",
-    "slow": "halves of claims and requests",
-    "idle": "connections that say nothing",
-    "hurry": "connections that end at once, hundreds a second",
+    "record": "recording the network and replaying it",
+    "noise": "random bytes, and other protocols",
+    "slow": "incomplete claims and requests",
+    "idle": "silent connections",
+    "hurry": "connections closed at once, hundreds per second",
     "plant_pickle": "pickles that run a command, in every key",
-    "spoil": "the same in each new key while the ranks meet",
+    "spoil": "the same in each new key during rendezvous",
     "delete": "keys deleted",
-    "overwrite": "keys filled with noise",
+    "overwrite": "keys overwritten with random bytes",
     "flood": "100 MB in 2,000 keys",
 }
 """Each kind of attack, for people."""
@@ -127,7 +127,7 @@ def tables(results: Results) -> str:
             run.shape,
             run.place,
             run.state,
-            "the same" if run.undisturbed_losses else "others",
+            "yes" if run.undisturbed_losses else "no",
             "; ".join(run.troubles) or "none",
         ]
         for run in results.runs
@@ -135,10 +135,10 @@ def tables(results: Results) -> str:
     return "\n\n".join(
         [
             _table(["where", "what", "tried", "believed", "harmful"], attacks),
-            "Each of these runs was attacked in many ways, and these failures of its ranks came of "
-            "it:",
+            "Each of these runs was attacked in many ways; the last column lists the failures of "
+            "its ranks that followed:",
             _table(
-                ["run", "attacked at", "ended", "losses as undisturbed", "failures on the way"],
+                ["run", "attacked at", "ended", "losses as undisturbed", "failures of ranks"],
                 runs,
             ),
         ]
@@ -154,14 +154,18 @@ def _held_by_tests() -> list[list[str]]:
     return [
         [
             "records",
-            "pipes, devices, links, 3 GB, depth in the place of files",
+            "pipes, devices, links, 3 GB and deep nesting in place of files",
             f"{len(NO_FILES) * places}",
         ],
-        ["records", "values that would be options, other runs, no numbers", f"{len(WRONG)}"],
-        ["the terminal", "characters of Unicode, printed", f"{sys.maxunicode + 1:,}"],
+        [
+            "records",
+            "values that look like options, name other runs or are no numbers",
+            f"{len(WRONG)}",
+        ],
+        ["the terminal", "Unicode characters, printed", f"{sys.maxunicode + 1:,}"],
         [
             "the terminal",
-            "commands that show a poisoned run, or poisoned words",
+            "commands that print a poisoned run or poisoned text",
             f"{len(COMMANDS)}",
         ],
     ]

@@ -79,4 +79,4 @@ def test_every_way_to_save_is_measured_and_what_it_wrote_is_resumed(
     assert any(found["steps_s"] for found in ranks[0]["background"])
     assert [len(resumed[n]) for n in (2, 1)] == [2, 1]
     assert all(math.isfinite(s) and s > 0 for each in resumed[2] for s in each["resume_s"])
-    assert "bytes a parameter" in table(result)
+    assert "bytes per parameter" in table(result)

@@ -122,7 +122,7 @@ def test_rows_of_several_calls_are_said_to_be_that() -> None:
     assert result_of(rows, "22.05", 0.5)["notes"][1].endswith(" were not run here.")
     told = result_of(rows, "22.05", 0.5, calls=2)
     assert told["calls"] == 2
-    assert told["notes"][1].endswith("The rows are of 2 calls, one after the other.")
+    assert told["notes"][1].endswith("The rows come from 2 successive calls.")
 
 
 def test_every_fault_is_in_the_core_and_every_name_is_used_once() -> None:

@@ -82,7 +82,7 @@ def test_the_note_has_the_interval_and_what_the_launchers_use() -> None:
     }
     said = told_about_steps(Interval(1.004, 0.998, 1.0101), samples)
     assert "4 pairs" in said
-    assert "+0.40 % of its time, between -0.20 and +1.01 %" in said
+    assert "by +0.40 %, with 95 % confidence by -0.20 to +1.01 %" in said
     assert "1.2 % of one core, torchrun's 0.4 %" in said
 
 

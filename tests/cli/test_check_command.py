@@ -45,7 +45,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 @pytest.fixture
 def plan() -> Plan:
-    request = submission.Request("check", cluster="generic", account="pas1", partition="gpu")
+    request = submission.SubmitRequest("check", cluster="generic", account="pas1", partition="gpu")
     return submission.plan(request)[0]
 
 
@@ -98,7 +98,7 @@ def test_a_directory_that_cannot_be_written_fails_and_so_does_the_command() -> N
     found = checks._check_speed(Path("/proc/self"))
     assert (found.outcome, checks.worst([found])) == ("failed", 78)
     assert "--runs" in str(found.remedy)
-    assert checks.worst([checks.Finding("clock", "unknown", "")]) == 0
+    assert checks.worst([checks.CheckResult("clock", "unknown", "")]) == 0
 
 
 Slurm = Callable[[str, str], None]
@@ -124,9 +124,9 @@ def test_a_partition_is_up_when_sinfo_says_so_and_enough_nodes_work(
     assert (found.outcome, told in found.told) == (outcome, True), found
 
 
-TAKEN = checks.Finding("script", "ok", "to start at once")
-REFUSED = checks.Finding("script", "failed", "sbatch refused: Invalid account", "List yours: …")
-TOO_LONG = checks.Finding("script", "failed", "sbatch refused: Requested time limit is invalid")
+TAKEN = checks.CheckResult("script", "ok", "to start at once")
+REFUSED = checks.CheckResult("script", "failed", "sbatch refused: Invalid account", "List yours: …")
+TOO_LONG = checks.CheckResult("script", "failed", "sbatch refused: Requested time limit is invalid")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ TOO_LONG = checks.Finding("script", "failed", "sbatch refused: Requested time li
     ],
 )
 def test_an_account_is_valid_by_the_list_else_by_slurm_s_word_on_the_script(
-    command: Slurm, plan: Plan, list_: str, script: checks.Finding, outcome: str
+    command: Slurm, plan: Plan, list_: str, script: checks.CheckResult, outcome: str
 ) -> None:
     command("sacctmgr", list_)
     assert checks._check_account(plan, script).outcome == outcome
@@ -181,7 +181,7 @@ def test_a_clock_that_slurm_does_not_tell_is_unknown(command: Slurm) -> None:
 
 
 def test_a_check_that_breaks_is_unknown_and_ends_no_other() -> None:
-    def breaks() -> checks.Finding:
+    def breaks() -> checks.CheckResult:
         raise ZeroDivisionError("nobody foresaw this")
 
     found = checks._guarded("clock", breaks)
@@ -238,11 +238,13 @@ def test_without_an_account_the_rest_is_checked_with_the_profile_s_example(
     site = LoadedSite("centre", profile, ())
     for module in (checks, submission):
         monkeypatch.setattr(module, "choose_site", lambda name: (site, "as asked"))
-    plan, told = checks._planned(submission.Request("check"))
+    plan, told = checks._planned(submission.SubmitRequest("check"))
     assert told.outcome == "failed"
     assert "needs an account (such as PAS)" in told.told
     assert plan is not None
-    assert checks._planned(submission.Request("check", partition="a b\n"))[1].outcome == "failed"
+    assert (
+        checks._planned(submission.SubmitRequest("check", partition="a b\n"))[1].outcome == "failed"
+    )
 
 
 @pytest.fixture(scope="module")

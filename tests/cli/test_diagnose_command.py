@@ -105,7 +105,7 @@ def test_of_an_array_the_task_and_how_many_share_its_cause_are_told(
         starts(run.paths.task(number), 0, T0)
         fails(run.paths.task(number), 0, T0 + 20, 0, "ValueError: bad", rank=0)
     done = fsdpkit("diagnose", str(run.dir))
-    assert "This is task 0 of the array; of those looked at 2 tasks stand so." in done.stdout
+    assert "This is task 0 of the array; of the tasks read, 2 are in this state." in done.stdout
 
 
 @pytest.mark.local

@@ -15,12 +15,12 @@ import fsdpkit as package
 from fsdpkit.cli import check, resume, submit
 from fsdpkit.config.job import load_job
 from fsdpkit.config.units import parse_time_s
-from fsdpkit.scheduling.resuming import Changes
-from fsdpkit.scheduling.submission import Request
+from fsdpkit.scheduling.resuming import ResumeRequest
+from fsdpkit.scheduling.submission import SubmitRequest
 from fsdpkit.scheduling.wanted import Wanted, key_of
 from tests.conftest import Completed
 
-REQUEST = {one.name for one in fields(Request)}
+REQUEST = {one.name for one in fields(SubmitRequest)}
 ABOUT_THE_ANSWER = {"trust", "dry_run", "check", "wait", "follow", "as_json"}
 
 
@@ -38,7 +38,7 @@ def test_every_option_of_a_submission_is_on_the_command_line_and_in_python() -> 
 
 
 def test_resuming_takes_what_may_change() -> None:
-    changes = {one.name for one in fields(Changes)}
+    changes = {one.name for one in fields(ResumeRequest)}
     own = {"run", "runs"}
     assert names_of(resume.command) - ABOUT_THE_ANSWER - own == changes
     assert parameters_of(package.Run.resume) - {"self"} == changes
@@ -48,7 +48,7 @@ def test_resuming_takes_what_may_change() -> None:
 def test_each_is_short_for_a_key_of_the_job_and_reaches_it() -> None:
     given: dict[str, Any] = {"nodes": 3, "gpus": 2, "time": "7", "partition": "p", "spare": 1}
     assert {one.name for one in fields(Wanted)} == {*given, "account", "sets"}
-    asked = Request("t5", **given, account="a", snapshot=True)
+    asked = SubmitRequest("t5", **given, account="a", snapshot=True)
     job = load_job("t5", options=asked.options)
     for name, value in {**given, "account": "a", "snapshot": True}.items():
         key = key_of(name)

@@ -8,7 +8,7 @@ import msgspec
 
 from fsdpkit.reporting.stacks import numbers, places
 from fsdpkit.runs.stack_requests import NodeStacks, RankStacks
-from fsdpkit.scheduling.stacks import Asked
+from fsdpkit.scheduling.stacks import StacksAnswer
 
 LIB = "/opt/env/lib/python3.11"
 
@@ -53,7 +53,7 @@ def test_ranks_at_one_place_share_a_line_and_the_odd_one_comes_first() -> None:
 
 def odd_one(*nodes: NodeStacks) -> int | None:
     nobody: Any = None
-    return Asked(nobody, nodes, ()).odd_one
+    return StacksAnswer(nobody, nodes, ()).odd_one
 
 
 def test_who_the_others_wait_for_is_named_if_it_can_be_told() -> None:

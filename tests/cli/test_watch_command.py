@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from fsdpkit.cli.watch_frame import frame, plot, summary
-from fsdpkit.reporting.status.progress import Progress
+from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.watching import Happening, NodeLoad, View
 from tests.json_answers import checked
 from tests.reporting.watched_run import RUN_ID, WatchedRun
@@ -34,7 +34,7 @@ FULL = View(
     job_id="7",
     nodes="node[1-2]",
     attempt=1,
-    progress=Progress(
+    progress=TrainingProgress(
         step=120,
         steps=500,
         loss=3.2143,
@@ -108,7 +108,7 @@ def test_a_pending_job_shows_why_and_what_to_do() -> None:
 
 def test_silence_is_told_of_the_training_and_of_a_node() -> None:
     loads = (NodeLoad(name="n1", time_s=990.0), NodeLoad(name="n2", time_s=600.0))
-    progress = Progress(step=3, step_time_s=1.0, updated_s=900.0)
+    progress = TrainingProgress(step=3, step_time_s=1.0, updated_s=900.0)
     text = "\n".join(drawn(View(run="r", state="RUNNING", progress=progress, loads=loads)))
     assert "no news for 1 min 40 s" in text
     assert "n2  silent for 6 min 30 s" in text

@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fsdpkit.config.partition import NodeType, Partition
+from fsdpkit.config import assets
+from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.profile import SiteProfile
+from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.units import parse_time_s
+
+_TIME_S = 900
+"""Long enough to train in, on any cluster, and no longer than any of them allows."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,10 @@ def keeps(asked: Asked, partition: Partition, node: NodeType) -> bool:
         (partition.max_nodes, asked.nodes),
         (node.nodes, asked.nodes),
         (partition.max_gpus_per_job, asked.nodes * asked.gpus),
-        (partition.max_node_hours and partition.max_node_hours * 3600, asked.nodes * asked.time_s),
+        (
+            partition.max_node_hours and node_hours_s(partition.max_node_hours, asked.nodes),
+            asked.time_s,
+        ),
         (longest_s(partition, asked.nodes), asked.time_s),
     ]
     least = [
@@ -59,6 +67,11 @@ def keeps(asked: Asked, partition: Partition, node: NodeType) -> bool:
     )
 
 
+def node_hours_s(hours: float, nodes: int) -> int:
+    """sbatch(1): seconds of a time are rounded up to the next minute, which then counts."""
+    return int(hours * 60 / nodes) * 60
+
+
 def longest_s(partition: Partition, nodes: int) -> int | None:
     times = [partition.max_time, partition.max_time_multinode if nodes > 1 else None]
     times += [bin.time for bin in partition.max_time_by_nodes if bin.nodes >= nodes][:1]
@@ -72,7 +85,7 @@ def edges(partition: Partition, node: NodeType) -> Iterator[Edge]:
     counts |= {partition.max_gpus_per_job, partition.min_gpus_per_job}
     most = node.gpus or 8
     shapes = [
-        Asked(nodes, gpus, 60)
+        Asked(nodes, gpus, _TIME_S)
         for nodes, gpus in product(sorted(n for n in counts if n), range(1, most + 1))
     ]
     fitting = [shape for shape in shapes if keeps(shape, partition, node)]
@@ -99,7 +112,7 @@ def edges(partition: Partition, node: NodeType) -> Iterator[Edge]:
         inside = next((one for one in fitting if one.nodes * one.gpus == bound), None)
         over = [s for s in shapes if (s.nodes * s.gpus - bound) * step > 0]
         nearest = sorted(over, key=lambda s: (abs(s.nodes * s.gpus - bound), s.nodes))
-        yield Edge(key, inside, nearest[0] if nearest else Asked(1, bound + 1, 60))
+        yield Edge(key, inside, nearest[0] if nearest else Asked(1, bound + 1, _TIME_S))
     if partition.whole_nodes in ("required", "required-multinode") and (node.gpus or 0) > 1:
         inside = next(one for one in reversed(fitting) if one.gpus == node.gpus)
         yield Edge("whole_nodes", inside, replace(inside, gpus=inside.gpus - 1))
@@ -110,7 +123,7 @@ def edges(partition: Partition, node: NodeType) -> Iterator[Edge]:
             known = inside if keeps(inside, partition, node) else None
             yield Edge(f"time of {nodes} nodes", known, replace(one, time_s=limit + 1))
         if (hours := partition.max_node_hours) is not None:
-            limit = int(hours * 3600 / nodes)
+            limit = node_hours_s(hours, nodes)
             inside = replace(one, time_s=limit)
             known = inside if keeps(inside, partition, node) else None
             yield Edge(f"node-hours of {nodes} nodes", known, replace(one, time_s=limit + 1))
@@ -132,3 +145,35 @@ def ways(profile: SiteProfile) -> Iterator[tuple[str | None, Partition, NodeType
     for name, partition in profile.partitions.items():
         known = partition.node_type and profile.node_types[partition.node_type]
         yield name, partition, known or alone
+
+
+SITES = sorted(set(assets.available("site")) - {"local"})
+
+
+def made_up() -> SiteProfile:
+    """Every limit that the schema has, none of which a packaged profile needs to have."""
+    node = NodeType(gpus=4, cpus=64, memory_mb=256_000, nodes=300)
+    bins = [MaxTime(nodes=8, time="02:00:00"), MaxTime(nodes=64, time="06:00:00")]
+    return SiteProfile(
+        schema="fsdpkit.site/1",
+        title="a made-up cluster",
+        node_types={"node": node, "small": NodeType(gpus=2, nodes=5)},
+        partitions={
+            "bins": Partition(node_type="node", max_time_by_nodes=bins, max_nodes=128),
+            "hours": Partition(node_type="node", max_node_hours=1.5, max_nodes=4),
+            "whole": Partition(node_type="node", whole_nodes="required", min_nodes=2),
+            "several": Partition(node_type="node", whole_nodes="required-multinode"),
+            "job": Partition(node_type="node", min_gpus_per_job=4, max_gpus_per_job=16),
+            "multi": Partition(
+                node_type="small", max_time="4:00:00", max_time_multinode="2:00:00", min_gpus=2
+            ),
+            "all": Partition(
+                node_type="node", max_node_hours=10, max_time="08:00:00", max_nodes=9, min_nodes=3
+            ),
+        },
+    )
+
+
+def sites() -> Iterator[LoadedSite]:
+    yield from (load_site(name) for name in SITES)
+    yield LoadedSite("made-up", made_up(), ())

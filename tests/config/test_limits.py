@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from fsdpkit.config import assets
 from fsdpkit.config.job import Resources
 from fsdpkit.config.partition import MaxTime, NodeType, Partition
 from fsdpkit.config.placement import Placement, place
@@ -17,37 +15,7 @@ from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.units import format_time
 from fsdpkit.errors import UsageError
 from fsdpkit.rendering.directives import resource_directives
-from tests.config.limit_requests import Asked, edges, ways
-
-SITES = sorted(set(assets.available("site")) - {"local"})
-
-
-def made_up() -> SiteProfile:
-    """Every limit that the schema has, none of which a packaged profile needs to have."""
-    node = NodeType(gpus=4, cpus=64, memory_mb=256_000, nodes=300)
-    bins = [MaxTime(nodes=8, time="02:00:00"), MaxTime(nodes=64, time="06:00:00")]
-    return SiteProfile(
-        schema="fsdpkit.site/1",
-        title="a made-up cluster",
-        node_types={"node": node, "small": NodeType(gpus=2, nodes=5)},
-        partitions={
-            "bins": Partition(node_type="node", max_time_by_nodes=bins, max_nodes=128),
-            "hours": Partition(node_type="node", max_node_hours=1.5, max_nodes=4),
-            "whole": Partition(node_type="node", whole_nodes="required", min_nodes=2),
-            "several": Partition(node_type="node", whole_nodes="required-multinode"),
-            "job": Partition(node_type="node", min_gpus_per_job=4, max_gpus_per_job=16),
-            "multi": Partition(node_type="small", max_time="4", max_time_multinode="2", min_gpus=2),
-            "all": Partition(
-                node_type="node", max_node_hours=10, max_time="08:00:00", max_nodes=9, min_nodes=3
-            ),
-        },
-    )
-
-
-def sites() -> Iterator[LoadedSite]:
-    yield from (load_site(name) for name in SITES)
-    yield LoadedSite("made-up", made_up(), ())
-
+from tests.config.limit_requests import Asked, edges, sites, ways
 
 CASES = [
     pytest.param(site, name, edge, id=f"{site.id}-{name}-{edge.key}")
@@ -120,20 +88,20 @@ BINS = [MaxTime(nodes=91, time="02:00:00"), MaxTime(nodes=183, time="06:00:00")]
         (
             Partition(max_node_hours=1.5, max_nodes=4),
             {"nodes": 4, "time": "30"},
-            "00:30:00 asked, the limit is 00:22:30 for 4 nodes (1.5 node-hours a job)",
-            "What would fit: --nodes 4 --gpus 4 --time 00:22:30 on p.",
+            "00:30:00 asked, the limit is 00:22:00 for 4 nodes (1.5 node-hours a job)",
+            "What would fit: --nodes 4 --gpus 4 --time 00:22:00 on p.",
         ),
         (
             Partition(max_gpus_per_job=4),
             {},
             "8 GPUs asked in all, a job may have at most 4",
-            "Most that would fit: --nodes 1 --gpus 4 on p.",
+            "Nearest that would fit: --nodes 1 --gpus 4 on p.",
         ),
         (
             Partition(min_gpus_per_job=16),
             {},
             "8 GPUs asked in all, a job must have at least 16",
-            "",
+            "Nearest that would fit: --nodes 4 --gpus 4 on p.",
         ),
         (
             Partition(whole_nodes="required"),
@@ -141,7 +109,24 @@ BINS = [MaxTime(nodes=91, time="02:00:00"), MaxTime(nodes=183, time="06:00:00")]
             "2 GPUs per node asked, all 4 of a node must be used",
             "What would fit: --nodes 2 --gpus 4 on p.",
         ),
-        (Partition(min_nodes=4), {}, "2 nodes asked, at least 4 must be", ""),
+        (
+            Partition(min_nodes=4),
+            {},
+            "2 nodes asked, at least 4 must be",
+            "What would fit: --nodes 4 --gpus 2 on p.",
+        ),
+        (
+            Partition(max_node_hours=2, max_time="00:20:00"),
+            {"nodes": 4},
+            "01:00:00 asked, the limit is 00:20:00\n",
+            "What would fit: --nodes 4 --gpus 4 --time 00:20:00 on p.",
+        ),
+        (
+            Partition(max_time="5"),
+            {},
+            "the limit is 00:05:00, and a job here needs more than 00:05:00",
+            "",
+        ),
     ],
 )
 def test_a_refusal_names_the_fact_and_what_would_fit(
@@ -199,7 +184,7 @@ def test_a_job_s_own_qos_wins_and_its_constraint_adds_up() -> None:
     profile = SiteProfile(
         schema="fsdpkit.site/1", title="C", partitions={"p": Partition(qos="q", constraint="f")}
     )
-    resources = Resources(nodes=1, gpus=1, time="5", qos="mine", constraint="g")
+    resources = Resources(nodes=1, gpus=1, time="60", qos="mine", constraint="g")
     found = place(resources, LoadedSite("c", profile, ()))
     told = {d.name: d.value for d in resource_directives(resources, found, profile)}
     assert (told["partition"], told["qos"], told["constraint"]) == ("p", "mine", "f&g")
@@ -212,7 +197,7 @@ def test_gpus_are_asked_for_by_the_node_s_type_before_the_site_s() -> None:
         node_types={"n": NodeType(gpus=8, gpu_type="h200")},
         slurm=SlurmFacts(ntasks=True),
     )
-    resources = Resources(nodes=2, gpus=8, time="5")
+    resources = Resources(nodes=2, gpus=8, time="60")
     found = place(resources, LoadedSite("c", profile, ()))
     told = {d.name: d.value for d in resource_directives(resources, found, profile)}
     assert (told["gpus-per-node"], told["ntasks"]) == ("h200:8", "2")
@@ -247,4 +232,4 @@ def test_login_nodes_of_another_architecture_are_mentioned() -> None:
 
 def test_a_node_type_limits_a_cluster_without_partitions_too() -> None:
     with pytest.raises(UsageError, match="5 GPUs per node asked, a node has 4"):
-        place(Resources(nodes=1, gpus=5, time="5"), load_site("jsc-jupiter"))
+        place(Resources(nodes=1, gpus=5, time="60"), load_site("jsc-jupiter"))

@@ -14,7 +14,7 @@ import pytest
 from fsdpkit.config.profile import Login, NodeType, SiteProfile
 from fsdpkit.config.submit_place import Here, reasons_against
 from fsdpkit.errors import UsageError
-from fsdpkit.scheduling.submission import Request, plan, submit_plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 
 Write = Callable[[str, str], Path]
 
@@ -97,7 +97,7 @@ def test_a_plan_warns_and_a_submission_is_refused_before_anything_is_made(
     user_file("site/profiles/here.toml", f'schema = "fsdpkit.site/1"\ntitle = "H"\n{facts}\n')
     monkeypatch.chdir(tmp_path)
     runs = str(tmp_path / "runs")
-    planned, _ = plan(Request(cluster="here", nodes=1, gpus=1, runs=runs))
+    planned, _ = plan(SubmitRequest(cluster="here", nodes=1, gpus=1, runs=runs))
     assert any(told in warning for warning in planned.placement.warnings)
     with pytest.raises(UsageError, match=told):
         submit_plan(planned, runs)

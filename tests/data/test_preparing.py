@@ -16,9 +16,9 @@ import pytest
 from fsdpkit.config.training import DataSettings
 from fsdpkit.data import preparing
 from fsdpkit.data.index import read_index
-from fsdpkit.data.pool import Progress
+from fsdpkit.data.pool import PreparationProgress
 from fsdpkit.data.prepared import open_tokens
-from fsdpkit.data.preparing import Prepared, prepare
+from fsdpkit.data.preparing import PreparedDirectory, prepare
 from fsdpkit.data.tokenizers import ByteTokenizer
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 from tests.data.conftest import WRITERS, pairs, write_jsonl
@@ -154,7 +154,7 @@ def test_a_killed_preparation_leaves_no_process_and_goes_on_with_whole_shards(
     assert 3 <= len(whole) <= 20
     before = {p.stem: (output / f"{p.stem}.ids").stat().st_mtime_ns for p in whole}
 
-    seen: list[Progress] = []
+    seen: list[PreparationProgress] = []
     prepare([str(source)], output, PAIRS, processes=2, report=seen.append)
     assert seen[0].shards_whole == len(whole)
     assert seen[0].bytes_found > 0
@@ -183,7 +183,7 @@ def test_preparing_processes_are_deaf_to_ctrl_c_before_their_first_line() -> Non
 def test_an_interrupt_leaves_whole_shards_and_nothing_else(tmp_path: Path, source: Path) -> None:
     output = tmp_path / "out"
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: PreparationProgress) -> None:
         if progress.shards_whole >= 2:
             raise KeyboardInterrupt
 
@@ -201,7 +201,7 @@ def test_a_shard_that_is_not_as_its_record_says_is_written_again(
 ) -> None:
     output = tmp_path / "out"
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: PreparationProgress) -> None:
         if progress.shards_whole >= 3:
             raise KeyboardInterrupt
 
@@ -219,7 +219,7 @@ def complete(tmp_path: Path, source: Path) -> Path:
     return tmp_path / "out"
 
 
-def again(source: Path, output: Path, force: bool = False, **changed: object) -> Prepared:
+def again(source: Path, output: Path, force: bool = False, **changed: object) -> PreparedDirectory:
     settings = DataSettings(**{"task": "pairs", **changed})  # type: ignore[arg-type]
     return prepare([str(source)], output, settings, force=force)
 
@@ -313,7 +313,7 @@ def test_a_tokenizer_without_sentinels_cannot_serve_span_corruption(
 
 
 def test_a_second_preparation_of_one_directory_is_kept_out(tmp_path: Path, source: Path) -> None:
-    def report(progress: Progress) -> None:
+    def report(progress: PreparationProgress) -> None:
         with pytest.raises(UsageError, match="another preparation is writing there"):
             prepare([str(source)], tmp_path / "out", PAIRS)
 
@@ -382,10 +382,10 @@ def test_a_corpus_is_prepared_and_opened_in_little_memory(
 
 
 def test_progress_reaches_the_whole(tmp_path: Path, source: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[PreparationProgress] = []
     prepare([str(source)], tmp_path / "out", PAIRS, processes=2, report=seen.append)
     size = source.stat().st_size
-    assert seen[-1] == Progress(1, 1, size, 0, size, 400)
+    assert seen[-1] == PreparationProgress(1, 1, size, 0, size, 400)
 
 
 @pytest.mark.parametrize(

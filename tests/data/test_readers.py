@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsdpkit.data import readers, rows
 from fsdpkit.data.readers import input_files, pieces, read, whole
-from fsdpkit.data.rows import BadRow, Piece, Row
+from fsdpkit.data.rows import BadRow, FilePiece, Row
 from fsdpkit.errors import ConfigError, NotFoundError
 from tests.data.conftest import WRITERS, pairs, write_csv, write_jsonl, write_parquet
 
@@ -25,7 +25,7 @@ text = st.text(
 tables = st.lists(st.fixed_dictionaries({"x": text, "source": text, "target": text}), min_size=1)
 
 
-def everything(parts: list[Piece], fields: tuple[str, ...]) -> tuple[list[Row], list[BadRow]]:
+def everything(parts: list[FilePiece], fields: tuple[str, ...]) -> tuple[list[Row], list[BadRow]]:
     batches = [batch for part in parts for batch in read(part, fields)]
     return [r for b in batches for r in b.rows], [r for b in batches for r in b.bad]
 

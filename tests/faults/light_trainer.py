@@ -34,12 +34,12 @@ from breakpoints import DIRECTORY, LOOK_S, RANK, break_down, hold
 import fsdpkit
 from fsdpkit.config.training.settings import TrainingSettings
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, StorageError
-from fsdpkit.runs.checkpoint_writing import Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.checkpoint_writing import Claim, WrittenFile, abandon, claim, now, publish
 from fsdpkit.runs.checkpoints import Description, checkpoints_in, describe, problems_of
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.heartbeat import HeartbeatDir, HeartbeatFile
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import Answer, answer, wish
+from fsdpkit.runs.save_requests import SaveAnswer, answer, wish
 from fsdpkit.runs.stacks import leave_when_asked
 from fsdpkit.training.command_line import read_settings
 
@@ -149,13 +149,13 @@ class Model:
         self.shard = _mixed(self.shard, gradient)
         return gradient / (WORLD_SIZE << 64)
 
-    def save(self, file: Path) -> Written:
+    def save(self, file: Path) -> WrittenFile:
         data = self.shard.to_bytes(8, "big") * (SHARD_BYTES // 8)
         with file.open("xb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        return Written(len(data), hashlib.sha256(data).hexdigest())
+        return WrittenFile(len(data), hashlib.sha256(data).hexdigest())
 
     def load(self, file: Path) -> None:
         data = file.read_bytes()
@@ -236,13 +236,13 @@ class Checkpointer:
         draft = self._claim.draft(description.step)
         name = f"__{RANK}_0.distcp"
 
-        def write() -> tuple[str, Written]:
+        def write() -> tuple[str, WrittenFile]:
             draft.mkdir(exist_ok=True)
             return name, copy.save(draft / name)
 
         def give_name() -> None:
             hold("checkpointing", description.step)
-            files = {each: Written(*written) for each, written in parts}
+            files = {each: WrittenFile(*written) for each, written in parts}
             publish(
                 self._claim,
                 description,
@@ -259,9 +259,9 @@ class Checkpointer:
             if RANK == 0:
                 abandon(self._claim, description.step)
             self._failure = error
-            answer(self._paths, asked, Answer(problem=str(error)))
+            answer(self._paths, asked, SaveAnswer(problem=str(error)))
             return
-        answer(self._paths, asked, Answer(step=description.step))
+        answer(self._paths, asked, SaveAnswer(step=description.step))
 
     def _let_finish(self) -> None:
         if self._writing:

@@ -170,10 +170,26 @@ def test_a_head_node_that_the_others_lost_is_the_one_to_leave_out(
     monkeypatch.setenv("FSDPKIT_NODE_NAMES", "node1 node2 node3")
     shell.nodes.append("node4")
     silent(shell, "node2", "node3")
-    assert shell.ask(137) == "requeue 71"
-    for node in (1, 2):
-        shell.fails(node, f"71 node{node + 1}: {HEAD_SILENT}, for 30 s")
+    with monkeypatch.context() as short:
+        short.setattr(ending, "_WORD_S", 0.0)
+        assert shell.ask(137) == "requeue 71"
+
+    def say_so_late(_: float) -> None:
+        for node in (1, 2):
+            shell.fails(node, f"71 node{node + 1}: {HEAD_SILENT}, for 30 s")
+
+    monkeypatch.setattr(ending.time, "sleep", say_so_late)
     assert shell.ask(137) == "requeue 71 node1"
+
+
+def test_nobody_waits_for_the_lost_nodes_word_where_slurm_ends_the_job(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSDPKIT_NODES", "3")
+    silent(shell, "node2", "node3")
+    shell.told = RUNNING.replace("RUNNING", "COMPLETING")
+    monkeypatch.setattr(ending.time, "sleep", lambda _: pytest.fail("it waits"))
+    shell.ask(137)
 
 
 def test_a_check_that_fails_on_several_nodes_is_not_their_fault(shell: Shell) -> None:

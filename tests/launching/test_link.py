@@ -19,12 +19,12 @@ from fsdpkit.launching import board as board_module
 from fsdpkit.launching import gate as gate_module
 from fsdpkit.launching import line as line_module
 from fsdpkit.launching import link as link_module
-from fsdpkit.launching.board import Answer, Board, Letter, Meeting, Order, Said
+from fsdpkit.launching.board import Board, BoardAnswer, Letter, Meeting, Order, Said
 from fsdpkit.launching.gate import Gate, own_address
-from fsdpkit.launching.line import Connection, HeadLine
+from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.policy import Report
-from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, Claim, Frames, Keys
+from fsdpkit.launching.signing import CLAIM_BYTES, GREETING_BYTES, AgentHandshake, Frames, Keys
 
 KEYS = Keys(bytes(range(32)), "12345_0")
 HOST = "127.0.0.1"
@@ -48,7 +48,7 @@ class Head:
         self._links: list[Link] = []
 
     def agent(self, node: int, lost_s: float = 30, port: int | None = None) -> Link:
-        line = Connection(HOST, port or self.port, node, KEYS, self.said.append)
+        line = PeerConnection(HOST, port or self.port, node, KEYS, self.said.append)
         line.open(30)
         self._links.append(link := Link(line, self.board.nodes, lost_s))
         return link
@@ -283,7 +283,7 @@ def test_a_port_that_is_taken_and_a_head_that_is_not_there_are_told() -> None:
     with pytest.raises(NodeError, match=r"cannot open the head node's port 198\.51\.100\.7:1"):
         Gate(Board(2), KEYS).open("198.51.100.7", 1)
     with pytest.raises(NodeError, match=r"cannot reach the head node's port.*refused"):
-        Connection(HOST, port, 1, KEYS, print).open(0.1)
+        PeerConnection(HOST, port, 1, KEYS, print).open(0.1)
 
 
 # ---- Strangers
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken_and_a_head_that_is_not_there_are_told() -> None:
 
 def hostile_bodies() -> list[bytes]:
     """What an attacker may send: rubbish, and what he would like to be believed."""
-    end = Answer(0, (Order(do="end", status=0),))
+    end = BoardAnswer(0, (Order(do="end", status=0),))
     report = Letter(0, (Said(1, Report(0, 1, "node1", "done")),))
     packed = [msgspec.msgpack.encode(one) for one in (end, report)]
     return [
@@ -395,7 +395,7 @@ def test_forged_claims_in_the_moment_of_a_reconnection_are_worth_nothing(
     def forge(keys: Keys) -> None:
         while not over.is_set():
             with contextlib.suppress(OSError), head.dial() as forger:
-                claim = Claim(keys, 1, forger.recv(GREETING_BYTES, socket.MSG_WAITALL))
+                claim = AgentHandshake(keys, 1, forger.recv(GREETING_BYTES, socket.MSG_WAITALL))
                 forger.sendall(claim.claim + Frames(b"", b"").seal(letter))
                 granted.append(forger.recv(1))
 
@@ -451,7 +451,7 @@ def test_an_agent_speaks_for_its_own_node_alone(head: Head) -> None:
 def test_a_node_that_the_job_does_not_have_is_refused(head: Head, node: int) -> None:
     with head.dial() as agent:
         greeting = agent.recv(GREETING_BYTES, socket.MSG_WAITALL)
-        agent.sendall(Claim(KEYS, node, greeting).claim)
+        agent.sendall(AgentHandshake(KEYS, node, greeting).claim)
         assert agent.recv(1) == b""
     assert head.board.alive() == [0, 0, 0]
 
@@ -483,7 +483,7 @@ def test_an_agent_does_not_take_orders_from_whoever_has_the_heads_port(head: Hea
                     client.sendall(b"fsdpkit1" + bytes(32) + bytes(32) + bytes(100))
 
         threading.Thread(target=serve, daemon=True).start()
-        line = Connection(HOST, port, 1, KEYS, head.said.append)
+        line = PeerConnection(HOST, port, 1, KEYS, head.said.append)
         with pytest.raises(NodeError, match="does not know this run's secret"):
             line.open(0.6)
     assert len(head.said) == 1

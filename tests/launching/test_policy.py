@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fsdpkit.config.retry import Retry
 from fsdpkit.launching.policy import (
     WAITING,
-    Attempt,
-    End,
-    Job,
+    AttemptFacts,
+    EndAttempt,
+    JobFacts,
     Report,
     Restart,
     after_attempt,
@@ -28,7 +28,9 @@ def trouble(cause: Any = "crash", **fields: Any) -> Trouble:
     return Trouble(**{"cause": cause, "status": 1, "message": "rank 1 on node2: x", **fields})
 
 
-def launch(*troubles: Trouble, spares: int = 0, most: int = 3, **retry: Any) -> Restart | End:
+def launch(
+    *troubles: Trouble, spares: int = 0, most: int = 3, **retry: Any
+) -> Restart | EndAttempt:
     return after_launch(
         troubles[-1], troubles[:-1], Retry(**{"backoff_s": 4.0, **retry}), most=most, spares=spares
     )
@@ -51,13 +53,13 @@ def test_the_wait_grows_to_five_minutes_and_no_further() -> None:
 
 def test_what_comes_back_at_the_same_step_is_not_started_again() -> None:
     end = launch(trouble(step=7), trouble(step=7))
-    assert isinstance(end, End)
+    assert isinstance(end, EndAttempt)
     assert "after step 7 again" in end.why
 
 
 def test_a_crash_before_the_first_step_twice_is_said_so() -> None:
     end = launch(trouble(step=-1), trouble(step=-1))
-    assert isinstance(end, End)
+    assert isinstance(end, EndAttempt)
     assert "before the first step" in end.why
 
 
@@ -66,21 +68,21 @@ def test_another_trouble_at_the_same_step_is_another_trouble() -> None:
 
 
 def test_ranks_that_tell_no_steps_are_judged_by_their_words_and_only_if_they_were_quick() -> None:
-    assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=10)), End)
+    assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=10)), EndAttempt)
     assert isinstance(launch(trouble(lasted_s=10), trouble(lasted_s=4000)), Restart)
     assert isinstance(launch(trouble(message="a"), trouble(message="b")), Restart)
 
 
 def test_the_budget_of_restarts_is_kept_and_named() -> None:
     end = launch(*(trouble(step=step) for step in range(4)), most=3)
-    assert isinstance(end, End)
+    assert isinstance(end, EndAttempt)
     assert "retry.restarts" in end.why
-    assert isinstance(launch(trouble(step=1), most=0), End)
+    assert isinstance(launch(trouble(step=1), most=0), EndAttempt)
 
 
 @pytest.mark.parametrize("cause", ["stopped", "storage", "settings", "preflight"])
 def test_what_starting_again_cannot_cure_ends(cause: str) -> None:
-    assert isinstance(launch(trouble(cause, step=3)), End)
+    assert isinstance(launch(trouble(cause, step=3)), EndAttempt)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_what_starting_again_cannot_cure_ends(cause: str) -> None:
 def test_each_cause_has_its_own_answer(cause: str, key: str) -> None:
     assert isinstance(launch(trouble(cause, step=3), **{key: "restart"}), Restart)
     for answer in ("requeue", "stop"):
-        assert isinstance(launch(trouble(cause, step=3), **{key: answer}), End)
+        assert isinstance(launch(trouble(cause, step=3), **{key: answer}), EndAttempt)
 
 
 def test_a_lost_node_is_replaced_while_there_are_spares() -> None:
@@ -98,11 +100,11 @@ def test_a_lost_node_is_replaced_while_there_are_spares() -> None:
     assert isinstance(launch(lost, spares=1), Restart)
     assert isinstance(launch(lost, lost, spares=1), Restart)  # each time another node
     end = launch(lost, spares=0)
-    assert isinstance(end, End)
+    assert isinstance(end, EndAttempt)
     assert "resources.spare" in end.why
     both = trouble("node-failure", lost=("node2", "node3"))
-    assert isinstance(launch(both, spares=1), End)
-    assert isinstance(launch(lost, spares=1, on_node_failure="requeue"), End)
+    assert isinstance(launch(both, spares=1), EndAttempt)
+    assert isinstance(launch(lost, spares=1, on_node_failure="requeue"), EndAttempt)
 
 
 # ---- What came first
@@ -197,16 +199,16 @@ def test_a_cause_is_read_from_status_and_words(status: int, message: str, cause:
 
 # ---- After an attempt
 
-RUNNING = Job(requeue=True)
+RUNNING = JobFacts(requeue=True)
 
 
-def attempt(told: Trouble | None = None, *, job: Job = RUNNING, **fields: Any) -> Attempt:
-    return Attempt(
+def attempt(told: Trouble | None = None, *, job: JobFacts = RUNNING, **fields: Any) -> AttemptFacts:
+    return AttemptFacts(
         **{"status": 1, "job": job, "trouble": told, "decided": told is not None, **fields}
     )
 
 
-def action(facts: Attempt, **retry: Any) -> str:
+def action(facts: AttemptFacts, **retry: Any) -> str:
     return after_attempt(facts, Retry(**retry)).action
 
 
@@ -234,7 +236,7 @@ STOPPED = trouble("stopped", status=75)
 def test_a_warning_brings_the_job_back_if_the_policy_says_so() -> None:
     assert action(attempt(STOPPED)) == "requeue"
     assert action(attempt(STOPPED), on_time_limit="stop") == "end"
-    preempted = Job(requeue=True, preempted=True)
+    preempted = JobFacts(requeue=True, preempted=True)
     assert action(attempt(STOPPED, job=preempted), on_time_limit="stop") == "requeue"
     assert action(attempt(STOPPED, job=preempted), on_preemption="stop") == "end"
 
@@ -247,17 +249,19 @@ def test_who_asked_to_stop_gets_a_job_that_stays_away(request_: str) -> None:
 
 def test_scancel_is_the_last_word() -> None:
     for told in (STOPPED, trouble(), None):
-        facts = attempt(told, job=Job(ending=True, reason="None", requeue=True), request=WARNING)
+        facts = attempt(
+            told, job=JobFacts(ending=True, reason="None", requeue=True), request=WARNING
+        )
         assert action(facts, on_crash="requeue") == "end"
 
 
 def test_a_job_over_its_limit_comes_back_even_if_it_had_no_time_to_save() -> None:
-    over = Job(ending=True, reason="TimeLimit", requeue=True)
+    over = JobFacts(ending=True, reason="TimeLimit", requeue=True)
     assert action(attempt(None, job=over, request=WARNING, status=137)) == "requeue"
 
 
 def test_what_slurm_queues_again_itself_is_left_to_it() -> None:
-    gone = Job(ending=True, requeue=True, requeued=True)
+    gone = JobFacts(ending=True, requeue=True, requeued=True)
     ending = after_attempt(attempt(trouble("node-failure", lost=("node2",)), job=gone), Retry())
     assert (ending.action, ending.cause, ending.avoid) == ("end", "node-failure", ("node2",))
 
@@ -289,14 +293,14 @@ NO_NODE = trouble("node-failure")
         (attempt(NO_NODE, fruitless=9), {}, False),
         (attempt(STOPPED), {"on_time_limit": "stop"}, False),
         (attempt(STOPPED, request="cancel"), {}, False),
-        (attempt(trouble(), came_back=True, job=Job(ending=True)), {}, False),
+        (attempt(trouble(), came_back=True, job=JobFacts(ending=True)), {}, False),
         (attempt(trouble(), came_back=True), {"on_crash": "requeue"}, False),
         (attempt(status=0), {}, False),
         (attempt(None, status=137), {}, False),
     ],
 )
 def test_what_is_chained_behind_a_job_starts_unless_it_would_only_meet_the_same(
-    facts: Attempt, retry: dict[str, Any], for_good: bool
+    facts: AttemptFacts, retry: dict[str, Any], for_good: bool
 ) -> None:
     assert after_attempt(facts, Retry(**retry)).for_good == for_good
 
@@ -326,7 +330,7 @@ def test_a_node_that_was_replaced_is_avoided_though_all_went_well() -> None:
 
 
 def test_a_job_over_its_limit_that_was_preempted_once_comes_back() -> None:
-    over = Job(ending=True, reason="TimeLimit", preempted=True, requeue=True)
+    over = JobFacts(ending=True, reason="TimeLimit", preempted=True, requeue=True)
     assert action(attempt(STOPPED, job=over)) == "requeue"
 
 
@@ -338,7 +342,7 @@ def test_attempts_that_get_nowhere_come_to_an_end() -> None:
 
 
 def test_where_the_cluster_queues_nothing_again_the_job_ends_and_says_so() -> None:
-    for job in (Job(requeue=False), Job()):
+    for job in (JobFacts(requeue=False), JobFacts()):
         ending = after_attempt(attempt(STOPPED, job=job), Retry())
         assert ending.action == "end"
         assert "does not queue a job again" in ending.why
@@ -346,9 +350,9 @@ def test_where_the_cluster_queues_nothing_again_the_job_ends_and_says_so() -> No
 
 @given(
     st.builds(
-        Attempt,
+        AttemptFacts,
         status=st.integers(0, 255),
-        job=st.builds(Job, reason=st.sampled_from([None, "None", "TimeLimit"])),
+        job=st.builds(JobFacts, reason=st.sampled_from([None, "None", "TimeLimit"])),
         trouble=st.none()
         | st.builds(
             Trouble,
@@ -364,7 +368,9 @@ def test_where_the_cluster_queues_nothing_again_the_job_ends_and_says_so() -> No
         fruitless=st.integers(0, 9),
     )
 )
-def test_whatever_the_facts_a_failure_is_no_success_and_stop_means_stop(facts: Attempt) -> None:
+def test_whatever_the_facts_a_failure_is_no_success_and_stop_means_stop(
+    facts: AttemptFacts,
+) -> None:
     stop: Any = {f"on_{x}": "stop" for x in ("time_limit", "preemption", "node_failure", "crash")}
     stop |= {"on_hang": "stop", "on_out_of_memory": "stop"}
     for retry in (Retry(), Retry(**stop)):

@@ -16,7 +16,7 @@ import pytest
 
 from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
-from fsdpkit.launching.blame import Place, place_of, standing_out
+from fsdpkit.launching.blame import RankPlace, place_of, standing_out
 from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import (
@@ -410,10 +410,10 @@ def test_it_is_recorded_whether_a_rank_looks_for_the_request_to_stop(tmp_path: P
     assert told[1:] == [{"event": "stop-passed-on", "looked": True}]
 
 
-WAITS = Place("", "collective")
-BACKWARD = Place("it is at /x/torch/autograd/graph.py:900 in _engine_run_backward", "backward")
-READS = Place("it is at /home/me/data.py:3 in read", "own")
-ITEM = Place("it is at /home/me/train.py:50 in main", "own")
+WAITS = RankPlace("", "collective")
+BACKWARD = RankPlace("it is at /x/torch/autograd/graph.py:900 in _engine_run_backward", "backward")
+READS = RankPlace("it is at /home/me/data.py:3 in read", "own")
+ITEM = RankPlace("it is at /home/me/train.py:50 in main", "own")
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ ITEM = Place("it is at /home/me/train.py:50 in main", "own")
     ],
 )
 def test_who_stands_out_is_whom_the_others_wait_for(
-    places: list[Place], blamed: int | None
+    places: list[RankPlace], blamed: int | None
 ) -> None:
     found = standing_out(dict(enumerate(places)))
     assert (found and found[0]) == blamed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fsdpkit.errors import NodeError
 from fsdpkit.launching import signing
-from fsdpkit.launching.signing import Claim, ForgedError, Frames, Head, Keys
+from fsdpkit.launching.signing import AgentHandshake, ForgedError, Frames, Head, Keys
 
 SECRET = bytes(range(32))
 KEYS = Keys(SECRET, "12345_0")
@@ -20,7 +20,7 @@ KEYS = Keys(SECRET, "12345_0")
 def connected(keys: Keys = KEYS, node: int = 1) -> tuple[Frames, Frames]:
     """The head's frames and the agent's."""
     head = Head(KEYS)
-    claim = Claim(keys, node, head.greeting)
+    claim = AgentHandshake(keys, node, head.greeting)
     found, grant, frames = head.grant(claim.claim)
     assert found == node
     return frames, claim.frames(grant)
@@ -40,7 +40,7 @@ def test_what_is_sealed_comes_out_in_whatever_pieces_it_arrives(
 @given(st.data())
 def test_one_changed_bit_is_noticed_wherever_it_is(data: st.DataObject) -> None:
     head = Head(KEYS)
-    claim = bytearray(Claim(KEYS, 1, head.greeting).claim)
+    claim = bytearray(AgentHandshake(KEYS, 1, head.greeting).claim)
     claim[data.draw(st.integers(0, len(claim) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(ForgedError):
         head.grant(bytes(claim))
@@ -67,17 +67,17 @@ def test_another_secret_or_attempt_is_not_ours(keys: Keys) -> None:
 
 def test_an_agent_does_not_believe_a_head_that_does_not_know_the_secret() -> None:
     stranger = Head(Keys(bytes(32), "12345_0"))
-    claim = Claim(KEYS, 1, stranger.greeting)
+    claim = AgentHandshake(KEYS, 1, stranger.greeting)
     for grant in (os.urandom(32), claim.claim[-32:], stranger._keys.sign(b"grant")):
         with pytest.raises(ForgedError):
             claim.frames(grant)
     with pytest.raises(ForgedError):
-        Claim(KEYS, 1, b"HTTP/1.1" + bytes(32))
+        AgentHandshake(KEYS, 1, b"HTTP/1.1" + bytes(32))
 
 
 def test_what_was_recorded_cannot_be_said_again() -> None:
     head = Head(KEYS)
-    recorded = Claim(KEYS, 1, head.greeting)
+    recorded = AgentHandshake(KEYS, 1, head.greeting)
     head.grant(recorded.claim)
     with pytest.raises(ForgedError):  # on another connection
         Head(KEYS).grant(recorded.claim)
@@ -100,7 +100,7 @@ def test_what_was_recorded_cannot_be_said_again() -> None:
 
 def test_a_node_cannot_be_another_one() -> None:
     head = Head(KEYS)
-    claim = bytearray(Claim(KEYS, 1, head.greeting).claim)
+    claim = bytearray(AgentHandshake(KEYS, 1, head.greeting).claim)
     claim[len(signing.MAGIC) : len(signing.MAGIC) + 4] = (2).to_bytes(4, "big")
     with pytest.raises(ForgedError):
         head.grant(bytes(claim))

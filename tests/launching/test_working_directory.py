@@ -48,6 +48,7 @@ def test_modules_in_it_do_not_take_the_place_of_ours(
     done = subprocess.run(
         [Path(sys.executable).parent / "fsdpkit", "submit", own / "train.py", "--wait", *words],
         cwd=here,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -50,7 +50,7 @@ def test_nothing_else_is_in_the_wheel(wheel_names: list[str]) -> None:
     parts = {part for name in wheel_names for part in name.split("/")}
     assert not parts & {"tests", "benchmarks", "golden", "__pycache__"}
     kinds = {Path(n).suffix for n in wheel_names if ".dist-info/" not in n and Path(n).suffix}
-    assert kinds <= {".py", ".toml", ".j2", ".css", ".js", ".md", ".json", ".typed"}
+    assert kinds <= {".py", ".toml", ".j2", ".css", ".js", ".mjs", ".md", ".json", ".typed"}
 
 
 def test_the_wheel_is_typed_and_says_what_it_is(wheel: Path, wheel_names: list[str]) -> None:

@@ -14,7 +14,7 @@ from fsdpkit.planning.allocator import (
     MIB,
     SMALL_SEGMENT,
     Allocator,
-    Piece,
+    SegmentPiece,
     Shortage,
     rounded,
     segment_size,
@@ -125,7 +125,7 @@ requests = st.lists(
 @given(asked=requests, capacity=st.one_of(st.none(), st.integers(64 * MIB, 512 * MIB)))
 def test_whatever_is_asked_for(expandable: bool, asked: list[Request], capacity: int | None):
     memory = Allocator(expandable=expandable, capacity=capacity)
-    held: list[Piece] = []
+    held: list[SegmentPiece] = []
     for what, size, stream in asked:
         if what == "free" and held:
             memory.free(held.pop(size % len(held)))
@@ -145,7 +145,7 @@ def test_whatever_is_asked_for(expandable: bool, asked: list[Request], capacity:
     assert memory.reserved == 0
 
 
-def _is_sound(memory: Allocator, held: list[Piece]) -> None:
+def _is_sound(memory: Allocator, held: list[SegmentPiece]) -> None:
     pieces = sorted(memory.pieces(), key=lambda piece: piece.start)
     for one, other in pairwise(pieces):
         assert one.start + one.size <= other.start, "blocks overlap"

@@ -12,11 +12,11 @@ import torch._dynamo  # noqa: F401  # here once, and not again in each child
 from fsdpkit.config.training import load_settings
 from fsdpkit.errors import UsageError
 from fsdpkit.planning import plans
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import Card, card_named
 from fsdpkit.planning.held import last_step
 from fsdpkit.planning.replay import alive_at, events
-from fsdpkit.planning.verdict import Verdict
+from fsdpkit.planning.verdict import MemoryVerdict
 from fsdpkit.planning.words import rows, table
 from tests.training.launch import EXAMPLE
 
@@ -36,22 +36,24 @@ DECODER = ENCODER + 4 * WIDTH * INNER + WIDTH
 MIB = 2**20
 
 
-def asked(*sets: str, nodes: int = 2, card: Card | None = None, model: str | None = None) -> Asked:
+def asked(
+    *sets: str, nodes: int = 2, card: Card | None = None, model: str | None = None
+) -> AskedStep:
     settings = load_settings({}, [*(() if model else T5), *sets])
     given = card or card_named("h100-80")
-    return Asked(settings, nodes, 2, given, EXAMPLE / "fsdp_t5.py", model)
+    return AskedStep(settings, nodes, 2, given, EXAMPLE / "fsdp_t5.py", model)
 
 
 @cache
-def planned(*sets: str, nodes: int = 2, model: str | None = None) -> Verdict:
+def planned(*sets: str, nodes: int = 2, model: str | None = None) -> MemoryVerdict:
     return plans.plan(asked(*sets, nodes=nodes, model=model))
 
 
-def states(found: Verdict) -> int:
+def states(found: MemoryVerdict) -> int:
     return found.weights + found.optimizer
 
 
-def whole(found: Verdict) -> dict[str, int]:
+def whole(found: MemoryVerdict) -> dict[str, int]:
     """Of each unit the most bytes of its weights that are gathered at one time."""
     now: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -99,12 +101,12 @@ def test_3_and_4_the_largest_batch_and_the_longest_text_fit_and_one_more_does_no
     shape = ("model.num_layers=1", "model.num_decoder_layers=1", "data.multiple=256",
              "batch_size=2", "data.source_length=1024")  # fmt: skip
 
-    def ask(sets) -> Asked:
+    def ask(sets) -> AskedStep:
         return asked(*shape, *(each.removeprefix("training.") for each in sets), card=small)
 
     fits, plan = {}, plans.plan
 
-    def plan_and_note(one: Asked) -> Verdict:
+    def plan_and_note(one: AskedStep) -> MemoryVerdict:
         made = plan(one)
         settings = one.settings
         value = settings.batch_size if key == "batch_size" else settings.data.source_length
@@ -161,7 +163,7 @@ def test_6_offloading_moves_weights_gradients_and_optimizer_to_the_host():
 # 7 to 9: checkpointing
 
 
-def kept_in(found: Verdict) -> dict[str, int]:
+def kept_in(found: MemoryVerdict) -> dict[str, int]:
     return {k: v for k, v in found.kept.by_layer.items() if ".block." in k}
 
 
@@ -195,7 +197,7 @@ def test_9_another_policy_for_other_units_is_every_nth_block():
 def test_10_gradients_summed_in_float32_take_twice_the_buffers():
     wide, narrow = planned(), planned("precision.reduce=bfloat16")
 
-    def reduction(found: Verdict) -> int:
+    def reduction(found: MemoryVerdict) -> int:
         return max(b.size for b in found.tape.blocks if b.kind == "reduction")
 
     assert reduction(wide) == 2 * reduction(narrow)
@@ -238,7 +240,7 @@ def test_13_resharding_to_fewer_ranks_keeps_a_part_of_each_unit():
     assert few.outside.communicators > full.outside.communicators
 
 
-def held_at_backward(found: Verdict) -> int:
+def held_at_backward(found: MemoryVerdict) -> int:
     """All that there is when backward begins, but for activations."""
     begin, end = last_step(found.tape)
     first = min(

@@ -9,11 +9,11 @@ import pytest
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.training import load_settings
 from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.planning.asked import Asked, resolved
+from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named, card_of
 from fsdpkit.planning.outside import outside
 from fsdpkit.planning.plans import variations
-from fsdpkit.planning.tape import Block, Tape
+from fsdpkit.planning.tape import MemoryBlock, Tape
 from fsdpkit.planning.verdict import layer_of, verdict
 
 GIB = 2**30
@@ -73,14 +73,14 @@ def test_a_layer_is_named_up_to_its_number():
 
 @pytest.mark.parametrize(("size", "fit"), [(60, "fits"), (75, "does not fit")])
 def test_torch_and_what_is_outside_share_95_percent_of_the_card(size: int, fit: str):
-    tape = _tape([Block(size * GIB, 0, 1, "forward", "", "mm", died=2)])
+    tape = _tape([MemoryBlock(size * GIB, 0, 1, "forward", "", "mm", died=2)])
     assert verdict(_asked(), tape).fit == fit
 
 
 def test_what_fits_only_after_cached_memory_is_given_back_is_tight():
     blocks = [
-        Block(40 * GIB, 1, 1, "forward", "", "mm", died=2),
-        Block(60 * GIB, 0, 3, "backward", "", "mm", died=4),
+        MemoryBlock(40 * GIB, 1, 1, "forward", "", "mm", died=2),
+        MemoryBlock(60 * GIB, 0, 3, "backward", "", "mm", died=4),
     ]
     found = verdict(_asked(), _tape(blocks))
     assert (found.fit, found.expandable.allocated // GIB) == ("tight", 60)
@@ -93,9 +93,9 @@ def test_what_is_planned_otherwise_than_it_runs_is_said():
     assert "micro_batch" in " ".join(resolved(_asked(auto))[1])
 
 
-def _asked(settings=None) -> Asked:
-    return Asked(settings or load_settings({}), 2, 4, card_named("h100-80"), Path("x.py"))
+def _asked(settings=None) -> AskedStep:
+    return AskedStep(settings or load_settings({}), 2, 4, card_named("h100-80"), Path("x.py"))
 
 
-def _tape(blocks: list[Block]) -> Tape:
+def _tape(blocks: list[MemoryBlock]) -> Tape:
     return Tape(blocks=blocks, events=4, steps=[4], groups={"0": 8}, torch="2.13.0")

@@ -14,8 +14,8 @@ from fsdpkit.config.training import load_settings
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.forecast import By
-from fsdpkit.planning.speed_learned import Machine, basis_of
-from fsdpkit.planning.speed_measured import Measured, keep, recorded
+from fsdpkit.planning.speed_learned import MeasuredMachine, basis_of
+from fsdpkit.planning.speed_measured import MeasuredSpeed, keep, recorded
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 
@@ -31,12 +31,12 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr("fsdpkit.planning.speed_learned.installed_torch", lambda: TORCH)
 
 
-def run(name: str, made_s: float = 1_760_000_000, batch: int = 8, **how) -> Measured:
+def run(name: str, made_s: float = 1_760_000_000, batch: int = 8, **how) -> MeasuredSpeed:
     """What a run of T5-base on two nodes measured, on record as `learn` leaves it."""
     sets = ["model.preset=t5-v1.1-base", f"batch_size={batch}"]
     training = load_settings({}, sets)
     work = work_of_settings(training, 2, 4)
-    plain = Measured(
+    plain = MeasuredSpeed(
         run=name,
         made_s=made_s,
         site=SITE,
@@ -146,7 +146,7 @@ def test_a_whole_name_is_that_run_also_where_others_end_with_it():
 def test_what_is_written_down_is_what_others_plan_by(tmp_path):
     run("t5-ab12")
     run("t5-cd34", batch=16)
-    machine = Machine("H100-80", SITE, TORCH)
+    machine = MeasuredMachine("H100-80", SITE, TORCH)
     here = basis_of(recorded(), machine)
     text = said("--save", "ours.json")
     assert "written: ours.json; others use it by --speed ours.json" in text

@@ -12,15 +12,15 @@ import pytest
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.planning import apart
-from fsdpkit.planning.apart import Ended, one_child, tape_apart
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.apart import ChildEnded, one_child, tape_apart
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
 
 pytestmark = pytest.mark.torch
 
 
-def asked(model: str | None = None) -> Asked:
-    return Asked(load_settings({}), 1, 2, card_named("h100-80"), Path("x.py"), model)
+def asked(model: str | None = None) -> AskedStep:
+    return AskedStep(load_settings({}), 1, 2, card_named("h100-80"), Path("x.py"), model)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def pids(monkeypatch):
     monkeypatch.setattr(apart, "_answer", lambda asked, _, trust, dump: (os.getpid(), trust))
 
 
-def pid_of(one: Asked) -> int:
+def pid_of(one: AskedStep) -> int:
     pid, _ = tape_apart(one)
     return pid
 
@@ -52,7 +52,7 @@ def test_plans_of_the_trainer_share_a_child_inside_and_those_of_models_never_do(
         os.kill(first, 0)
 
 
-def ends(asked: Asked, directory: str, trust: str, dump: str):
+def ends(asked: AskedStep, directory: str, trust: str, dump: str):
     if trust == "nothing" and asked.model:
         return dump, ()
     return ctypes.memset(8, 0, 8)
@@ -69,16 +69,18 @@ def test_a_child_that_ended_is_replaced_and_the_last_error_says_how_it_ended(mon
     with one_child():
         before = pid_of(asked())
         os.kill(before, signal.SIGKILL)
-        with pytest.raises(Ended, match=r"wait status 9"):  # memory ran out, say: no second time
+        with pytest.raises(
+            ChildEnded, match=r"wait status 9"
+        ):  # memory ran out, say: no second time
             tape_apart(asked())
         assert pid_of(asked()) != before
         monkeypatch.setattr(apart, "_answer", ends)
-    with pytest.raises(Ended, match=r"wait status 11"):
+    with pytest.raises(ChildEnded, match=r"wait status 11"):
         tape_apart(asked())
 
 
 def test_an_answer_that_was_not_waited_for_is_not_the_next_ones(monkeypatch):
-    def slow(asked: Asked, directory: str, trust: str, dump: str):
+    def slow(asked: AskedStep, directory: str, trust: str, dump: str):
         time.sleep(0 if asked.gpus == 1 else 60)
         return asked.gpus, ()
 
@@ -92,7 +94,7 @@ def test_an_answer_that_was_not_waited_for_is_not_the_next_ones(monkeypatch):
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             with pytest.raises(KeyboardInterrupt):
                 tape_apart(asked())
-            quick = Asked(load_settings({}), 1, 1, card_named("h100-80"), Path("x.py"))
+            quick = AskedStep(load_settings({}), 1, 1, card_named("h100-80"), Path("x.py"))
             assert tape_apart(quick)[0] == 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -15,7 +15,7 @@ from fsdpkit.planning.remembered import Remembered, name_of, recall, remember
 from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import check_settings, training_of
 from fsdpkit.scheduling.prediction import prediction_of
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 
 GIB = 2**30
 ASKED = {"cluster": "osc-ascend", "account": "PAS1234", "nodes": 1, "gpus": 4}
@@ -29,8 +29,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "fsdpkit" / "plans"
 
 
-def request(*sets: str, **changed: object) -> Request:
-    return Request(**(ASKED | {"sets": sets} | changed))  # type: ignore[arg-type]
+def request(*sets: str, **changed: object) -> SubmitRequest:
+    return SubmitRequest(**(ASKED | {"sets": sets} | changed))  # type: ignore[arg-type]
 
 
 def name(*sets: str, nodes: int = 1, gpus: int = 4, card: str = "a100-80") -> str:

@@ -11,10 +11,10 @@ import pytest
 from benchmarks.plan_parts import speed as published
 from fsdpkit.config.training.presets import PRESETS
 from fsdpkit.errors import UsageError
-from fsdpkit.planning.efficiency import NAMES, Value, machine_for
+from fsdpkit.planning.efficiency import NAMES, UncertainValue, machine_for
 from fsdpkit.planning.speed import Beside, Goal, in_words, predict, scaling
 from fsdpkit.planning.speed_calibration import (
-    Sample,
+    MeasuredStep,
     calibrated,
     doubt_of,
     uncalibrated,
@@ -23,12 +23,12 @@ from fsdpkit.planning.speed_calibration import (
 from fsdpkit.planning.speed_layers import Sharded
 from fsdpkit.planning.speed_models import t5_work
 from fsdpkit.planning.speed_schedule import simulate
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 H100 = uncalibrated(machine_for("H100", 400))
 
 
-def t5(size: str = "base", *, nodes: int = 1, rows: int = 32, **sharded) -> Work:
+def t5(size: str = "base", *, nodes: int = 1, rows: int = 32, **sharded) -> StepWork:
     return t5_work(
         PRESETS[f"t5-v1.1-{size}"],
         Sharded(ranks=8 * nodes, ranks_per_node=8, **sharded),
@@ -57,7 +57,7 @@ def test_parameters_are_counted_as_submit_counts_them():
 def test_one_measured_step_makes_the_model_agree_with_it_and_narrows_the_range():
     work = t5()
     slow = 1.5 * simulate(work, H100.machine.rates()).step_s
-    after = calibrated(H100, [Sample(work=work, step_s=slow, source="run 7")])
+    after = calibrated(H100, [MeasuredStep(work=work, step_s=slow, source="run 7")])
     assert simulate(work, after.machine.rates()).step_s == pytest.approx(slow, rel=0.05)
     assert doubt_of(work, after) < doubt_of(work, H100) / 2
     assert after.samples == ("run 7",)
@@ -70,14 +70,16 @@ def test_what_a_run_inside_a_node_cannot_tell_stays_in_doubt():
     inside = t5("xl", rows=1)
     across = t5("xl", rows=1, nodes=8)
     seconds = simulate(inside, H100.machine.rates()).step_s
-    after = calibrated(H100, [Sample(work=inside, step_s=seconds, source="one node")])
+    after = calibrated(H100, [MeasuredStep(work=inside, step_s=seconds, source="one node")])
     assert after.machine.values["node_bytes"] == H100.machine.values["node_bytes"]
     assert doubt_of(across, after) > 1.5 * doubt_of(inside, after)
 
 
 def test_the_same_step_measured_twice_tells_little_more():
     work = t5()
-    sample = Sample(work=work, step_s=1.3 * simulate(work, H100.machine.rates()).step_s, source="a")
+    sample = MeasuredStep(
+        work=work, step_s=1.3 * simulate(work, H100.machine.rates()).step_s, source="a"
+    )
     once, often = calibrated(H100, [sample]), calibrated(H100, [sample] * 5)
     assert doubt_of(work, often) == pytest.approx(doubt_of(work, once), rel=0.35)
     assert doubt_of(work, often) >= 0.05  # a model is never surer than it is good
@@ -86,7 +88,7 @@ def test_the_same_step_measured_twice_tells_little_more():
 def test_preflight_bandwidths_replace_what_was_assumed():
     work = t5("xl", rows=1, nodes=8)
     slow = with_bandwidths(H100, "check --nodes", in_node_gb_s=None, between_gb_s=10)
-    assert slow.machine.values["node_bytes"] == Value(10e9, 1.1, "check --nodes")
+    assert slow.machine.values["node_bytes"] == UncertainValue(10e9, 1.1, "check --nodes")
     assert slow.machine.values["in_node_bytes"] == H100.machine.values["in_node_bytes"]
     assert predict(work, slow).tokens_per_s.middle < predict(work, H100).tokens_per_s.middle
     assert predict(work, slow).bound == "network"
@@ -95,7 +97,7 @@ def test_preflight_bandwidths_replace_what_was_assumed():
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
 def test_a_step_that_took_no_time_calibrates_nothing(seconds):
     with pytest.raises(ValueError, match="more than 0 s"):
-        calibrated(H100, [Sample(work=t5(), step_s=seconds, source="broken")])
+        calibrated(H100, [MeasuredStep(work=t5(), step_s=seconds, source="broken")])
 
 
 BOUNDS = {

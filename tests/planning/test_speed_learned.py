@@ -11,13 +11,13 @@ import pytest
 
 from fsdpkit.config.training import TrainingSettings, load_settings
 from fsdpkit.errors import ConfigError
-from fsdpkit.planning.efficiency import Value, machine_for
+from fsdpkit.planning.efficiency import UncertainValue, machine_for
 from fsdpkit.planning.forecast import By
 from fsdpkit.planning.speed import FOUR_OF_FIVE
 from fsdpkit.planning.speed_calibration import doubt_of, uncalibrated
-from fsdpkit.planning.speed_learned import PUBLISHED, Basis, Machine, basis_of
+from fsdpkit.planning.speed_learned import PUBLISHED, Basis, MeasuredMachine, basis_of
 from fsdpkit.planning.speed_measured import (
-    Measured,
+    MeasuredSpeed,
     directory,
     forget,
     learn,
@@ -28,21 +28,21 @@ from fsdpkit.planning.speed_outliers import fitted
 from fsdpkit.planning.speed_records import save
 from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 from fsdpkit.runs import node_report
-from fsdpkit.runs.node_report import GpuState, Node, NodeReport, RankSpeed
+from fsdpkit.runs.node_report import GpuState, NodeReport, RankSpeed, ReportedNode
 from fsdpkit.scheduling.run import Run
 from tests.reporting.made_run import T0, ends, launches, made_run, starts, trains, write_lines
 
 TORCH = "2.13.0+cu130"
 NVML = "NVIDIA H100 80GB HBM3"
-HERE = Machine("H100-80", "delta", TORCH)
+HERE = MeasuredMachine("H100-80", "delta", TORCH)
 TRUE = (
     uncalibrated(machine_for("h100"))
     .machine.replace(
-        matmul_share=Value(0.45, 1, ""),
-        memory_bytes=Value(1.9e12, 1, ""),
-        node_bytes=Value(40e9, 1, ""),
+        matmul_share=UncertainValue(0.45, 1, ""),
+        memory_bytes=UncertainValue(1.9e12, 1, ""),
+        node_bytes=UncertainValue(40e9, 1, ""),
     )
     .rates()
 )
@@ -59,14 +59,14 @@ def settings(preset: str = "small", batch: int = 8) -> TrainingSettings:
     return load_settings({}, [f"model.preset=t5-v1.1-{preset}", f"batch_size={batch}", *layers])
 
 
-def work(training: TrainingSettings, nodes: int, gpus: int) -> Work:
+def work(training: TrainingSettings, nodes: int, gpus: int) -> StepWork:
     return work_of_settings(training, nodes, gpus)
 
 
-def record(name: str, nodes: int = 2, gpus: int = 4, slower: float = 1.0, **how) -> Measured:
+def record(name: str, nodes: int = 2, gpus: int = 4, slower: float = 1.0, **how) -> MeasuredSpeed:
     training = settings(**{k: how.pop(k) for k in ("preset", "batch") if k in how})
     step = work(training, nodes, gpus)
-    plain = Measured(
+    plain = MeasuredSpeed(
         run=name,
         made_s=T0,
         site="delta",
@@ -104,7 +104,7 @@ def spread(basis: Basis) -> float:
     return FOUR_OF_FIVE * doubt_of(work(settings(**how), nodes, gpus), basis.calibration)
 
 
-def four(**slower: float) -> list[Measured]:
+def four(**slower: float) -> list[MeasuredSpeed]:
     return [record(name, slower=slower.get(name, 1.0), **SHAPES[name]) for name in SHAPES]
 
 
@@ -179,11 +179,13 @@ def test_what_is_of_something_else_is_left_out_and_that_is_said(change, said):
 
 
 def test_on_no_cluster_that_is_known_nothing_of_another_counts():
-    assert basis_of(four(), Machine("H100-80", None, TORCH)).words == PUBLISHED
-    assert basis_of(four(), Machine("H100-80", "delta", None)).words == PUBLISHED
+    assert basis_of(four(), MeasuredMachine("H100-80", None, TORCH)).words == PUBLISHED
+    assert basis_of(four(), MeasuredMachine("H100-80", "delta", None)).words == PUBLISHED
 
 
-def check(name: str, between: float, inside: float = 300.0, tflop_s: float = 600.0) -> Measured:
+def check(
+    name: str, between: float, inside: float = 300.0, tflop_s: float = 600.0
+) -> MeasuredSpeed:
     plain = record(name)
     return msgspec.structs.replace(
         plain,
@@ -295,7 +297,7 @@ def test_what_somebody_forgot_stays_forgotten_though_the_run_is_still_there(tmp_
 
 def report(**changed) -> NodeReport:
     nodes = [
-        Node(
+        ReportedNode(
             name=f"n{n}",
             cpus=8,
             memory_total_gb=100,

@@ -14,7 +14,7 @@ from fsdpkit.planning.speed_calibration import calibrated, uncalibrated
 from fsdpkit.planning.speed_layers import Sharded
 from fsdpkit.planning.speed_models import t5_work
 from fsdpkit.planning.speed_records import load, sample_of_run, save, with_preflight
-from fsdpkit.runs.node_report import Node, NodeReport, Pair, RankSpeed
+from fsdpkit.runs.node_report import NodeReport, Pair, RankSpeed, ReportedNode
 
 A100 = uncalibrated(machine_for("a100", 200))
 WORK = t5_work(
@@ -27,8 +27,8 @@ WORK = t5_work(
 )
 
 
-def node(name: str, *, inside: float | None = 200.0, tflop_s: float | None = 220.0) -> Node:
-    return Node(
+def node(name: str, *, inside: float | None = 200.0, tflop_s: float | None = 220.0) -> ReportedNode:
+    return ReportedNode(
         name=name,
         cpus=8,
         memory_total_gb=100,
@@ -40,7 +40,7 @@ def node(name: str, *, inside: float | None = 200.0, tflop_s: float | None = 220
     )
 
 
-def report(*nodes: Node, **changed) -> NodeReport:
+def report(*nodes: ReportedNode, **changed) -> NodeReport:
     plain = NodeReport(created_s=0, device="cuda", message_mib=64, nodes=list(nodes), seconds=1)
     return msgspec.structs.replace(plain, **changed)
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdpkit.planning.efficiency import Rates
-from fsdpkit.planning.speed_layers import Layer, Part, Sharded, work_of
+from fsdpkit.planning.speed_layers import Sharded, UnitPart, UnitWork, work_of
 from fsdpkit.planning.speed_schedule import collective_s, simulate
-from fsdpkit.planning.work import Collective, Computation, Copy, Operation, Work
+from fsdpkit.planning.work import Collective, Computation, Copy, Operation, StepWork
 
 PLAIN = Rates(
     peak_flops=1000,
@@ -40,8 +40,8 @@ def rates(**changed: float) -> Rates:
     return msgspec.structs.replace(PLAIN, **changed)
 
 
-def step(*operations: Operation, ahead: int | None = 2, ranks_per_node: int = 2) -> Work:
-    return Work(
+def step(*operations: Operation, ahead: int | None = 2, ranks_per_node: int = 2) -> StepWork:
+    return StepWork(
         operations=operations,
         tokens=1,
         samples=1,
@@ -86,7 +86,7 @@ def test_a_gather_longer_than_what_it_hides_behind_is_waited_for_with_the_rest()
     assert found.by_cause["in-node links"] == pytest.approx(1 + 3)
 
 
-def units(ahead: int | None) -> Work:
+def units(ahead: int | None) -> StepWork:
     """Four units whose gathers are short and whose products are long."""
     pairs = [(gather(1, name), product(10, name)) for name in "abcd"]
     return step(*(one for pair in pairs for one in pair), ahead=ahead)
@@ -230,16 +230,24 @@ def test_hops_cost_latency_within_and_between_nodes():
 
 
 LAYERS = [
-    Layer(unit="", parameters=50, forward=(Part("other", bytes=50),), block=False, stays=True),
+    UnitWork(
+        unit="", parameters=50, forward=(UnitPart("other", bytes=50),), block=False, stays=True
+    ),
     *(
-        Layer(unit=f"b{n}", parameters=100, forward=(Part("matmul", 500), Part("attention", 50)))
+        UnitWork(
+            unit=f"b{n}",
+            parameters=100,
+            forward=(UnitPart("matmul", 500), UnitPart("attention", 50)),
+        )
         for n in range(3)
     ),
-    Layer(unit="head", parameters=60, forward=(Part("matmul", 300),), block=False, stays=True),
+    UnitWork(
+        unit="head", parameters=60, forward=(UnitPart("matmul", 300),), block=False, stays=True
+    ),
 ]
 
 
-def layered(**sharded) -> Work:
+def layered(**sharded) -> StepWork:
     given_ = {"ranks": 4, "ranks_per_node": 2, **sharded}
     return work_of(LAYERS, Sharded(**given_), tokens=10, samples=1, model_flops=1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from fsdpkit.config.training import load_settings
 from fsdpkit.errors import UsageError
-from fsdpkit.planning.asked import Asked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.efficiency import machine_for
 from fsdpkit.planning.speed_resized import on_nodes
@@ -18,7 +18,7 @@ from fsdpkit.planning.speed_schedule import simulate
 from fsdpkit.planning.speed_settings import work_of_settings
 from fsdpkit.planning.speed_tape import work_of
 from fsdpkit.planning.tape import Tape
-from fsdpkit.planning.work import Work
+from fsdpkit.planning.work import StepWork
 
 ENTRY = Path(__file__).resolve().parents[2] / "examples" / "T5-fsdp" / "fsdp_t5.py"
 ROWS, SOURCE, TARGET = 4, 256, 64
@@ -36,13 +36,15 @@ CASES = {
 
 
 @cache
-def taped_on(nodes: int, case: str) -> tuple[Work, Work]:
+def taped_on(nodes: int, case: str) -> tuple[StepWork, StepWork]:
     """Of the tape, and of the closed form."""
     from fsdpkit.planning.apart import tape_apart
 
     settings = load_settings({}, [*SETS, *CASES[case]])
     card = card_named("h100-80")
-    tape, _ = tape_apart(Asked(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY))
+    tape, _ = tape_apart(
+        AskedStep(settings=settings, nodes=nodes, gpus=GPUS, card=card, entry=ENTRY)
+    )
     counted = work_of_settings(settings, nodes, GPUS)
     taped = work_of(
         tape,
@@ -56,7 +58,7 @@ def taped_on(nodes: int, case: str) -> tuple[Work, Work]:
 
 
 @pytest.fixture(scope="module", params=CASES)
-def both(request) -> tuple[Work, Work]:
+def both(request) -> tuple[StepWork, StepWork]:
     return taped_on(NODES, request.param)
 
 
@@ -102,7 +104,7 @@ def test_both_are_simulated_alike(both):
     assert taped == pytest.approx(counted, rel=0.35)
 
 
-def messages(work: Work) -> list[tuple[object, ...]]:
+def messages(work: StepWork) -> list[tuple[object, ...]]:
     return [
         (one.kind, one.unit, one.phase, one.group_size, one.group_per_node)
         for one in work.collectives()

@@ -26,9 +26,10 @@ from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.remembered import Remembered, name_of
 from fsdpkit.publishing.catalogue.build import catalogue_files
-from fsdpkit.publishing.catalogue.plans import Plans
+from fsdpkit.publishing.catalogue.engine import engine_of
+from fsdpkit.publishing.catalogue.plans import CataloguePlans
 from fsdpkit.publishing.catalogue.reading import Catalogue, read_catalogue
-from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
+from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
 from fsdpkit.publishing.catalogue.writing import write
 from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import training_of
@@ -77,7 +78,7 @@ def catalogue(place: Path) -> Catalogue:
         patch.setenv("HOME", str(place / "ann"))
         patch.setenv("FSDPKIT_STATE_DIR", str(place / "state"))
         patch.setenv("FSDPKIT_SITE_PATH", ":".join(map(str, centres_of(place))))
-        plans = Plans(plan_of_pretrain(), TORCH)
+        plans = CataloguePlans(plan_of_pretrain(), TORCH)
         read = read_catalogue(centres_of(place), clusters=("hrc-heron", "zoo-hostile"), plans=plans)
     assert read.problems == []
     return read
@@ -119,7 +120,7 @@ def plan_of_pretrain() -> dict[str, bytes]:
 def pages(place: Path, catalogue: Catalogue) -> Path:
     """The built catalogue."""
     try:
-        engine = runtime_files(fetch(CACHE))
+        engine = engine_of(fetch(CACHE)).files
     except FsdpkitError as error:
         pytest.skip(f"missing: {error}")
     write(catalogue_files(catalogue, "The zoo <b>&", engine), place / "pages")

@@ -20,9 +20,10 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from fsdpkit.publishing.catalogue.build import catalogue_files
-from fsdpkit.publishing.catalogue.plans import Plans, read_plans
+from fsdpkit.publishing.catalogue.engine import engine_of
+from fsdpkit.publishing.catalogue.plans import CataloguePlans, read_plans
 from fsdpkit.publishing.catalogue.reading import read_catalogue
-from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch, runtime_files
+from fsdpkit.publishing.catalogue.runtime import cache_dir, fetch
 from fsdpkit.publishing.catalogue.writing import write
 from tests.browsers import binary_of
 from tests.publishing.catalogue_pages import SETTLED, Quiet
@@ -56,7 +57,7 @@ def served_centre() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="fsdpkit-pictures-") as folder:
         top = Path(folder)
         os.environ |= {"FSDPKIT_STATE_DIR": f"{top}/state", "FSDPKIT_CONFIG_DIR": os.devnull}
-        engine = runtime_files(fetch(cache_dir()))
+        engine = engine_of(fetch(cache_dir())).files
         centre = shown_centre(top)
         os.environ["FSDPKIT_SITE_PATH"] = str(centre)
         catalogue = read_catalogue([centre], plans=planned(top))
@@ -68,7 +69,7 @@ def served_centre() -> Iterator[str]:
             server.shutdown()
 
 
-def planned(top: Path) -> Plans:
+def planned(top: Path) -> CataloguePlans:
     """What `fsdpkit plan` computes of the job in the pictures."""
     words = ["plan", "t5", "--cluster", "hrc-heron", "--account", "hrc0042"]
     words += [word for each in SETS for word in ("--set", each)]

@@ -238,7 +238,7 @@ maximum = 2000
 help = "Gigabytes that the job needs on each node's own disk."
 """
 _LAST = (
-    'help = "Check each node before training: address, port, GPUs, foreign GPU memory, versions."\n'
+    'help = "Check each node before training: address, port, GPUs, GPU memory in use, versions."\n'
 )
 _LONGER: Mapping[str, str] = {"default = 60\n": "default = 120\n"}
 _CACHES: Mapping[str, str] = {_BODY: _SCRATCH}

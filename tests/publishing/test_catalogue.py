@@ -17,8 +17,10 @@ from fsdpkit.cli.main import fsdpkit as command_line
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 from fsdpkit.publishing import replacing
-from fsdpkit.publishing.catalogue import runtime, writing
+from fsdpkit.publishing.catalogue import engine, runtime, writing
 from fsdpkit.publishing.catalogue.build import catalogue_files
+from fsdpkit.publishing.catalogue.bundle import modules_zip
+from fsdpkit.publishing.catalogue.engine import Engine, engine_of
 from fsdpkit.publishing.catalogue.facts import sections
 from fsdpkit.publishing.catalogue.reading import read_catalogue
 from tests.publishing import catalogue_pictures
@@ -32,7 +34,7 @@ def files_of(centre: Path) -> dict[str, bytes]:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """`fsdpkit site build`, without the megabytes of the browser's Python."""
-    monkeypatch.setattr(runtime, "runtime_files", lambda directory: {"pyodide.js": b""})
+    monkeypatch.setattr(engine, "engine_of", lambda archives: Engine({"pyodide.js": b""}))
 
     def run(*words: str | Path) -> Result:
         typed = ["site", "build", "--runtime", "/", *map(str, words)]
@@ -255,6 +257,39 @@ def test_archives_that_are_missing_or_changed_are_not_used(tmp_path: Path) -> No
     (tmp_path / runtime.PYODIDE.file).write_bytes(b"not it")
     with pytest.raises(ConfigError, match="remove the file"):
         runtime.runtime_files(tmp_path)
+
+
+def shown_by(directory: Path, monkeypatch: pytest.MonkeyPatch, node: str | None) -> Engine:
+    """What is served where `node` is the text of that program; None: there is none."""
+    monkeypatch.setattr(engine, "runtime_files", lambda archives: {"python_stdlib.zip": b"whole"})
+    monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin" if node else str(directory))
+    if node:
+        (directory / "node").write_text(f"#!/bin/sh\n{node}\n")
+        (directory / "node").chmod(0o755)
+    return engine_of(directory)
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [(None, "there is no node"), ("echo too old >&2; exit 1", "does: too old"), ("kill $$", "")],
+    ids=["missing", "failing", "killed"],
+)
+def test_where_node_cannot_compile_the_sources_are_served_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None, told: str
+) -> None:
+    found = shown_by(tmp_path, monkeypatch, node)
+    assert told in found.note != ""
+    assert found.files == {"python_stdlib.zip": b"whole", "modules.zip": modules_zip()}
+
+
+def test_what_node_compiled_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown_by(
+        tmp_path, monkeypatch, 'for each in modules.zip msgspec.zip; do echo "$PWD" >$each; done'
+    )
+    assert found.note == ""
+    assert found.files["python_stdlib.zip"] == b"whole"
+    folder = Path(found.files["modules.zip"].decode().strip())
+    assert not folder.exists()
 
 
 def test_a_download_that_fails_says_what_to_type_elsewhere(

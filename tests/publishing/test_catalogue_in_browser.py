@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from fsdpkit.cli.in_page import Answered, dry_run
 from fsdpkit.config.published.centre import open_centre
 from fsdpkit.config.surroundings import of_this_process
+from fsdpkit.publishing.catalogue.reading import Catalogue
+from fsdpkit.scheduling.parsed_templates import to_carry
 from tests.publishing.catalogue_pages import LANE, Shown, centres_of
 from tests.publishing.drawn import Drawn, drawn
 
@@ -126,3 +130,18 @@ def test_a_dozen_are_the_same_as_a_process_of_their_own_writes(form: Shown, plac
         (got,) = answers(form, [asked])
         want = seen_from_anywhere(Answered(done.returncode, done.stdout, done.stderr))
         assert got == want, request
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node compiles it, and is not here")
+def test_the_pages_python_is_compiled_and_its_templates_are_parsed(
+    pages: Path, catalogue: Catalogue
+) -> None:
+    def held(name: str) -> set[str]:
+        with zipfile.ZipFile(pages / "engine" / name) as archive:
+            return set(archive.namelist())
+
+    sources = {name for name in held("modules.zip") | held("msgspec.zip") if name.endswith(".py")}
+    assert sources == set()
+    assert {"typing.pyc", "tomllib/_parser.pyc", "encodings/utf_8.pyc"} <= held("python_stdlib.zip")
+    parsed = {name for name in held("folders.zip") if name.startswith("parsed/")}
+    assert {f"parsed/{name}" for name in to_carry(catalogue.templates)} <= parsed

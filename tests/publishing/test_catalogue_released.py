@@ -131,12 +131,12 @@ def known(catalogue: Catalogue, place: Path, *words: str) -> in_page.Known:
     top = place / "laid"
     here.variables["FSDPKIT_SITE_PATH"] = f"{top}/0:{top}/1"
     folders.pop("root", None)
-    asked = in_page.Asked(
+    asked = in_page.PageRequest(
         words=["pretrain", "--cluster", "hrc-heron", "--account", "hrc0042", *words],
         surroundings=here,
         centres=[f"{top}/0", f"{top}/1"],
     )
-    files = in_page.Files({k: v for k, v in folders.items() if k != "packaged"})
+    files = in_page.CatalogueFiles({k: v for k, v in folders.items() if k != "packaged"})
     found = msgspec.json.decode(
         in_page.known(msgspec.json.encode(asked).decode(), files), type=in_page.Known
     )

@@ -17,7 +17,7 @@ from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.errors import FsdpkitError, SchedulerError
-from fsdpkit.publishing.draft import Draft, draft
+from fsdpkit.publishing.draft import ProfileDraft, draft
 from fsdpkit.publishing.node_kinds import compressed
 from fsdpkit.scheduling import live_cluster
 from fsdpkit.scheduling.login_node import see
@@ -35,7 +35,7 @@ from tests.publishing.live_answers import (
 )
 
 
-def drafted(partitions: str, nodes: str, **other: Any) -> Draft:
+def drafted(partitions: str, nodes: str, **other: Any) -> ProfileDraft:
     return draft(read(answers(partitions, nodes, **other)), LOGIN, NOW_S)
 
 
@@ -121,7 +121,7 @@ def test_gpus_of_two_types_in_one_node_are_two_ways_to_ask_for_it() -> None:
     profile = drafted(GPU, both).profile
     asked = {
         key: place(
-            Resources(nodes=1, gpus=2, time="5", partition=key), LoadedSite("d", profile, ())
+            Resources(nodes=1, gpus=2, time="1:00:00", partition=key), LoadedSite("d", profile, ())
         )
         for key in profile.partitions
     }
@@ -142,9 +142,9 @@ def test_a_cluster_without_gpus_runs_ranks_on_cores() -> None:
     assert profile.gpu_request.form == "none"
     (kind,) = profile.node_types.values()
     assert (kind.vendor, kind.gpus, kind.nodes) == ("none", None, 2)
-    assert place(Resources(nodes=2, gpus=8, time="5"), LoadedSite("d", profile, ())).select == {
-        "partition": "gpu"
-    }
+    assert place(
+        Resources(nodes=2, gpus=8, time="1:00:00"), LoadedSite("d", profile, ())
+    ).select == {"partition": "gpu"}
 
 
 def test_partitions_without_gpus_beside_others_are_named_and_left_out() -> None:

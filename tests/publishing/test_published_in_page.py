@@ -29,8 +29,8 @@ def answered(page: Centre, template: str, tmp_path: Path) -> in_page.Answered:
     place = str(tmp_path / "page" / "centre")
     here = of_this_process()
     here.variables["FSDPKIT_SITE_PATH"] = place
-    asked = in_page.Asked(words=words, surroundings=here, centres=[place])
-    files = in_page.Files({"centre0": folder(page.dir)})
+    asked = in_page.PageRequest(words=words, surroundings=here, centres=[place])
+    files = in_page.CatalogueFiles({"centre0": folder(page.dir)})
     found = in_page.answer(msgspec.json.encode(asked).decode(), files)
     return msgspec.json.decode(found, type=in_page.Answered)
 
@@ -68,8 +68,8 @@ def test_a_question_whose_files_found_no_room_harms_none_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "work"
-    asked = in_page.Asked([], replace(of_this_process(), work_dir=str(work)), [], {})
-    files, full = in_page.Files({}), Path.write_bytes
+    asked = in_page.PageRequest([], replace(of_this_process(), work_dir=str(work)), [], {})
+    files, full = in_page.CatalogueFiles({}), Path.write_bytes
 
     def half(path: Path, content: bytes) -> int:
         full(path, content[:1])
@@ -88,11 +88,11 @@ def test_what_was_laid_for_one_question_is_not_there_for_the_next(tmp_path: Path
     """But what the catalogue has lies there again, where the person's own file was put over it."""
     here, place = of_this_process(), tmp_path / "centre"
     job, own = place / "jobs" / "a.toml", tmp_path / "home" / "work" / "train.py"
-    files = in_page.Files({"centre0": {"jobs/a.toml": b"theirs"}})
+    files = in_page.CatalogueFiles({"centre0": {"jobs/a.toml": b"theirs"}})
 
     def lay(work_dir: Path, more: dict[str, str], centre: Path = place) -> None:
         said = replace(here, work_dir=str(work_dir))
-        files.lay(in_page.Asked([], said, [str(centre)], more))
+        files.lay(in_page.PageRequest([], said, [str(centre)], more))
 
     lay(own.parent, {str(own): "", str(job): "mine"})
     assert (job.read_bytes(), own.exists()) == (b"mine", True)

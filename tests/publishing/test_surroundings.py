@@ -18,7 +18,7 @@ from fsdpkit.config.surroundings import (
     stood_in,
 )
 from fsdpkit.publishing.catalogue.bundle import own_modules
-from fsdpkit.scheduling.submission import Request, plan, script_of
+from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
 
 NOT_OF_A_SCRIPT = {
     "FSDPKIT_ALLOWED_SIGNERS": "whether there is a script, not what it says",
@@ -59,7 +59,7 @@ def test_a_record_of_this_process_standing_in_writes_the_same_script(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FSDPKIT_RUNS", "somewhere")
-    request = Request(cluster="osc-cardinal", account="PAS2136")
+    request = SubmitRequest(cluster="osc-cardinal", account="PAS2136")
     here, expected = of_this_process(), script_of(plan(request)[0])
     monkeypatch.chdir("/")
     monkeypatch.setenv("FSDPKIT_RUNS", "elsewhere")
@@ -86,7 +86,7 @@ def test_standing_in_ends_where_it_began_though_the_command_fails(tmp_path: Path
 def test_a_slurm_that_expedites_is_asked_to_only_where_the_record_says_so(tmp_path: Path) -> None:
     profile = tmp_path / "zoo.toml"
     profile.write_text('schema = "fsdpkit.site/1"\ntitle = "Zoo"\n[policy]\nrequeue = true\n')
-    request = Request(cluster=str(profile))
+    request = SubmitRequest(cluster=str(profile))
     for expedites in (False, True):
         with stand_in(of_this_process(expedites=expedites)):
             script = script_of(plan(request)[0])

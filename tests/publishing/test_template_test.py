@@ -12,7 +12,7 @@ import pytest
 from fsdpkit.cli import template_test
 from fsdpkit.config.site import load_site
 from fsdpkit.publishing.template_named import open_template
-from fsdpkit.scheduling.submission import Request
+from fsdpkit.scheduling.submission import SubmitRequest
 from tests.publishing.called import TEMPLATE, Call, answer
 
 TWO_SITES = ("--no-run", "--site", "generic", "--site", "local")
@@ -81,7 +81,7 @@ def test_what_slurm_refuses_is_said_with_what_to_do_about_it(
     told = template_test._no_answer()
     assert told is not None
     assert told.startswith("x: fatal: Could not establish a configuration source. Slurm's commands")
-    request = Request("canary", cluster="generic", sets=("template=torchrun",))
+    request = SubmitRequest("canary", cluster="generic", sets=("template=torchrun",))
     site = load_site("generic")
     (step,) = template_test._test_only(site, request)
     (failure,) = step.failures
@@ -96,7 +96,7 @@ def test_a_canary_that_slurm_refuses_is_kept_with_the_refusal_and_shown_as_data(
     assert answer(call("templates", "./small", "--json"))["canaries"] == []
     fake_slurm(tmp_path, monkeypatch, sbatch=REFUSED, scontrol="no", squeue="no", sacct="no")
     found = open_template(str(folder))
-    request = Request("canary", cluster="generic", sets=(f"template={folder}",))
+    request = SubmitRequest("canary", cluster="generic", sets=(f"template={folder}",))
     runs = str(tmp_path / "runs")
     step = template_test._canary(found, load_site("generic"), request, None, runs, ())
     assert REFUSED in "".join(step.failures)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fsdpkit.remote.protocol import Request
+from fsdpkit.remote.protocol import RemoteRequest
 
 # A command that waits, and a grace time that a test can wait for and a busy machine keeps.
 SERVE = """
@@ -34,7 +34,7 @@ sys.exit(serving.serve(sys.argv[1], command))
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_command_is_interrupted_when_the_laptop_is_gone(terminal: bool) -> None:
     """Its input ends, or its terminal hangs up; what it was doing has time to finish first."""
-    request = Request("run", ("watch",), terminal=terminal)
+    request = RemoteRequest("run", ("watch",), terminal=terminal)
     with subprocess.Popen(
         [sys.executable, "-c", SERVE, request.encode()],
         stdin=subprocess.PIPE,
@@ -55,7 +55,7 @@ def test_a_command_is_interrupted_when_the_laptop_is_gone(terminal: bool) -> Non
 
 def test_a_request_of_another_protocol_is_answered_with_the_version() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fsdpkit", "_remote", Request("hello", protocol=99).encode()],
+        [sys.executable, "-m", "fsdpkit", "_remote", RemoteRequest("hello", protocol=99).encode()],
         capture_output=True,
         text=True,
         check=False,
@@ -69,7 +69,7 @@ def test_what_a_command_leaves_behind_is_a_traceback_not_silence() -> None:
     program += "def command(): raise ZeroDivisionError('unforeseen')\n"
     program += "sys.exit(serving.serve(sys.argv[1], command))"
     done = subprocess.run(
-        [sys.executable, "-c", program, Request("run", ("watch",)).encode()],
+        [sys.executable, "-c", program, RemoteRequest("run", ("watch",)).encode()],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -15,7 +15,7 @@ import pytest
 
 from fsdpkit.errors import DamagedError, StorageError, UsageError
 from fsdpkit.remote import tree
-from fsdpkit.remote.protocol import MOST_BYTES, Request, answer, answer_in
+from fsdpkit.remote.protocol import MOST_BYTES, RemoteRequest, answer, answer_in
 
 
 @pytest.fixture(autouse=True)
@@ -224,13 +224,13 @@ def test_a_full_disk_leaves_nothing(
 
 def test_a_request_too_long_for_a_command_line_is_refused() -> None:
     with pytest.raises(UsageError, match="job file"):
-        Request("run", ("x" * MOST_BYTES,)).encode()
+        RemoteRequest("run", ("x" * MOST_BYTES,)).encode()
 
 
 @pytest.mark.parametrize("text", ["", "!", "e30", "bm9uZQ", "WzFd"])
 def test_what_is_no_request_is_refused(text: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Request.decode(text)
+        RemoteRequest.decode(text)
 
 
 def test_an_answer_is_found_among_other_lines() -> None:

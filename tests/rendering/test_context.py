@@ -75,7 +75,7 @@ def test_a_name_without_a_description_would_be_noticed() -> None:
         new: int
 
     (name,) = described._fields(Silent, "")
-    assert name == described.Name("new", "whole number", "")
+    assert name == described.DocumentedName("new", "whole number", "")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+from pathlib import Path
 from shutil import which
 
 import pytest
@@ -11,26 +13,69 @@ import pytest
 from fsdpkit.config import assets
 from fsdpkit.config.site import load_site
 from fsdpkit.rendering.directives import read_directives
-from fsdpkit.rendering.goldens import GOLDENS, golden_dir, golden_script
+from fsdpkit.rendering.goldens import (
+    GOLDENS,
+    WHOLE,
+    fragment,
+    golden_dir,
+    golden_file,
+    golden_script,
+    write_all,
+)
 from fsdpkit.rendering.lint import lint
 
 
 @pytest.fixture(params=GOLDENS)
 def golden(request: pytest.FixtureRequest) -> str:
     """The text of each golden script in turn."""
-    return (golden_dir() / f"{request.param}.sbatch").read_text(encoding="utf-8")
+    return _script(request.param)
+
+
+_script = functools.cache(golden_script)
 
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_the_golden_script_in_the_repository_is_current(name: str) -> None:
-    path = golden_dir() / f"{name}.sbatch"
-    assert path.read_text(encoding="utf-8") == golden_script(name), (
+    file, text = golden_file(name)
+    assert (golden_dir() / file).read_text(encoding="utf-8") == text, (
         "the script changed: run python -m fsdpkit.rendering.goldens and read the difference"
     )
 
 
 def test_there_are_no_others() -> None:
     assert {path.stem for path in golden_dir().iterdir()} == set(GOLDENS)
+    assert {path.stem for path in golden_dir().glob("*.sbatch")} == set(WHOLE)
+
+
+def test_a_word_that_all_scripts_share_changes_no_fragment() -> None:
+    name = next(name for name in GOLDENS if name not in WHOLE)
+    whole, ours = golden_script(GOLDENS[name].nearest), golden_script(name)
+    before = fragment(ours, whole, "whole.sbatch")
+    word, other = "umask 0", "umask -S 0"
+    assert whole.count(word) == 1
+    both = fragment(ours.replace(word, other), whole.replace(word, other), "whole.sbatch")
+    assert both == before
+    longer = "\nset -f\numask 0"
+    assert fragment(ours.replace(word, longer), whole.replace(word, longer), "whole.sbatch") == (
+        before
+    )
+
+
+def test_whatever_one_script_alone_has_or_lacks_changes_its_fragment() -> None:
+    """Line by line: each changed, doubled and left out."""
+    name = "csc-lumi"
+    whole, lines = golden_script(GOLDENS[name].nearest), golden_script(name).splitlines()
+    before = fragment("\n".join(lines), whole, "whole.sbatch")
+    for at in range(0, len(lines), 7):
+        for instead in ([lines[at] + "x"], [lines[at]] * 2, []):
+            changed = "\n".join([*lines[:at], *instead, *lines[at + 1 :]])
+            assert fragment(changed, whole, "whole.sbatch") != before, lines[at]
+
+
+def test_writing_them_leaves_none_that_nothing_makes(tmp_path: Path) -> None:
+    (tmp_path / "old.sbatch").write_text("")
+    write_all(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {p.name for p in golden_dir().iterdir()}
 
 
 def test_every_profile_has_a_golden_script_of_its_own_name() -> None:
@@ -113,7 +158,7 @@ def test_a09_a18_nothing_names_a_fixed_port_or_a_master(golden: str) -> None:
 
 
 def test_an_array_waits_for_the_run_before_it() -> None:
-    options = dict(read_directives((golden_dir() / "array-after.sbatch").read_text()))
+    options = dict(read_directives(golden_script("array-after")))
     assert options["array"] == "0-3%2"
     assert options["dependency"] == "afterok:1234"
     assert options["kill-on-invalid-dep"] == "yes"
@@ -121,7 +166,7 @@ def test_an_array_waits_for_the_run_before_it() -> None:
 
 
 def test_the_header_says_what_came_from_where() -> None:
-    head = (golden_dir() / "osc-ascend.sbatch").read_text().splitlines()
+    head = golden_script("osc-ascend").splitlines()
     assert "fsdpkit 0.0.0" in head[1]
     assert head[2].startswith("# template torchrun ")
     assert "#   nodes = 2 (command line)" in head

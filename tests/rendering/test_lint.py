@@ -16,7 +16,7 @@ from fsdpkit.config.template import Template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering import script as script_module
 from fsdpkit.rendering.goldens import golden_script
-from fsdpkit.rendering.lint import LONG_OPTIONS, Finding, lint
+from fsdpkit.rendering.lint import LONG_OPTIONS, LintFinding, lint
 from tests.rendering.work import calls_in
 
 RenderScript = Callable[..., str]
@@ -40,7 +40,7 @@ exit "$status"
 """
 
 
-def errors(script: str) -> list[Finding]:
+def errors(script: str) -> list[LintFinding]:
     return [f for f in lint(script) if f.severity == "error"]
 
 

@@ -7,9 +7,14 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
-from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.evidence import (
+    AttemptEvidence,
+    Evidence,
+    JobEvidence,
+    TaskEvidence,
+)
 from fsdpkit.reporting.diagnosis.sources import Voice
-from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.log_ends import LogText
 from fsdpkit.scheduling.states import JobState
 
 FAILED = JobState("FAILED", "sacct", exit_code=1, exit_signal=0)
@@ -31,29 +36,31 @@ def rank(
         node=f"node{number // 2 + 1}",
         status=status,
         time_s=time_s,
-        message=None if message is None else Text(message, Path(f"failures/{number}")),
-        logs=(Text(log, Path(f"rank-{number}.err")),) if log else (),
+        message=None if message is None else LogText(message, Path(f"failures/{number}")),
+        logs=(LogText(log, Path(f"rank-{number}.err")),) if log else (),
     )
 
 
 def agent(node: str, message: str, *, status: int = 78, time_s: float | None = 10.0) -> Voice:
-    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=Text(message))
+    return Voice(kind="agent", node=node, status=status, time_s=time_s, message=LogText(message))
 
 
 def batch(log: str) -> Voice:
-    return Voice(kind="batch", logs=(Text(log, Path("slurm-7.log")),))
+    return Voice(kind="batch", logs=(LogText(log, Path("slurm-7.log")),))
 
 
 def attempt(
     *voices: Voice, state: JobState | None = FAILED, number: int = 0, **more: object
-) -> Attempt:
-    job = Job(id="7", state=state)
-    return msgspec.structs.replace(Attempt(number=number, voices=voices, job=job), **more)
+) -> AttemptEvidence:
+    job = JobEvidence(id="7", state=state)
+    return msgspec.structs.replace(AttemptEvidence(number=number, voices=voices, job=job), **more)
 
 
-def of(*attempts: Attempt, state: JobState | None = FAILED, task: int | None = None) -> Evidence:
-    job = Job(id="7", state=state)
-    tasks = (Task(number=task, job=job, attempts=attempts),)
+def of(
+    *attempts: AttemptEvidence, state: JobState | None = FAILED, task: int | None = None
+) -> Evidence:
+    job = JobEvidence(id="7", state=state)
+    tasks = (TaskEvidence(number=task, job=job, attempts=attempts),)
     return Evidence(run="t5-1", dir=Path("/runs/t5-1"), submitted=True, tasks=tasks)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.flight_record import FlightRecord, Stuck
-from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.log_ends import LogText
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import RESET, agent, batch, found, rank
 
@@ -17,7 +17,7 @@ from tests.reporting.made_evidence import RESET, agent, batch, found, rank
 def stacks(number: int, *frames: str) -> Voice:
     lines = "".join(f"  File {frame}\n" for frame in frames)
     other = 'Thread 0x1:\n  File "/x/torch/distributed/a.py", line 1 in wait\n\n'
-    text = Text(f"{other}Current thread 0x2:\n{lines}")
+    text = LogText(f"{other}Current thread 0x2:\n{lines}")
     voice = rank(
         number,
         f"rank {number} made no step for 9 s (after step 3), waiting for other ranks",
@@ -194,3 +194,32 @@ def test_whose_last_collective_was_behind_is_named() -> None:
 
     diagnosis = found(*(gave_up(n, 40 if n == 3 else 41) for n in range(6)))
     assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("hang", 3, "node2")
+
+
+# A rank that leaves in order while the others go on
+
+
+@pytest.mark.parametrize("noticed_s", [7.0, 10.5], ids=["before", "when-its-agent-looked-next"])
+def test_a_rank_that_left_early_is_named_and_not_those_that_lost_it(noticed_s: float) -> None:
+    left = rank(3, None, status=0, time_s=noticed_s)
+    diagnosis = found(rank(0, RESET), left, rank(1, RESET, time_s=11.0), ranks=4)
+    assert (diagnosis.cause, diagnosis.rank) == ("collective-mismatch", 3)
+    assert diagnosis.sentence == (
+        "Rank 3 on node2 left while other ranks still waited for it: it ended with exit status 0."
+    )
+    assert len(diagnosis.follow_on) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [rank(0, "ValueError: x"), rank(0, "ended by signal 9 (SIGKILL)", status=137)],
+    ids=["failure", "kill"],
+)
+def test_a_rank_that_left_early_explains_no_failure_of_anothers_own(other: Voice) -> None:
+    diagnosis = found(other, rank(3, None, status=0, time_s=7.0), rank(1, RESET), ranks=4)
+    assert (diagnosis.rank, diagnosis.cause == "collective-mismatch") == (0, False)
+
+
+def test_a_rank_that_was_done_long_after_the_failure_is_not_its_cause() -> None:
+    diagnosis = found(rank(0, RESET), rank(3, None, status=0, time_s=60.0), ranks=4)
+    assert (diagnosis.cause, diagnosis.rank) == ("connection-reset", 0)

@@ -17,11 +17,16 @@ from fsdpkit.errors import NotFoundError
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import follows
 from fsdpkit.reporting.diagnosis.diagnose import diagnose
-from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.evidence import (
+    AttemptEvidence,
+    Evidence,
+    JobEvidence,
+    TaskEvidence,
+)
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.reporting.pending import PendingEvidence
-from fsdpkit.runs.log_ends import Text
-from fsdpkit.runs.outcomes import WARNING, Ending, Trouble, Verdict
+from fsdpkit.runs.log_ends import LogText
+from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Ending, Trouble
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import FAILED, RESET, agent, attempt, batch, found, of, rank
 
@@ -230,7 +235,7 @@ def test_slurms_state_explains_whatever_ranks_say(state: JobState, cause: str) -
 
 @pytest.mark.parametrize("cause", ["time-limit", "preemption", "cancelled"])
 def test_what_befell_the_whole_job_is_not_laid_at_a_nodes_door(cause: str) -> None:
-    said = Voice(kind="agent", node="node1", logs=(Text(LOGS_SAY[cause]),))
+    said = Voice(kind="agent", node="node1", logs=(LogText(LOGS_SAY[cause]),))
     diagnosis = found(said, rank(1, RESET))
     assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == (cause, None, None)
 
@@ -259,7 +264,7 @@ def test_of_a_run_that_was_to_save_first_it_says_whether_its_work_is_saved(
     why = "asked to stop and not to come back"
     diagnosis = found(
         state=JobState("FAILED", "sacct", exit_code=75),
-        verdict=Verdict(trouble=trouble, warned=True),
+        verdict=AttemptVerdict(trouble=trouble, warned=True),
         ending=Ending(action="end", status=75, cause="cancelled", why=why, step=step),
         request=request_,
     )
@@ -292,6 +297,26 @@ def test_the_settings_that_are_advised_exist() -> None:
             fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
             assert name in fields, key
             kind = fields[name]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["torch.OutOfMemoryError: CUDA out of memory.", "MemoryError", "ValueError: loss is nan"],
+)
+def test_a_script_that_reads_no_training_settings_is_not_told_to_change_them(message: str) -> None:
+    ours = of(attempt(rank(0, message)))
+    theirs = diagnose(msgspec.structs.replace(ours, reads_training=False))
+    assert "training." in (diagnose(ours).action or "")
+    assert theirs.action
+    assert "training." not in theirs.action
+
+
+def test_a_process_that_left_without_an_exception_has_no_traceback_to_read() -> None:
+    crashed = found(rank(0, "ended by signal 11 (SIGSEGV)", status=139))
+    left = found(rank(0, "exit status 3", status=3))
+    assert "PYTHONFAULTHANDLER" in (crashed.action or "")
+    assert "printed no exception" in (left.action or "")
+    assert "traceback" in (found(rank(0, "ValueError: x")).action or "")
 
 
 # Who came first, and what only followed
@@ -383,16 +408,16 @@ def test_a_failure_that_the_agents_decided_on_is_not_taken_for_its_clearing_away
     trouble = Trouble(cause="crash", status=1, message="rank 1 on node1: RuntimeError: bad")
     cancelled = JobState("CANCELLED", "sacct", exit_code=0, cancelled_by="ada")
     voices = (rank(1, "RuntimeError: bad"),)
-    before = found(*voices, state=cancelled, verdict=Verdict(trouble=trouble))
+    before = found(*voices, state=cancelled, verdict=AttemptVerdict(trouble=trouble))
     assert (before.cause, before.rank) == ("exception", 1)
-    after = found(*voices, state=cancelled, verdict=Verdict(trouble=trouble, warned=True))
+    after = found(*voices, state=cancelled, verdict=AttemptVerdict(trouble=trouble, warned=True))
     assert after.cause == "cancelled"
 
 
 def test_the_verdict_stands_in_for_records_that_a_full_disk_swallowed() -> None:
     message = "rank 5 on node3: OSError: [Errno 28] No space left on device"
     trouble = Trouble(cause="storage", status=74, message=message)
-    diagnosis = found(verdict=Verdict(trouble=trouble))
+    diagnosis = found(verdict=AttemptVerdict(trouble=trouble))
     assert (diagnosis.cause, diagnosis.rank, diagnosis.node) == ("disk-full", 5, "node3")
 
 
@@ -440,7 +465,7 @@ def test_what_a_rank_got_over_earlier_is_not_what_ended_it() -> None:
     log = "halving: CUDA out of memory\nTraceback (most recent call last):\nValueError: x\n"
     assert found(rank(0, "exit status 1", log=log)).cause == "exception"
     assert found(rank(0, "ValueError: x", log=log)).cause == "exception"
-    recorded = msgspec.structs.replace(rank(0, RESET, log=log), traceback=Text(""))
+    recorded = msgspec.structs.replace(rank(0, RESET, log=log), traceback=LogText(""))
     assert found(recorded).cause == "connection-reset"
     assert found(rank(0, "ValueError: x", log="halving: CUDA out of memory\n")).cause == "exception"
 
@@ -452,7 +477,7 @@ def test_source_lines_in_a_traceback_are_not_taken_for_words() -> None:
 
 
 def test_an_advice_that_needs_a_node_is_not_given_without_one() -> None:
-    gpu = Voice(kind="rank", rank=0, status=1, message=Text("CUDA error: ECC"))
+    gpu = Voice(kind="rank", rank=0, status=1, message=LogText("CUDA error: ECC"))
     assert found(gpu).action is None
     assert "exclude=node1" in str(found(rank(0, "CUDA error: ECC")).action)
 
@@ -501,8 +526,10 @@ def test_an_exit_code_of_a_completed_job_is_no_success() -> None:
 )
 def test_a_pending_job_says_why_and_whether_it_will_ever_start(reason: str, cause: str) -> None:
     state = JobState("PENDING", "squeue", reason=reason)
-    job = Job(id="7", state=state, pending=PendingEvidence(reason=reason, job_id="7", run="t5-1"))
-    evidence = msgspec.structs.replace(of(), tasks=(Task(number=None, job=job),))
+    job = JobEvidence(
+        id="7", state=state, pending=PendingEvidence(reason=reason, job_id="7", run="t5-1")
+    )
+    evidence = msgspec.structs.replace(of(), tasks=(TaskEvidence(number=None, job=job),))
     diagnosis = diagnose(evidence)
     assert diagnosis.cause == cause
     assert (diagnosis.action is not None) == (cause != "pending")
@@ -510,7 +537,7 @@ def test_a_pending_job_says_why_and_whether_it_will_ever_start(reason: str, caus
 
 def test_of_several_attempts_the_newest_is_diagnosed_and_the_others_are_named() -> None:
     ending = Ending(action="requeue", status=75, cause="preemption", why="preempted; …")
-    first = Attempt(number=0, ending=ending)
+    first = AttemptEvidence(number=0, ending=ending)
     second = attempt(rank(1, "OutOfMemoryError: CUDA out of memory"), number=1)
     diagnosis = diagnose(of(first, second))
     assert (diagnosis.cause, diagnosis.attempt) == ("gpu-out-of-memory", 1)
@@ -523,9 +550,9 @@ def test_of_several_attempts_the_newest_is_diagnosed_and_the_others_are_named() 
 
 
 def test_of_an_array_the_first_failing_task_is_told_and_how_many_share_its_cause() -> None:
-    def task(number: int, *voices: Voice, state: JobState = FAILED) -> Task:
-        job = Job(id=f"7_{number}", state=state)
-        return Task(number=number, job=job, attempts=(attempt(*voices, state=state),))
+    def task(number: int, *voices: Voice, state: JobState = FAILED) -> TaskEvidence:
+        job = JobEvidence(id=f"7_{number}", state=state)
+        return TaskEvidence(number=number, job=job, attempts=(attempt(*voices, state=state),))
 
     disk = rank(0, "OSError: [Errno 28] No space left on device")
     tasks = (
@@ -533,7 +560,7 @@ def test_of_an_array_the_first_failing_task_is_told_and_how_many_share_its_cause
         task(1, disk),
         task(2, rank(0, "RuntimeError: x")),
         task(3, disk),
-        Task(number=4, job=Job(id="7_4", state=FAILED), attempts=None),
+        TaskEvidence(number=4, job=JobEvidence(id="7_4", state=FAILED), attempts=None),
     )
     diagnosis = diagnose(msgspec.structs.replace(of(), tasks=tasks))
     assert (diagnosis.cause, diagnosis.task, diagnosis.sharing) == ("disk-full", 1, 2)
@@ -541,7 +568,7 @@ def test_of_an_array_the_first_failing_task_is_told_and_how_many_share_its_cause
 
 
 def test_a_submission_that_nobody_confirmed_is_unknown() -> None:
-    task = Task(number=None, job=None)
+    task = TaskEvidence(number=None, job=None)
     evidence = Evidence(run="t5-1", dir=Path("/runs/x"), submitted=False, tasks=(task,))
     diagnosis = diagnose(evidence)
     assert diagnosis.cause == "unknown"
@@ -555,7 +582,7 @@ def test_a_submission_that_nobody_confirmed_is_unknown() -> None:
     st.none() | st.integers(0, 255),
 )
 def test_any_text_gives_a_diagnosis(text: str, kind: str, status: int | None) -> None:
-    voice = Voice(kind=kind, rank=0, status=status, message=Text(text), logs=(Text(text),))  # type: ignore[arg-type]
+    voice = Voice(kind=kind, rank=0, status=status, message=LogText(text), logs=(LogText(text),))  # type: ignore[arg-type]
     diagnosis = found(voice)
     assert diagnosis.cause in CAUSES
     assert diagnosis.sentence

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.failures.ends import End, explain
+from fsdpkit.failures.ends import ProcessEnd, explain
 from fsdpkit.runs.log_ends import part_from
-from fsdpkit.runs.outcomes import Trouble, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.scheduling.states import JobState
 from tests.reporting.made_evidence import agent, batch, found, rank
 
@@ -18,7 +18,7 @@ SHELL = "/var/spool/slurmd/job7/slurm_script: "
 
 
 def cause_of(err: str, status: int = 1) -> str:
-    answer = explain(End(status=status, err=err))
+    answer = explain(ProcessEnd(status=status, err=err))
     assert answer is not None
     return answer.shown.cause
 
@@ -33,7 +33,7 @@ def test_an_interrupt_follows_from_what_slurm_did(state: str, cause: str) -> Non
         rank(0, "KeyboardInterrupt"),
         rank(1, "SignalException: Process 41 got signal: 15"),
         state=JobState(state, "sacct", exit_code=0, exit_signal=15),
-        verdict=Verdict(trouble=Trouble(cause="crash", status=1, message=first)),
+        verdict=AttemptVerdict(trouble=Trouble(cause="crash", status=1, message=first)),
     )
     assert told.cause == cause
 

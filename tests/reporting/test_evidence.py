@@ -11,7 +11,7 @@ import pytest
 
 from fsdpkit.errors import NotFoundError
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
-from fsdpkit.reporting.diagnosis.evidence import Evidence, Wanted, gather, gather_from
+from fsdpkit.reporting.diagnosis.evidence import Evidence, MustRead, gather, gather_from
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import log_ends
 from fsdpkit.runs.layout import RunPaths, TaskPaths
@@ -383,4 +383,27 @@ def test_of_an_array_tasks_that_went_well_are_not_read(tmp_path: Path) -> None:
     diagnosis = diagnose(evidence)
     assert (diagnosis.task, diagnosis.cause, diagnosis.sharing) == (1, "exception", 1)
     with pytest.raises(NotFoundError, match="no task 9"):
-        gather(run, Wanted(task=9))
+        gather(run, MustRead(task=9))
+
+
+@pytest.mark.parametrize(
+    ("job", "reads"),
+    [('{"name": "a"}', False), ('{"training": {}}', True), ('{"name": ', True), ("[]", True)],
+)
+def test_whether_a_script_reads_training_settings_is_known_by_its_job(
+    tmp_path: Path, job: str, reads: bool
+) -> None:
+    task = run_with_an_attempt(tmp_path)
+    RunPaths(task.dir).job.write_text(job)
+    assert gather_from(task.dir, {"sacct": SACCT}).reads_training is reads
+
+
+def test_a_rank_that_wrote_nothing_and_left_early_is_known_by_its_agent(tmp_path: Path) -> None:
+    task = run_with_an_attempt(tmp_path)
+    fails(task, 0, T0 + 20, 1, RESET, rank=2)
+    ends = {"0": {"status": 0, "time_s": T0 + 19}, "1": {"status": 143, "time_s": T0 + 21}}
+    event = {"time_s": T0 + 21, "event": "ranks-ended", "launch": 0, "ranks": ends}
+    with task.attempt(0).node_events(0).open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    found = diagnosed(task)
+    assert (found.cause, found.rank, found.node) == ("collective-mismatch", 0, "node1")

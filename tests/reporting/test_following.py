@@ -14,7 +14,7 @@ from fsdpkit.errors import SchedulerError
 from fsdpkit.reporting.logs import following
 from fsdpkit.reporting.logs import lines as log_lines
 from fsdpkit.reporting.logs.following import follow
-from fsdpkit.reporting.logs.lines import Choice, in_order, sources_of
+from fsdpkit.reporting.logs.lines import LineFilter, in_order, sources_of
 from fsdpkit.scheduling.run import Run
 from tests.reporting.log_runs import append, make_run
 
@@ -22,7 +22,7 @@ OUT = frozenset({"out"})
 
 
 def followed(
-    run: Run, choice: Choice, meanwhile: Sequence[Callable[[], object]] = (), **options: int
+    run: Run, choice: LineFilter, meanwhile: Sequence[Callable[[], object]] = (), **options: int
 ) -> list[str]:
     """What is printed while one thing after another happens between looks; then the run ends."""
     left = list(meanwhile)
@@ -41,7 +41,7 @@ def test_lines_come_once_over_restarts_and_requeues(tmp_path: Path) -> None:
     requeued = run.dir / "attempt-1/rank-0.out"
     lines = followed(
         run,
-        Choice(streams=OUT),
+        LineFilter(streams=OUT),
         [
             lambda: append(first, "step 1\nste"),
             lambda: append(first, "p 2\nkilled in the mid"),
@@ -71,7 +71,7 @@ def test_following_prints_what_reading_at_the_end_prints(
     tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[str, str]]
 ) -> None:
     run = make_run(tmp_path_factory.mktemp("run"))
-    choice = Choice(ranks=None)
+    choice = LineFilter(ranks=None)
     left = list(writes)
     seen: dict[Path, list[str]] = {}
 
@@ -92,7 +92,7 @@ def test_the_tail_is_of_what_was_there_at_the_start(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     append(run.dir / "attempt-0/rank-0.out", "1\n2\n3\n")
     appears = run.dir / "attempt-0/rank-0.err"
-    lines = followed(run, Choice(), [lambda: append(appears, "4\n5\n")], tail=1)
+    lines = followed(run, LineFilter(), [lambda: append(appears, "4\n5\n")], tail=1)
     assert lines == ["3", "4", "5"]
 
 
@@ -103,7 +103,7 @@ def test_one_attempt_is_followed_until_the_next_begins(tmp_path: Path) -> None:
         lambda: append(run.dir / "attempt-1/rank-0.out", "not mine\n"),
         lambda: pytest.fail("it goes on"),
     ]
-    assert followed(run, Choice(last_attempt=0), meanwhile) == ["mine"]
+    assert followed(run, LineFilter(last_attempt=0), meanwhile) == ["mine"]
 
 
 def test_a_resumed_run_s_new_batch_log_is_found(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_resumed_run_s_new_batch_log_is_found(tmp_path: Path) -> None:
         save(run.paths, record)
         append(run.dir / "slurm-13.log", "second job\n")
 
-    choice = Choice(frozenset(), batch=True)
+    choice = LineFilter(frozenset(), batch=True)
     assert followed(run, choice, [resume]) == ["first job", "second job"]
 
 
@@ -146,7 +146,7 @@ def test_a_file_whose_size_the_client_remembers_wrongly_is_opened_all_the_same(
         looks += 1
         assert looks < 10
 
-    for _, lines in follow(run, Choice(ranks=None), ended=ended, sleep=sleep):
+    for _, lines in follow(run, LineFilter(ranks=None), ended=ended, sleep=sleep):
         seen += lines
     assert seen == ["begins"] * 200 + ["goes on"] * 200
 
@@ -162,7 +162,9 @@ def test_a_backlog_is_read_without_pauses(tmp_path: Path) -> None:
         paused_after.append(len(lines))
 
     ends = iter([False] * 20)
-    for _, some in follow(run, Choice(), ended=lambda: next(ends, None) is not False, sleep=sleep):
+    for _, some in follow(
+        run, LineFilter(), ended=lambda: next(ends, None) is not False, sleep=sleep
+    ):
         lines += some
     assert lines == text.splitlines()
     assert paused_after[0] == 200_000
@@ -189,7 +191,7 @@ def test_files_of_launches_long_gone_are_left_alone(
         lambda: (opened.clear(), listed.clear()),
         lambda: append(second, "3\n"),
     ]
-    assert followed(run, Choice(), meanwhile) == ["1", "2", "3"]
+    assert followed(run, LineFilter(), meanwhile) == ["1", "2", "3"]
     assert set(opened) == {second}
     assert set(listed) == {second.parent}
 
@@ -203,4 +205,4 @@ def test_what_the_scheduler_cannot_say_is_told(
     monkeypatch.setattr(Run, "wait", nobody_knows)
     run = make_run(tmp_path / "run")
     with pytest.raises(SchedulerError, match="nobody can say"):
-        list(follow(run, Choice()))
+        list(follow(run, LineFilter()))

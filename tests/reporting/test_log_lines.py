@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fsdpkit.errors import UsageError
 from fsdpkit.reporting.logs import lines as log_lines
 from fsdpkit.reporting.logs.lines import (
-    Choice,
+    LineFilter,
     LineReader,
-    Source,
+    LogSource,
     by_time,
     in_order,
     last_written,
@@ -88,7 +88,7 @@ def test_the_tail_is_the_last_lines_of_the_file(
     monkeypatch.setattr(log_lines, "_CHUNK", 3)
     path = tmp_path / "log"
     path.write_bytes(data)
-    source = Source(0, 0, 0, "out", path)
+    source = LogSource(0, 0, 0, "out", path)
     everything = [line for _, lines in lines_of(source) for line in lines]
     tail = [line for _, lines in lines_of(source, count) for line in lines]
     assert tail == (everything[-count:] if count else [])
@@ -101,7 +101,7 @@ def test_what_is_read_of_a_large_file_are_whole_lines_of_its_end(
 ) -> None:
     path = tmp_path / "log"
     path.write_bytes(data)
-    source = Source(0, 0, 0, "out", path)
+    source = LogSource(0, 0, 0, "out", path)
     everything = [line for _, lines in lines_of(source, "all") for line in lines]
     monkeypatch.setattr(log_lines, "MOST_BYTES", most)
     end = [line for _, lines in lines_of(source) for line in lines]
@@ -119,7 +119,7 @@ def test_broken_characters_are_replaced_and_whole_ones_never_torn(
     monkeypatch.setattr(log_lines, "_CHUNK", 1)
     path = tmp_path / "log"
     append(path, "3 é\n".encode() + b"\xff\n")
-    found = [line for _, lines in lines_of(Source(0, 0, 0, "out", path)) for line in lines]
+    found = [line for _, lines in lines_of(LogSource(0, 0, 0, "out", path)) for line in lines]
     assert found == ["3 é", "\ufffd"]
 
 
@@ -147,7 +147,7 @@ def test_a_file_is_read_to_its_end_though_a_read_gives_less_than_was_asked_for(
     monkeypatch.setattr(log_lines, "_read_at", reluctant)
     append(tmp_path / "log", "step 1\nstep 2\nno end")
     found = [
-        line for _, lines in lines_of(Source(0, 0, 0, "out", tmp_path / "log")) for line in lines
+        line for _, lines in lines_of(LogSource(0, 0, 0, "out", tmp_path / "log")) for line in lines
     ]
     assert found == ["step 1", "step 2", "no end"]
 
@@ -164,7 +164,7 @@ def test_a_file_that_became_shorter_is_read_from_its_start(tmp_path: Path) -> No
 # Which files
 
 
-def names(run_dir: Path, sources: list[Source]) -> list[str]:
+def names(run_dir: Path, sources: list[LogSource]) -> list[str]:
     return [str(source.path.relative_to(run_dir)) for source in sources]
 
 
@@ -176,7 +176,7 @@ def test_ranks_attempts_launches_and_streams_are_chosen(tmp_path: Path) -> None:
         append(run.dir / "attempt-2" / name, "")
 
     def chosen(**fields: object) -> list[str]:
-        choice = Choice(**fields)  # type: ignore[arg-type]
+        choice = LineFilter(**fields)  # type: ignore[arg-type]
         return names(run.dir, sources_of(run.paths, run.record, choice))
 
     second = ["rank-0.out", "rank-0.restart-1.out", "rank-0.restart-1.err"]
@@ -198,7 +198,7 @@ def test_a_batch_log_is_that_of_the_job_whose_attempts_are_wanted(tmp_path: Path
         append(run.dir / name, "")
 
     def chosen(first: int, last: int | None) -> list[str]:
-        choice = Choice(frozenset(), first, last, batch=True)
+        choice = LineFilter(frozenset(), first, last, batch=True)
         return names(run.dir, sources_of(run.paths, run.record, choice))
 
     assert chosen(0, None) == ["slurm-7.log", "slurm-12.log"]
@@ -210,7 +210,7 @@ def test_an_array_task_has_its_own_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", array=[3, 4])
     for name in ("slurm-12_3.log", "slurm-12_4.log", "task-4/attempt-0/rank-0.out"):
         append(run.dir / name, "")
-    sources = sources_of(run.paths, run.record, Choice(batch=True, array_task=4))
+    sources = sources_of(run.paths, run.record, LineFilter(batch=True, array_task=4))
     assert names(run.dir, sources) == ["slurm-12_4.log", "task-4/attempt-0/rank-0.out"]
 
 
@@ -268,8 +268,8 @@ def test_lines_are_merged_by_time_and_those_without_one_stay_behind_their_line(
     for rank, text in texts.items():
         append(tmp_path / f"{rank}", text)
         os.utime(tmp_path / f"{rank}", (NOON_S, NOON_S))
-        sources.append(Source(0, 0, rank, "out", tmp_path / f"{rank}"))
-    later = Source(0, 1, 0, "out", tmp_path / "later")
+        sources.append(LogSource(0, 0, rank, "out", tmp_path / f"{rank}"))
+    later = LogSource(0, 1, 0, "out", tmp_path / "later")
     append(later.path, "2026-11-21 12:00:00 the next launch\n")
     found = [line.split(" ", 2)[-1] for _, lines in by_time([*sources, later]) for line in lines]
     assert found == [

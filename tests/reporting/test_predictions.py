@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fsdpkit.cli.report import command as report
 from fsdpkit.reporting.comparison.compared import compare
 from fsdpkit.reporting.comparison.table import rows
-from fsdpkit.reporting.predictions import Figure, Prediction, in_a_line
+from fsdpkit.reporting.predictions import PredictedFigure, Prediction, in_a_line
 from fsdpkit.reporting.report.page import page
 from fsdpkit.reporting.report.predicted import comparisons, predictions
 from fsdpkit.reporting.series import read_metrics
@@ -66,7 +66,7 @@ def found(run: Run, task: int | None = None) -> list[Prediction]:
     return comparisons(run.paths, run.record, history, read_metrics(history.paths.metrics))
 
 
-def figure(one: Prediction, what: str) -> Figure:
+def figure(one: Prediction, what: str) -> PredictedFigure:
     (mine,) = [each for each in one.figures if each.what == what]
     return mine
 

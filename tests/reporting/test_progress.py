@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.reporting.status import progress
-from fsdpkit.reporting.status.progress import Progress, progress_of
+from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
 from fsdpkit.runs.history import Attempt, Checkpoint, History, Launch
 from fsdpkit.runs.outcomes import Ending
 
@@ -113,7 +113,7 @@ def test_a_trainer_of_another_make_has_no_progress_and_no_error(
     job: dict[str, Any], tmp_path: Path
 ) -> None:
     history = History(run=tmp_path, array_task=None, dir=tmp_path, attempts=(), checkpoints=())
-    assert progress_of(history, job) == Progress()
+    assert progress_of(history, job) == TrainingProgress()
 
 
 def test_only_the_end_of_a_long_file_is_read(

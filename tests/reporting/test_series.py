@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsdpkit.reporting import series
 from fsdpkit.reporting.series import (
-    Metrics,
+    MetricsTable,
     middle,
     on_grid,
     read_metrics,
@@ -24,7 +24,7 @@ from fsdpkit.reporting.series import (
 from tests.reporting.made_run import T0, write_lines
 
 
-def read(tmp_path: Path, *lines: dict[str, object] | str) -> Metrics:
+def read(tmp_path: Path, *lines: dict[str, object] | str) -> MetricsTable:
     write_lines(tmp_path / "metrics.jsonl", *lines)
     return read_metrics(tmp_path / "metrics.jsonl")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.reporting.series import read_metrics
-from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
+from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.scheduling.run import Run
 from fsdpkit.scheduling.states import JobState
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Run:
     return made_run(tmp_path / "made-20260101-000000-0000")
 
 
-def spans(run: Run, states: dict[str, JobState | None] | None = None) -> list[Span]:
+def spans(run: Run, states: dict[str, JobState | None] | None = None) -> list[TimelineSpan]:
     history = history_of(run.paths, run.record)
     metrics = read_metrics(history.paths.metrics)
     return timeline_of(run, [history], states or {}, [metrics])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.launching.sampling import sampling
-from fsdpkit.reporting.usage import NodeUsage, Reader, frame, usage_of, worst_first
+from fsdpkit.reporting.usage import NodeUsage, SampleReader, frame, usage_of, worst_first
 from fsdpkit.runs.layout import AttemptPaths
 
 NOW_S = 1_000_000.0
@@ -32,7 +32,7 @@ def test_what_the_real_sampler_writes_is_shown(tmp_path: Path) -> None:
     path = AttemptPaths(tmp_path).node_samples(0)
     with sampling(path, 0.1):
         time.sleep(0.5)
-    found = Reader().read(path)
+    found = SampleReader().read(path)
     assert len(found) == 2
     usage = usage_of(0, "here", found, time.time())
     assert usage.cpu_percent is not None
@@ -48,7 +48,7 @@ def test_what_the_real_sampler_writes_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_reader_goes_on_where_the_file_grows_and_passes_over_what_is_torn(tmp_path: Path) -> None:
-    path, reader = tmp_path / "node-0.samples.jsonl", Reader()
+    path, reader = tmp_path / "node-0.samples.jsonl", SampleReader()
     assert reader.read(path) == []
     path.write_text('{"time_s": 1}\n{"time_s": 2}\n{"time_s": 3}\n{"time')
     assert [one["time_s"] for one in reader.read(path)] == [2, 3]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fsdpkit.reporting.status import looking
 from fsdpkit.reporting.status.looking import Watcher
-from fsdpkit.reporting.status.progress import Progress
+from fsdpkit.reporting.status.progress import TrainingProgress
 from fsdpkit.reporting.status.watching import (
     Curves,
     Happening,
@@ -28,7 +28,7 @@ from fsdpkit.reporting.status.watching import (
     progress_line,
     view_of,
 )
-from fsdpkit.reporting.timeline import Span
+from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.record import JobRecord, save
 from fsdpkit.scheduling.run import Run
@@ -132,7 +132,7 @@ def test_only_what_is_new_is_read(
 
     monkeypatch.setattr(looking, "history_of", again)
     read: list[int] = []
-    monkeypatch.setattr(looking, "progress_of", lambda *_: read.append(1) or Progress())
+    monkeypatch.setattr(looking, "progress_of", lambda *_: read.append(1) or TrainingProgress())
     view = watcher.look()
     assert read == []
     assert len(view.loss) == 499
@@ -301,13 +301,13 @@ def test_a_long_run_keeps_a_bounded_number_of_points() -> None:
 
 def test_a_timeline_is_told_in_words_in_order_with_the_newest_checkpoint_alone() -> None:
     spans = [
-        Span("queue", 0, 10, "in the queue"),
-        Span("attempt", 10, 50, "attempt 0 (job 7): a node was lost", 0),
-        Span("launch", 12, 30, "launch 0 on 2 nodes", 0),
-        Span("checkpoint", 20, 20, "checkpoint of step 5"),
-        Span("fault", 30, 30, "rank 1 on node2: gone", 0),
-        Span("launch", 35, None, "launch 1 on 2 nodes", 0),
-        Span("checkpoint", 40, 40, "checkpoint of step 9"),
+        TimelineSpan("queue", 0, 10, "in the queue"),
+        TimelineSpan("attempt", 10, 50, "attempt 0 (job 7): a node was lost", 0),
+        TimelineSpan("launch", 12, 30, "launch 0 on 2 nodes", 0),
+        TimelineSpan("checkpoint", 20, 20, "checkpoint of step 5"),
+        TimelineSpan("fault", 30, 30, "rank 1 on node2: gone", 0),
+        TimelineSpan("launch", 35, None, "launch 1 on 2 nodes", 0),
+        TimelineSpan("checkpoint", 40, 40, "checkpoint of step 9"),
     ]
     assert [(one.time_s, one.words) for one in happenings(spans)] == [
         (10, "attempt 0 began"),
@@ -333,7 +333,9 @@ def test_a_pending_job_comes_with_the_reason_and_the_remedy() -> None:
 
 
 def test_each_change_is_told_once() -> None:
-    first = View(run="r", state="RUNNING", job_id="7", progress=Progress(step=1, updated_s=1.0))
+    first = View(
+        run="r", state="RUNNING", job_id="7", progress=TrainingProgress(step=1, updated_s=1.0)
+    )
     assert [one.words for one in changes(None, first, 5.0)] == ["RUNNING, job 7", "step 1"]
     assert changes(first, first, 6.0) == []
     fault = Happening(time_s=3.0, words="rank 1: gone")
@@ -341,7 +343,7 @@ def test_each_change_is_told_once() -> None:
         run="r",
         state="RUNNING",
         job_id="7",
-        progress=Progress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=2.0),
+        progress=TrainingProgress(step=2, steps=10, loss=1.5, eta_s=80.0, updated_s=2.0),
         happened=(fault,),
         unread=("squeue has not answered",),
     )
@@ -352,7 +354,7 @@ def test_each_change_is_told_once() -> None:
         "squeue has not answered",
     ]
     assert changes(second, second, 8.0) == []
-    assert progress_line(Progress()) == "no step yet"
+    assert progress_line(TrainingProgress()) == "no step yet"
 
 
 def test_a_happening_whose_time_becomes_exact_is_told_once() -> None:

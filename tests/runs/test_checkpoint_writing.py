@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.errors import StorageError
-from fsdpkit.runs.checkpoint_writing import CLAIM, Claim, Written, abandon, claim, now, publish
+from fsdpkit.runs.checkpoint_writing import CLAIM, Claim, WrittenFile, abandon, claim, now, publish
 from fsdpkit.runs.checkpoints import (
     CHECKSUMS,
     Best,
@@ -30,18 +30,18 @@ from fsdpkit.runs.checkpoints import (
 SHARD = "__0_0.distcp"
 
 
-def begin(mine: Claim, step: int) -> dict[str, Written]:
+def begin(mine: Claim, step: int) -> dict[str, WrittenFile]:
     """What ranks do before a checkpoint is published: their files, synced, in the draft."""
     data = f"weights after step {step}".encode() * 100
     mine.draft(step).mkdir()
     (mine.draft(step) / SHARD).write_bytes(data)
-    return {SHARD: Written(len(data), hashlib.sha256(data).hexdigest())}
+    return {SHARD: WrittenFile(len(data), hashlib.sha256(data).hexdigest())}
 
 
 def finish(
     mine: Claim,
     step: int,
-    written: dict[str, Written],
+    written: dict[str, WrittenFile],
     *,
     keep_last: int = 2,
     refused: Collection[Path] = (),

@@ -12,11 +12,11 @@ import pytest
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.runs.node_report import (
     GpuState,
-    Node,
     NodeReport,
+    NodeVerdict,
     Pair,
     RankSpeed,
-    Verdict,
+    ReportedNode,
     judge,
     load,
     remarks,
@@ -24,15 +24,15 @@ from fsdpkit.runs.node_report import (
 )
 
 
-def node(name: str, tflop_s: float = 100.0, **facts: Any) -> Node:
+def node(name: str, tflop_s: float = 100.0, **facts: Any) -> ReportedNode:
     known = {"cpus": 8, "memory_total_gb": 64.0, "memory_available_gb": 60.0}
     clock = {"clock_offset_s": 0.0, "clock_error_s": 0.0001}
     ranks = [RankSpeed(rank=0, matmul_tflop_s=100.0), RankSpeed(rank=1, matmul_tflop_s=tflop_s)]
-    return Node(**{"name": name, **known, **clock, "ranks": ranks, **facts})
+    return ReportedNode(**{"name": name, **known, **clock, "ranks": ranks, **facts})
 
 
 def report(
-    *nodes: Node, links: dict[str, float] | None = None, good_gb_s: float = 40
+    *nodes: ReportedNode, links: dict[str, float] | None = None, good_gb_s: float = 40
 ) -> NodeReport:
     """links: a node's own limit in GB/s; a pair is as fast as the worse of its two."""
     limits = {each.name: (links or {}).get(each.name, good_gb_s) for each in nodes}
@@ -44,7 +44,7 @@ def report(
     )
 
 
-def states(verdicts: list[Verdict]) -> dict[str, str]:
+def states(verdicts: list[NodeVerdict]) -> dict[str, str]:
     return {verdict.node: verdict.state for verdict in verdicts}
 
 

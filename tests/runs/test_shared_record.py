@@ -9,7 +9,7 @@ import pytest
 from fsdpkit.publishing.audit import audit
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import now_s
-from fsdpkit.runs.shared_record import End, SharedRecord, Used, add_end, share
+from fsdpkit.runs.shared_record import AttemptEnd, SharedRecord, Used, add_end, share
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def run(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def end(cause: str, action: str = "end") -> End:
-    return End(action="requeue" if action == "requeue" else "end", cause=cause, at_s=now_s())
+def end(cause: str, action: str = "end") -> AttemptEnd:
+    return AttemptEnd(action="requeue" if action == "requeue" else "end", cause=cause, at_s=now_s())
 
 
 def counts(run: RunPaths) -> tuple[int, int, int, int, dict[str, int]]:

@@ -13,7 +13,7 @@ import pytest
 
 from fsdpkit.errors import ConfigError
 from fsdpkit.scheduling import entry as module
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 
 Submitted = Callable[..., None]
 
@@ -26,7 +26,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
     def call(source: str | bytes, *sets: str, cluster: str = "local") -> None:
         text = source if isinstance(source, bytes) else textwrap.dedent(source).encode()
         (tmp_path / "train.py").write_bytes(text)
-        plan(Request("train.py", cluster=cluster, sets=sets, account="PAS2136"))
+        plan(SubmitRequest("train.py", cluster=cluster, sets=sets, account="PAS2136"))
 
     return call
 
@@ -177,7 +177,7 @@ def test_a_script_in_the_place_of_our_trainer_may_take_its_settings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("import argparse")
-    request = Request("t5", cluster="local", sets=["entry=mine.py", "training.steps=3"])
+    request = SubmitRequest("t5", cluster="local", sets=["entry=mine.py", "training.steps=3"])
     assert plan(request)[0].job.spec.training.steps == 3  # type: ignore[union-attr]
 
 
@@ -189,7 +189,7 @@ def test_ones_own_defaults_for_the_trainer_do_not_reach_other_scripts(
     defaults.write_text("[training]\nsteps = 7\n")
     planned("import argparse")
     (tmp_path / "train.py").write_text("import argparse")
-    assert "--job" not in repr(plan(Request("train.py", cluster="local"))[0].job.spec)
+    assert "--job" not in repr(plan(SubmitRequest("train.py", cluster="local"))[0].job.spec)
     with pytest.raises(ConfigError):
         planned("import argparse", "training.seed=3")
-    assert plan(Request(None, cluster="local"))[0].job.spec.training.steps == 7  # type: ignore[union-attr]
+    assert plan(SubmitRequest(None, cluster="local"))[0].job.spec.training.steps == 7  # type: ignore[union-attr]

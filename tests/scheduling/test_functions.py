@@ -163,7 +163,7 @@ def test_another_function_than_was_submitted_is_not_loaded(call: Call, tmp_path:
 def test_a_rank_that_starts_again_forgets_what_it_left_before(call: Call) -> None:
     def leave_one(path: Path) -> None:
         attempt = attempt_of(make_run(path.parent, nodes=1, ranks_per_node=1))
-        calls.write_raised(attempt, calls.Raised(kind="raised", rank=0, message="before"))
+        calls.write_raised(attempt, calls.CallFailure(kind="raised", rank=0, message="before"))
         attempt.result(0).write_bytes(b"before")
 
     called = call(os._exit, 5, change=leave_one)
@@ -178,7 +178,7 @@ def test_the_rank_that_the_agents_blame_is_told_not_the_first_to_complain(call: 
     called = call(lambda: 1 / 0, ranks=2)
     assert called.failure().rank == 0
     trouble = outcomes.Trouble(cause="crash", status=137, message="rank 1 on node1: signal 9")
-    outcomes.write(called.attempt.verdict, outcomes.Verdict(trouble=trouble))
+    outcomes.write(called.attempt.verdict, outcomes.AttemptVerdict(trouble=trouble))
     assert called.failure().rank == 1
     assert "signal 9" in str(called.failure())
     assert "diagnose" in str(called.failure())

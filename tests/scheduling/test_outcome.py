@@ -12,7 +12,7 @@ import pytest
 
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from fsdpkit.runs.record import RunRecord
 from fsdpkit.scheduling.outcome import judged, may_be_unseen
 from fsdpkit.scheduling.run_states import settled
@@ -22,7 +22,9 @@ from tests.scheduling.records import job, run_of
 COMPLETED = JobState("COMPLETED", "sacct", exit_code=0, exit_signal=0, end_s=1000.0)
 STOPPED = JobState("FAILED", "sacct", exit_code=75, exit_signal=0, end_s=1000.0)
 FAILED = JobState("FAILED", "sacct", exit_code=1, exit_signal=0)
-ON_REQUEST = Verdict(trouble=Trouble(cause="stopped", status=75, message="rank 0: stopped early"))
+ON_REQUEST = AttemptVerdict(
+    trouble=Trouble(cause="stopped", status=75, message="rank 0: stopped early")
+)
 CANCELLED = Ending(action="end", status=75, cause="cancelled", why="asked to stop", step=120)
 
 
@@ -34,7 +36,7 @@ def paths(tmp_path: Path) -> RunPaths:
 def attempt(
     paths: RunPaths,
     number: int,
-    verdict: Verdict | None,
+    verdict: AttemptVerdict | None,
     ending: Ending | None = None,
     task: int | None = None,
 ) -> None:
@@ -53,7 +55,7 @@ def told(
 
 
 def test_what_an_agent_vouches_for_is_done(paths: RunPaths) -> None:
-    attempt(paths, 0, Verdict())
+    attempt(paths, 0, AttemptVerdict())
     assert told(paths, COMPLETED) == ("COMPLETED", True, 0, "COMPLETED")
 
 
@@ -70,7 +72,7 @@ def test_status_0_without_a_verdict_is_not_known_to_be_done(paths: RunPaths) -> 
 
 
 def test_a_verdict_of_an_earlier_attempt_or_job_vouches_for_none_later(paths: RunPaths) -> None:
-    attempt(paths, 0, Verdict())
+    attempt(paths, 0, AttemptVerdict())
     attempt(paths, 1, None)
     assert told(paths, COMPLETED)[0] == "UNKNOWN"
     later = msgspec.structs.replace(job("2"), first_attempt=2)
@@ -98,7 +100,7 @@ def test_a_verdict_that_cannot_be_read_is_said_to_be_so(paths: RunPaths, torn: b
 
 def test_each_task_of_an_array_needs_its_own(paths: RunPaths) -> None:
     record = run_of(job("1", array=[0, 3]))
-    attempt(paths, 0, Verdict(), task=3)
+    attempt(paths, 0, AttemptVerdict(), task=3)
     assert told(paths, COMPLETED, record, "1_3")[0] == "COMPLETED"
     assert told(paths, COMPLETED, record, "1_0")[0] == "UNKNOWN"
 
@@ -115,12 +117,12 @@ def test_what_ended_on_request_with_its_work_saved_is_stopped(paths: RunPaths) -
     [
         (None, CANCELLED),
         (ON_REQUEST, None),
-        (Verdict(trouble=Trouble(cause="crash", status=75, message="no")), CANCELLED),
+        (AttemptVerdict(trouble=Trouble(cause="crash", status=75, message="no")), CANCELLED),
         (ON_REQUEST, msgspec.structs.replace(CANCELLED, action="requeue")),
     ],
 )
 def test_status_75_alone_is_no_stop_on_request(
-    paths: RunPaths, verdict: Verdict | None, ending: Ending | None
+    paths: RunPaths, verdict: AttemptVerdict | None, ending: Ending | None
 ) -> None:
     attempt(paths, 0, verdict, ending)
     assert told(paths, STOPPED)[:3] == ("FAILED", False, 75)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from fsdpkit.config.surroundings import of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import RenderError
 from fsdpkit.rendering.environment import parsed
@@ -213,3 +215,27 @@ def test_only_some_are_kept(
     parsing = parses(monkeypatch)
     parsed_template(write("#!/bin/bash\necho 5\n"))
     assert parsing == []
+
+
+def test_a_page_takes_what_its_catalogue_carries_and_parses_the_rest(
+    template: Template, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried = parsed_templates.to_carry([template, template])
+    monkeypatch.setattr(parsed_templates, "_carried", {})
+    parsed_templates.carry(carried)
+    parsing = parses(monkeypatch)
+    with stand_in(of_this_process()):
+        assert parsed_template(template) == parsed(template)
+        assert parsing == []
+        part = template.parts["job.sbatch.j2"]
+        longer = replace(template, parts={"job.sbatch.j2": part + b"true\n"})
+        assert parsed_template(longer) == parsed(longer) != parsed(template)
+        assert parsing == [longer]
+    assert not kept.exists()
+
+
+def test_a_template_that_cannot_be_parsed_is_not_carried(template: Template) -> None:
+    broken = replace(template, parts={"job.sbatch.j2": b"{% if %}"})
+    assert [*parsed_templates.to_carry([broken, template])] == [
+        *parsed_templates.to_carry([template])
+    ]

@@ -15,7 +15,7 @@ from fsdpkit.reporting.report import about
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import Provenance, in_words, read_provenance
 from fsdpkit.scheduling.provenance import write_provenance
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.worktree import git as asking_git
 from fsdpkit.worktree.git import GitError, git_in
 from tests.conftest import Completed, answer_of
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 def plan_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     def made(tree: Path, *sets: str) -> Plan:
         monkeypatch.chdir(tree)
-        return plan(Request("train.py", cluster="local", sets=sets))[0]
+        return plan(SubmitRequest("train.py", cluster="local", sets=sets))[0]
 
     return made
 

@@ -82,7 +82,9 @@ def test_the_word_is_what_a_rank_sends() -> None:
 
 @pytest.fixture
 def plan() -> Plan:
-    request = submission.Request("check", nodes=2, cluster="generic", account="a1", partition="gpu")
+    request = submission.SubmitRequest(
+        "check", nodes=2, cluster="generic", account="a1", partition="gpu"
+    )
     return submission.plan(request)[0]
 
 

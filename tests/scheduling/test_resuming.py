@@ -20,7 +20,7 @@ from fsdpkit import Run
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.record import JobRecord, save
-from fsdpkit.scheduling.resuming import Changes, plan_resume, submit_resume
+from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
 from tests.conftest import Completed
 from tests.scheduling.bare_template import write_bare_template
 
@@ -304,7 +304,7 @@ def test_a_job_leaves_out_no_more_nodes_than_it_can_do_without(
 
 def test_while_one_resumes_another_waits_and_then_knows(run: Run, slurm: FakeSlurm) -> None:
     (slurm.here / "slow-sbatch").touch()
-    plans = [plan_resume(run, Changes()) for _ in range(2)]
+    plans = [plan_resume(run, ResumeRequest()) for _ in range(2)]
     first = threading.Thread(target=submit_resume, args=(run, plans[0]))
     first.start()
     while not (slurm.here / "called").exists():

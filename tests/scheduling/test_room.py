@@ -10,13 +10,13 @@ import pytest
 
 from fsdpkit.errors import ConfigError, StorageError
 from fsdpkit.rendering.script import Plan
-from fsdpkit.scheduling.submission import Request, plan, submit_plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan, submit_plan
 from tests.conftest import Completed
 
 
 def planned(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> Plan:
     shape = {"nodes": 1, "gpus": 1, "cluster": cluster, "runs": tmp_path / "runs"}
-    return plan(Request(job, sets=sets, **shape))[0]  # type: ignore[arg-type]
+    return plan(SubmitRequest(job, sets=sets, **shape))[0]  # type: ignore[arg-type]
 
 
 def warnings(tmp_path: Path, *sets: str, job: str = "t5", cluster: str = "local") -> str:

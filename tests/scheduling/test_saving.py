@@ -13,7 +13,7 @@ from fsdpkit import Run
 from fsdpkit.cli.checkpoint_save import _print_json
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError, UsageError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import Answer, answer, answer_to, ask, wish, withdraw
+from fsdpkit.runs.save_requests import SaveAnswer, answer, answer_to, ask, wish, withdraw
 from fsdpkit.scheduling import saving
 from fsdpkit.scheduling.run_states import States
 from fsdpkit.scheduling.saving import request_checkpoints
@@ -58,12 +58,12 @@ def test_a_request_is_joined_answered_and_gone(tmp_path: Path) -> None:
     first = ask(task)
     assert ask(task) == first == wish(task)
     assert answer_to(task, first) is None
-    answer(task, first, Answer(step=7))
-    assert answer_to(task, first) == Answer(step=7)
+    answer(task, first, SaveAnswer(step=7))
+    assert answer_to(task, first) == SaveAnswer(step=7)
     assert wish(task) is None
     second = ask(task)
     assert second != first
-    answer(task, first, Answer(step=8))  # one that came late takes nothing away
+    answer(task, first, SaveAnswer(step=8))  # one that came late takes nothing away
     assert wish(task) == second
     withdraw(task, first)
     assert wish(task) == second
@@ -76,7 +76,7 @@ def test_a_file_that_was_touched_is_a_request_too(tmp_path: Path, content: str) 
     task = TaskPaths(tmp_path)
     task.save_requested.write_text(content)
     assert wish(task) == ""
-    answer(task, "", Answer(step=3))
+    answer(task, "", SaveAnswer(step=3))
     assert not task.save_requested.exists()
     assert not task.save_answered.exists()
 
@@ -99,7 +99,7 @@ def test_whoever_waits_is_told_the_checkpoint_by_its_name(
     slow: list[int] = []
     monkeypatch.setattr(saving, "SLOW_S", -1.0)
     clock = SimpleNamespace(
-        sleep=lambda _: answer(request.task, request.id, Answer(step=40)), monotonic=lambda: 0.0
+        sleep=lambda _: answer(request.task, request.id, SaveAnswer(step=40)), monotonic=lambda: 0.0
     )
     monkeypatch.setattr(saving, "time", clock)
     assert request.wait(lambda: slow.append(1)) == tmp_path / "checkpoints" / "step-40"
@@ -113,7 +113,7 @@ def test_a_saved_checkpoint_is_told_as_json(
     _print_json("r", [request], False)
     (job_,) = checked(capsys.readouterr().out)["jobs"]
     assert job_ == {"job_id": "12", "task": None, "path": None}
-    answer(request.task, request.id, Answer(step=40))
+    answer(request.task, request.id, SaveAnswer(step=40))
     _print_json("r", [request], True)
     (job_,) = checked(capsys.readouterr().out)["jobs"]
     assert job_["path"] == str(tmp_path / "checkpoints" / "step-40")
@@ -121,7 +121,7 @@ def test_a_saved_checkpoint_is_told_as_json(
 
 def test_whoever_waits_is_told_that_it_could_not_be_written(tmp_path: Path) -> None:
     (request,) = request_checkpoints(a_run(tmp_path, state("RUNNING")))
-    answer(request.task, request.id, Answer(problem="No space left on device."))
+    answer(request.task, request.id, SaveAnswer(problem="No space left on device."))
     with pytest.raises(StorageError, match=r"No space left on device\. The run goes on"):
         request.wait()
 

@@ -11,9 +11,9 @@ import pytest
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.scheduling.slurm import (
+    SbatchAnswer,
     SlurmClient,
     SubmissionUnconfirmed,
-    Submitted,
     parse_sbatch,
     remedy_for,
     scrubbed,
@@ -41,17 +41,19 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("77\n", Submitted("77", None)),
-        ("77;pitzer\n", Submitted("77", "pitzer")),
-        ("this job 2 nodes charged to PAS1\n77;pitzer\n", Submitted("77", "pitzer")),
-        ("77\nthank you for using job 3 of our service\n", Submitted("77", None)),
-        ("Submitted batch job 77 on cluster pitzer\n", Submitted("77", "pitzer")),
-        ("Submitted batch job 77\n", Submitted("77", None)),
+        ("77\n", SbatchAnswer("77", None)),
+        ("77;pitzer\n", SbatchAnswer("77", "pitzer")),
+        ("this job 2 nodes charged to PAS1\n77;pitzer\n", SbatchAnswer("77", "pitzer")),
+        ("77\nthank you for using job 3 of our service\n", SbatchAnswer("77", None)),
+        ("Submitted batch job 77 on cluster pitzer\n", SbatchAnswer("77", "pitzer")),
+        ("Submitted batch job 77\n", SbatchAnswer("77", None)),
         ("this job 2 nodes charged\n", None),
         ("", None),
     ],
 )
-def test_the_job_id_is_found_among_what_a_site_prints(text: str, answer: Submitted | None) -> None:
+def test_the_job_id_is_found_among_what_a_site_prints(
+    text: str, answer: SbatchAnswer | None
+) -> None:
     """A62, L4: a banner is not the answer, and the cluster is kept."""
     assert parse_sbatch(text) == answer
 
@@ -59,7 +61,7 @@ def test_the_job_id_is_found_among_what_a_site_prints(text: str, answer: Submitt
 def test_sbatch_gets_parsable_and_the_cluster(command: Command, tmp_path: Path) -> None:
     command("sbatch", f'printf "%s\\n" "$@" > {tmp_path}/args; echo "5;ascend"')
     answer = SlurmClient("ascend").submit(tmp_path / "a script.sh")
-    assert answer == Submitted("5", "ascend")
+    assert answer == SbatchAnswer("5", "ascend")
     assert (tmp_path / "args").read_text().splitlines() == [
         "--parsable", "-M", "ascend", str(tmp_path / "a script.sh"),
     ]  # fmt: skip

@@ -15,8 +15,8 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import read_provenance
 from fsdpkit.scheduling.relocation import in_copy
 from fsdpkit.scheduling.snapshot import copy_tree, read_tree
-from fsdpkit.scheduling.submission import Request, plan, script_of
-from fsdpkit.worktree.files import Files, Limit, files_of, top_of
+from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
+from fsdpkit.worktree.files import Limit, WorkTreeFiles, files_of, top_of
 from tests.conftest import Completed
 from tests.scheduling.work_trees import git, work_tree
 
@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
     return work_tree(tmp_path / "tree")
 
 
-def read(root: Path) -> Files:
+def read(root: Path) -> WorkTreeFiles:
     return files_of(root, Limit(MB, 100, "raise it"), root / "runs")
 
 
@@ -131,7 +131,7 @@ def test_a_script_from_elsewhere_is_refused(
 ) -> None:
     (tmp_path / "far.py").write_text("")
     monkeypatch.chdir(tree)
-    decided, _ = plan(Request("../far.py", cluster="local"))
+    decided, _ = plan(SubmitRequest("../far.py", cluster="local"))
     with pytest.raises(UsageError, match="--snapshot"):
         read_tree(decided, tree / "runs")
 
@@ -149,7 +149,7 @@ def test_an_argument_that_the_copy_lacks_is_refused(
 ) -> None:
     (tree.parent / "x.txt").write_text("")
     monkeypatch.chdir(tree)
-    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, args=words))
+    decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, args=words))
     with pytest.raises(UsageError, match="absolute path"):
         script_of(decided)
 
@@ -157,7 +157,7 @@ def test_an_argument_that_the_copy_lacks_is_refused(
 def test_arguments_that_are_no_such_files_pass(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     words = ["1e-4", "0.1", "--out=new/out", "helper.py", "a/b", str(tree / "data")]
-    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, args=words))
+    decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, args=words))
     assert "RUN-ID/snapshot/train.py" in script_of(decided)
 
 
@@ -182,7 +182,7 @@ def test_what_stays_behind_is_named_by_its_whole_path(
     sets += ["training.data.held_out_source=here.jsonl", "training.data.task=span-corruption"]
     sets += ["training.data.source_field=text", "launch.check=false"]
     (tree / "train.py").write_text("from fsdpkit.training.command_line import read_settings\n")
-    decided, _ = plan(Request("train.py", cluster="local", snapshot=True, sets=sets))
+    decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, sets=sets))
     copy = tmp_path / "copy"
     moved = in_copy(decided, read(tree), copy)
     assert (moved.work_dir, moved.job.entry) == (copy, copy / "train.py")

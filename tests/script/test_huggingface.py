@@ -38,7 +38,7 @@ def start(tiny: Path, tmp_path: Path) -> Start:
         source = (ROOT / "examples" / "huggingface" / "train.py").read_text()
         assert source.count("    trainer.train()\n") == 1
         script.write_text(source.replace("    trainer.train()\n", f"{after}    trainer.train()\n"))
-        shutil.copy(ROOT / "examples" / "huggingface" / "data.py", tmp_path)
+        shutil.copy(ROOT / "examples" / "huggingface" / "rows.py", tmp_path)
         options = ("--model", str(tiny), "--steps", str(STEPS), "--save-steps", "5")
         run = tmp_path / f"run{len(after)}{''.join(words)}"
         return attempt(run, script, *options, *words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def apptainer_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slur
     release = choice() or NEWEST
     if release < NEWEST:
         pytest.skip(f"Apptainer of Debian sid runs beside Slurm {NEWEST}, not {release}")
-    root = unpacked("apptainer")
+    root = unpacked("apptainer-squashfuse")
     with SlurmCluster(tmp_path_factory.mktemp("slurm"), release=release, nodes=2) as cluster:
         try:
             with laid_over(cluster, list(cluster.nodes()), root):
@@ -174,13 +175,20 @@ def apptainer_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slur
 
 @pytest.fixture(scope="module")
 def image(apptainer_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that Apptainer made of Debian's packages, without a network."""
-    made = tmp_path_factory.mktemp("image") / "box"
-    argv = ["apptainer", "build", "--sandbox", str(made), str(unpacked("image"))]
+    """A SIF that Apptainer made of Debian's packages, without a network."""
+    box = tmp_path_factory.mktemp("image") / "box"
+    made = box.with_name("debian.sif")
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
-    built = apptainer_cluster.node_exec("node1", argv, env=environ)
-    assert built.returncode == 0, built.stderr
-    (made / "etc" / "this-is-the-image").touch()
+
+    def build(*argv: str | Path) -> None:
+        words = ["apptainer", "build", *map(str, argv)]
+        built = apptainer_cluster.node_exec("node1", words, env=environ)
+        assert built.returncode == 0, built.stderr
+
+    build("--sandbox", box, unpacked("image"))
+    (box / "etc" / "this-is-the-image").touch()
+    build("--mksquashfs-args", "-comp gzip -Xcompression-level 1", made, box)
+    shutil.rmtree(box)
     tried = ["apptainer", "exec", "--userns", str(made), "/bin/true"]
     if (said := apptainer_cluster.node_exec("node1", tried, env=environ)).returncode != 0:
         pytest.skip(f"Apptainer cannot run an image here: {said.stderr.strip().splitlines()[-1]}")

@@ -125,7 +125,7 @@ def test_a_script_of_each_kind_goes_all_the_way(
     runs = {}
     for kind, source in scripts().items():
         path = write_script(f"with_{kind}.py", source)
-        shutil.copy(ROOT / "examples" / "huggingface" / "data.py", path.parent)
+        shutil.copy(ROOT / "examples" / "huggingface" / "rows.py", path.parent)
         named = json.dumps([*preload.get(kind, ()), "torch._dynamo"])  # by each optimizer, else
         words = (*shape, "--set", f"launch.preload={named}")
         answer = submit(str(path), *words, "--", *arguments(kind, model), warm=True)
@@ -180,3 +180,7 @@ def check(kind: str, run: Run) -> None:
         "own": f"checkpoints/step-{STEPS}/checkpoint.json",
     }
     assert (run.dir / exported[kind]).is_file(), kind
+    if kind == "own":
+        assert (run.paths.task().checkpoints / f"step-{STEPS}" / ".metadata").exists()
+        losses = [line["loss"] for line in read_json_lines(run.paths.task().metrics)]
+        assert losses[-1] < losses[0]

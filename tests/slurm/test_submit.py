@@ -339,7 +339,7 @@ def _processes_with(*words: str) -> list[int]:
     return found
 
 
-CROWD = 10
+CROWD = 7
 ALL_REDUCE = """
     import torch
     from fsdpkit.training.distributed import process_group
@@ -374,7 +374,7 @@ def crowd(person: Person) -> list[Finished]:
 
 
 @pytest.mark.torch
-def test_ten_submissions_start_and_end_well(crowd: list[Finished]) -> None:
+def test_many_submissions_at_once_start_and_end_well(crowd: list[Finished]) -> None:
     """A27: no failure at start-up, none at shutdown."""
     assert [run.done.returncode for run in crowd] == [0] * CROWD, [run.done.stderr for run in crowd]
 

@@ -1,4 +1,4 @@
-"""What people submit to train, on a real Slurm cluster: T5, prepared data, their own model."""
+"""What people submit to train, on a real Slurm cluster: T5, and prepared data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from fsdpkit import Run
 from fsdpkit.runs.events import read_json_lines
 from tests.conftest import Completed
-from tests.packaging.installation import ROOT
 from tests.slurm.conftest import T5_LANE, everything_said
 from tests.slurm_cluster import SlurmCluster
 
@@ -53,14 +52,6 @@ def test_two_nodes_of_four_ranks_train_t5_on_real_text(submit: Submit) -> None:
     assert losses(run)[-1] < losses(run)[0] - 0.5
     assert [r["node"] for r in run.results()] == ["node1", "node2"]
     assert "2 nodes" in run.rank_log(0).read_text()
-
-
-def test_your_own_model_trains_with_the_page_that_the_readme_names(submit: Submit) -> None:
-    script = ROOT / "examples" / "own-model" / "train.py"
-    run = trained(submit(str(script), "--nodes", "2", "--gpus", "1", "--", "20"))
-    assert len(losses(run)) == 2
-    assert losses(run)[-1] < losses(run)[0] - 0.3
-    assert (run.paths.task().checkpoints / "step-20" / ".metadata").exists()
 
 
 def test_prepared_pairs_train_a_pretrained_model_and_come_back_as_one(

@@ -57,7 +57,8 @@ UNPACKED: Mapping[str, Unpacked] = {
     for one in (
         Unpacked("lmod", "bookworm", ("lmod",)),
         Unpacked("environment-modules", "bookworm", ("environment-modules",)),
-        Unpacked("apptainer", "sid", ("apptainer",)),
+        # With what mounts an image file for a person who is not root.
+        Unpacked("apptainer-squashfuse", "sid", ("apptainer", "squashfuse")),
         # What the project's own Python needs, and a shell: a container image without a network.
         Unpacked(
             "image",

@@ -10,7 +10,7 @@ import msgspec
 
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.file import SweepFile
-from fsdpkit.sweeps.record import Batch, SweepPaths, SweepRecord, save
+from fsdpkit.sweeps.record import SweepPaths, SweepRecord, TrialBatch, save
 from fsdpkit.sweeps.results import Result
 from fsdpkit.sweeps.space import at_random, parameters
 
@@ -38,7 +38,7 @@ def made_up_sweep(directory: Path, trials: int = 32, **keys: Any) -> tuple[Sweep
         sets=[],
         cluster=None,
         trials=list(at_random(parameters(file.parameters), range(trials), file.seed)),
-        batches=[Batch(run="lr-20260101-000000-abcd", first=0, trials=trials)],
+        batches=[TrialBatch(run="lr-20260101-000000-abcd", first=0, trials=trials)],
     )
     save(paths, record)
     return paths, record

@@ -15,7 +15,7 @@ from fsdpkit.config.loading import overrides
 from fsdpkit.scheduling.states import JobState
 from fsdpkit.sweeps.file import Halving
 from fsdpkit.sweeps.halving import (
-    Judged,
+    JudgedTrial,
     amount,
     changes,
     ranked,
@@ -32,7 +32,7 @@ VALUES = st.none() | st.floats(-1e6, 1e6) | st.integers(-2, 2).map(float)
 def test_the_order_in_which_trials_are_read_changes_nothing(
     values: list[float | None], places: int, highest: bool, order: random.Random
 ) -> None:
-    trials = [Judged(trial=k, value=value) for k, value in enumerate(values)]
+    trials = [JudgedTrial(trial=k, value=value) for k, value in enumerate(values)]
     chosen = survivors(trials, places, highest=highest)
     shuffled = order.sample(trials, len(trials))
     assert survivors(shuffled, places, highest=highest) == chosen
@@ -46,7 +46,7 @@ def test_the_order_in_which_trials_are_read_changes_nothing(
 
 
 def test_of_equal_trials_the_lower_number_goes_on() -> None:
-    trials = [Judged(trial=k, value=1.0) for k in (5, 3, 4)]
+    trials = [JudgedTrial(trial=k, value=1.0) for k in (5, 3, 4)]
     assert survivors(trials, 2, highest=True) == [3, 4]
 
 

@@ -18,9 +18,9 @@ from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.scheduling.job_checks import training_of
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.sweeps.file import load_file
-from fsdpkit.sweeps.starting import Asked, Prepared, prepare
+from fsdpkit.sweeps.starting import CheckedTrials, SweepRequest, prepare
 from tests.sweeps.trials import as_toml
 
 SITE, ACCOUNT = "osc-pitzer", "resources.account=PAS0001"
@@ -29,15 +29,15 @@ SITE, ACCOUNT = "osc-pitzer", "resources.account=PAS0001"
 @pytest.fixture
 def sweep(
     tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Prepared]:
+) -> Callable[..., CheckedTrials]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def prepared(*sets: str, **keys: Any) -> Prepared:
+    def prepared(*sets: str, **keys: Any) -> CheckedTrials:
         told = {"schema": "fsdpkit.sweep/1", "name": "a", "sampler": "grid", **keys}
         path = tmp_path / "a.toml"
         path.write_text(as_toml(told))
-        return prepare(*load_file(path), Asked((ACCOUNT, *sets), SITE))
+        return prepare(*load_file(path), SweepRequest((ACCOUNT, *sets), SITE))
 
     return prepared
 
@@ -46,7 +46,7 @@ PRESETS = {"parameters": {"training.model.preset": ["t5-v1.1-xxl", "t5-v1.1-xl"]
 
 
 def test_the_point_that_is_the_least_too_large_is_shown_with_what_would_be_accepted(
-    sweep: Callable[..., Prepared], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     alone = ("training.sharding.strategy=no_shard", "resources.gpus=1", "resources.nodes=1")
     with pytest.raises(ConfigError) as refused:
@@ -68,11 +68,11 @@ def test_the_point_that_is_the_least_too_large_is_shown_with_what_would_be_accep
     offered = line.split()
     assert offered
     sets = [ACCOUNT, *alone, "training.model.preset=t5-v1.1-xl", *offered]
-    plan(Request(job="t5", cluster=SITE, sets=sets))
+    plan(SubmitRequest(job="t5", cluster=SITE, sets=sets))
 
 
 def test_a_plan_that_was_made_of_a_trial_says_by_how_much_it_misses(
-    sweep: Callable[..., Prepared], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     keys = {"parameters": {"training.batch_size": [64, 32, 128]}}
     shape = ("resources.nodes=1", "resources.gpus=2")
@@ -108,7 +108,7 @@ def test_a_plan_that_was_made_of_a_trial_says_by_how_much_it_misses(
 
 
 def test_a_limit_of_the_site_that_all_trials_break_is_told_with_what_would_fit(
-    sweep: Callable[..., Prepared],
+    sweep: Callable[..., CheckedTrials],
 ) -> None:
     keys = {"parameters": {"training.seed": [1, 2]}}
     with pytest.raises(UsageError) as refused:
@@ -119,11 +119,11 @@ def test_a_limit_of_the_site_that_all_trials_break_is_told_with_what_would_fit(
 
 
 def test_a_job_that_does_not_fit_is_swept_over_what_makes_it_fit(
-    sweep: Callable[..., Prepared],
+    sweep: Callable[..., CheckedTrials],
 ) -> None:
     """Its own settings are nobody's: each trial has others."""
     large = ("training.model.preset=t5-v1.1-xxl", "resources.gpus=2", "resources.nodes=1")
     with pytest.raises(ConfigError, match="billion parameters"):
-        plan(Request(job="t5", cluster=SITE, sets=[ACCOUNT, *large]))
+        plan(SubmitRequest(job="t5", cluster=SITE, sets=[ACCOUNT, *large]))
     keys = {"parameters": {"training.sharding.cpu_offload": [True], "training.seed": [1, 2]}}
     assert len(sweep(*large, **keys).trials) == 2

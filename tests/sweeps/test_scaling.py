@@ -14,9 +14,9 @@ from fsdpkit.reporting.series import read_metrics
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, save_predicted
 from fsdpkit.sweeps import scaling_study
-from fsdpkit.sweeps.scaling import Mode, Size, Speed, compared, falls_under, knee, speed_of
+from fsdpkit.sweeps.scaling import Mode, RunSpeed, Size, compared, falls_under, knee, speed_of
 from fsdpkit.sweeps.scaling_record import Point, Study, StudyPaths
-from fsdpkit.sweeps.scaling_study import Asked, Prepared, prepare
+from fsdpkit.sweeps.scaling_study import CheckedStudy, StudyRequest, prepare
 from fsdpkit.sweeps.scaling_tables import as_csv, as_latex, rows
 
 
@@ -24,9 +24,11 @@ def sizes(mode: Mode, rates: dict[int, float | None], *, steps: bool = False) ->
     """By nodes, tokens or steps per second; None: not measured."""
     found = []
     for nodes, rate in rates.items():
-        speed = Speed()
+        speed = RunSpeed()
         if rate is not None:
-            speed = Speed(samples=5, step_time_s=1 / rate) if steps else Speed(tokens_per_s=rate)
+            speed = (
+                RunSpeed(samples=5, step_time_s=1 / rate) if steps else RunSpeed(tokens_per_s=rate)
+            )
         found.append((nodes, 4 * nodes, "r", "COMPLETED" if rate else "FAILED", speed))
     return compared(mode, found)
 
@@ -78,12 +80,12 @@ def test_the_first_half_of_a_run_is_warm_up_and_steps_done_again_count_once(tmp_
     lines = [{"time_s": k, "step": k, "loss": 1, "tokens_per_s": r} for k, r in enumerate(rates, 1)]
     again = [{**lines[-1], "tokens_per_s": 90}]
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *again]))
-    assert speed_of(read_metrics(path)) == Speed(samples=4, tokens_per_s=105.0)
-    assert speed_of(read_metrics(tmp_path / "none")) == Speed()
+    assert speed_of(read_metrics(path)) == RunSpeed(samples=4, tokens_per_s=105.0)
+    assert speed_of(read_metrics(tmp_path / "none")) == RunSpeed()
 
 
 def test_a_prediction_stands_beside_the_speed_of_its_own_size() -> None:
-    speed = Speed(tokens_per_s=1000.0)
+    speed = RunSpeed(tokens_per_s=1000.0)
     asked = [(1, 4, "a", "COMPLETED", speed), (2, 8, "b", "COMPLETED", speed)]
     found = compared("weak", asked, {2: 1900.0})
     assert [one.predicted_tokens_per_s for one in found] == [None, 1900.0]
@@ -138,12 +140,12 @@ def test_tables_leave_empty_what_nobody_measured() -> None:
 # ---- The batch of a script that reads no [training]
 
 
-def prepared(*modes: Mode, batch: str | None, nodes: Sequence[int] = (1, 2, 4)) -> Prepared:
+def prepared(*modes: Mode, batch: str | None, nodes: Sequence[int] = (1, 2, 4)) -> CheckedStudy:
     Path("own.py").touch()
-    return prepare(Asked(nodes, modes, "own.py", batch=batch, cluster="local"))
+    return prepare(StudyRequest(nodes, modes, "own.py", batch=batch, cluster="local"))
 
 
-def words_of(found: Prepared) -> dict[tuple[Mode, int], list[str]]:
+def words_of(found: CheckedStudy) -> dict[tuple[Mode, int], list[str]]:
     return {size: plan.job.spec.args for size, plan in found.plans.items()}
 
 
@@ -188,4 +190,4 @@ def test_a_batch_in_other_words_is_wrong_usage(said: str) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_job_with_training_has_its_batch_there() -> None:
     with pytest.raises(UsageError, match=r"reads no \[training\]"):
-        prepare(Asked((1, 2), ("strong",), "t5", batch="args.bs=8", cluster="local"))
+        prepare(StudyRequest((1, 2), ("strong",), "t5", batch="args.bs=8", cluster="local"))

@@ -11,14 +11,14 @@ import pytest
 
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
-from fsdpkit.planning.asked import Asked as PlanAsked
+from fsdpkit.planning.asked import AskedStep
 from fsdpkit.planning.cards import card_of
 from fsdpkit.planning.forecast import By, forecast
 from fsdpkit.planning.remembered import Remembered, name_of, remember
 from fsdpkit.runs.predicted import Predicted, Span
 from fsdpkit.scheduling.job_checks import training_of
 from fsdpkit.sweeps.scaling_expected import Expected, where_it_would_stop, with_efficiency
-from fsdpkit.sweeps.scaling_study import Asked, prepare
+from fsdpkit.sweeps.scaling_study import StudyRequest, prepare
 from tests.conftest import Completed, answer_of
 
 SITE = ("--cluster", "osc-cardinal", "--account", "PAS0001")
@@ -81,12 +81,12 @@ def test_a_dry_run_tells_the_closed_forms_estimate_of_each_size_and_a_plans_wher
     # As `fsdpkit plan` computes it.
     sets = ["resources.gpus=4", "resources.account=PAS0001", LARGE[1]]
     monkeypatch.chdir(tmp_path)
-    asked = prepare(Asked((1, 2, 4), ("weak",), "t5", sets=sets, cluster="osc-cardinal"))
+    asked = prepare(StudyRequest((1, 2, 4), ("weak",), "t5", sets=sets, cluster="osc-cardinal"))
     decided = asked.plans["weak", 2]
     card = card_of(place(decided.job.spec.resources, load_site("osc-cardinal")).node_type, "")
     settings = training_of(decided.job, tmp_path)
     assert settings is not None
-    speed = forecast(PlanAsked(settings, 2, 4, card, decided.job.entry), By()).speed
+    speed = forecast(AskedStep(settings, 2, 4, card, decided.job.entry), By()).speed
     assert speed is not None
     assert speed.tokens_per_s is not None
     assert told[1]["rate"]["middle"] == pytest.approx(speed.tokens_per_s.middle)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.sweeps.space import Parameter, at_random, grid, parameters, words
+from fsdpkit.sweeps.space import SweptParameter, at_random, grid, parameters, words
 
 LR = {"log_uniform": [1e-5, 1e-2]}
 
 
-def one(value: Any, key: str = "lr") -> Parameter:
+def one(value: Any, key: str = "lr") -> SweptParameter:
     (found,) = parameters({"training": {"optimizer": {key: value}}})
     return found
 
@@ -30,8 +30,8 @@ def test_a_key_may_be_written_as_tables_or_with_dots_and_a_list_is_a_choice() ->
 
 def test_an_option_of_a_script_may_be_called_like_a_kind() -> None:
     assert parameters({"args": {"int": [1, 2], "choice": {"uniform": [0, 1]}}}) == (
-        Parameter("args.int", "choice", (1, 2)),
-        Parameter("args.choice", "uniform", (), 0.0, 1.0),
+        SweptParameter("args.int", "choice", (1, 2)),
+        SweptParameter("args.choice", "uniform", (), 0.0, 1.0),
     )
 
 

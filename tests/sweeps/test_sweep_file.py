@@ -15,7 +15,7 @@ import pytest
 from fsdpkit.errors import ConfigError, NotFoundError, RenderError
 from fsdpkit.rendering.script import render
 from fsdpkit.sweeps.file import load_file
-from fsdpkit.sweeps.starting import Asked, Prepared, prepare
+from fsdpkit.sweeps.starting import CheckedTrials, SweepRequest, prepare
 from tests.conftest import Completed
 from tests.sweeps.made_up import made_up_sweep
 from tests.sweeps.trials import as_toml
@@ -26,15 +26,15 @@ SEEDS: dict[str, Any] = {"parameters": {"training.seed": [1, 2, 3]}}
 @pytest.fixture
 def sweep(
     tmp_path: Path, isolated_user: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Prepared]:
+) -> Callable[..., CheckedTrials]:
     """Reads a file with these keys and checks its trials for the local cluster."""
     monkeypatch.chdir(tmp_path)
 
-    def prepared(*sets: str, leave_out: bool = False, **keys: Any) -> Prepared:
+    def prepared(*sets: str, leave_out: bool = False, **keys: Any) -> CheckedTrials:
         told = {"schema": "fsdpkit.sweep/1", "name": "a", "trials": 3, **keys}
         path = tmp_path / "a.toml"
         path.write_text(as_toml({key: value for key, value in told.items() if value is not None}))
-        return prepare(*load_file(path), Asked(sets, "local", leave_out=leave_out))
+        return prepare(*load_file(path), SweepRequest(sets, "local", leave_out=leave_out))
 
     return prepared
 
@@ -88,7 +88,7 @@ def sweep(
     ],
 )
 def test_what_is_wrong_is_named(
-    keys: dict[str, Any], reason: str, sweep: Callable[..., Prepared], tmp_path: Path
+    keys: dict[str, Any], reason: str, sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         sweep(**{**SEEDS, **keys})
@@ -149,13 +149,15 @@ def test_a_million_more_trials_are_refused(
     assert "more than 1000 would be tasks" in more.stderr
 
 
-def test_a_key_that_the_command_line_sets_too_is_refused(sweep: Callable[..., Prepared]) -> None:
+def test_a_key_that_the_command_line_sets_too_is_refused(
+    sweep: Callable[..., CheckedTrials],
+) -> None:
     with pytest.raises(ConfigError, match=r"--set training.seed sets it as well"):
         sweep("training.seed=4", **SEEDS)
 
 
 def test_trials_that_submit_would_refuse_are_named_and_the_others_go_only_if_asked(
-    sweep: Callable[..., Prepared],
+    sweep: Callable[..., CheckedTrials],
 ) -> None:
     keys = {"trials": None, "sampler": "grid", "parameters": {"training.micro_batch": [2, 3, 4]}}
     with pytest.raises(ConfigError) as refused:
@@ -170,7 +172,7 @@ def test_trials_that_submit_would_refuse_are_named_and_the_others_go_only_if_ask
 
 
 def test_settings_that_the_script_does_not_read_are_refused_for_all_trials(
-    sweep: Callable[..., Prepared], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     with pytest.raises(ConfigError, match=r"train.py does not read them"):
@@ -178,7 +180,7 @@ def test_settings_that_the_script_does_not_read_are_refused_for_all_trials(
 
 
 def test_an_option_that_the_job_gives_already_is_refused(
-    sweep: Callable[..., Prepared], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     keys = {"job": "train.py", "parameters": {"args.lr": [1, 2]}}
@@ -188,7 +190,7 @@ def test_an_option_that_the_job_gives_already_is_refused(
 
 
 def test_rungs_of_the_trainer_get_their_part_of_the_jobs_steps(
-    sweep: Callable[..., Prepared],
+    sweep: Callable[..., CheckedTrials],
 ) -> None:
     keys = {"trials": 9, "halving": {"rungs": 3, "factor": 3}, **SEEDS}
     prepared = sweep("training.steps=900", **keys)
@@ -203,7 +205,7 @@ def test_rungs_of_the_trainer_get_their_part_of_the_jobs_steps(
 
 
 def test_a_template_that_hands_no_arguments_to_single_tasks_is_refused(
-    sweep: Callable[..., Prepared], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], tmp_path: Path
 ) -> None:
     """It would train the same thing in every trial."""
     plan = sweep(**SEEDS).plan
@@ -217,7 +219,7 @@ def test_a_template_that_hands_no_arguments_to_single_tasks_is_refused(
 
 
 def test_a_dry_run_shows_the_trials_and_makes_nothing(
-    sweep: Callable[..., Prepared], fsdpkit: Callable[..., Completed], tmp_path: Path
+    sweep: Callable[..., CheckedTrials], fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
     sweep(**SEEDS)
     done = fsdpkit("sweep", "a.toml", "--cluster", "local", "--dry-run")

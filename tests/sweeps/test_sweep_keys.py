@@ -15,16 +15,16 @@ from fsdpkit.config import array_tasks
 from fsdpkit.config.array_tasks import why_shared
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
 from fsdpkit.config.job import JobSpec, load_job
-from fsdpkit.config.launch import Launch
+from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.rendering.script import render
 from fsdpkit.runs.job_file import table_of_job
-from fsdpkit.scheduling.submission import Request, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan
 from fsdpkit.sweeps.file import SweepFile
 from fsdpkit.sweeps.job_files import as_file
 from fsdpkit.sweeps.space import Settings, parameters
-from fsdpkit.sweeps.starting import Prepared, array_job
+from fsdpkit.sweeps.starting import CheckedTrials, array_job
 from fsdpkit.sweeps.trial_checks import trial_job
 from fsdpkit.training.command_line import read_settings
 
@@ -128,19 +128,19 @@ def at(tables: Any, key: str) -> Any:
 
 
 @pytest.fixture
-def swept(values: dict[str, str], isolated_user: Path, tmp_path: Path) -> Prepared:
+def swept(values: dict[str, str], isolated_user: Path, tmp_path: Path) -> CheckedTrials:
     """A sweep with one trial for each key."""
     trials: list[Settings] = [{key: values[key]} for key in values]
-    decided, _ = plan(Request(job="t5", cluster="local", array=f"0-{len(trials) - 1}"))
+    decided, _ = plan(SubmitRequest(job="t5", cluster="local", array=f"0-{len(trials) - 1}"))
     told = {"schema": "fsdpkit.sweep/1", "name": "s", "parameters": {"training.seed": [1, 2]}}
     file = msgspec.convert(told, SweepFile)
     numbers = tuple(range(len(trials)))
-    prepared = Prepared(file, decided, numbers, tuple(trials), None, base=decided.job)
+    prepared = CheckedTrials(file, decided, numbers, tuple(trials), None, base=decided.job)
     return replace(prepared, plan=replace(decided, job=array_job(prepared)))
 
 
 def test_every_other_key_reaches_its_trial(
-    swept: Prepared, values: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: CheckedTrials, values: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [key for key in SWEPT if key not in values] == []
     script = render(swept.plan, tmp_path / "run")
@@ -163,7 +163,7 @@ def test_every_other_key_reaches_its_trial(
         elif table == "environment":
             assert variables[trial] == [f"SWEPT={wanted}"]
         else:
-            kind: Any = {"launch": Launch, "retry": Retry}[table]
+            kind: Any = {"launch": LaunchSettings, "retry": Retry}[table]
             assert getattr(table_of_job(tmp_path, table, kind), name) == wanted, key
         # And where another does not.
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(len(values)))
@@ -189,7 +189,7 @@ def test_no_script_is_made_with_a_key_that_its_tasks_may_differ_in(
     """Else a task would have one value in its script and another where it reads its own."""
 
     def made(*sets: str) -> str:
-        decided, _ = plan(Request(job="t5", cluster="local", array="0-1", sets=sets))
+        decided, _ = plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=sets))
         lines = render(decided, tmp_path / "run").splitlines()
         return "\n".join(
             line for line in lines if "SHA256" not in line and "# template" not in line
@@ -209,7 +209,7 @@ def test_a_trial_that_alone_may_be_queued_again_is_not_forbidden_it(
     never = [f"retry.{name}=stop" for name in names]
     own = 'array_settings={1 = {retry = {on_hang = "requeue"}}}'
     for sets, forbidden in ((never, True), ([*never, own], False)):
-        decided, _ = plan(Request(job="t5", cluster="local", array="0-1", sets=sets))
+        decided, _ = plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=sets))
         assert ("--no-requeue" in render(decided, tmp_path / "run")) is forbidden
 
 
@@ -230,7 +230,7 @@ def test_what_a_job_gives_single_tasks_itself_is_checked_as_much(
     own: str, reason: str, isolated_user: Path
 ) -> None:
     with pytest.raises((UsageError, ConfigError)) as refused:
-        plan(Request(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
+        plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
     assert reason in str(refused.value)
 
 
@@ -243,13 +243,13 @@ def test_a_task_is_checked_without_what_all_the_others_have(
         array_tasks, "build", lambda kind, merged, where: read.append({*merged.values})
     )
     own = "{0 = {retry = {hang_s = 1}}, 1 = {retry = {hang_s = 2}}}"
-    plan(Request(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
+    plan(SubmitRequest(job="t5", cluster="local", array="0-1", sets=[f"array_settings={own}"]))
     assert len(read) == 2
     assert all("retry" in keys and "array_settings" not in keys for keys in read)
 
 
 def test_a_template_that_hands_no_variables_to_single_tasks_is_refused(
-    swept: Prepared, tmp_path: Path
+    swept: CheckedTrials, tmp_path: Path
 ) -> None:
     parts = {n: b.replace(b"array_variables", b"x") for n, b in swept.plan.template.parts.items()}
     deaf = replace(swept.plan, template=replace(swept.plan.template, parts=parts))

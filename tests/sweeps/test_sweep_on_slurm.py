@@ -153,7 +153,8 @@ def test_cancelling_a_sweep_ends_what_would_go_on_with_it(
     assert [(s.what, s.trials) for s in advance(paths)] == [("done", ())]
     none = fsdpkit("sweep", "best", "s")
     assert none.returncode == 66
-    assert "no trial of s has reached its goal with a number eval_loss yet" in none.stderr
+    assert "no trial of s" in none.stderr
+    assert "eval_loss" in none.stderr
 
 
 def test_a_sweep_whose_array_was_cancelled_in_the_middle_says_so_and_goes_on_when_resumed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fsdpkit.sweeps.halving import Decision, Judged
+from fsdpkit.sweeps.halving import Decision, JudgedTrial
 from fsdpkit.sweeps.page import comparable, page
 from fsdpkit.sweeps.record import write_decision
 from tests.sweeps.made_up import made_up_results, made_up_sweep
@@ -53,7 +53,10 @@ def test_importance_compares_trials_that_trained_as_far(tmp_path: Path) -> None:
     decision = Decision(
         rung=1,
         survivors=[0, 1, 2],
-        judged=[*(Judged(trial=k, value=10.0 + k) for k in range(8)), Judged(trial=8, lost="x")],
+        judged=[
+            *(JudgedTrial(trial=k, value=10.0 + k) for k in range(8)),
+            JudgedTrial(trial=8, lost="x"),
+        ],
         jobs_before=1,
         decided_s=1.0,
     )

@@ -24,7 +24,7 @@ from fsdpkit.runs.lock import BusyError, locked
 from fsdpkit.scheduling.run import Run
 from fsdpkit.tracking.points import lines_of
 from fsdpkit.tracking.sending import send, sending_of
-from fsdpkit.tracking.trackers import Sent
+from fsdpkit.tracking.trackers import SentLines
 from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def sent_to(run: Run, to: Tracker, task: int | None = None, **asked: Any) -> Sent:
+def sent_to(run: Run, to: Tracker, task: int | None = None, **asked: Any) -> SentLines:
     return send(sending_of(run, task, Track(to=[to], **asked)), to)
 
 

@@ -15,7 +15,7 @@ from launch import findings
 from torch.distributed.checkpoint import state_dict_saver
 
 from fsdpkit.errors import StorageError
-from fsdpkit.training.checkpoint_files import Reader, Writer
+from fsdpkit.training.checkpoint_files import CheckpointReader, Writer
 from fsdpkit.training.checkpoint_loading import read_weights, weights_in
 
 KILLED = 9
@@ -174,19 +174,19 @@ def test_an_index_cannot_run_code(tmp_path):
     assert weights_in(path) == {"w": (torch.Size([2]), torch.float32)}
     (path / ".metadata").write_bytes(pickle.dumps(Malicious(tmp_path / "owned")))
     with pytest.raises(StorageError, match=r"\.metadata asks for posix\.mkdir"):
-        Reader(path).read_metadata()
+        CheckpointReader(path).read_metadata()
     assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_an_index_that_python_3_11_2_wrote_is_read_and_its_getattr_reaches_nothing_else(tmp_path):
     path = written(tmp_path / "step-1", {"model": {"w": torch.ones(2)}})
-    index = Reader(path).read_metadata()
+    index = CheckpointReader(path).read_metadata()
     (path / ".metadata").write_bytes(pickled_as_in_3_11_2(index))
     assert weights_in(path) == {"w": (torch.Size([2]), torch.float32)}
     (path / ".metadata").write_bytes(pickle.dumps(Getting(torch.Size, "mro")))
     with pytest.raises(StorageError, match=r"\.metadata asks for mro of"):
-        Reader(path).read_metadata()
+        CheckpointReader(path).read_metadata()
 
 
 def pickled_as_in_3_11_2(value: object) -> bytes:
@@ -228,7 +228,10 @@ def load_anything(path: Path) -> None:
 
     try:
         state_dict_loader.load(
-            {"model": {"x": 0}}, storage_reader=Reader(path), planner=LoadPlanner(), no_dist=True
+            {"model": {"x": 0}},
+            storage_reader=CheckpointReader(path),
+            planner=LoadPlanner(),
+            no_dist=True,
         )
     except CheckpointException as error:
         raise StorageError(str(error)) from None

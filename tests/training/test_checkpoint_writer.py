@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from fsdpkit.runs.checkpoints import sha256_of
 from fsdpkit.training import checkpoint_files
-from fsdpkit.training.checkpoint_files import LoadPlanner, Reader, Writer
+from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner, Writer
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -48,7 +48,7 @@ def assert_as_written(writer: Writer) -> None:
         assert sha256_of(directory / name) == sha256
     state = {"model": {name: torch.full_like(tensor, 7) for name, tensor in TENSORS.items()}}
     state_dict_loader.load(
-        state, storage_reader=Reader(directory), planner=LoadPlanner(), no_dist=True
+        state, storage_reader=CheckpointReader(directory), planner=LoadPlanner(), no_dist=True
     )
     for name, tensor in TENSORS.items():
         assert torch.equal(state["model"][name], tensor), name

@@ -264,7 +264,7 @@ def prepared_with(directory: Path, tokenizer: str) -> Path:
         version=index.VERSION, task="pairs", fields=("source", "target"), bad_rows="fail",
         tokenizer=index.TokenizerRecord(file=tokenizer, sha256="", vocab_size=1), inputs=(),
     )  # fmt: skip
-    record = index.Index(
+    record = index.DataIndex(
         preparation=preparation, dtype="<u2", shards=(), rows=0, tokens=0, bad_rows=0,
         bad_examples=(), fingerprint="",
     )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.runs.layout import TaskPaths
-from fsdpkit.runs.save_requests import Answer, answer, ask
+from fsdpkit.runs.save_requests import SaveAnswer, answer, ask
 from fsdpkit.training.agreement import SaveClock, StopRequest, Votes
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import require_finite
@@ -89,7 +89,7 @@ def test_a_checkpoint_is_wanted_once_for_each_request(tmp_path):
     assert clock.agreed()
     now = 102.0
     assert clock.wanted() == 0, "the checkpoint is being written"
-    answer(paths, asked, Answer(step=5))
+    answer(paths, asked, SaveAnswer(step=5))
     ask(paths)
     now = 103.0
     assert clock.wanted() == 1

@@ -19,8 +19,6 @@ from search import CachedDecoder, Search, generate
 from small_t5 import V1_0, V1_1, batch_of, build, loss_and_gradients
 from weights import export, hugging_face_config, load
 
-transformers = pytest.importorskip("transformers")
-
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 WIDE = {"d_kv": 8, "num_heads": 5}  # 40, where d_model is 12
 FAMILIES = {
@@ -39,10 +37,18 @@ SAMPLES = (
 )
 
 
+def hugging_face_t5() -> type:
+    """Imported by the worker that compares, and not by all as they collect tests: seconds."""
+    from transformers import T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration
+
+
 def peer_of(model: T5, **arguments: object) -> torch.nn.Module:
     """Hugging Face's model with `model`'s weights."""
-    config = transformers.T5Config(**hugging_face_config(model.config))
-    peer = transformers.T5ForConditionalGeneration(config)
+    from transformers import T5Config
+
+    peer = hugging_face_t5()(T5Config(**hugging_face_config(model.config)))
     if model.lm_head is not None:
         peer.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     state = {**model.state_dict()}
@@ -180,9 +186,7 @@ def test_buckets_of_all_distances_to_600_are_hugging_face_s(bidirectional):
 def test_an_export_loads_in_transformers_and_back_bit_for_bit(family, tmp_path):
     model = build(**family).eval()
     export(tmp_path / "ours", model, model.config)
-    peer, report = transformers.T5ForConditionalGeneration.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
+    peer, report = hugging_face_t5().from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values()), report
     theirs = peer.state_dict()
     for name, value in model.state_dict().items():
@@ -203,7 +207,7 @@ def test_an_export_loads_in_transformers_and_back_bit_for_bit(family, tmp_path):
 def test_an_export_names_the_ids_that_transformers_generate_needs(tmp_path):
     model = writer(**V1_1)
     export(tmp_path / "ours", model, model.config)
-    peer = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    peer = hugging_face_t5().from_pretrained(tmp_path / "ours")
     source, mask = sources()
     found = expected_tokens(peer, source, mask, max_new_tokens=8)
     assert found == generate(model, source, mask, Search(max_new_tokens=8))
@@ -213,7 +217,7 @@ def test_files_of_several_parts_are_read_by_both_sides(tmp_path):
     model = build(**V1_1)
     export(tmp_path / "ours", model, model.config, max_file_bytes=4000)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 3
-    peer = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    peer = hugging_face_t5().from_pretrained(tmp_path / "ours")
     peer.save_pretrained(tmp_path / "theirs", max_shard_size="3KB")
     assert not (tmp_path / "theirs" / "model.safetensors").exists()
     for name, value in load(tmp_path / "theirs").state_dict().items():

@@ -14,7 +14,7 @@ from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.ignored import ignored_parameters, modules_of
 from fsdpkit.training.units import (
-    Unit,
+    ShardedUnit,
     find_units,
     matching_paths,
     outermost,
@@ -53,11 +53,13 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
-def units(model: nn.Module, blocks: Any = (Block,), kept: Any = (), **sharding: Any) -> list[Unit]:
+def units(
+    model: nn.Module, blocks: Any = (Block,), kept: Any = (), **sharding: Any
+) -> list[ShardedUnit]:
     return find_units(model, ShardingSettings(**sharding), blocks, kept)
 
 
-def paths(found: list[Unit]) -> list[str]:
+def paths(found: list[ShardedUnit]) -> list[str]:
     return [unit.path for unit in found]
 
 

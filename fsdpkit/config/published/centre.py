@@ -23,10 +23,10 @@ from fsdpkit.config.published.choosing import chosen, passed_over
 from fsdpkit.config.published.index import (
     MOST_INDEX_BYTES,
     MOST_MANIFEST_BYTES,
-    Entry,
-    Index,
+    IndexEntry,
     Kind,
-    Manifest,
+    PublishedIndex,
+    VersionManifest,
     decode,
     index_path,
     published_dir,
@@ -75,11 +75,11 @@ class Centre(msgspec.Struct, frozen=True):
     """A centre whose index is believed."""
 
     dir: Path
-    index: Index
+    index: PublishedIndex
     digest: str
     """SHA-256 of the index's file."""
 
-    def release(self, entry: Entry, version: str, channel: str) -> Release:
+    def release(self, entry: IndexEntry, version: str, channel: str) -> Release:
         digest = entry.versions[version].sha256
         made_by, serial = self.index.by, self.index.serial
         note = None if channel == "pinned" else passed_over(entry, version)
@@ -157,7 +157,7 @@ def believed(directory: Path, text: bytes, signers: bytes) -> Centre:
     path = index_path(directory)
     try:
         body, signature = split(text)
-        index = decode(body, Index)
+        index = decode(body, PublishedIndex)
     except ValueError as error:
         raise ConfigError(f"the centre's {path} was changed or cut: {error}; {ASK}") from error
     if verified_before():
@@ -181,7 +181,9 @@ def believed(directory: Path, text: bytes, signers: bytes) -> Centre:
     return Centre(directory, index, sha256(text))
 
 
-def _refuse_older(directory: Path, index: Index, text: bytes, seen: memory.Seen | None) -> None:
+def _refuse_older(
+    directory: Path, index: PublishedIndex, text: bytes, seen: memory.Seen | None
+) -> None:
     if seen is None:
         return
     what = None
@@ -236,7 +238,7 @@ def content_of(release: Release) -> Mapping[str, bytes]:
         text = read_file(release.dir / "manifest.json", MOST_MANIFEST_BYTES)
         if sha256(text) != release.sha256:
             raise ValueError("manifest.json was changed")
-        manifest = decode(text, Manifest)
+        manifest = decode(text, VersionManifest)
         own = (manifest.kind, manifest.name, manifest.version)
         if own != (release.kind, release.name, release.version):
             raise ValueError(f"manifest.json is that of {' '.join(own)}")

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from fsdpkit.config.published.index import CHANNELS, Channel, Entry
+from fsdpkit.config.published.index import CHANNELS, Channel, IndexEntry
 from fsdpkit.errors import ConfigError, UsageError
 
 _NUMBERS = re.compile(r"\d{1,9}(\.\d{1,9}){0,2}")
@@ -42,7 +42,7 @@ def highest(versions: Iterable[str]) -> str | None:
     return max(versions, key=numbers, default=None)
 
 
-def current(entry: Entry, channel: Channel) -> str | None:
+def current(entry: IndexEntry, channel: Channel) -> str | None:
     """What the channel points to, past what was withdrawn; who follows testing gets stable where
     nothing is being tested."""
     for version in reversed(entry.history(channel)):
@@ -51,7 +51,7 @@ def current(entry: Entry, channel: Channel) -> str | None:
     return current(entry, "stable") if channel == "testing" else None
 
 
-def chosen(entry: Entry, pin: str | None, channel: Channel) -> str | None:
+def chosen(entry: IndexEntry, pin: str | None, channel: Channel) -> str | None:
     """The version that `pin`, or without one the channel, stands for; None: there is none.
 
     A pin such as `2` means the highest version of the channel that begins so; what was rolled back
@@ -76,11 +76,11 @@ def chosen(entry: Entry, pin: str | None, channel: Channel) -> str | None:
     return highest(left)
 
 
-def _newest_withdrawn(entry: Entry, history: list[str]) -> str | None:
+def _newest_withdrawn(entry: IndexEntry, history: list[str]) -> str | None:
     return next((v for v in reversed(history) if entry.versions[v].withdrawn is not None), None)
 
 
-def passed_over(entry: Entry, version: str) -> str | None:
+def passed_over(entry: IndexEntry, version: str) -> str | None:
     """Why whoever follows a channel gets `version`, where a newer one of it was withdrawn."""
     for history in (entry.testing, entry.stable):
         behind = history[history.index(version) + 1 :] if version in history else []
@@ -89,7 +89,7 @@ def passed_over(entry: Entry, version: str) -> str | None:
     return None
 
 
-def why_withdrawn(entry: Entry, version: str, instead: str | None = None) -> str:
+def why_withdrawn(entry: IndexEntry, version: str, instead: str | None = None) -> str:
     gone = entry.versions[version].withdrawn
     assert gone is not None
     now = current(entry, "stable")
@@ -107,7 +107,7 @@ def why_withdrawn(entry: Entry, version: str, instead: str | None = None) -> str
     )
 
 
-def was_rolled_back(entry: Entry, version: str) -> bool:
+def was_rolled_back(entry: IndexEntry, version: str) -> bool:
     """Whether a channel pointed to it and was put back: what is newer than the stable version
     leaves the channels in no other way but by being withdrawn."""
     if version in (*entry.stable, *entry.testing) or entry.versions[version].withdrawn is not None:
@@ -116,7 +116,7 @@ def was_rolled_back(entry: Entry, version: str) -> bool:
     return now is None or numbers(version) > numbers(now)
 
 
-def why_none(entry: Entry, pin: str, channel: Channel) -> str:
+def why_none(entry: IndexEntry, pin: str, channel: Channel) -> str:
     """What there is, where a pin stands for none of it; after a rollback what to do, too."""
     there, gone = in_words(entry), None
     if pin not in CHANNELS:
@@ -131,7 +131,7 @@ def why_none(entry: Entry, pin: str, channel: Channel) -> str:
     )
 
 
-def in_words(entry: Entry) -> str:
+def in_words(entry: IndexEntry) -> str:
     """`2.0.0 (stable), 2.1.0 (testing), 1.0.0 (withdrawn)`, the newest first."""
     words = []
     for version in sorted(entry.versions, key=numbers, reverse=True):

@@ -3,7 +3,7 @@
     <centre>/
         allowed_signers                     whose signatures count, as ssh-keygen reads it
         published/
-            index                           the JSON of `Index`, and behind it its SSH signature
+            index                           the JSON of `PublishedIndex`, then its SSH signature
             history/<serial>-<digest>       every index there was
             lock                            while somebody publishes
             <kind>/<name>/<version>/
@@ -53,7 +53,7 @@ class Withdrawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What to use, in the administrator's words."""
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PublishedVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One version of something."""
 
     sha256: Digest
@@ -64,12 +64,12 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     withdrawn: Withdrawn | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All versions of one template, profile or job."""
 
     kind: Kind
     name: Name
-    versions: dict[Version, Published]
+    versions: dict[Version, PublishedVersion]
     stable: list[Version] = []
     """What the channel has pointed to, the present one last."""
     testing: list[Version] = []
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.stable if channel == "stable" else self.testing
 
 
-class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PublishedIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a centre publishes."""
 
     schema: Literal["fsdpkit.published/1"] = "fsdpkit.published/1"
@@ -95,9 +95,9 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """SHA-256 of the index that this one replaced, signature included."""
     at_s: Time
     by: Principal
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
 
-    def entry(self, kind: str, name: str) -> Entry | None:
+    def entry(self, kind: str, name: str) -> IndexEntry | None:
         return next((e for e in self.entries if (e.kind, e.name) == (kind, name)), None)
 
 
@@ -106,7 +106,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bytes: Annotated[int, Meta(ge=0, le=MOST_RELEASE_BYTES)]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VersionManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The files of one version, by their path in its folder."""
 
     schema: Literal["fsdpkit.release/1"] = "fsdpkit.release/1"
@@ -147,12 +147,12 @@ def main_file(kind: Kind, name: str) -> str:
     return name if kind == "template" else f"{name}.toml"
 
 
-def body_of(index: Index) -> bytes:
+def body_of(index: PublishedIndex) -> bytes:
     """The bytes that are signed."""
     return msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n"
 
 
-def manifest_bytes(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: VersionManifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
@@ -166,7 +166,7 @@ def split(text: bytes) -> tuple[bytes, bytes]:
 
 
 def decode(content: bytes, kind: type[Struct]) -> Struct:
-    """An `Index` or a `Manifest`. Raises ValueError for anything else."""
+    """A `PublishedIndex` or a `VersionManifest`. Raises ValueError for anything else."""
     try:
         return msgspec.json.decode(content, type=kind)
     except RecursionError:

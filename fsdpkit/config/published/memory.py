@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config.ownership import only_owner_writes
-from fsdpkit.config.published.index import Index, decode, sha256
+from fsdpkit.config.published.index import PublishedIndex, decode, sha256
 
 _MOST_BYTES = 1 << 16
 
@@ -62,7 +62,9 @@ def recall(centre: Path) -> Seen | None:
     return seen if seen.path == _named(centre) and only_owner_writes(path) else None
 
 
-def remember(centre: Path, index: Index, text: bytes, verified: str, before: Seen | None) -> None:
+def remember(
+    centre: Path, index: PublishedIndex, text: bytes, verified: str, before: Seen | None
+) -> None:
     """Raises OSError."""
     seen = Seen(
         path=_named(centre),

@@ -15,6 +15,7 @@ COLLECTIVE_MISMATCH = Cause(
     "The ranks called different collectives, or with different shapes: {words}",
     "Look for what only some ranks do: a branch on the rank, batches of different length, "
     "an early return. TORCH_DISTRIBUTED_DEBUG=DETAIL names the calls.",
+    waited="{who} left while other ranks still waited for it: {words}",
     patterns=(
         pattern(
             "Detected mismatch between collectives on ranks",

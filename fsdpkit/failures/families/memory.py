@@ -12,6 +12,8 @@ HOST_OUT_OF_MEMORY = Cause(
     "{who} was killed because the node, or the job's share of it, ran out of memory: {words}",
     "Request more memory (--set resources.memory=…), or use less: fewer loader workers "
     "(training.data.workers), a smaller batch. " + RESUME,
+    elsewhere="Request more memory (--set resources.memory=…), or use less: fewer workers of the "
+    "DataLoader, a smaller batch. " + RESUME,
     retry="out-of-memory",
     again=_SAME_MEMORY,
     states=frozenset({"OUT_OF_MEMORY"}),
@@ -75,6 +77,8 @@ GPU_OUT_OF_MEMORY = Cause(
     "{who} ran out of GPU memory: {words}",
     "Use less: a smaller training.batch_size, training.micro_batch=auto, activation "
     "checkpointing (training.sharding.activation_checkpointing), or more GPUs.",
+    elsewhere="Use less: a smaller batch, activation checkpointing (torch.utils.checkpoint), FSDP "
+    "instead of DDP, or more GPUs.",
     retry="out-of-memory",
     again=_SAME_MEMORY,
     patterns=(

@@ -11,6 +11,8 @@ NAN_LOSS = Cause(
     "{who} computed NaN or infinite values: {words}",
     "Lower training.optimizer.lr, look at the data of that step, or skip such steps: --set "
     "training.non_finite=skip. " + RESUME,
+    elsewhere="Lower the learning rate, clip the gradients (torch.nn.utils.clip_grad_norm_), or "
+    "look at the data of that step. " + RESUME,
     again="no, the same data gives the same result",
     patterns=(
         pattern(("is not finite, ", "is not finite in "), "our trainer, on a GPU as well"),

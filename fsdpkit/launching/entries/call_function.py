@@ -1,5 +1,6 @@
-"""The script of a run that was made of a function (`fsdpkit.run`). It lies in a directory of its
-own, where Python looks first for modules: those of the function's author must not meet ours."""
+"""The script of a run made from a function (`fsdpkit.run`). It has a directory of its own, where
+Python looks first for modules: modules of the function's author must not collide with ours.
+"""
 
 from fsdpkit.launching.calling import main
 

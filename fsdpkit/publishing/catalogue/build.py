@@ -10,18 +10,19 @@ from fsdpkit.config import assets
 from fsdpkit.publishing.catalogue.bundle import folder, modules_zip, scripts, zipped
 from fsdpkit.publishing.catalogue.reading import Catalogue
 from fsdpkit.publishing.catalogue.rendering import Writing
+from fsdpkit.scheduling.parsed_templates import to_carry
 
 
 def catalogue_files(
-    catalogue: Catalogue, name: str, runtime: Mapping[str, bytes]
+    catalogue: Catalogue, name: str, engine: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """By path. runtime: what `runtime_files` gives; name: the centre's, for people."""
+    """By path. engine: what `engine_of` gives; name: the centre's, for people."""
     files = {path: text.encode() for path, text in Writing(catalogue, name).pages().items()}
     for file in resources.files("fsdpkit.publishing.catalogue").joinpath("static").iterdir():
         files[f"static/{file.name}"] = file.read_bytes()
     engine = {
-        **runtime,
         "modules.zip": modules_zip(),
+        **engine,
         "folders.zip": zipped(_folders(catalogue)),
     }
     return files | {f"engine/{path}": content for path, content in engine.items()}
@@ -29,12 +30,16 @@ def catalogue_files(
 
 def _folders(catalogue: Catalogue) -> dict[str, bytes]:
     """What the form's Python lays out: `packaged`, `centre0`, …, and `root` for scripts that lie
-    in none of them; in `plans` what was planned of them, which is laid nowhere."""
+    in none of them; in `plans` what was planned of them and in `parsed` what their templates were
+    parsed into, which are laid nowhere."""
     tops = {"packaged": assets.packaged_dir()}
     tops |= {f"centre{number}": top for number, top in enumerate(catalogue.centres)}
     files = {f"{name}/{path}": c for name, top in tops.items() for path, c in folder(top).items()}
     for path, content in scripts(job.entry for _, job in catalogue.jobs).items():
         files[_place(Path("/", path), tops)] = content
+    versions = [one.template for name in catalogue.released for one in name.versions]
+    parsed = to_carry([*catalogue.templates, *filter(None, versions)])
+    files |= {f"parsed/{name}": content for name, content in parsed.items()}
     if catalogue.plans.files:
         files |= {f"plans/{name}": content for name, content in catalogue.plans.files.items()}
         files["plans/torch"] = catalogue.plans.torch.encode()

@@ -13,7 +13,7 @@ from fsdpkit.publishing.catalogue.released import Released
 
 
 @dataclass(frozen=True)
-class Choice:
+class FormChoice:
     """value: as in `template = "torchrun@3.4.0"`; group: whose fields its parameters are."""
 
     value: str
@@ -27,7 +27,7 @@ Groups = Mapping[str, Mapping[str, Parameter]]
 
 def template_choices(
     templates: Sequence[Template], published: Sequence[Released]
-) -> tuple[list[Choice], Groups]:
+) -> tuple[list[FormChoice], Groups]:
     """All that can be chosen, and the parameters of each group by its id."""
     groups: dict[str, Mapping[str, Parameter]] = {}
     choices = []
@@ -36,7 +36,7 @@ def template_choices(
         same = (g for g, p in groups.items() if g.partition("@")[0] == name and p == parameters)
         group = next(same, value)
         groups.setdefault(group, parameters)
-        choices.append(Choice(value, label, template.manifest.description, group))
+        choices.append(FormChoice(value, label, template.manifest.description, group))
     return choices, groups
 
 

@@ -15,7 +15,7 @@ from fsdpkit.config.explain import description_of, fields_of
 
 
 @dataclass(frozen=True)
-class Fact:
+class ProfileFact:
     """`words`: the value as a person reads it; `given`: it is not the schema's default."""
 
     name: str
@@ -39,7 +39,7 @@ class Section:
 
     title: str
     meaning: str
-    facts: Sequence[Fact]
+    facts: Sequence[ProfileFact]
     table: Table | None = None
 
 
@@ -80,7 +80,7 @@ def in_words(value: Any) -> str:
     return str(value)
 
 
-def facts_of(record: msgspec.Struct) -> list[Fact]:
+def facts_of(record: msgspec.Struct) -> list[ProfileFact]:
     """Of all plain fields that have a value."""
     found = []
     for field in msgspec.structs.fields(record):
@@ -90,7 +90,7 @@ def facts_of(record: msgspec.Struct) -> list[Fact]:
             default = field.default
             if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
-            fact = Fact(
+            fact = ProfileFact(
                 field.encode_name, description_of(field.type), words, bool(value != default)
             )
             found.append(fact)
@@ -99,7 +99,7 @@ def facts_of(record: msgspec.Struct) -> list[Fact]:
 
 def sections(record: msgspec.Struct, leave_out: Sequence[str] = ()) -> list[Section]:
     """The record's own tables, and first what it says outside of any."""
-    plain: list[Fact] = []
+    plain: list[ProfileFact] = []
     tables: list[Section] = []
     by_name = {fact.name: fact for fact in facts_of(record)}
     for name, annotation in fields_of(type(record)).items():

@@ -24,17 +24,17 @@ _NAME = re.compile(r"[0-9a-f]{64}\.json")
 
 
 @dataclass(frozen=True)
-class Plans:
+class CataloguePlans:
     """By name the file of each, and the torch that they were made with."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     torch: str = ""
 
 
-NO_PLANS = Plans()
+NO_PLANS = CataloguePlans()
 
 
-def read_plans(directory: Path) -> Plans:
+def read_plans(directory: Path) -> CataloguePlans:
     """Those in a directory; what is no plan is left out. Raises NotFoundError, UsageError."""
     if not directory.is_dir():
         raise NotFoundError(
@@ -57,7 +57,7 @@ def read_plans(directory: Path) -> Plans:
                 f"--plans {directory}: has more than {MOST_PLANS} plans: name a directory with "
                 "those that the pages are to show"
             )
-    return Plans(found, torch)
+    return CataloguePlans(found, torch)
 
 
 def _is_plan(content: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Everything that a catalogue shows, read as a person's command line would read it.
 
-A file that is broken is a `Problem`, named on the page and on standard error; the rest goes on.
+A file that is broken is a `CatalogueProblem`, named on the page and on standard error; the
+rest goes on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import TypeVar
 
 from fsdpkit.config import assets
 from fsdpkit.config.job import LoadedJob, load_job
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.spelling import nearest
 from fsdpkit.config.surroundings import Surroundings, of_this_process, stand_in
 from fsdpkit.config.template import Template, load_template
 from fsdpkit.errors import FsdpkitError, NotFoundError
-from fsdpkit.publishing.catalogue.plans import NO_PLANS, Plans
+from fsdpkit.publishing.catalogue.plans import NO_PLANS, CataloguePlans
 from fsdpkit.publishing.catalogue.released import Released, released
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ NOBODYS = ("generic", "local")
 
 
 @dataclass(frozen=True)
-class Problem:
+class CatalogueProblem:
     """Something that is left out of the catalogue, and why."""
 
     kind: str
@@ -54,8 +55,8 @@ class Catalogue:
     own: Sequence[LoadedSite]
     """The centre's clusters; the others come with fsdpkit."""
     released: Sequence[Released]
-    plans: Plans
-    problems: Sequence[Problem]
+    plans: CataloguePlans
+    problems: Sequence[CatalogueProblem]
 
     def released_as(self, kind: str, name: str) -> Released | None:
         """How the centre published it; None for what is in no signed index."""
@@ -67,7 +68,7 @@ def read_catalogue(
     centres: Sequence[Path],
     packaged: str | None = None,
     clusters: Sequence[str] = (),
-    plans: Plans = NO_PLANS,
+    plans: CataloguePlans = NO_PLANS,
 ) -> Catalogue:
     """All of the packaged ones and of the folders of `centres`, the nearest first.
 
@@ -82,7 +83,7 @@ def read_catalogue(
     surroundings = Surroundings(
         work_dir=here.work_dir, variables=variables, python=here.python, packaged=here.packaged
     )
-    problems: list[Problem] = []
+    problems: list[CatalogueProblem] = []
     with stand_in(surroundings):
         layers = assets.layers()  # one that is missing is no catalogue
         known = {kind: _known(kind, layers, problems) for kind in ("site", "template", "job")}
@@ -93,7 +94,9 @@ def read_catalogue(
         published = released(centres, [site for site in own if site.profile.kind == "slurm"])
     for one in published:
         damaged = [version for version in one.versions if version.damage]
-        problems += [Problem(one.kind, f"{one.name} {v.version}", v.damage) for v in damaged]
+        problems += [
+            CatalogueProblem(one.kind, f"{one.name} {v.version}", v.damage) for v in damaged
+        ]
     return Catalogue(
         surroundings=Surroundings(
             work_dir="",
@@ -118,7 +121,7 @@ def read_catalogue(
 
 
 def _own(
-    sites: Sequence[LoadedSite], named: Sequence[str], layers: dict[str, list[Layer]]
+    sites: Sequence[LoadedSite], named: Sequence[str], layers: dict[str, list[AssetLayer]]
 ) -> list[LoadedSite]:
     """Those that were named, else those of the centre's folders, else all that are somebody's."""
     by_id = {site.id: site for site in sites}
@@ -134,28 +137,30 @@ def _own(
     return of_centre or [site for site in sites if site.id not in NOBODYS]
 
 
-def _known(kind: str, layers: Sequence[Layer], problems: list[Problem]) -> dict[str, list[Layer]]:
+def _known(
+    kind: str, layers: Sequence[AssetLayer], problems: list[CatalogueProblem]
+) -> dict[str, list[AssetLayer]]:
     """The layers of each name. What cannot be listed at all is a problem of its layer."""
     try:
         found = assets.available(kind)
         return {name: [layer for layer, _ in places] for name, places in found.items()}
     except (FsdpkitError, OSError) as error:
-        problems.append(Problem(kind, "(all)", _why(error)))
+        problems.append(CatalogueProblem(kind, "(all)", _why(error)))
         return {}
 
 
 def _read(
     kind: str,
-    known: dict[str, list[Layer]],
+    known: dict[str, list[AssetLayer]],
     load: Callable[[str], T],
-    problems: list[Problem],
+    problems: list[CatalogueProblem],
 ) -> list[tuple[str, T]]:
     read = []
     for name in known:
         try:
             read.append((name, load(name)))
         except (FsdpkitError, OSError, RecursionError) as error:
-            problems.append(Problem(kind, name, _why(error)))
+            problems.append(CatalogueProblem(kind, name, _why(error)))
     return read
 
 

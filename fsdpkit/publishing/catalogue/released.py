@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fsdpkit.config.layers import Layer
+from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.published.centre import Centre, content_of, open_centre
 from fsdpkit.config.published.choosing import current, numbers
-from fsdpkit.config.published.index import Entry, main_file
+from fsdpkit.config.published.index import IndexEntry, main_file
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Parameter, Template, template_in
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.publishing.catalogue.facts import in_words
-from fsdpkit.publishing.template_diff import Compared, compare
+from fsdpkit.publishing.template_diff import ScriptsCompared, compare
 
 MOST_COMPARED = 8
 """Versions whose scripts are compared with those before; each costs a second or two."""
@@ -36,13 +36,13 @@ class Withdrawal:
 
 
 @dataclass(frozen=True)
-class Changes:
+class VersionChanges:
     """Between two versions of a template."""
 
     since: str
     parameters: Sequence[str]
     """In words, one each."""
-    scripts: Compared
+    scripts: ScriptsCompared
     clusters: Sequence[str]
     """For which scripts were compared."""
 
@@ -62,7 +62,7 @@ class Version:
     template: Template | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     """What its authors say of it: the text files beside the template, by name."""
-    changes: Changes | None = None
+    changes: VersionChanges | None = None
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ def day(at_s: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at_s))
 
 
-def _newest_first(entry: Entry) -> list[str]:
+def _newest_first(entry: IndexEntry) -> list[str]:
     return sorted(entry.versions, key=numbers, reverse=True)
 
 
-def _version(centre: Centre, entry: Entry, version: str) -> Version:
+def _version(centre: Centre, entry: IndexEntry, version: str) -> Version:
     published = entry.versions[version]
     gone = published.withdrawn
     release = centre.release(entry, version, "pinned")
@@ -138,7 +138,7 @@ def _version(centre: Centre, entry: Entry, version: str) -> Version:
         content = content_of(release)
         if entry.kind != "template":
             return made
-        layer = Layer("centre", centre.dir, release)
+        layer = AssetLayer("centre", centre.dir, release)
         template = template_in(release.dir / main_file(entry.kind, entry.name), layer)
     except FsdpkitError as error:
         return replace(made, damage=str(error))
@@ -150,7 +150,7 @@ def _version(centre: Centre, entry: Entry, version: str) -> Version:
     return replace(made, template=template, texts=texts)
 
 
-def _channels(entry: Entry, version: str) -> list[str]:
+def _channels(entry: IndexEntry, version: str) -> list[str]:
     """Those that lead to it; testing only where something else is tested than what is stable."""
     stable = version == current(entry, "stable")
     testing = not stable and version == current(entry, "testing")
@@ -169,9 +169,11 @@ def _with_changes(versions: Sequence[Version], sites: Sequence[LoadedSite]) -> I
             yield new
 
 
-def _changes(before: Version, old: Template, new: Template, sites: Sequence[LoadedSite]) -> Changes:
+def _changes(
+    before: Version, old: Template, new: Template, sites: Sequence[LoadedSite]
+) -> VersionChanges:
     sites = sites[:MOST_CLUSTERS]
-    return Changes(
+    return VersionChanges(
         before.version,
         [*parameter_changes(old.manifest.parameters, new.manifest.parameters)],
         # The header's line about the release differs anyway.

@@ -15,7 +15,7 @@ from fsdpkit.publishing.replacing import make_anew, present_in
 MANIFEST = "catalogue.json"
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CatalogueManifest(msgspec.Struct, frozen=True):
     """Says that a directory is a catalogue, and what it holds: by path the sha256."""
 
     schema: str
@@ -32,12 +32,16 @@ def write(files: Mapping[str, bytes], output: Path) -> None:
             "be lost: choose a directory that is the catalogue's alone"
         )
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    manifest = msgspec.json.encode(Manifest("fsdpkit.catalogue/1", digests), order="deterministic")
+    manifest = msgspec.json.encode(
+        CatalogueManifest("fsdpkit.catalogue/1", digests), order="deterministic"
+    )
     make_anew(output, {**files, MANIFEST: msgspec.json.format(manifest, indent=1) + b"\n"})
 
 
 def _made_before(output: Path) -> set[str]:
     try:
-        return {*msgspec.json.decode((output / MANIFEST).read_bytes(), type=Manifest).files}
-    except (OSError, msgspec.MsgspecError):
+        return {
+            *msgspec.json.decode((output / MANIFEST).read_bytes(), type=CatalogueManifest).files
+        }
+    except (OSError, ValueError, RecursionError):
         return set()

@@ -19,8 +19,8 @@ from fsdpkit.publishing.export import (
     texts,
     yaml_text,
 )
-from fsdpkit.publishing.export.places import MINUTES, Unit
-from fsdpkit.publishing.export.script import Exported, export_script
+from fsdpkit.publishing.export.places import MINUTES, TimeUnit
+from fsdpkit.publishing.export.script import ExportedScript, export_script
 
 Portal = Literal["ondemand", "open-composer", "project-manager", "job-composer"]
 PORTALS: tuple[Portal, ...] = get_args(Portal)
@@ -35,7 +35,7 @@ class App:
     portal: Portal
     release: str
     files: dict[str, str]
-    exports: tuple[Exported, ...]
+    exports: tuple[ExportedScript, ...]
 
 
 def newest(portal: Portal) -> str:
@@ -61,7 +61,7 @@ def build(
             f"--to {portal}: such an app is for one cluster; make one for each --cluster"
         )
 
-    def exported(unit: Unit | None = None) -> list[Exported]:
+    def exported(unit: TimeUnit | None = None) -> list[ExportedScript]:
         return [
             export_script(
                 template,
@@ -104,7 +104,7 @@ def build(
     return App(portal, release, written, tuple(exports))
 
 
-def _without_time(exported: Exported) -> Exported:
+def _without_time(exported: ExportedScript) -> ExportedScript:
     """Where a launcher cannot ask for it."""
     if project_manager.asks_for_time(exported):
         return exported

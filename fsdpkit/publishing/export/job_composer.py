@@ -10,12 +10,12 @@ import shlex
 from typing import Any
 
 from fsdpkit.publishing.export import texts
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import ExportedScript
 
 SCRIPT = "job.sh"
 
 
-def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
+def files(exported: ExportedScript) -> dict[str, str | dict[str, Any]]:
     """The template, by path."""
     about = exported.template.manifest
     manifest = {
@@ -35,6 +35,6 @@ def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
     return {"manifest.yml": manifest, SCRIPT: script}
 
 
-def asked(exported: Exported) -> list[tuple[str, str]]:
+def asked(exported: ExportedScript) -> list[tuple[str, str]]:
     """What is to be edited, with what is allowed, for the README."""
     return [*texts.limits([exported]), *((f.label, f.allowed) for f in exported.fields)]

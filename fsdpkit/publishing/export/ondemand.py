@@ -12,18 +12,18 @@ from typing import Any
 
 from fsdpkit.publishing.export import ruby_checks, texts
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.places import HOURS, Place, told
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
+from fsdpkit.publishing.export.script import ExportedScript
 
 _OWN = "fsdpkit_"
 
 
-def _time(exports: Sequence[Exported]) -> str:
+def _time(exports: Sequence[ExportedScript]) -> str:
     """OnDemand's own field counts whole hours."""
     return "bc_num_hours" if exports[0].unit == HOURS else f"{_OWN}minutes"
 
 
-def files(exports: Sequence[Exported]) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript]) -> dict[str, str | dict[str, Any]]:
     """The app, by path."""
     first = exports[0]
     fields = shared_fields(exports)
@@ -47,11 +47,11 @@ def files(exports: Sequence[Exported]) -> dict[str, str | dict[str, Any]]:
     return made
 
 
-def script_name(exported: Exported) -> str:
+def script_name(exported: ExportedScript) -> str:
     return f"script-{exported.portal}.sh"
 
 
-def manifest(exported: Exported) -> dict[str, Any]:
+def manifest(exported: ExportedScript) -> dict[str, Any]:
     """manifest.yml, which the dashboard shows."""
     about = exported.template.manifest
     return {
@@ -64,11 +64,11 @@ def manifest(exported: Exported) -> dict[str, Any]:
     }
 
 
-def title(exported: Exported) -> str:
+def title(exported: ExportedScript) -> str:
     return f"{exported.spec.name} ({exported.template.manifest.name})"
 
 
-def shared_fields(exports: Sequence[Exported]) -> list[Field]:
+def shared_fields(exports: Sequence[ExportedScript]) -> list[Field]:
     """Fields of any of the scripts, in order; where several have one, the first one's."""
     found: dict[str, Field] = {}
     for exported in exports:
@@ -77,13 +77,15 @@ def shared_fields(exports: Sequence[Exported]) -> list[Field]:
     return list(found.values())
 
 
-def _account(exports: Sequence[Exported]) -> str:
+def _account(exports: Sequence[ExportedScript]) -> str:
     """A list of the person's own accounts where one is needed, else a field that may be empty."""
     needed = any(exported.site.profile.account.required for exported in exports)
     return "auto_accounts" if needed else "bc_account"
 
 
-def form(exports: Sequence[Exported], fields: Sequence[Field], account: str) -> dict[str, Any]:
+def form(
+    exports: Sequence[ExportedScript], fields: Sequence[Field], account: str
+) -> dict[str, Any]:
     """form.yml."""
     most_nodes = max(exported.most_nodes for exported in exports)
     most_time = max(exported.most_time for exported in exports)
@@ -138,7 +140,9 @@ _MINUTES = {
 }
 
 
-def _option(place: Place, exported: Exported, exports: Sequence[Exported]) -> list[Any]:
+def _option(
+    place: PartitionPlace, exported: ExportedScript, exports: Sequence[ExportedScript]
+) -> list[Any]:
     limits: dict[str, Any] = {
         "data-min-fsdpkit-nodes": place.low_nodes,
         "data-max-fsdpkit-nodes": place.high_nodes,
@@ -190,7 +194,9 @@ submit = {{ "batch_connect" => {{ "template" => "basic" }}, "script" => script }
 """
 
 
-def _submit(exports: Sequence[Exported], fields: Sequence[Field], names: dict[str, str]) -> str:
+def _submit(
+    exports: Sequence[ExportedScript], fields: Sequence[Field], names: dict[str, str]
+) -> str:
     places: dict[str, dict[str, Any]] = {}
     for exported in exports:
         for value, rule in ruby_checks.place_rules(exported).items():
@@ -233,7 +239,9 @@ exec bash -p "$PWD/$script"
 """
 
 
-def _before(exports: Sequence[Exported], fields: Sequence[Field], names: dict[str, str]) -> str:
+def _before(
+    exports: Sequence[ExportedScript], fields: Sequence[Field], names: dict[str, str]
+) -> str:
     values = [
         f"export {field.variable}=<%= quoted.call({names[field.key]!r}) %>"
         for field in fields
@@ -255,7 +263,7 @@ _VIEW = """\
 """
 
 
-def asked(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
     """What the form asks for, with what is allowed, for the README."""
     rows = [("Partition and GPUs", "one of the list"), *texts.limits(exports)]
     return rows + [(f.label, f.allowed) for f in shared_fields(exports) if f.key != "gpus"]

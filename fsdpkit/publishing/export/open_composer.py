@@ -15,13 +15,13 @@ from typing import Any
 from fsdpkit.errors import ConfigError
 from fsdpkit.publishing.export import ruby_checks, texts
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.places import HOURS, Place, told
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.places import HOURS, PartitionPlace, told
+from fsdpkit.publishing.export.script import ExportedScript
 
 _PLAIN = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.,:=@%+/-]*)?")
 
 
-def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
+def files(exported: ExportedScript) -> dict[str, str | dict[str, Any]]:
     """The app, by path."""
     about = exported.template.manifest
     manifest = {
@@ -36,7 +36,7 @@ def files(exported: Exported) -> dict[str, str | dict[str, Any]]:
     }
 
 
-def form(exported: Exported) -> dict[str, Any]:
+def form(exported: ExportedScript) -> dict[str, Any]:
     """form.yml, with its sections form, script and check."""
     asked = [field for field in exported.fields if field.key != "gpus"]
     options = {place.value: _options(exported, place) for place in exported.places}
@@ -84,15 +84,15 @@ def _name(field: Field) -> str:
     return f"{field.key}_" if re.search(r"_\d+$", field.key) else field.key
 
 
-def _time(exported: Exported) -> str:
+def _time(exported: ExportedScript) -> str:
     return exported.unit.label.lower()
 
 
-def _label(place: Place) -> str:
+def _label(place: PartitionPlace) -> str:
     return f"{place.label} ({told(place)})"
 
 
-def _options(exported: Exported, place: Place) -> list[str]:
+def _options(exported: ExportedScript, place: PartitionPlace) -> list[str]:
     """The directives of a place. The page hands them from Ruby to JavaScript as a list's text, so
     only what both read alike is let through."""
     found = []
@@ -140,7 +140,7 @@ def _widget(field: Field) -> dict[str, Any]:
     return made
 
 
-def _script(exported: Exported, width: int) -> str:
+def _script(exported: ExportedScript, width: int) -> str:
     """A line that names a widget is left out by Open Composer where that says nothing."""
     head = [f"#SBATCH --job-name={exported.spec.name}"]
     head += [f"#SBATCH #{{place_{number}}}" for number in range(2, width + 2)]
@@ -178,7 +178,7 @@ _OWN_FIELDS = (
 """Fields that Open Composer itself puts above the form, and into its sbatch command."""
 
 
-def _check(exported: Exported, asked: Sequence[Field]) -> str:
+def _check(exported: ExportedScript, asked: Sequence[Field]) -> str:
     own = (ruby_checks.PLACE, ruby_checks.NODES, ruby_checks.ACCOUNT)
     names = {key: key for key in own} | {ruby_checks.TIME: _time(exported)}
     names |= {field.key: _name(field) for field in asked}
@@ -205,7 +205,7 @@ def _check(exported: Exported, asked: Sequence[Field]) -> str:
     )
 
 
-def asked(exported: Exported) -> list[tuple[str, str]]:
+def asked(exported: ExportedScript) -> list[tuple[str, str]]:
     """What the form asks for, with what is allowed, for the README."""
     rows = [("Partition and GPUs", "one of the list"), *texts.limits([exported])]
     return rows + [(f.label, f.allowed) for f in exported.fields if f.key != "gpus"]

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fsdpkit.config.job import JobSpec, Resources
-from fsdpkit.config.limits import problems
+from fsdpkit.config.limits import problems, shortest_s
 from fsdpkit.config.partition import NodeType, Partition
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.units import format_time, parse_time_s
 from fsdpkit.errors import FsdpkitError
-from fsdpkit.rendering.script import shortest_s
 
 MANY_NODES = 64
 _MANY_S = 168 * 3600
@@ -28,26 +27,26 @@ MANY_GPUS = 8
 
 
 @dataclass(frozen=True)
-class Unit:
+class TimeUnit:
     """In which a form asks for the job's time, in whole numbers."""
 
     label: str
     seconds: int
 
 
-HOURS, MINUTES = Unit("Hours", 3600), Unit("Minutes", 60)
+HOURS, MINUTES = TimeUnit("Hours", 3600), TimeUnit("Minutes", 60)
 """Minutes where hours would leave out a partition, whose longest time is shorter."""
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionPlace:
     """One partition, `""` where the profile knows none, with GPUs per node."""
 
     partition: str
     gpus: int
     low_nodes: int
     high_nodes: int
-    unit: Unit
+    unit: TimeUnit
     least_time: int
     """In the unit, as all times here: less would leave none to train."""
     times: tuple[tuple[int, int], ...]
@@ -80,13 +79,13 @@ def free_of_account(site: LoadedSite) -> LoadedSite:
     return replace(site, profile=msgspec.structs.replace(site.profile, account=rules))
 
 
-def unit_for_all(spec: JobSpec, site: LoadedSite) -> Unit:
+def unit_for_all(spec: JobSpec, site: LoadedSite) -> TimeUnit:
     """For a form to choose a partition in: hours, unless minutes would offer one more."""
     hours, minutes = _partitions(spec, site)
     return HOURS if hours >= minutes else MINUTES
 
 
-def unit_for_one(spec: JobSpec, site: LoadedSite, partition: str | None) -> Unit:
+def unit_for_one(spec: JobSpec, site: LoadedSite, partition: str | None) -> TimeUnit:
     """For a job in this partition, or in whichever there is."""
     hours, minutes = _partitions(spec, site)
     if partition is None:
@@ -103,20 +102,22 @@ def _partitions(spec: JobSpec, site: LoadedSite) -> tuple[set[str], set[str]]:
     return hours, {place.partition for place in places_of(spec, site, MINUTES)[0]}
 
 
-def places_of(spec: JobSpec, site: LoadedSite, unit: Unit = HOURS) -> tuple[list[Place], list[str]]:
+def places_of(
+    spec: JobSpec, site: LoadedSite, unit: TimeUnit = HOURS
+) -> tuple[list[PartitionPlace], list[str]]:
     """In the profile's order, what may be chosen automatically first; and what is left out, with
     the reason."""
     profile = site.profile
     kinds = list(profile.node_types.values())
     known = profile.partitions or {"": Partition()}
-    found: list[Place] = []
+    found: list[PartitionPlace] = []
     left_out: list[str] = []
     for name in sorted(known, key=lambda name: not known[name].automatic):
         partition = known[name]
         node = kinds[0] if len(kinds) == 1 else NodeType()
         if partition.node_type is not None:
             node = profile.node_types[partition.node_type]
-        own: list[Place] = []
+        own: list[PartitionPlace] = []
         why = "no job fits"
         for gpus in range(1, (MANY_GPUS if node.gpus is None else max(node.gpus, 1)) + 1):
             made = _place(spec, site, name, partition, node, gpus, unit)
@@ -137,8 +138,8 @@ def _place(
     partition: Partition,
     node: NodeType,
     gpus: int,
-    unit: Unit,
-) -> Place | str:
+    unit: TimeUnit,
+) -> PartitionPlace | str:
     least = shortest_s(site.profile) // unit.seconds + 1
 
     def resources(nodes: int) -> Resources:
@@ -163,7 +164,7 @@ def _place(
         return str(error).splitlines()[0]
     times = tuple(_times(partition, fits[0], fits[-1], unit))
     default = partition.default_time
-    return Place(
+    return PartitionPlace(
         name,
         gpus,
         fits[0],
@@ -194,7 +195,7 @@ def _turning_points(partition: Partition, node: NodeType, gpus: int, least_s: in
     return {nodes for nodes in points if 1 <= nodes <= high}
 
 
-def _times(partition: Partition, low: int, high: int, unit: Unit) -> list[tuple[int, int]]:
+def _times(partition: Partition, low: int, high: int, unit: TimeUnit) -> list[tuple[int, int]]:
     """Between two of the profile's own numbers of nodes, more nodes never get more time, so the
     ends of equal stretches are found by halving."""
 
@@ -217,7 +218,7 @@ def _times(partition: Partition, low: int, high: int, unit: Unit) -> list[tuple[
     return steps
 
 
-def default_of(places: Sequence[Place], wanted: Resources | None) -> Place:
+def default_of(places: Sequence[PartitionPlace], wanted: Resources | None) -> PartitionPlace:
     """The one that the job asks for, as far as there is one; without a job all GPUs of a node."""
     if wanted is None:
         first = places[0].partition
@@ -233,7 +234,7 @@ _MOST_STEPS = 8
 """Of a limit that shrinks with every node, in a form's list."""
 
 
-def told(place: Place) -> str:
+def told(place: PartitionPlace) -> str:
     """The limits in words."""
     nodes = f"{place.low_nodes} to {place.high_nodes} nodes"
     if place.low_nodes == place.high_nodes:
@@ -248,11 +249,11 @@ def told(place: Place) -> str:
     return f"{nodes}, {steps if len(place.times) > 1 else f'up to {in_words(place)}'}"
 
 
-def in_words(place: Place) -> str:
+def in_words(place: PartitionPlace) -> str:
     """The longest time of any of its jobs."""
     return _long(place.most_time, place.unit)
 
 
-def _long(time: int, unit: Unit) -> str:
+def _long(time: int, unit: TimeUnit) -> str:
     hours, minutes = divmod(time * unit.seconds // 60, 60)
     return " ".join(f"{n} {word}" for n, word in ((hours, "h"), (minutes, "min")) if n)

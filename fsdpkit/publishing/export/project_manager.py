@@ -13,13 +13,13 @@ from typing import Any
 from fsdpkit.publishing.export import texts
 from fsdpkit.publishing.export.fields import Field
 from fsdpkit.publishing.export.places import HOURS
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import ExportedScript
 
 _FIRST = 1_767_225_600  # launchers are sorted by this; the same in every export
 _VARIABLE = "auto_environment_variable_"
 
 
-def files(exports: Sequence[Exported], release: str) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | dict[str, Any]]:
     """The project, by path."""
     first = exports[0]
     about = first.template.manifest
@@ -36,11 +36,11 @@ def files(exports: Sequence[Exported], release: str) -> dict[str, str | dict[str
     return made
 
 
-def launcher_path(exported: Exported) -> str:
+def launcher_path(exported: ExportedScript) -> str:
     return f".ondemand/launchers/{_id(exported.portal)}/form.yml"
 
 
-def script_name(exported: Exported) -> str:
+def script_name(exported: ExportedScript) -> str:
     return f"{exported.spec.name}-{exported.portal}.sh"
 
 
@@ -54,7 +54,7 @@ def nodes_attribute(release: str) -> str:
     return "bc_num_slots" if release == "4.0" else "bc_num_nodes"
 
 
-def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
+def form(exported: ExportedScript, release: str, number: int = 0) -> dict[str, Any]:
     """A launcher's form.yml."""
     place = exported.place
     attributes: dict[str, Any] = {
@@ -89,7 +89,7 @@ def form(exported: Exported, release: str, number: int = 0) -> dict[str, Any]:
     }
 
 
-def asks_for_time(exported: Exported) -> bool:
+def asks_for_time(exported: ExportedScript) -> bool:
     """A launcher can only say whole hours; without them Slurm reads the time in the script."""
     return exported.unit == HOURS
 
@@ -103,7 +103,7 @@ def _attribute(field: Field) -> dict[str, Any]:
     }
 
 
-def asked(exports: Sequence[Exported]) -> list[tuple[str, str]]:
+def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
     """What the form asks for, with what is allowed, for the README."""
     rows = texts.limits(exports, [each for each in exports if asks_for_time(each)])
     seen = {field.label: field.allowed for exported in exports for field in exported.fields}

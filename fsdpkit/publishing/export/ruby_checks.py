@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import ExportedScript
 
 PLACE, NODES, TIME, ACCOUNT = "place", "nodes", "time", "account"
 
@@ -58,7 +58,7 @@ _PRINTABLE = "[ -~]*"
 
 def ruby_checks(
     fields: Sequence[Field],
-    exports: Sequence[Exported],
+    exports: Sequence[ExportedScript],
     places: dict[str, dict[str, Any]],
     names: dict[str, str],
     more: Sequence[dict[str, Any]] = (),
@@ -139,7 +139,7 @@ def _json(value: Any) -> str:
     return json.dumps(value).replace("%", "\\u0025")
 
 
-def place_rules(exported: Exported) -> dict[str, dict[str, Any]]:
+def place_rules(exported: ExportedScript) -> dict[str, dict[str, Any]]:
     """What the checks know of each place, by the place's value."""
     return {
         place.value: {

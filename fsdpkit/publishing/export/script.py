@@ -32,8 +32,8 @@ from fsdpkit.publishing.export.fields import (
     parameter_field,
 )
 from fsdpkit.publishing.export.places import (
-    Place,
-    Unit,
+    PartitionPlace,
+    TimeUnit,
     default_of,
     free_of_account,
     places_of,
@@ -60,7 +60,7 @@ Options = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedScript:
     """One template for one cluster. head: shebang, comments and directives; body: from the checks'
     place to the end, with no value of a form but in variables."""
 
@@ -73,8 +73,8 @@ class Exported:
     """Whose variables the script reads, in the form's order."""
     fixed: Mapping[str, str]
     """What the form does not ask for, and why."""
-    places: tuple[Place, ...]
-    place: Place
+    places: tuple[PartitionPlace, ...]
+    place: PartitionPlace
     """The default."""
     options: Mapping[str, Options]
     """What Slurm is told, by the place's value, besides nodes, tasks and time."""
@@ -89,7 +89,7 @@ class Exported:
         return self.spec.resources.nodes
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> TimeUnit:
         """In which the form asks for the time."""
         return self.place.unit
 
@@ -125,8 +125,8 @@ def export_script(
     python: str = "venv",
     places_open: bool = True,
     directory_open: bool = False,
-    unit: Unit | None = None,
-) -> Exported:
+    unit: TimeUnit | None = None,
+) -> ExportedScript:
     """Raises RenderError or ConfigError where the template or the profile cannot be exported.
 
     python: `venv` or `conda`. places_open: whether the portal can ask for partition and GPUs.
@@ -170,7 +170,7 @@ def export_script(
     _refuse_quoted(body)
     known = {name for name, _ in _directives(plan)} | FORM_DECIDES
     own = _own_directives(head, known)
-    exported = Exported(
+    exported = ExportedScript(
         template,
         site,
         portal or site.id,
@@ -197,11 +197,11 @@ def export_script(
 def _with_equal_scripts(
     template: Template,
     site: LoadedSite,
-    places: Sequence[Place],
+    places: Sequence[PartitionPlace],
     plan: Plan,
     python: str,
     left_out: list[str],
-) -> list[Place]:
+) -> list[PartitionPlace]:
     """Places for whose kind of GPU the script is the plan's; the others are told to `left_out`."""
     device = context_of(plan, _run_dir(plan))["device"]
     alike = []
@@ -215,7 +215,7 @@ def _with_equal_scripts(
 
 
 def _fields(
-    plan: Plan, directory_open: bool, places: Sequence[Place]
+    plan: Plan, directory_open: bool, places: Sequence[PartitionPlace]
 ) -> tuple[list[Field], dict[str, str]]:
     """What a form can ask for, and what not, with the reason. places: to choose from, if any."""
     spec, fixed = plan.job.spec, dict[str, str]()
@@ -253,7 +253,7 @@ def _told_apart(fields: list[Field]) -> list[Field]:
     ]
 
 
-def _close(fields: list[Field], error: Undecided, chosen: Place) -> tuple[str, object]:
+def _close(fields: list[Field], error: Undecided, chosen: PartitionPlace) -> tuple[str, object]:
     """Take out the field that the template needs to know beforehand: its name and its value."""
     blamed = [field for field in fields if _named(field) == error.variable.of]
     if not blamed or not (blamed[0].key == "gpus" or blamed[0].key.startswith("p_")):
@@ -283,7 +283,7 @@ def _named(field: Field) -> str:
     return names.get(field.key, field.key)
 
 
-def _plan(template: Template, site: LoadedSite, place: Place, python: str) -> Plan:
+def _plan(template: Template, site: LoadedSite, place: PartitionPlace, python: str) -> Plan:
     layered = Layered()
     layered.overlay(msgspec.to_builtins(place.spec), "template")
     spec = place.spec

@@ -12,7 +12,7 @@ import msgspec
 from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.loading import Layered, build
 from fsdpkit.config.units import format_time
-from fsdpkit.publishing.export.places import Place
+from fsdpkit.publishing.export.places import PartitionPlace
 from fsdpkit.publishing.personal import OF_ALL, own_resources, own_tables
 
 
@@ -27,7 +27,7 @@ _NODES, _TIME_S = 2, 4 * 3600
 """What a form shows where neither a job nor, of the time, the partition says otherwise."""
 
 
-def as_wanted(place: Place, wanted: Resources | None) -> Place:
+def as_wanted(place: PartitionPlace, wanted: Resources | None) -> PartitionPlace:
     """The place for the job's number of nodes and time, as far as the limits allow."""
     nodes, seconds = (_NODES, place.default_s or _TIME_S)
     if wanted:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import fsdpkit
 from fsdpkit.publishing.export.places import told
-from fsdpkit.publishing.export.script import Exported
+from fsdpkit.publishing.export.script import ExportedScript
 from fsdpkit.publishing.export.shared_job import SHARED
 
 _README = """\
@@ -88,7 +88,7 @@ INSTALL = {
 Rows = Sequence[tuple[str, str]]
 
 
-def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> str:
+def readme(exports: Sequence[ExportedScript], to: str, release: str, rows: Rows) -> str:
     first = exports[0]
     manifest = first.template.manifest
     python = {field.label for exported in exports for field in exported.fields}
@@ -118,7 +118,7 @@ def readme(exports: Sequence[Exported], to: str, release: str, rows: Rows) -> st
     )
 
 
-def _of(exported: Exported, exports: Sequence[Exported]) -> str:
+def _of(exported: ExportedScript, exports: Sequence[ExportedScript]) -> str:
     return f" on {exported.portal}" if len(exports) > 1 else ""
 
 
@@ -131,7 +131,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _cluster(exported: Exported) -> str:
+def _cluster(exported: ExportedScript) -> str:
     title = _plain(exported.site.profile.title)
     lines = [f"`{exported.portal}`: {title} (profile {exported.site.id})", ""]
     lines += [f"- {_plain(place.label)}: {told(place)}" for place in exported.places]
@@ -141,7 +141,7 @@ def _cluster(exported: Exported) -> str:
     return "\n".join(lines) + "\n"
 
 
-def checklist(exports: Sequence[Exported], release: str) -> str:
+def checklist(exports: Sequence[ExportedScript], release: str) -> str:
     manifest = exports[0].template.manifest
     of_job = any(why.endswith(SHARED) for each in exports for why in each.fixed.values())
     return _CHECKLIST.format(
@@ -160,7 +160,7 @@ _JOBS_PATHS = (
 
 
 def limits(
-    exports: Sequence[Exported], timed: Sequence[Exported] | None = None
+    exports: Sequence[ExportedScript], timed: Sequence[ExportedScript] | None = None
 ) -> list[tuple[str, str]]:
     """Rows of what every portal asks for. timed: for which of them it asks for a time (all)."""
     timed = exports if timed is None else timed

@@ -97,5 +97,5 @@ def _made_before(output: Path) -> dict[str, str]:
         if record.is_symlink() or record.stat().st_size > _LARGEST:
             return {}
         return msgspec.json.decode(record.read_bytes(), type=Record).files
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError):
         return {}

@@ -1,1 +1,1 @@
-"""`fsdpkit compare`: runs beside one another, for a terminal, a page, or a program."""
+"""`fsdpkit compare`: runs side by side, for a terminal, a page, or a program."""

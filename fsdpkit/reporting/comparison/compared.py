@@ -1,7 +1,7 @@
-"""Runs beside one another: what was set differently, what came out, and the curves.
+"""Runs side by side: which settings differ, the results, and the curves.
 
-Pure of output: `table.py` writes it for a terminal, `page.py` as HTML; `--json` prints the records
-below, whose fields are the keys. A run of an array stands here once for each task.
+Without output: `table.py` writes it for a terminal, `page.py` as HTML; `--json` prints the records
+below, whose fields are the keys. A run of an array appears once for each task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsdpkit.reporting.predictions import Prediction
 from fsdpkit.reporting.report import about
 from fsdpkit.reporting.report.efficiency import efficiency_of
 from fsdpkit.reporting.report.predicted import comparisons
-from fsdpkit.reporting.series import Floats, Metrics, read_metrics
+from fsdpkit.reporting.series import Floats, MetricsTable, read_metrics
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.reporting.timeline import bounds_of
 from fsdpkit.runs.history import history_of
@@ -66,7 +66,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is not the same in all; `values` by label, absent ones as `–`."""
 
     key: str
@@ -80,8 +80,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     made_s: float
     """Unix time."""
     runs: list[Compared]
-    settings: list[Difference]
-    packages: list[Difference]
+    settings: list[RunDifference]
+    packages: list[RunDifference]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Side:
     run: Run
     task: int | None
     job: Mapping[str, Any]
-    metrics: Metrics
+    metrics: MetricsTable
     made_from: Provenance | None
 
     @property
@@ -148,7 +148,7 @@ def curves(sides: Sequence[Side], name: str) -> list[Curve]:
     for side in sides:
         columns = side.metrics.evaluations if name == "eval_loss" else side.metrics.steps
         step, value = columns["step"], columns[name]
-        # A resumed run has done some steps again: the later line counts.
+        # A resumed run has repeated some steps: the later line counts.
         _, newest = np.unique(step[::-1], return_index=True)
         kept = len(step) - 1 - newest
         if len(kept) and not np.isnan(value[kept]).all():
@@ -202,17 +202,17 @@ def _row(side: Side, states: States, now_s: float) -> Compared:
     )
 
 
-def _known(metrics: Metrics, name: str) -> Floats:
+def _known(metrics: MetricsTable, name: str) -> Floats:
     values = metrics.steps[name][~metrics.superseded]
     return values[np.isfinite(values)]
 
 
-def _median(metrics: Metrics, name: str) -> float | None:
+def _median(metrics: MetricsTable, name: str) -> float | None:
     values = _known(metrics, name)
     return float(np.median(values)) if len(values) else None
 
 
-def _largest(metrics: Metrics, name: str) -> float | None:
+def _largest(metrics: MetricsTable, name: str) -> float | None:
     values = _known(metrics, name)
     return float(values.max()) if len(values) else None
 
@@ -221,7 +221,7 @@ def _largest(metrics: Metrics, name: str) -> float | None:
 
 
 def _settings(side: Side) -> dict[str, str]:
-    """Every key of the job as a report shows it, and what of the code can be told in a line."""
+    """Every key of the job as a report shows it, and what fits on a line about the code."""
     shown = about.settings(side.job)
     found = {one.key: one.value for one in (*shown.changed, *shown.as_default)}
     if side.task is not None:
@@ -247,15 +247,15 @@ def _packages(made_from: Provenance | None) -> dict[str, str]:
     return found | ({"python": installed.python} if installed.python else {})
 
 
-def _differences(by_label: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+def _differences(by_label: Mapping[str, Mapping[str, str]]) -> list[RunDifference]:
     keys = dict.fromkeys(key for table in by_label.values() for key in table)
     return list(_differing(keys, by_label))
 
 
 def _differing(
     keys: Mapping[str, None], by_label: Mapping[str, Mapping[str, str]]
-) -> Iterator[Difference]:
+) -> Iterator[RunDifference]:
     for key in keys:
         values = {name: table.get(key, ABSENT) for name, table in by_label.items()}
         if len(set(values.values())) > 1:
-            yield Difference(key=key, values=values)
+            yield RunDifference(key=key, values=values)

@@ -1,4 +1,4 @@
-"""Curves over one another in letters, for a terminal: `a` is the run that is called so."""
+"""Curves plotted over one another in letters, for a terminal: `a` is the run labelled a."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drawn(curves: Sequence[Curve], width: int = 80, height: int = 14) -> list[st
 
 
 def axes(curves: Sequence[Curve]) -> tuple[Axis, Axis]:
-    """Steps, and values: in a logarithmic scale where they differ fourfold."""
+    """Steps and values; values on a logarithmic scale if they differ fourfold."""
     steps = np.concatenate([curve.step for curve in curves])
     values = np.concatenate([curve.value for curve in curves])
     values = values[np.isfinite(values)]

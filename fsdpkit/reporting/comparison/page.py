@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs nothing else, drawn and styled as a run's report."""
+"""The comparison as one self-contained HTML file, drawn and styled like a run's report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fsdpkit import __version__
 from fsdpkit.reporting.comparison.compared import Comparison, Curve, Side, curves
 from fsdpkit.reporting.comparison.drawing import axes
 from fsdpkit.reporting.comparison.table import rows
-from fsdpkit.reporting.report.figures import Figure
+from fsdpkit.reporting.report.figures import DrawnFigure
 from fsdpkit.reporting.report.page import rendered
-from fsdpkit.reporting.report.plots import TONES, Chart, Line, draw
+from fsdpkit.reporting.report.plots import TONES, Chart, PlotLine, draw
 from fsdpkit.reporting.scales import moment, zone_name
 from fsdpkit.reporting.series import thin
 
@@ -41,11 +41,11 @@ def page(told: Comparison, sides: Sequence[Side]) -> str:
 
 
 def _tone(number: int) -> tuple[str, bool]:
-    """Colour, and whether the line is dashed: twelve that can be told apart."""
+    """Colour, and whether the line is dashed: twelve distinguishable ones."""
     return TONES[number % len(TONES)], number >= len(TONES)
 
 
-def _figure(name: str, title: str, sides: Sequence[Side]) -> Figure | None:
+def _figure(name: str, title: str, sides: Sequence[Side]) -> DrawnFigure | None:
     shown = list(sides[:MOST_CURVES])
     found = curves(shown, name)
     if not found:
@@ -65,12 +65,12 @@ def _figure(name: str, title: str, sides: Sequence[Side]) -> Figure | None:
         lines=[_line(curve, order[curve.label]) for curve in found],
         height=240,
     )
-    return Figure(
+    return DrawnFigure(
         title=title, drawing=draw(chart), values=values, remark="; ".join(remarks), wide=True
     )
 
 
-def _line(curve: Curve, number: int) -> Line:
+def _line(curve: Curve, number: int) -> PlotLine:
     tone, dashed = _tone(number)
     x, y = thin(curve.step, curve.value, _POINTS)
-    return Line(name=curve.label, x=x, y=y, tone=tone, style="dashed" if dashed else "plain")
+    return PlotLine(name=curve.label, x=x, y=y, tone=tone, style="dashed" if dashed else "plain")

@@ -1,4 +1,4 @@
-"""The one table of a comparison: a row a run, a column a figure that any of them has."""
+"""The single table of a comparison: one row per run, one column per figure that any run has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fsdpkit.reporting.scales import number
 
 
 def rows(told: Comparison) -> list[list[str]]:
-    """The head and a row for each run; columns that nobody has a value for are left out."""
+    """The head and a row for each run; columns without any value are left out."""
     head = ["", "STATE", "STEPS", "LOSS", "EVAL", "BEST", "TOKENS/S", "PLANNED", "S/STEP", "MFU"]
     head += ["GiB", "HOURS", "TRAINED"]
     cells = [_cells(one) for one in told.runs]

@@ -1,7 +1,7 @@
-"""Findings that no single line says: comparisons of ranks, of nodes, of a signal with the memory.
+"""Findings that no single line shows: comparisons of ranks, of nodes, of a signal with the memory.
 
-Each function takes all that is known of an attempt and yields what it finds; `CHECKS` says which
-cause that is.
+Each function takes all that is known about an attempt and yields what it finds; `CHECKS` maps it to
+the cause.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from fsdpkit.failures.ends import STOPPED
 from fsdpkit.failures.families.network import HEAD_SILENT
 from fsdpkit.failures.patterns import Level
-from fsdpkit.reporting.diagnosis.evidence import Attempt
+from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs import flight_record
-from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.log_ends import LogText
 
 
-class Fact(NamedTuple):
+class Observation(NamedTuple):
     """What a function found that no single line says."""
 
     words: str
     level: Level = Level.OWN
     rank: int | None = None
     node: str | None = None
-    seen_in: Text | None = None
+    seen_in: LogText | None = None
 
 
-def killed_for_memory(attempt: Attempt) -> Iterator[Fact]:
+def killed_for_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
     """A rank ended by SIGKILL on a node whose memory was full: the kernel chose it."""
     for voice in attempt.voices:
         share = attempt.memory_share.get(voice.node or "", 0.0)
@@ -36,63 +37,64 @@ def killed_for_memory(attempt: Attempt) -> Iterator[Fact]:
         if voice.status == 137 and (counted or share >= 0.95):
             words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
             words = f"ended by SIGKILL, and {counted}" if counted else words
-            yield Fact(words, Level.OWN, voice.rank, voice.node, voice.message)
+            yield Observation(words, Level.OWN, voice.rank, voice.node, voice.message)
 
 
-def broken_hardware(attempt: Attempt) -> Iterator[Fact]:
-    """The driver reported an error of a GPU that NVIDIA lays to the hardware."""
+def broken_hardware(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """The driver reported an error of a GPU that NVIDIA attributes to the hardware."""
     for node, words in attempt.broken_gpus.items():
-        yield Fact(words, Level.OUTSIDE, node=node)
+        yield Observation(words, Level.OUTSIDE, node=node)
 
 
-def missing_in_flight(attempt: Attempt) -> Iterator[Fact]:
-    """By the flight recorders of all ranks: who had not called what the others wait in."""
+def missing_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """By the flight recorders of all ranks: which had not called what the others wait in."""
     record = attempt.flight
     for stuck in record.stuck[:1] if record is not None else ():
         if record is not None and stuck.missing and not stuck.different:
             words = flight_record.in_words(record) or ""
             rank = stuck.missing[0] if len(stuck.missing) == 1 else None
             nodes = {_node_of(number, attempt) for number in stuck.missing}
-            yield Fact(words, Level.OWN, rank, nodes.pop() if len(nodes) == 1 else None)
+            yield Observation(words, Level.OWN, rank, nodes.pop() if len(nodes) == 1 else None)
 
 
-def different_in_flight(attempt: Attempt) -> Iterator[Fact]:
-    """By the flight recorders: who called something else than the others."""
+def different_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """By the flight recorders: which ranks called something other than the rest."""
     record = attempt.flight
     if record is not None and (record.mismatches or any(s.different for s in record.stuck[:1])):
-        yield Fact(flight_record.in_words(record) or "", Level.OWN)
+        yield Observation(flight_record.in_words(record) or "", Level.OWN)
 
 
 _SRUN = re.compile(r"^srun: error: ([\w.-]+): task \d+: (.*)$", re.MULTILINE)
 
 
-def silent_node(attempt: Attempt) -> Iterator[Fact]:
-    """A node whose agent is gone without a word: the head that others do not hear any more, or the
-    first whose end srun tells of, if that was SIGKILL."""
+def silent_node(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """A node whose agent disappeared without a message: the head if the others lost it, or the
+    first whose end srun reports, if that was SIGKILL."""
     for voice in attempt.voices:
         if voice.message is not None and HEAD_SILENT in voice.message.text:
             words = f"the head's agent does not answer {voice.node} any more"
-            yield Fact(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
+            yield Observation(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
         for log in voice.logs if voice.kind == "batch" and not _shell_was_killed(attempt) else ():
             if (first := _SRUN.search(log.text)) and first[2] == "Killed":
                 words = "its agent was killed, and it is unknown by whom"
                 place = log.part(*first.span())
-                yield Fact(words, Level.KILLED, node=first[1], seen_in=place)
+                yield Observation(words, Level.KILLED, node=first[1], seen_in=place)
 
 
-def _shell_was_killed(attempt: Attempt) -> bool:
+def _shell_was_killed(attempt: AttemptEvidence) -> bool:
     state = attempt.job.state if attempt.job else None
     return attempt.ending is None and state is not None and state.exit_signal == 9
 
 
-def killed_shell(attempt: Attempt) -> Iterator[Fact]:
+def killed_shell(attempt: AttemptEvidence) -> Iterator[Observation]:
     """The batch shell itself was killed, and all that it had started with it."""
     if _shell_was_killed(attempt):
-        yield Fact("the job's own shell was ended by SIGKILL", Level.KILLED)
+        yield Observation("the job's own shell was ended by SIGKILL", Level.KILLED)
 
 
-def different_head_addresses(attempt: Attempt) -> Iterator[Fact]:
-    """Nodes that look for the head node at another address than most, or the head itself, does."""
+def different_head_addresses(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """Nodes that look for the head node at a different address than most nodes or the head
+    itself."""
     addresses = list(attempt.head_addresses)
     if len({address for _, address in addresses}) < 2:
         return
@@ -100,7 +102,7 @@ def different_head_addresses(attempt: Attempt) -> Iterator[Fact]:
     for node, address in addresses:
         if address != right:
             words = f"the head node's name is {address} on {node}, {right} on {head}"
-            yield Fact(words, Level.WAITED, node=node)
+            yield Observation(words, Level.WAITED, node=node)
             return
 
 
@@ -116,11 +118,12 @@ class _Stand(NamedTuple):
     waits_in: str | None
     """The function of torch.distributed; None: it was somewhere else."""
     place: str
-    line: Text
+    line: LogText
 
 
-def _stands(attempt: Attempt) -> list[_Stand]:
-    """Of each rank that wrote its stacks, which it is asked for when there is no progress."""
+def _stands(attempt: AttemptEvidence) -> list[_Stand]:
+    """Where each rank was that wrote its stacks, which it does on request when there is no
+    progress."""
     found = []
     for voice in attempt.voices:
         if voice.kind != "rank" or voice.rank is None or voice.stacks is None:
@@ -148,31 +151,31 @@ def _collective(frame: re.Match[str]) -> str | None:
     return name if inside and name != "wrapper" else None
 
 
-def hung(attempt: Attempt) -> Iterator[Fact]:
+def hung(attempt: AttemptEvidence) -> Iterator[Observation]:
     """The one rank, or few, that is somewhere else while the others wait for it."""
     stands = _stands(attempt)
     elsewhere = [stand for stand in stands if stand.waits_in is None]
     if len(elsewhere) < len(stands):
         for stand in elsewhere:
             words = f"it is at {stand.place}, while other ranks wait for it"
-            yield Fact(words, Level.OWN, stand.voice.rank, stand.voice.node, stand.line)
+            yield Observation(words, Level.OWN, stand.voice.rank, stand.voice.node, stand.line)
 
 
-def different_collectives(attempt: Attempt) -> Iterator[Fact]:
+def different_collectives(attempt: AttemptEvidence) -> Iterator[Observation]:
     """The ranks wait for one another in different collectives, by their stacks or by NCCL."""
     yield from different_in_flight(attempt)
     yield from _stacks_differ(attempt)
     yield from _watchdogs_differ(attempt)
 
 
-def _stacks_differ(attempt: Attempt) -> Iterator[Fact]:
-    """All ranks wait in collectives when they are taken for hung, but not in the same one."""
+def _stacks_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """When the ranks count as hung, all wait in collectives, but not in the same one."""
     stands = _stands(attempt)
     where = {stand.waits_in: stand for stand in reversed(stands)}
     if len(where) > 1 and None not in where:
         told = sorted((stand.voice.rank or 0, name) for name, stand in where.items())
         words = ", ".join(f"rank {rank} waits in {name}" for rank, name in told)
-        yield Fact(words, Level.OWN, seen_in=stands[0].line)
+        yield Observation(words, Level.OWN, seen_in=stands[0].line)
 
 
 _WATCHDOG = re.compile(
@@ -182,13 +185,13 @@ _WATCHDOG = re.compile(
 _ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
 
 
-def _watchdog_texts(attempt: Attempt) -> Iterator[str]:
+def _watchdog_texts(attempt: AttemptEvidence) -> Iterator[str]:
     for voice in attempt.voices:
         if voice.kind == "rank":
             yield from (text.text for text in (voice.message, *voice.logs) if text is not None)
 
 
-def _watchdogs_differ(attempt: Attempt) -> Iterator[Fact]:
+def _watchdogs_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
     """NCCL's watchdogs gave up on different collectives with the same number."""
     seen: dict[str, dict[tuple[str, str], int]] = {}
     for text in _watchdog_texts(attempt):
@@ -197,11 +200,11 @@ def _watchdogs_differ(attempt: Attempt) -> Iterator[Fact]:
     for number, kinds in seen.items():
         if len({kind for kind, _ in kinds}) > 1:
             told = (f"rank {rank} {kind}" for (kind, _), rank in sorted(kinds.items()))
-            yield Fact(f"collective {number} is not the same everywhere: {', '.join(told)}")
+            yield Observation(f"collective {number} is not the same everywhere: {', '.join(told)}")
             return
 
 
-def left_behind(attempt: Attempt) -> Iterator[Fact]:
+def left_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
     """The rank, or few, that had not come to the collective in which NCCL's watchdogs of the others
     gave up: it had enqueued less than they."""
     waited: dict[int, int] = {}
@@ -222,21 +225,44 @@ def left_behind(attempt: Attempt) -> Iterator[Fact]:
         first, more = behind[0], len(behind) - 1
         words = f"its last collective was {enqueued[first]}, the others waited in {wanted}"
         words += f" (as of {more} other ranks)" if more else ""
-        yield Fact(words, Level.OWN, first, _node_of(first, attempt))
+        yield Observation(words, Level.OWN, first, _node_of(first, attempt))
 
 
-def _node_of(rank: int, attempt: Attempt) -> str | None:
+def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
     return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
-def log_not_opened(attempt: Attempt) -> Iterator[Fact]:
+_POLL_S = 2.0
+"""How much later than a process has left its agent may notice it."""
+
+
+def left_early(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """The first rank that ended with status 0 before the others failed: its data ended earlier, or
+    something in it called exit. The others only lose their connection to it."""
+    ranks = [voice for voice in attempt.voices if voice.kind == "rank" and voice.rank is not None]
+    timed = [(v.time_s, v.rank or 0, v) for v in ranks if v.time_s is not None]
+    ended = [one for one in timed if one[2].status == 0]
+    failed = [time_s for time_s, _, v in timed if v.status not in (0, None, STOPPED)]
+    if not ended or not failed:
+        return
+    time_s, rank, voice = min(ended, key=lambda one: one[:2])
+    if time_s <= min(failed) + _POLL_S:
+        yield Observation("it ended with exit status 0", Level.WAITED, rank, voice.node)
+
+
+def _collectives(attempt: AttemptEvidence) -> Iterator[Observation]:
+    yield from different_collectives(attempt)
+    yield from left_early(attempt)
+
+
+def log_not_opened(attempt: AttemptEvidence) -> Iterator[Observation]:
     """Slurm ends a batch job by `signal 53` when it cannot open its log or working directory."""
     state = attempt.job.state if attempt.job else None
     if state is not None and state.exit_signal == 53:
-        yield Fact("Slurm could not open the job's log on the node (signal 53)")
+        yield Observation("Slurm could not open the job's log on the node (signal 53)")
 
 
-def _hung_or_behind(attempt: Attempt) -> Iterator[Fact]:
+def _hung_or_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
     for check in (missing_in_flight, hung, left_behind):
         found = list(check(attempt))
         yield from found
@@ -244,13 +270,13 @@ def _hung_or_behind(attempt: Attempt) -> Iterator[Fact]:
             return
 
 
-CHECKS: dict[str, Callable[[Attempt], Iterator[Fact]]] = {
+CHECKS: dict[str, Callable[[AttemptEvidence], Iterator[Observation]]] = {
     "host-out-of-memory": killed_for_memory,
     "bad-gpu": broken_hardware,
     "node-failure": silent_node,
     "head-address": different_head_addresses,
     "script-not-visible": log_not_opened,
-    "collective-mismatch": different_collectives,
+    "collective-mismatch": _collectives,
     "hang": _hung_or_behind,
     "unknown": killed_shell,
 }

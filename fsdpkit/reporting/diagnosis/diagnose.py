@@ -1,9 +1,9 @@
-"""Why a run ended as it did: the root cause, who came first, and what to do. Pure.
+"""Why a run ended as it did: the root cause, which process failed first, and what to do. Pure.
 
-Each process of an attempt that says something of its end gets the causes that its words show
-(failures/causes.py). Those of the highest level count, among them the first by the clock, so that
-a rank that only lost its peer is never the cause while anybody has one. What nobody explains is
-`unknown`, with what was looked at.
+Each process of an attempt that logged something about its end gets the causes that match its text
+(failures/causes.py). Those of the highest level count, and among them the first by time, so a rank
+that only lost its peer is never the cause while any process has one. If nothing explains the end,
+it is `unknown`, with what was looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from fsdpkit.errors import NotFoundError
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
-from fsdpkit.reporting.diagnosis.evidence import Attempt, Evidence, Job, Task
+from fsdpkit.reporting.diagnosis.evidence import (
+    AttemptEvidence,
+    Evidence,
+    JobEvidence,
+    TaskEvidence,
+)
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 
 _MOST_FOLLOW_ON = 20
@@ -57,10 +62,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(evidence: Evidence, attempt: int | None = None) -> Diagnosis:
-    """The root cause of a run that ended badly, or how it stands. Of an array: of the first task
-    that failed.
+    """The root cause of a run that ended badly, or its state. For an array: of the first task that
+    failed.
 
-    attempt: this one, whatever came after it. Raises NotFoundError if it is not in the evidence.
+    attempt: only this one, whatever followed. Raises NotFoundError if it is not in the evidence.
     """
     found = _diagnosed(evidence, attempt)
     return msgspec.structs.replace(found, page=page_of(found.cause))
@@ -87,7 +92,7 @@ _WORST_FIRST = {"running": 1, "pending": 2, "done": 3}
 """Which task of an array is told of; all failures are as bad."""
 
 
-def _until(task: Task, number: int) -> Task | None:
+def _until(task: TaskEvidence, number: int) -> TaskEvidence | None:
     """The task as if it had ended with this attempt."""
     attempts = task.attempts or ()
     for place, attempt in enumerate(attempts):
@@ -98,11 +103,11 @@ def _until(task: Task, number: int) -> Task | None:
     return None
 
 
-def _succeeded(job: Job | None) -> bool:
+def _succeeded(job: JobEvidence | None) -> bool:
     return job is not None and job.state is not None and job.state.succeeded
 
 
-def _of_task(task: Task, evidence: Evidence) -> Diagnosis:
+def _of_task(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     attempts = task.attempts or ()
     state = task.job.state if task.job else None
     phase = state.phase if state is not None else "unknown"
@@ -114,27 +119,27 @@ def _of_task(task: Task, evidence: Evidence) -> Diagnosis:
         return _standing("running", task, evidence, attempts[:-1], within=attempts[-1:])
     if phase == "unknown" and not any(map(_tells_of_an_end, attempts[-1:])):
         return _unknown(task, evidence)
-    newest = attempts[-1] if attempts else Attempt(number=None, job=task.job)
+    newest = attempts[-1] if attempts else AttemptEvidence(number=None, job=task.job)
     return _of_failure(newest, task, evidence)
 
 
-def _done_on_record(attempts: Sequence[Attempt]) -> bool:
+def _done_on_record(attempts: Sequence[AttemptEvidence]) -> bool:
     return any(a.ending is not None and a.ending.cause == "done" for a in attempts[-1:])
 
 
-def _tells_of_an_end(attempt: Attempt) -> bool:
-    """Whether the attempt is over by its own files, or by those that came after it."""
+def _tells_of_an_end(attempt: AttemptEvidence) -> bool:
+    """Whether the attempt is over according to its own files or later ones."""
     return attempt.ending is not None or attempt.verdict is not None or bool(attempt.voices)
 
 
 def _standing(
     cause: str,
-    task: Task,
+    task: TaskEvidence,
     evidence: Evidence,
-    before: Sequence[Attempt],
-    within: Sequence[Attempt] = (),
+    before: Sequence[AttemptEvidence],
+    within: Sequence[AttemptEvidence] = (),
 ) -> Diagnosis:
-    """A run that is well, and what it got over."""
+    """A run that is well, and what it recovered from."""
     return Diagnosis(
         cause=cause,
         sentence=CAUSES[cause].sentence,
@@ -153,7 +158,7 @@ _REFUSED = re.compile(
 that the partition refuses, in a sentence."""
 
 
-def _pending(task: Task, evidence: Evidence) -> Diagnosis:
+def _pending(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     job = task.job
     told = job.pending if job is not None and job.pending else pending.PendingEvidence()
     answer = pending.why(told)
@@ -174,14 +179,15 @@ def _pending(task: Task, evidence: Evidence) -> Diagnosis:
     )
 
 
-def _of_failure(attempt: Attempt, task: Task, evidence: Evidence) -> Diagnosis:
+def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     findings = findings_of(attempt)
     first = root(findings, attempt)
     before = (task.attempts or ())[:-1]
     if first is None:
         return _unknown(task, evidence)
     cause = CAUSES[first.cause]
-    action = first.action or cause.action
+    elsewhere = None if evidence.reads_training else cause.elsewhere
+    action = first.action or elsewhere or cause.action
     return Diagnosis(
         cause=first.cause,
         sentence=_told(first),
@@ -198,7 +204,7 @@ def _of_failure(attempt: Attempt, task: Task, evidence: Evidence) -> Diagnosis:
     )
 
 
-def _again(first: Finding, attempt: Attempt) -> str | None:
+def _again(first: Finding, attempt: AttemptEvidence) -> str | None:
     """What the agents and the batch shell decided by (launching/policy.py), for a person."""
     ending, verdict = attempt.ending, attempt.verdict
     if ending is not None and ending.action == "requeue":
@@ -208,7 +214,7 @@ def _again(first: Finding, attempt: Attempt) -> str | None:
     return CAUSES[first.cause].again
 
 
-def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
+def _unknown(task: TaskEvidence, evidence: Evidence) -> Diagnosis:
     attempts = task.attempts or ()
     words = "nothing that was read reports a failure"
     if not evidence.submitted:
@@ -221,22 +227,22 @@ def _unknown(task: Task, evidence: Evidence) -> Diagnosis:
         attempt=attempts[-1].number if attempts else None,
         task=task.number,
         earlier=tuple(_earlier(attempts[:-1], evidence.run)),
-        looked_at=_looked_at(attempts[-1] if attempts else Attempt(number=None), evidence),
+        looked_at=_looked_at(attempts[-1] if attempts else AttemptEvidence(number=None), evidence),
     )
 
 
 # Which of the findings counts
 
 
-def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
+def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | None:
     """The finding that explains the others; None if there is none at all."""
     if _decided_by_itself(attempt):
-        # What the scheduler says of the job then is how it was cleared away.
+        # Then the scheduler's state of the job only says how it was cleaned up.
         inside = [f for f in findings if f.level < Level.OUTSIDE or f.cause in _BREAKS]
         if any(f.level >= Level.OWN for f in inside):
             findings = inside
     if attempt.verdict is not None and (trouble := attempt.verdict.trouble) and trouble.lost:
-        # Of a node that is gone its neighbours say the same: they lost it.
+        # All neighbours of a node that is gone report the same: they lost it.
         others = [f for f in findings if f.cause == "node-failure" and f.node not in trouble.lost]
         findings = [f for f in findings if f not in others] or findings
     if not findings:
@@ -247,7 +253,9 @@ def root(findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
     return _waited_for(first, findings, attempt) or _with_victim(first, findings, attempt)
 
 
-def _waited_for(first: Finding, findings: Sequence[Finding], attempt: Attempt) -> Finding | None:
+def _waited_for(
+    first: Finding, findings: Sequence[Finding], attempt: AttemptEvidence
+) -> Finding | None:
     """Of a hang that only ranks which waited tell of: those few that are left, if all others waited
     in vain and they have said nothing; of several on one node the node."""
     ranks = set(range(attempt.ranks))
@@ -272,7 +280,7 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
 
 
-def _node_of(rank: int, attempt: Attempt) -> str | None:
+def _node_of(rank: int, attempt: AttemptEvidence) -> str | None:
     return next((voice.node for voice in attempt.voices if voice.rank == rank), None)
 
 
@@ -295,15 +303,15 @@ def _order(finding: Finding) -> tuple[float, float, bool, int, str]:
     )
 
 
-def _decided_by_itself(attempt: Attempt) -> bool:
-    """Whether the agents had ended the attempt for a failure before anybody asked them to."""
+def _decided_by_itself(attempt: AttemptEvidence) -> bool:
+    """Whether the agents had ended the attempt because of a failure before they were asked to."""
     verdict = attempt.verdict
     if verdict is None or verdict.trouble is None or verdict.warned:
         return False
     return verdict.trouble.cause not in ("done", "stopped")
 
 
-def _with_victim(first: Finding, others: Sequence[Finding], attempt: Attempt) -> Finding:
+def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvidence) -> Finding:
     """With rank and node, where the finding itself has none and another of its kind has; without
     them, where it concerns the whole job."""
     if CAUSES[first.cause].of_job:
@@ -352,7 +360,7 @@ def _sentence(text: str, who: str, words: str) -> str:
 
 
 def _filled(action: str | None, run: str, node: str | None = None) -> str | None:
-    """What to do, with the names in it; None where one is needed that nobody knows."""
+    """What to do, with the names filled in; None if a needed name is unknown."""
     if action is None or ("{node}" in action and node is None):
         return None
     return action.replace("{run}", run).replace("{node}", node or "")
@@ -381,7 +389,7 @@ def _follow_on(first: Finding, findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{_who(finding)}: {finding.words}"
 
 
-def _earlier(attempts: Sequence[Attempt], run: str) -> Iterator[str]:
+def _earlier(attempts: Sequence[AttemptEvidence], run: str) -> Iterator[str]:
     for attempt in attempts:
         if attempt.number is None:
             continue
@@ -392,14 +400,14 @@ def _earlier(attempts: Sequence[Attempt], run: str) -> Iterator[str]:
             yield f"attempt {attempt.number}: {attempt.ending.why}"
 
 
-def _restarts(attempts: Sequence[Attempt]) -> Iterator[str]:
+def _restarts(attempts: Sequence[AttemptEvidence]) -> Iterator[str]:
     for attempt in attempts:
         for message in attempt.restarts:
             yield f"the ranks of attempt {attempt.number} were started again after: {message}"
 
 
-def _looked_at(attempt: Attempt, evidence: Evidence) -> tuple[str, ...]:
-    """What was read, for where it did not suffice."""
+def _looked_at(attempt: AttemptEvidence, evidence: Evidence) -> tuple[str, ...]:
+    """What was read, in case it did not suffice."""
     said = attempt.job.state.describe() if attempt.job and attempt.job.state else None
     texts = [text for voice in attempt.voices for text in (voice.message, *voice.logs)]
     files = {text.file for text in texts if text is not None and text.file is not None}

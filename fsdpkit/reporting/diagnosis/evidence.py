@@ -1,8 +1,8 @@
-"""What is known of how a run went, read at the edge, so that the diagnosis itself can be pure.
+"""The evidence about a run, read at the edge, so that the diagnosis itself can be pure.
 
-`gather` asks Slurm and reads the run's directory; `gather_from` takes what Slurm's commands printed
-instead. Every field that is None was not read. Reading is bounded: of a log only its end, of many
-ranks those with a failure and some more (reporting/diagnosis/sources.py).
+`gather` asks Slurm and reads the run's directory; `gather_from` uses saved output of Slurm's
+commands instead. Every field that is None was not read. Reading is bounded: only the end of a log,
+and of many ranks those with a failure and some more (reporting/diagnosis/sources.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fsdpkit.runs.flight_record import FlightRecord, read_flight_record
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
-from fsdpkit.runs.outcomes import Ending, Verdict
-from fsdpkit.runs.reading import parsed, read_text
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending
+from fsdpkit.runs.reading import parsed, read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
@@ -40,7 +40,7 @@ _SAMPLES_BYTES = 128 << 10
 """Of each node: about the last quarter of an hour."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler says of a job, or of a task of an array."""
 
     id: str
@@ -51,7 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes it does not use, until when, why, and how to lift it."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One start of the job by Slurm."""
 
     number: int | None
@@ -60,10 +60,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """How many the last launch had; 0: it came to none."""
     voices: tuple[Voice, ...] = ()
     """Who said what: ranks of the last launch, agents, the batch shell."""
-    job: Job | None = None
+    job: JobEvidence | None = None
     """If this was the last attempt of its job: whose end the scheduler's words describe."""
     ending: Ending | None = None
-    verdict: Verdict | None = None
+    verdict: AttemptVerdict | None = None
     files: tuple[Path | None, Path | None] = (None, None)
     """Where `ending` and `verdict` stand."""
     lost_nodes: tuple[str, ...] = ()
@@ -85,13 +85,13 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """What the flight recorders of the last launch say."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One training: the run itself, or one task of an array."""
 
     number: int | None
-    job: Job | None = None
+    job: JobEvidence | None = None
     """The job that says how it stands."""
-    attempts: tuple[Attempt, ...] | None = ()
+    attempts: tuple[AttemptEvidence, ...] | None = ()
     """The newest eight, oldest first. None: not read, for an array has many."""
 
 
@@ -102,22 +102,24 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     dir: Path
     submitted: bool
     """False: sbatch was called, and nobody heard its answer."""
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskEvidence, ...]
     unread: tuple[str, ...] = ()
     """Sources that gave no answer, a clause each."""
+    reads_training: bool = True
+    """False: the job has no `[training]`, as its script reads none."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class MustRead(msgspec.Struct, frozen=True):
     """What is to be read however many others there are."""
 
     task: int | None = None
     attempt: int | None = None
 
 
-EVERYTHING = Wanted()
+EVERYTHING = MustRead()
 
 
-def gather(run: Run, wanted: Wanted = EVERYTHING) -> Evidence:
+def gather(run: Run, wanted: MustRead = EVERYTHING) -> Evidence:
     """Everything about a run, or one task of an array, with one round of questions to the
     scheduler. Raises NotFoundError if there is no such task."""
     from fsdpkit.scheduling.run_states import standings
@@ -125,15 +127,15 @@ def gather(run: Run, wanted: Wanted = EVERYTHING) -> Evidence:
     (standing,) = standings([(run.paths, run.record)])
     fields: dict[str, Mapping[str, str]] = {}
     waiting = [i for i, s in standing.states.items() if s is not None and s.phase == "pending"]
-    if waiting and standing.record.kind == "slurm":
-        from fsdpkit.scheduling.slurm import Round, SlurmClient
+    if waiting:
+        from fsdpkit.scheduling.slurm import Round
 
-        fields[waiting[0]] = SlurmClient(run.record.cluster).details(waiting[0], Round())
+        fields[waiting[0]] = run.client().details(waiting[0], Round())
     return _evidence(run.paths, standing.record, standing.states, fields, standing.unread, wanted)
 
 
 def gather_from(directory: Path, scheduler: Mapping[str, str] | None = None) -> Evidence:
-    """The same of a run directory, wherever it was copied to, without asking anybody.
+    """The same for a run directory, wherever it was copied to, without asking Slurm.
 
     scheduler: what `squeue`, `sacct` and `scontrol` printed (in the formats of
     scheduling/slurm.py), by those names. Raises NotFoundError or StorageError for a directory that
@@ -166,10 +168,10 @@ def _evidence(
     states: Mapping[str, JobState | None],
     fields: Mapping[str, Mapping[str, str]],
     unread: Sequence[str],
-    wanted: Wanted = EVERYTHING,
+    wanted: MustRead = EVERYTHING,
 ) -> Evidence:
     jobs = {
-        job_id: Job(
+        job_id: JobEvidence(
             id=job_id,
             state=state,
             pending=(
@@ -193,18 +195,28 @@ def _evidence(
         job = jobs.get(newest.get(number, ""))
         well = job is not None and job.state is not None and job.state.succeeded
         if len(numbers) > 1 and (well or left <= 0):
-            tasks.append(Task(number=number, job=job, attempts=None))
+            tasks.append(TaskEvidence(number=number, job=job, attempts=None))
             continue
         left -= 1
         read = _attempts(paths, record, number, jobs, job, wanted.attempt)
-        tasks.append(Task(number=number, job=job, attempts=read))
+        tasks.append(TaskEvidence(number=number, job=job, attempts=read))
     return Evidence(
         run=record.id,
         dir=paths.dir,
         submitted=record.state == "submitted",
         tasks=tuple(tasks),
         unread=tuple(unread),
+        reads_training=_reads_training(paths),
     )
+
+
+def _reads_training(paths: RunPaths) -> bool:
+    """Whether the job gives its script [training]; True if its file cannot be read."""
+    try:
+        job = read_json(paths.job)
+    except (OSError, ValueError):
+        return True
+    return not isinstance(job, dict) or "training" in job
 
 
 def _left_out(
@@ -218,10 +230,10 @@ def _attempts(
     paths: RunPaths,
     record: RunRecord,
     task: int | None,
-    jobs: Mapping[str, Job],
-    newest: Job | None,
+    jobs: Mapping[str, JobEvidence],
+    newest: JobEvidence | None,
     wanted: int | None,
-) -> tuple[Attempt, ...]:
+) -> tuple[AttemptEvidence, ...]:
     every = history.history_of(paths, record, task).attempts
     past = [a for a in every if a in every[-_MOST_ATTEMPTS:] or a.number == wanted]
     ranks = {job.job_id: job.ranks_per_node for job in record.jobs}
@@ -234,7 +246,7 @@ def _attempts(
     begun = {attempt.job_id for attempt in past}
     if newest is not None and newest.id not in begun and newest.state and newest.state.over:
         voices = tuple(batch_voices(paths, newest.id))
-        found.append(Attempt(number=None, voices=voices, job=newest))
+        found.append(AttemptEvidence(number=None, voices=voices, job=newest))
     return tuple(found)
 
 
@@ -242,15 +254,15 @@ def _attempt(
     past: history.Attempt,
     paths: RunPaths,
     task: int | None,
-    job: Job | None,
+    job: JobEvidence | None,
     ranks_per_node: int,
     *,
     last: bool,
-) -> Attempt:
+) -> AttemptEvidence:
     voices = voices_of(past, paths, ranks_per_node, newest=last)
     place = paths.task(task)
     killed = any(voice.status == 137 for voice in voices)
-    return Attempt(
+    return AttemptEvidence(
         number=past.number,
         ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,
         voices=tuple(voices),

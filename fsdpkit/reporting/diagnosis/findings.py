@@ -1,7 +1,7 @@
-"""Which causes each process of an attempt shows by what it said of its end. Pure.
+"""Which causes each process of an attempt shows by what it logged about its end. Pure.
 
-A rank is judged by the rule in failures/ends.py, by which its agent decided as well; agents, the
-batch shell and Slurm's daemons by the lines that they are known to write.
+A rank is judged by the rule in failures/ends.py, the same one its agent used; agents, the batch
+shell and Slurm's daemons by the lines that they are known to write.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 
 from fsdpkit.failures import exceptions
 from fsdpkit.failures.causes import CAUSES
-from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, End, Where, explain, last_error
+from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
 from fsdpkit.failures.tracebacks import ended_by
 from fsdpkit.reporting.diagnosis.checks import CHECKS
-from fsdpkit.reporting.diagnosis.evidence import Attempt
+from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
-from fsdpkit.runs.log_ends import Text
+from fsdpkit.runs.log_ends import LogText
 from fsdpkit.runs.outcomes import WARNING
 
 _MOST_WORDS = 160
@@ -51,8 +51,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is known to be how the process ended, and not only what it said last."""
 
 
-def findings_of(attempt: Attempt) -> list[Finding]:
-    """All causes that anything known of the attempt shows, in no order."""
+def findings_of(attempt: AttemptEvidence) -> list[Finding]:
+    """All causes shown by the evidence of the attempt, in no order."""
     found = [*_by_scheduler(attempt), *_by_ending(attempt), *_by_facts(attempt)]
     for voice in attempt.voices:
         found += _by_voice(voice)
@@ -70,7 +70,7 @@ _NOT_OF_SLURM = re.compile(r"^(?!(?:srun|salloc|slurmstepd\S*): )|: tasks? [\d,-
 """Lines that Slurm did not write, or that only say how tasks and steps ended."""
 
 
-def _by_prelude(attempt: Attempt) -> Iterator[Finding]:
+def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
     """The last line of a job that failed before there were ranks or agents: what it failed at is in
     the shell's part, whatever tool it calls there."""
     state = attempt.job.state if attempt.job else None
@@ -95,7 +95,7 @@ def _by_prelude(attempt: Attempt) -> Iterator[Finding]:
 
 
 def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:
-    """The agents' verdict as one more voice, for where their records are lost."""
+    """The agents' verdict as one more log source, in case their records are lost."""
     who = WHO.match(message)
     rank = int(who["rank"]) if who and who["rank"] else None
     text = who["told"] if who else message
@@ -104,11 +104,11 @@ def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:
         node=who["node"] if who else None,
         rank=rank,
         status=status,
-        message=Text(text, file, None),
+        message=LogText(text, file, None),
     )
 
 
-def _by_scheduler(attempt: Attempt) -> Iterator[Finding]:
+def _by_scheduler(attempt: AttemptEvidence) -> Iterator[Finding]:
     job = attempt.job
     if job is None or job.state is None:
         return
@@ -121,7 +121,7 @@ def _by_scheduler(attempt: Attempt) -> Iterator[Finding]:
             yield Finding(cause=cause.name, level=Level.OUTSIDE, words=words, quote=quote)
 
 
-def _by_ending(attempt: Attempt) -> Iterator[Finding]:
+def _by_ending(attempt: AttemptEvidence) -> Iterator[Finding]:
     """How the batch shell summed it up; without Slurm's word it may have taken srun's end of the
     bystanders for a warning."""
     ending = attempt.ending
@@ -136,7 +136,7 @@ def _by_ending(attempt: Attempt) -> Iterator[Finding]:
             )
 
 
-def _how_cancelled(attempt: Attempt) -> str:
+def _how_cancelled(attempt: AttemptEvidence) -> str:
     """Of `cancel --save`, what became of the work; nothing where the ranks had no time to stop."""
     verdict, ending = attempt.verdict, attempt.ending
     if attempt.request in (None, WARNING) or ending is None or verdict is None:
@@ -148,7 +148,7 @@ def _how_cancelled(attempt: Attempt) -> str:
     return f" with --save; its work up to step {ending.step:,} is saved"
 
 
-def _by_facts(attempt: Attempt) -> Iterator[Finding]:
+def _by_facts(attempt: AttemptEvidence) -> Iterator[Finding]:
     for cause, check in CHECKS.items():
         for fact in check(attempt):
             seen = fact.seen_in
@@ -169,7 +169,7 @@ def _by_voice(voice: Voice) -> Iterator[Finding]:
         yield from _by_rank(voice)
         return
     if voice.status in (STOPPED, TERM):
-        return  # stopped as it was asked, or ended with the others
+        return  # stopped on request, or ended with the others
     message = voice.message
     if message is not None and (found := shown_by(message.text, voice.kind)):
         yield _finding(found[0], message, voice)
@@ -183,7 +183,7 @@ def _by_voice(voice: Voice) -> Iterator[Finding]:
         yield from _by_status(voice, message)
 
 
-def _in_log(log: Text, speaker: Speaker) -> Iterator[Shown]:
+def _in_log(log: LogText, speaker: Speaker) -> Iterator[Shown]:
     found = shown_by(log.text, speaker)
     yield from found
     if not found and (raised := ended_by(log.text)) is not None:
@@ -194,7 +194,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
     """By the rule that its agent decided by (failures/ends.py)."""
     told = voice.message
     recorded = told is not None and not VAGUE.match(told.text)
-    texts: dict[Where, Text | None] = {
+    texts: dict[Where, LogText | None] = {
         "record": told if recorded else None,
         "callstack": voice.traceback,
         "err": voice.log("err"),
@@ -202,7 +202,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         "status": told,
     }
     words = {name: text.text for name, text in texts.items() if text is not None}
-    end = End(
+    end = ProcessEnd(
         status=voice.status,
         record=words.get("record", ""),
         callstack=words.get("callstack", ""),
@@ -210,7 +210,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         out=words.get("out", ""),
     )
     found = None
-    if recorded and voice.traceback is None:  # its agent's reading of what is still there to read
+    if recorded and voice.traceback is None:  # its agent's reading of what can still be read
         found = explain(msgspec.structs.replace(end, record=""))
     if found is None or not found.shown.sure or found.where == "status":
         found = explain(end)
@@ -221,7 +221,7 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:
     """The causes that a text of the agents, the shell or Slurm shows, the more particular first:
     for each the first place."""
-    # The same few words come from a thousand nodes; the ends of logs all differ, and are large.
+    # A thousand nodes report the same few words; the ends of logs all differ, and are large.
     return _known(text, speaker) if len(text) <= _SHORT else tuple(_search(text, speaker))
 
 
@@ -238,7 +238,7 @@ def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
                 break
 
 
-def _finding(shown: Shown, text: Text | None, voice: Voice) -> Finding:
+def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
     """shown: at a place in `text`, which is None for what only a status tells."""
     line = text.text[shown.begin : shown.end] if text and shown.end else ""
     words = shown.words or (str(shown.raised) if shown.raised else line) or line
@@ -264,15 +264,15 @@ def _base(file: str) -> str:
     return file.rpartition("/")[2]
 
 
-def _line(text: Text, position: int) -> int | None:
+def _line(text: LogText, position: int) -> int | None:
     """An exception in a JSON file is on the line that the file has."""
     if text.file is not None and text.file.suffix == ".json":
         return text.line
     return text.line_at(position)
 
 
-def _by_status(voice: Voice, message: Text) -> Iterator[Finding]:
-    """Of an agent whose words nobody knows."""
+def _by_status(voice: Voice, message: LogText) -> Iterator[Finding]:
+    """For an agent whose message matches no pattern."""
     cause, level = "exception", Level.OWN
     if voice.status == 137 and VAGUE.match(message.text):
         cause, level = "unknown", Level.KILLED
@@ -292,7 +292,7 @@ def _by_status(voice: Voice, message: Text) -> Iterator[Finding]:
 
 
 def in_words(line: str) -> str:
-    """A line of a log without what says who or which line of C++ wrote it, and not too long."""
+    """A line of a log without the prefix naming its rank or C++ source line, and not too long."""
     text = _WHO_WROTE_IT.sub("", _printable(line))
     text = _IN_CPP.sub("", text.removeprefix("check before training failed: ")).strip()
     return _shortened(text, _MOST_WORDS)
@@ -307,5 +307,5 @@ _IN_CPP = re.compile(r"\[/\S+\.\w+:\d+\] ")
 
 
 def _printable(line: str) -> str:
-    """Without what could take over a terminal."""
+    """Without characters that could control a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", line).strip()

@@ -1,7 +1,7 @@
-"""Who of an attempt said what about its end: ranks, the nodes' agents, the batch shell.
+"""The log sources of an attempt's end: ranks, the nodes' agents, the batch shell.
 
-Reads what `launching` wrote (failures/, torchelastic's error files) and the ends of the logs. Of an
-attempt with several launches it reads the last: what came before was got over.
+Reads what `launching` wrote (failures/, torchelastic's error files) and the ends of the logs. For
+an attempt with several launches it reads the last one: the run recovered from the earlier ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.log_ends import Text, end_of, newest_part, part_from, without
+from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
 from fsdpkit.runs.rank_ends import RankEnd, read_rank_ends
 from fsdpkit.runs.reading import parsed
 
@@ -39,15 +39,15 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended: its exit status, 128 + signal. None: nobody says, it may have been ended."""
     time_s: float | None = None
     """When it failed, Unix time by the clock of the run directory's file server."""
-    message: Text | None = None
+    message: LogText | None = None
     """Its last words: the exception that ended it, or what its agent says of its end."""
-    traceback: Text | None = None
-    logs: tuple[Text, ...] = ()
-    stacks: Text | None = None
+    traceback: LogText | None = None
+    logs: tuple[LogText, ...] = ()
+    stacks: LogText | None = None
     """Where its threads were when it made no step any more."""
 
-    def log(self, kind: Literal["err", "out"]) -> Text | None:
-        """Its standard error or output, as far as it was read."""
+    def log(self, kind: Literal["err", "out"]) -> LogText | None:
+        """Its standard error or output, as far as read."""
         of_kind = (log for log in self.logs if log.file is None or log.file.suffix == f".{kind}")
         return next(of_kind, None)
 
@@ -55,7 +55,7 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 def voices_of(
     attempt: Attempt, run: RunPaths, ranks_per_node: int, *, newest: bool = True
 ) -> list[Voice]:
-    """All that spoke in the attempt's last launch.
+    """All log sources of the attempt's last launch.
 
     newest: whether the logs that all attempts of its job append to end with this one.
     """
@@ -65,7 +65,7 @@ def voices_of(
     offsets = {n.name: n.findings.get("clock_offset_s") for n in attempt.nodes}
     found = [_of_failure(failure, names, offsets) for failure in failures]
     found = _with_files(found, attempt, number, ranks_per_node)
-    found = _with_ends(found, attempt, number, offsets)
+    found = _with_ends(found, attempt, number, offsets, ranks_per_node)
     if newest and attempt.job_id is not None:
         for voice in [*_of_nodes(run, attempt.job_id, names), *batch_voices(run, attempt.job_id)]:
             _add(voice, found)
@@ -94,7 +94,7 @@ def _last_launch(attempt: Attempt) -> tuple[int, float]:
 
 
 def _names(attempt: Attempt) -> dict[int, str]:
-    """The nodes' names by number, as far as anybody told them."""
+    """The nodes' names by index, as far as they are recorded."""
     names = {node.number: node.name for node in attempt.nodes if node.name}
     for failure in attempt.failures:
         if failure.node not in names and (who := WHO.match(failure.message)):
@@ -117,7 +117,7 @@ def _of_failure(failure: Failure, names: Mapping[int, str], offsets: Mapping[str
         rank=failure.rank,
         status=failure.status,
         time_s=failure.time_s - (offset_s if isinstance(offset_s, int | float) else 0.0),
-        message=Text(text, failure.file),
+        message=LogText(text, failure.file),
     )
 
 
@@ -149,7 +149,7 @@ def _with_files(
     return found
 
 
-def _end(log: Path, most_bytes: int, *, failed: bool) -> Text | None:
+def _end(log: Path, most_bytes: int, *, failed: bool) -> LogText | None:
     """The end of a rank's log; if that holds no traceback which torch marked as nobody's to catch,
     and much was said after one, the part of the log that begins with it."""
     end = end_of(log, most_bytes)
@@ -163,9 +163,14 @@ _SEARCHED_BYTES = 8 << 20
 
 
 def _with_ends(
-    found: list[Voice], attempt: Attempt, launch: int, offsets: Mapping[str, object]
+    found: list[Voice],
+    attempt: Attempt,
+    launch: int,
+    offsets: Mapping[str, object],
+    ranks_per_node: int,
 ) -> list[Voice]:
-    """The same with how the ranks ended of which torchelastic kept no record."""
+    """The same with how the ranks ended of which torchelastic kept no record; and those that ended
+    well and wrote nothing, whom the others may have waited for."""
     ends: dict[int, RankEnd] = {}
     for node in attempt.nodes[:_MOST_NODES]:
         with contextlib.suppress(OSError):
@@ -179,7 +184,17 @@ def _with_ends(
         offset_s = offset_s if isinstance(offset_s, int | float) else 0.0
         return msgspec.structs.replace(voice, status=end.status, time_s=end.time_s - offset_s)
 
-    return [with_end(voice) for voice in found]
+    known = {voice.rank for voice in found}
+    silent = [
+        Voice(
+            kind="rank",
+            rank=rank,
+            node=attempt.node_of_rank(rank, ranks_per_node) if ranks_per_node else None,
+        )
+        for rank, end in sorted(ends.items())[:_MOST_RANKS]
+        if rank not in known and end.status == 0 and not end.killed
+    ]
+    return [with_end(voice) for voice in (*found, *silent)]
 
 
 _RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(err|out|error\.json|stacks)")
@@ -205,15 +220,15 @@ def _with_error_file(voice: Voice, file: Path | None) -> Voice:
         message, extra = str(told["message"]), told.get("extraInfo", {})
     except (ValueError, KeyError, TypeError, AttributeError):
         return voice
-    # Whole seconds; of two on one node the one that the agent put on record came first.
+    # Whole seconds; of two on one node the one recorded by the agent came first.
     seconds = str(extra.get("timestamp", ""))
     time_s = float(seconds) + 1.0 if seconds.isdecimal() else None
     return msgspec.structs.replace(
         voice,
         status=1 if voice.status is None else voice.status,
         time_s=time_s if voice.time_s is None else voice.time_s,
-        message=Text(message, file) if voice.message is None else voice.message,
-        traceback=Text(str(extra.get("py_callstack", "")), file),
+        message=LogText(message, file) if voice.message is None else voice.message,
+        traceback=LogText(str(extra.get("py_callstack", "")), file),
     )
 
 
@@ -249,11 +264,11 @@ _REQUEUED = (
 )
 
 
-def _newest(text: Text) -> Text:
+def _newest(text: LogText) -> LogText:
     return newest_part(text, _BEGINS, _ENDS, _REQUEUED)
 
 
-def _name_in(logs: Iterable[Text]) -> str | None:
+def _name_in(logs: Iterable[LogText]) -> str | None:
     for log in logs:
         if match := re.search(
             r"^fsdpkit: node \d+ \(([\w.-]+)\) at|^fsdpkit: ([\w.-]+): ready,|"
@@ -273,8 +288,8 @@ _TOLD = re.compile(
 _GOT_OVER = "; starting the ranks again in "
 
 
-def _told_in(log: Text) -> Iterator[Voice]:
-    """Failures that a log tells of, for where nothing else could be written."""
+def _told_in(log: LogText) -> Iterator[Voice]:
+    """Failures reported in a log, in case nothing else could be written."""
     for match in _TOLD.finditer(log.text):
         who = WHO.match(match["line"])
         if who is not None and _GOT_OVER not in match["line"]:
@@ -286,8 +301,8 @@ def _told_in(log: Text) -> Iterator[Voice]:
             )
 
 
-def _own(log: Text) -> Text:
+def _own(log: LogText) -> LogText:
     """The log without what it tells of others."""
-    return Text(
+    return LogText(
         _TOLD.sub(lambda m: m[0][: m.start("line") - m.start()], log.text), log.file, log.line
     )

@@ -1,8 +1,8 @@
-"""What broke in an attempt, in the words of those that broke: `fsdpkit logs --errors`.
+"""What broke in an attempt, as reported by the processes that broke: `fsdpkit logs --errors`.
 
-Of a crash on 64 ranks one matters, and 63 say that they lost a peer. So failures are in the order
-that launching.policy takes the cause from, those that only follow say so, and those that say the
-same are told once. Why it broke is for `diagnosis`.
+Of a crash on 64 ranks one matters, and 63 report that they lost a peer. So failures are listed in
+the order that launching.policy uses to choose the cause, follow-on errors are marked as such, and
+identical ones are shown once. Why it broke is for `diagnosis`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NODE_LOGS = 3
 
 
 @dataclass(frozen=True)
-class Broken:
+class LoggedFailure:
     """One failure, or several with the same words."""
 
     attempt: int
@@ -42,7 +42,7 @@ class Broken:
     time_s: float = 0.0
     follow_on: bool = False
     """It only lost a peer, and there is a failure that explains it."""
-    same: tuple[Broken, ...] = ()
+    same: tuple[LoggedFailure, ...] = ()
     """Others who said so."""
     details: tuple[str, ...] = ()
     """The traceback, or the end of the rank's standard error."""
@@ -55,7 +55,7 @@ class Errors:
     """What broke in one attempt; false if nothing is on record."""
 
     attempt: int
-    broken: tuple[Broken, ...]
+    broken: tuple[LoggedFailure, ...]
     logs: tuple[tuple[Path, tuple[str, ...]], ...]
     """Lines of the logs of the batch shell, Slurm and the nodes."""
 
@@ -64,7 +64,7 @@ class Errors:
 
 
 def errors_in(attempt: Attempt, run: RunPaths, record: RunRecord) -> Errors:
-    """What the agents, the ranks and the batch shell left of an attempt that failed."""
+    """What the agents, the ranks and the batch shell recorded about a failed attempt."""
     jobs = [job for job in record.jobs if job.first_attempt <= attempt.number]
     ranks_per_node = max(jobs, key=lambda job: job.first_attempt, default=record).ranks_per_node
     broken = errors_of(attempt, ranks_per_node)
@@ -81,9 +81,9 @@ def _ended_badly(attempt: Attempt) -> bool:
     return not any(node.ready_s for node in attempt.nodes)
 
 
-def errors_of(attempt: Attempt, ranks_per_node: int) -> list[Broken]:
+def errors_of(attempt: Attempt, ranks_per_node: int) -> list[LoggedFailure]:
     """The failures of an attempt, by launch, the first to fail first."""
-    found: list[Broken] = []
+    found: list[LoggedFailure] = []
     failures = [_by_one_clock(attempt, failure) for failure in attempt.failures]
     for place, launch in _places(attempt):
         number = None if launch is None else launch.number
@@ -101,18 +101,18 @@ def _places(attempt: Attempt) -> list[tuple[int | None, Launch | None]]:
     return [(None, None), *enumerate(attempt.launches)]
 
 
-def _recorded(attempt: Attempt, failure: Failure) -> Broken:
+def _recorded(attempt: Attempt, failure: Failure) -> LoggedFailure:
     """`1 rank 3 on node2: ValueError: …` as an agent wrote it into `failures/`."""
     who, colon, message = failure.message.partition(": ")
     if not colon:
         who, message = "", failure.message
     if failure.status == STOPPED_EARLY:
         message = _STOPPED
-    return Broken(attempt.number, None, who, message, failure.rank, failure.time_s)
+    return LoggedFailure(attempt.number, None, who, message, failure.rank, failure.time_s)
 
 
 def _by_one_clock(attempt: Attempt, failure: Failure) -> Failure:
-    """With the time by the head node's clock, which launches are told by."""
+    """With the time by the head node's clock, which dates launches."""
     offsets = {n.number: n.findings.get("clock_offset_s") for n in attempt.nodes}
     own, head = offsets.get(failure.node), offsets.get(0)
     if isinstance(own, int | float) and isinstance(head, int | float):
@@ -132,8 +132,8 @@ def _place(attempt: Attempt, failure: Failure) -> int | None:
 
 
 def _only_in_error_files(
-    attempt: Attempt, place: int, ranks_per_node: int, known: Sequence[Broken]
-) -> Iterator[Broken]:
+    attempt: Attempt, place: int, ranks_per_node: int, known: Sequence[LoggedFailure]
+) -> Iterator[LoggedFailure]:
     """Of each node the agent keeps the first failure; other ranks left their error files."""
     launch = attempt.launches[place]
     ranks = {broken.rank for broken in known}
@@ -143,29 +143,29 @@ def _only_in_error_files(
         told = _told(attempt.paths.rank_file(rank, "error.json", launch.number))
         if told is not None:
             who = f"rank {rank} on {attempt.node_of_rank(rank, ranks_per_node, place)}"
-            yield Broken(attempt.number, None, who, told.message, rank, told.time_s)
+            yield LoggedFailure(attempt.number, None, who, told.message, rank, told.time_s)
 
 
-def _with_verdict(broken: list[Broken], message: str, time_s: float) -> list[Broken]:
+def _with_verdict(broken: list[LoggedFailure], message: str, time_s: float) -> list[LoggedFailure]:
     """The head node's agent may know what no rank could say: a node fell silent."""
     if any(_is(one, message) for one in broken) or not message:
         return broken
     who, colon, words = message.partition(": ")
     words, who = (words, who) if colon else (message, "")
-    return [Broken(0, None, who, words, time_s=time_s), *broken]
+    return [LoggedFailure(0, None, who, words, time_s=time_s), *broken]
 
 
-def _is(broken: Broken, message: str) -> bool:
+def _is(broken: LoggedFailure, message: str) -> bool:
     return message in (broken.message, f"{broken.who}: {broken.message}")
 
 
-def _ordered(broken: list[Broken], verdict: str, attempt: Attempt) -> list[Broken]:
-    """The cause first, then by time; follow-ons last. What is the same becomes one."""
+def _ordered(broken: list[LoggedFailure], verdict: str, attempt: Attempt) -> list[LoggedFailure]:
+    """The cause first, then by time; follow-on errors last. Identical ones are merged."""
     if any(one.message != _STOPPED for one in broken):
         broken = [one for one in broken if one.message != _STOPPED]
     own = any(not follows(one.message) for one in broken)
     broken.sort(key=lambda b: (not _is(b, verdict), follows(b.message), b.time_s, b.rank or 0))
-    groups: dict[str, list[Broken]] = {}
+    groups: dict[str, list[LoggedFailure]] = {}
     for one in broken:
         groups.setdefault(_alike(one.message), []).append(one)
     found = []
@@ -202,13 +202,13 @@ def _told(path: Path) -> _Told | None:
             return _Told(str(told), (), 0.0)
         more = told.get("extraInfo") or {}
         lines = str(more.get("py_callstack") or "").splitlines()
-        time_s = float(more.get("timestamp") or 0.0) + 1.0  # in whole seconds: not before others
+        time_s = float(more.get("timestamp") or 0.0) + 1.0  # in whole seconds, so not before others
         return _Told(str(told["message"]).strip(), tuple(lines), time_s)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _with_details(broken: Broken, attempt: Attempt) -> Broken:
+def _with_details(broken: LoggedFailure, attempt: Attempt) -> LoggedFailure:
     if broken.rank is None or broken.launch is None:
         return broken
     file = attempt.paths.rank_file(broken.rank, "error.json", broken.launch)

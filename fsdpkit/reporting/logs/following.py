@@ -1,7 +1,8 @@
-"""The lines of a run as they come, over restarts, requeues and resumes, until the run ends.
+"""The lines of a run as they are written, across restarts, requeues and resumes, until it ends.
 
-Polls, for NFS tells nobody of another node's writes: sizes of all files, and only what has grown
-is opened. What a client may answer from memory is asked of the server from time to time.
+Polls, because NFS does not notify about another node's writes: it checks the sizes of all files,
+and opens only those that have grown. Sizes that a client may answer from its cache are fetched from
+the server from time to time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 
 from fsdpkit.reporting.logs.lines import (
     Batch,
-    Choice,
+    LineFilter,
     LineReader,
-    Source,
+    LogSource,
     Tail,
     sources_of,
     start_of,
@@ -39,7 +40,7 @@ _LATE_S = 60.0
 
 def follow(
     run: Run,
-    choice: Choice,
+    choice: LineFilter,
     *,
     tail: Tail = None,
     ended: Callable[[], bool] | None = None,
@@ -65,8 +66,8 @@ def follow(
             yield batch
         if last:
             return
-        # Thousands of files, or a slow file system: while nothing comes a tenth of the time is
-        # enough to look.
+        # With thousands of files or a slow file system, polling takes at most a tenth of the time
+        # while nothing arrives.
         longer_s = max(pause_s * 1.25, 9 * (time.monotonic() - began))
         pause_s = _LOOK_S if came else min(longer_s, _QUIET_S)
         if not logs.behind:
@@ -74,15 +75,15 @@ def follow(
 
 
 class _Logs:
-    """The files that are followed, how far each was read, and which are done with."""
+    """The files that are followed, how far each was read, and which are finished."""
 
-    def __init__(self, run: Run, choice: Choice) -> None:
+    def __init__(self, run: Run, choice: LineFilter) -> None:
         self._run, self._choice = run, choice
-        self._readers: dict[Source, LineReader] = {}
-        self._done: set[Source] = set()
+        self._readers: dict[LogSource, LineReader] = {}
+        self._done: set[LogSource] = set()
         self._newest = (-1, -1)
         self._leave_at: float | None = None
-        self._turns: Iterator[Source] = iter(())
+        self._turns: Iterator[LogSource] = iter(())
         self.behind = False
         """Whether the last look left something that could have been read."""
 
@@ -108,8 +109,8 @@ class _Logs:
             self._turns = cycle(list(self._readers))
 
     def read(self, *, everything: bool) -> Iterator[Batch]:
-        """What has come since the last look. everything: to the end of all files, and what stands
-        there without an end of line."""
+        """What is new since the last look. everything: to the end of all files, including an
+        incomplete last line."""
         yield from self._finish_earlier_launches()
         self.behind = False
         turn = set(islice(self._turns, _OPENED))
@@ -119,7 +120,7 @@ class _Logs:
                 self.behind |= reader.more
 
     def _finish_earlier_launches(self) -> Iterator[Batch]:
-        """When ranks have been started again, first print the end of what was before."""
+        """When ranks have been restarted, first print the end of the previous launch."""
         newest = max(
             ((s.attempt, s.launch) for s in self._readers if not s.is_batch), default=self._newest
         )
@@ -138,7 +139,7 @@ class _Logs:
             self._turns = cycle(list(self._readers))
 
 
-def _lines(source: Source, reader: LineReader, everything: bool) -> Iterator[Batch]:
+def _lines(source: LogSource, reader: LineReader, everything: bool) -> Iterator[Batch]:
     while True:
         lines = reader.read()
         if everything and not reader.more:

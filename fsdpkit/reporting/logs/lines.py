@@ -1,8 +1,8 @@
-"""What the ranks printed, line by line: which files a person asked for, and the lines in them.
+"""What the ranks printed, line by line: which files were asked for, and the lines in them.
 
-Ranks write; this reads bytes and cuts them into lines in the same way however they arrive, so a
-log that is followed has the same lines as one read at the end. Who follows is in `following`, what
-counts as an error in `error_lines`.
+Ranks write bytes; this module splits them into lines in the same way however they arrive, so a
+followed log has the same lines as one read at the end. `following` follows them; `error_lines` says
+what counts as an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """One file with lines."""
 
     attempt: int
@@ -52,12 +52,12 @@ class Source:
         return self.attempt, self.launch, self.rank, self.stream == "err"
 
 
-Batch = tuple[Source, list[str]]
+Batch = tuple[LogSource, list[str]]
 """Lines of one file that come together, without their ends."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class LineFilter:
     """What a person wants to read."""
 
     ranks: frozenset[int] | None = frozenset({0})
@@ -92,8 +92,8 @@ def parse_ranks(text: str) -> frozenset[int]:
 # Which files
 
 
-def sources_of(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Source]:
-    """The files there are by now of what was asked for, in order."""
+def sources_of(paths: RunPaths, record: RunRecord, choice: LineFilter) -> list[LogSource]:
+    """The requested files that exist by now, in order."""
     found = _batch_logs(paths, record, choice) if choice.batch else []
     task = paths.task(choice.array_task)
     for number in choice.attempts(task.attempts()):
@@ -104,7 +104,7 @@ def sources_of(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Sourc
 _RANK_FILE = re.compile(r"rank-(\d+)(?:\.restart-(\d+))?\.(out|err)", re.ASCII)
 
 
-def _of_attempt(number: int, directory: Path, choice: Choice) -> Iterator[Source]:
+def _of_attempt(number: int, directory: Path, choice: LineFilter) -> Iterator[LogSource]:
     for name in _names_in(directory):
         match = _RANK_FILE.fullmatch(name)
         if match is None:
@@ -114,7 +114,7 @@ def _of_attempt(number: int, directory: Path, choice: Choice) -> Iterator[Source
         if stream not in choice.streams or (choice.ranks is not None and rank not in choice.ranks):
             continue
         if choice.launch is None or launch == choice.launch:
-            yield Source(number, launch, rank, stream, directory / name)
+            yield LogSource(number, launch, rank, stream, directory / name)
 
 
 def _names_in(directory: Path) -> list[str]:
@@ -124,7 +124,7 @@ def _names_in(directory: Path) -> list[str]:
         return []
 
 
-def _batch_logs(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Source]:
+def _batch_logs(paths: RunPaths, record: RunRecord, choice: LineFilter) -> list[LogSource]:
     """One file a job, which holds all attempts of the job."""
     found = []
     jobs = record.jobs
@@ -137,7 +137,7 @@ def _batch_logs(paths: RunPaths, record: RunRecord, choice: Choice) -> list[Sour
         task = "" if choice.array_task is None else f"_{choice.array_task}"
         path = paths.dir / f"slurm-{job.job_id}{task}.log"
         if path.exists():
-            found.append(Source(begins, 0, -1, "out", path))
+            found.append(LogSource(begins, 0, -1, "out", path))
     return found
 
 
@@ -156,7 +156,7 @@ def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
     if any(len(line) > _LONG for line in lines):
         lines = [piece for line in lines for piece in _pieces(line)]
     if len(rest) > _LONG:
-        end = b"\r" if rest.endswith(b"\r") else b""  # of an end of line perhaps: not known yet
+        end = b"\r" if rest.endswith(b"\r") else b""  # perhaps part of a line end: not known yet
         *pieces, body = _pieces(rest[: len(rest) - len(end)])
         return lines + pieces, body + end
     return lines, rest
@@ -188,9 +188,9 @@ class LineReader:
         self._held = b""
 
     def read(self) -> list[str]:
-        """Lines that have become whole since the last call, of at most 256 KiB.
+        """Lines completed since the last call, of at most 256 KiB.
 
-        A file that has become shorter was begun anew, and is read from its start. Raises OSError,
+        A file that has become shorter was rewritten, and is read from its start. Raises OSError,
         except for a file that is gone.
         """
         data, size = _read_at(self.path, self.position)
@@ -203,7 +203,7 @@ class LineReader:
         return [text(line) for line in lines]
 
     def rest(self) -> list[str]:
-        """What stands behind the last end of line: nobody will write on."""
+        """What follows the last line end, when nothing more will be written."""
         held, self._held = self._held, b""
         return [text(held)] if held else []
 
@@ -269,7 +269,7 @@ def start_of(path: Path, tail: Tail) -> int:
 # Lines of files that nobody follows
 
 
-def lines_of(source: Source, tail: Tail = None) -> Iterator[Batch]:
+def lines_of(source: LogSource, tail: Tail = None) -> Iterator[Batch]:
     """The lines of one file. Raises OSError."""
     reader = LineReader(source.path, start_of(source.path, tail))
     reader.more = True
@@ -278,19 +278,19 @@ def lines_of(source: Source, tail: Tail = None) -> Iterator[Batch]:
     yield source, reader.rest()
 
 
-def in_order(sources: Iterable[Source], tail: Tail = None) -> Iterator[Batch]:
+def in_order(sources: Iterable[LogSource], tail: Tail = None) -> Iterator[Batch]:
     """File after file."""
     for source in sources:
         yield from lines_of(source, tail)
 
 
-def by_time(sources: Iterable[Source], tail: Tail = None) -> Iterator[Batch]:
+def by_time(sources: Iterable[LogSource], tail: Tail = None) -> Iterator[Batch]:
     """Launch after launch, within each by the time stamps in the lines (`time_in`).
 
     A line without one stays behind the line before it in its file; what precedes the first stamp
     of a file, or has none at all, comes first.
     """
-    launches: dict[tuple[int, int], list[Source]] = {}
+    launches: dict[tuple[int, int], list[LogSource]] = {}
     for source in sources:
         launches.setdefault((source.attempt, source.launch), []).append(source)
     for group in launches.values():
@@ -299,7 +299,7 @@ def by_time(sources: Iterable[Source], tail: Tail = None) -> Iterator[Batch]:
             yield source, [line]
 
 
-def _stamped(source: Source, tail: Tail) -> Iterator[tuple[float, Source, str]]:
+def _stamped(source: LogSource, tail: Tail) -> Iterator[tuple[float, LogSource, str]]:
     written_s = source.path.stat().st_mtime
     time_s = float("-inf")
     for _, lines in lines_of(source, tail):
@@ -351,10 +351,10 @@ def _unix_s(day: str, clock: str, fraction: str | None, offset: str | None = Non
 
 
 def written(line: str) -> list[str]:
-    """All that a line was while carriage returns wrote over it, one after the other."""
+    """Every version of a line that carriage returns overwrote, in order."""
     return line.rstrip("\r").split("\r")
 
 
 def last_written(line: str) -> list[str]:
-    """What was left of it: of a progress bar, how far it came."""
+    """Its final version: for a progress bar, how far it came."""
     return written(line)[-1:]

@@ -1,6 +1,6 @@
-"""What a report says in words: how the run stands, where it ran, its settings and versions.
+"""The text of a report: the state of the run, where it ran, its settings and versions.
 
-Settings are compared with fsdpkit's own defaults. A report is sent around, so the values of
+Settings are compared with fsdpkit's own defaults. Reports are passed around, so values of
 environment variables and arguments that look like secrets are left out.
 """
 
@@ -20,7 +20,7 @@ from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.scales import duration, moment, number
-from fsdpkit.reporting.series import Metrics
+from fsdpkit.reporting.series import MetricsTable
 from fsdpkit.reporting.status.progress import steps_to_do
 from fsdpkit.runs.checkpoints import describe
 from fsdpkit.runs.history import History
@@ -43,7 +43,7 @@ class Training:
     """The run, or one task of an array, as read."""
 
     history: History
-    metrics: Metrics
+    metrics: MetricsTable
     state: JobState | None
 
 
@@ -119,7 +119,7 @@ def headline(
     return Headline(words[:1].upper() + words[1:], tone, tuple(numbers))
 
 
-def _numbers(metrics: Metrics, planned: float | None) -> list[tuple[str, str]]:
+def _numbers(metrics: MetricsTable, planned: float | None) -> list[tuple[str, str]]:
     """The newest of each, what a researcher looks for first in front."""
     step, mfu = metrics.last("step"), metrics.last("mfu")
     losses = {"training loss": metrics.last("loss"), "evaluation loss": None}
@@ -224,7 +224,7 @@ def folded(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingRow:
     key: str
     value: str
     default: str
@@ -234,8 +234,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    changed: tuple[Setting, ...]
-    as_default: tuple[Setting, ...]
+    changed: tuple[SettingRow, ...]
+    as_default: tuple[SettingRow, ...]
 
 
 def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Settings:
@@ -253,9 +253,9 @@ def settings(job: Mapping[str, Any], made_from: Provenance | None = None) -> Set
             shown = command([str(word) for word in value])
         default = _shown(defaults[key]) if key in defaults else ""
         if key in defaults and defaults[key] == value:
-            same.append(Setting(key, shown, default))
+            same.append(SettingRow(key, shown, default))
         else:
-            changed.append(Setting(key, shown, default, origins.get(key, "")))
+            changed.append(SettingRow(key, shown, default, origins.get(key, "")))
     return Settings(tuple(changed), tuple(same))
 
 

@@ -1,8 +1,7 @@
-"""What became of the GPU-hours that a run was granted; the parts add up to the whole.
+"""How the GPU-hours granted to a run were used; the parts add up to the total.
 
-Granted is, for each attempt, nodes × GPUs of a node × the time from when the batch shell began to
-when it ended. Every moment of it is counted once, on the nodes that trained and apart from those
-that waited:
+Granted is, for each attempt, nodes × GPUs per node × the time from the start of the batch shell to
+its end. Every moment of it is counted once, separately for nodes that trained and standby nodes:
 
     |-- start-up --|-- training … checkpoints, pauses … --|-- lost --|-- start-up --|-- training …
     attempt      first step                           last line   launch again
@@ -17,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from fsdpkit.reporting.series import Flags, Metrics
+from fsdpkit.reporting.series import Flags, MetricsTable
 from fsdpkit.reporting.timeline import Bounds, bounds_of
 from fsdpkit.runs.history import Attempt, History
 from fsdpkit.runs.record import JobRecord, jobs_of_attempts
@@ -53,7 +52,7 @@ FORMULAS: dict[Use, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Part:
+class UsedHours:
     """Hours of one use. `share` is that of all that was granted, 0 to 1."""
 
     use: Use
@@ -76,15 +75,15 @@ class Efficiency:
     granted_h: float
     unit: str
     """GPU-hours, or process-hours on a machine without."""
-    parts: tuple[Part, ...]
+    parts: tuple[UsedHours, ...]
 
     def hours(self, use: Use) -> float:
         return sum(part.hours for part in self.parts if part.use == use)
 
     @property
     def trained_share(self) -> float | None:
-        """Of what was granted, 0 to 1; None: nothing was granted yet, or no program logged steps,
-        so that nobody knows."""
+        """Share of what was granted, 0 to 1; None: nothing was granted yet, or it is unknown
+        because no program logged steps."""
         if self.granted_h <= 0 or (self.hours("unknown") and not self.hours("training")):
             return None
         return self.hours("training") / self.granted_h
@@ -93,7 +92,7 @@ class Efficiency:
 def efficiency_of(
     run: Run,
     histories: Sequence[History],
-    metrics: Sequence[Metrics],
+    metrics: Sequence[MetricsTable],
     states: Mapping[str, JobState | None],
     now_s: float,
     bounds: Sequence[Sequence[Bounds]] | None = None,
@@ -125,21 +124,21 @@ def efficiency_of(
             granted_s += nodes * (end_s - begin_s)
     to_hours = run.record.ranks_per_node / 3600
     parts = [
-        Part(use, used_s[use] * to_hours, used_s[use] / granted_s)
+        UsedHours(use, used_s[use] * to_hours, used_s[use] / granted_s)
         for use in FORMULAS
         if used_s[use] > 0
     ]
-    unit = "process-hours" if run.record.kind == "local" else "GPU-hours"
+    unit = "GPU-hours" if run.client().gpus else "process-hours"
     return Efficiency(granted_s * to_hours, unit, tuple(parts))
 
 
 def _nodes_granted(job: JobRecord, attempt: Attempt) -> int:
     at_once = max((len(launch.nodes) for launch in attempt.launches), default=0)
-    return max(job.nodes, at_once, len(attempt.nodes))  # an agent writes on spare nodes, too
+    return max(job.nodes, at_once, len(attempt.nodes))  # agents on standby nodes write, too
 
 
 def _held_by_nothing(
-    history: History, states: Mapping[str, JobState | None], metrics: Metrics
+    history: History, states: Mapping[str, JobState | None], metrics: MetricsTable
 ) -> Flags:
     """[steps]: steps after the newest checkpoint of a run that stands still, and is not done."""
     step = metrics.steps["step"]
@@ -154,14 +153,14 @@ def _held_by_nothing(
     if done or running:
         return np.zeros(len(step), dtype=bool)
     saved = max((checkpoint.step for checkpoint in history.checkpoints), default=0)
-    saved = max(saved, metrics.checkpoints["step"].max(initial=0.0))  # the directory may be a part
+    saved = max(saved, metrics.checkpoints["step"].max(initial=0.0))  # may be incomplete
     return np.asarray((step > saved) & ~metrics.superseded)
 
 
 class _Lines:
     """When steps were logged and how long they took, by time."""
 
-    def __init__(self, metrics: Metrics, unsaved: Flags) -> None:
+    def __init__(self, metrics: MetricsTable, unsaved: Flags) -> None:
         columns = metrics.steps
         order = np.argsort(columns["time_s"], kind="stable")
         self.time_s, self.step = columns["time_s"][order], columns["step"][order]
@@ -210,7 +209,7 @@ class _Account:
         for place, launch in enumerate(attempt.launches):
             last = place == len(attempt.launches) - 1
             self._paint(launch.began_s, "lost" if place else "startup", self.nodes)
-            # The order to launch again carries the pause before it, which is the failure's.
+            # The order to relaunch includes the pause before it, which counts as the failure's.
             stop_s = launch.trouble_s if launch.trouble_s is not None else self.end_s
             if launch.trouble_s is None and not last:
                 stop_s = attempt.launches[place + 1].began_s

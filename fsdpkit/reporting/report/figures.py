@@ -1,6 +1,6 @@
-"""The plots over steps, and what stands above each: from metrics to drawings.
+"""The plots over steps and their captions: from metrics to drawings.
 
-A plot answers one question, and its caption says the answer.
+A plot answers one question, and its caption states the answer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Literal
 import numpy as np
 from markupsafe import Markup
 
-from fsdpkit.reporting.report.plots import Band, Chart, Line, Mark, draw
+from fsdpkit.reporting.report.plots import Band, Chart, PlotLine, PlotMark, draw
 from fsdpkit.reporting.scales import Axis, linear, logarithmic, number
-from fsdpkit.reporting.series import Floats, Metrics, NotFinite, every, middle, superseded, thin
+from fsdpkit.reporting.series import (
+    Floats,
+    MetricsTable,
+    NotFinite,
+    every,
+    middle,
+    superseded,
+    thin,
+)
 from fsdpkit.runs.history import History, Launch
 
 _POINTS = 500
@@ -27,7 +35,7 @@ COLUMNS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class DrawnFigure:
     """A drawing with its caption: a title, numbers in the colours of their lines, a remark."""
 
     title: str
@@ -43,19 +51,19 @@ class Steps:
     """The x axis that all plots over steps share, and what happened on it."""
 
     axis: Axis
-    marks: tuple[Mark, ...]
+    marks: tuple[PlotMark, ...]
     happened: int = 0
     """How many marks there would be."""
 
 
-def steps_of(metrics: Metrics, history: History, faults: Mapping[float, str]) -> Steps | None:
+def steps_of(metrics: MetricsTable, history: History, faults: Mapping[float, str]) -> Steps | None:
     """None if no step was logged and nothing evaluated. faults: their numbers in the timeline, by
     time."""
     step = np.concatenate([metrics.steps["step"], metrics.evaluations["step"]])
     if not len(step):
         return None
     marks = [
-        Mark(x=begin, until=end, label=f"steps {begin:,.0f} to {end:,.0f} were done twice")
+        PlotMark(x=begin, until=end, label=f"steps {begin:,.0f} to {end:,.0f} were done twice")
         for begin, end in done_twice(metrics)
     ]
     troubles: dict[int, list[Launch]] = {}
@@ -68,9 +76,9 @@ def steps_of(metrics: Metrics, history: History, faults: Mapping[float, str]) ->
     return Steps(axis, tuple(every(marks, _MOST_MARKS)), len(marks))
 
 
-def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> Mark:
+def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> PlotMark:
     numbers = [faults.get(launch.trouble_s or 0.0, "") for launch in found]
-    return Mark(
+    return PlotMark(
         x=float(step),
         label=f"after step {step:,}: {'; '.join(launch.message for launch in found)}",
         tone="bad" if any(launch.cause != "stopped" for launch in found) else "muted",
@@ -78,8 +86,8 @@ def _mark(step: int, found: Sequence[Launch], faults: Mapping[float, str]) -> Ma
     )
 
 
-def done_twice(metrics: Metrics) -> list[tuple[float, float]]:
-    """Stretches of steps that were done again, by their first and last logged step."""
+def done_twice(metrics: MetricsTable) -> list[tuple[float, float]]:
+    """Intervals of repeated steps, by their first and last logged step."""
     again, step = metrics.superseded, metrics.steps["step"]
     ends = np.flatnonzero(np.diff(np.concatenate([[False], again, [False]]).astype(int)))
     return [
@@ -88,7 +96,7 @@ def done_twice(metrics: Metrics) -> list[tuple[float, float]]:
     ]
 
 
-def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
+def loss_figure(metrics: MetricsTable, steps: Steps) -> DrawnFigure | None:
     step, loss = metrics.steps["step"], metrics.steps["loss"]
     evaluated, held_out = metrics.evaluations["step"], metrics.evaluations["eval_loss"]
     once = ~superseded(evaluated)
@@ -107,7 +115,7 @@ def loss_figure(metrics: Metrics, steps: Steps) -> Figure | None:
     values = [] if last is None else [("a", f"{number(last, 4)} training")]
     fine = ~np.isnan(held_out)
     if fine.any():
-        lines.append(Line(name="evaluation", x=evaluated[fine], y=held_out[fine], tone="b"))
+        lines.append(PlotLine(name="evaluation", x=evaluated[fine], y=held_out[fine], tone="b"))
         values.append(("b", f"{number(float(held_out[fine][-1]), 4)} evaluation"))
         best = int(np.nanargmin(held_out))
         if held_out[best] < held_out[fine][-1]:
@@ -146,27 +154,27 @@ def _not_finite_in_words(whose: str, found: NotFinite | None) -> list[str]:
     return told
 
 
-def not_finite_marks(found: NotFinite, finite: Floats) -> list[Mark]:
+def not_finite_marks(found: NotFinite, finite: Floats) -> list[PlotMark]:
     """Where a curve has gaps because its numbers were none: each gap shaded, and a line at its
     beginning. finite: the steps whose numbers are some, which end a gap."""
     order = np.argsort(found.step, kind="stable")
     step, kinds = found.step[order], (found.nan + 2 * found.infinite)[order]
     after = np.searchsorted(np.sort(finite), step)
     begins = np.flatnonzero((np.diff(after) != 0) | (np.diff(kinds) != 0)) + 1
-    marks: list[Mark] = []
+    marks: list[PlotMark] = []
     for part in every(np.split(np.arange(len(step)), begins), _GAPS):
         first, last = float(step[part[0]]), float(step[part[-1]])
         word = ("NaN or inf", "NaN", "inf")[int(kinds[part[0]])]
         where = f"step {first:,.0f}" if first == last else f"steps {first:,.0f} to {last:,.0f}"
         named = word not in {mark.number for mark in marks}
         label = f"{word} at {where}"
-        marks.append(Mark(x=first, label=label, tone="bad", number=word if named else ""))
+        marks.append(PlotMark(x=first, label=label, tone="bad", number=word if named else ""))
         if last > first:
-            marks.append(Mark(x=first, until=last, label=label, tone="bad"))
+            marks.append(PlotMark(x=first, until=last, label=label, tone="bad"))
     return marks
 
 
-def _twice_in_words(metrics: Metrics) -> list[str]:
+def _twice_in_words(metrics: MetricsTable) -> list[str]:
     stretches = done_twice(metrics)
     if not stretches:
         return []
@@ -175,7 +183,7 @@ def _twice_in_words(metrics: Metrics) -> list[str]:
     return [f"done twice (shaded; the first time dashed): steps {told}{more}"]
 
 
-def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
+def speed_figures(metrics: MetricsTable, steps: Steps) -> list[DrawnFigure]:
     """Tokens per second, MFU, time of a step, memory, gradient and learning rate, where known."""
     peak = float(np.nan_to_num(metrics.steps["memory_bytes"]).max(initial=0))
     scale, unit = _bytes_unit(peak)
@@ -211,26 +219,26 @@ def speed_figures(metrics: Metrics, steps: Steps) -> list[Figure]:
     return figures
 
 
-def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[Figure]:
-    """A curve of each number that the script logged by a name of its own."""
+def own_figures(own: Mapping[str, tuple[Floats, Floats]], steps: Steps) -> list[DrawnFigure]:
+    """A curve of each number that the script logged under its own name."""
     figures = []
     for place, (name, (step, values)) in enumerate(own.items()):
         shown = "".join(c if c.isprintable() else "?" for c in name[:60])
         x, y = thin(step, values, _POINTS)
         axis = linear(min(0.0, float(values.min())), float(values.max()))
         told = [("a", f"{number(float(values[-1]))} at step {step[-1]:,.0f}")]
-        lines = [Line(name=shown, x=x, y=y)]
+        lines = [PlotLine(name=shown, x=x, y=y)]
         figures.append(over_steps(f"own-{place}", shown, lines, steps, axis, told, []))
     return figures
 
 
 def _high(values: Floats, name: str) -> float:
-    """The top of an axis: one slow first step or one wild gradient shall not hide all others."""
+    """The top of an axis: one slow first step or one extreme gradient must not hide all others."""
     high, usual = float(np.nanmax(values)), float(np.nanpercentile(values, 99))
     return min(high, 3 * usual) if name in ("step_time_s", "grad_norm") and usual > 0 else high
 
 
-def _over_steps(name: str, step: Floats, values: Floats, metrics: Metrics) -> list[Line]:
+def _over_steps(name: str, step: Floats, values: Floats, metrics: MetricsTable) -> list[PlotLine]:
     again = metrics.superseded
     lines = []
     kept_x, kept_y = thin(step[~again], values[~again], _POINTS)
@@ -239,30 +247,32 @@ def _over_steps(name: str, step: Floats, values: Floats, metrics: Metrics) -> li
         starts = np.flatnonzero(np.diff(np.flatnonzero(again)) > 1) + 1  # each for itself
         x, y = np.insert(x, starts, x[starts]), np.insert(y, starts, np.nan)
         if len(x) <= _POINTS:
-            lines.append(Line(name=f"{name}, first time", x=x, y=y, tone="again", style="dashed"))
+            lines.append(
+                PlotLine(name=f"{name}, first time", x=x, y=y, tone="again", style="dashed")
+            )
     many = int((~again).sum()) > 2 * _MIDDLES
     style: Literal["faint", "plain"] = "faint" if many else "plain"
-    lines.append(Line(name="" if many else name, x=kept_x, y=kept_y, style=style))
+    lines.append(PlotLine(name="" if many else name, x=kept_x, y=kept_y, style=style))
     if many:
         x, y = middle(step[~again], values[~again], _MIDDLES)
-        lines.append(Line(name=name, x=x, y=y))
+        lines.append(PlotLine(name=name, x=x, y=y))
     return lines
 
 
 def over_steps(
     key: str,
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[PlotLine],
     steps: Steps,
     y: Axis,
     values: Sequence[tuple[str, str]],
     remarks: Sequence[str],
     *,
     bands: Sequence[Band] = (),
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
     height: int = 150,
     wide: bool = False,
-) -> Figure:
+) -> DrawnFigure:
     remark = "; ".join(r for r in remarks if r)
     told = ", ".join(text for _, text in values)
     drawing = draw(
@@ -278,13 +288,13 @@ def over_steps(
             height=height,
         )
     )
-    return Figure(title=title, drawing=drawing, values=tuple(values), remark=remark, wide=wide)
+    return DrawnFigure(title=title, drawing=drawing, values=tuple(values), remark=remark, wide=wide)
 
 
 def _bytes_unit(peak: float) -> tuple[float, str]:
     return (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB")
 
 
-def thinned(name: str, x: Floats, y: Floats, tone: str) -> Line:
+def thinned(name: str, x: Floats, y: Floats, tone: str) -> PlotLine:
     kept_x, kept_y = thin(x, y, COLUMNS)
-    return Line(name=name, x=kept_x, y=kept_y, tone=tone)
+    return PlotLine(name=name, x=kept_x, y=kept_y, tone=tone)

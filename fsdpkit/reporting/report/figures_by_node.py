@@ -1,7 +1,7 @@
 """The plots by node: CPU, memory, network and GPUs over time.
 
-Of up to four nodes each is a line; of more the median and the spread are drawn, and who stands out
-is named.
+Up to four nodes are drawn as one line each; for more, the median and the spread are drawn, and
+outliers are named.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpkit.reporting.report.figures import Figure, thinned
-from fsdpkit.reporting.report.plots import TONES, Band, Chart, Line, draw
+from fsdpkit.reporting.report.figures import DrawnFigure, thinned
+from fsdpkit.reporting.report.plots import TONES, Band, Chart, PlotLine, draw
 from fsdpkit.reporting.scales import Axis, clock, linear, number
 from fsdpkit.reporting.series import Columns, Floats, on_grid, read_samples
 from fsdpkit.reporting.timeline import Bounds, shift_s
@@ -46,7 +46,7 @@ _QUANTITIES = (
 )
 
 
-def machine_figures(history: History, bounds: Sequence[Bounds], now_s: float) -> list[Figure]:
+def machine_figures(history: History, bounds: Sequence[Bounds], now_s: float) -> list[DrawnFigure]:
     """CPU, memory, network and GPUs by node, over time, attempt after attempt."""
     spans = [(b, e if e is not None else now_s) for b, e in bounds if b is not None]
     if not spans:
@@ -82,8 +82,8 @@ def _samples(attempt: Attempt, most: int | None) -> list[tuple[str, Columns]]:
 def _on_one_grid(
     nodes: Mapping[str, Sequence[Columns]], begin_s: float, end_s: float
 ) -> dict[str, list[Columns]]:
-    """All nodes' samples as means over the same stretches of time, none shorter than the time
-    between two samples."""
+    """All nodes' samples as means over the same intervals, none shorter than the time between two
+    samples."""
     longest = max((len(p["time_s"]) for parts in nodes.values() for p in parts), default=0)
     count = min(_MOST_COLUMNS, max(1, round(longest / 1.5)))
     edges = np.linspace(begin_s, max(end_s, begin_s + 1), count + 1)
@@ -99,13 +99,13 @@ def _on_one_grid(
 
 Series = dict[str, tuple[Floats, Floats]]
 """By node: times, and values."""
-Drawn = tuple[list[Line], list[Band], list[tuple[str, str]], str]
+Drawn = tuple[list[PlotLine], list[Band], list[tuple[str, str]], str]
 """Lines, bands, numbers (tone, text) and a remark."""
 
 
 def _machine_figure(
     quantity: _Quantity, nodes: dict[str, list[Columns]], axis: Axis, few: bool
-) -> Figure | None:
+) -> DrawnFigure | None:
     series = {
         name: _one_after_another(parts, quantity.name)
         if few
@@ -134,7 +134,9 @@ def _machine_figure(
         bands=bands,
         height=120,
     )
-    return Figure(title=quantity.title, drawing=draw(chart), values=tuple(values), remark=remark)
+    return DrawnFigure(
+        title=quantity.title, drawing=draw(chart), values=tuple(values), remark=remark
+    )
 
 
 def _one_after_another(parts: Sequence[Columns], name: str) -> tuple[Floats, Floats]:
@@ -165,7 +167,7 @@ def _spread(series: Series, unit: str, outlier: Callable[[Floats], np.intp]) -> 
     names, stacked = list(series), np.array([y for _, y in series.values()])
     means = np.nanmean(stacked, axis=1)
     x = next(iter(series.values()))[0]
-    line = Line(name="median node", x=x, y=_nan(np.nanmedian, stacked))
+    line = PlotLine(name="median node", x=x, y=_nan(np.nanmedian, stacked))
     band = Band(x=x, low=_nan(np.nanmin, stacked), high=_nan(np.nanmax, stacked))
     odd = int(outlier(means))
     word = "lowest" if outlier is np.nanargmin else "highest"

@@ -1,6 +1,7 @@
-"""The plots by rank: whose computing takes longer, when, and on which node.
+"""The plots by rank: which ranks compute longer, when, and on which node.
 
-Of up to eight ranks each is a line; of more their spread is drawn, and who stands out is named.
+Up to eight ranks are drawn as one line each; for more, their spread is drawn, and outliers are
+named.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fsdpkit.reporting.report.figures import COLUMNS, Figure, Steps, over_steps, thinned
-from fsdpkit.reporting.report.plots import TONES, Band, Line, heat
+from fsdpkit.reporting.report.figures import COLUMNS, DrawnFigure, Steps, over_steps, thinned
+from fsdpkit.reporting.report.plots import TONES, Band, PlotLine, heat
 from fsdpkit.reporting.scales import Axis, linear
-from fsdpkit.reporting.series import Floats, Metrics
+from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History
 
 FEW_RANKS, _RANK_ROWS = 8, 64
@@ -53,7 +54,7 @@ def _ratios(times: Floats | NDArray[np.float32]) -> Floats:
         return np.asarray(times / np.median(times, axis=1, keepdims=True))
 
 
-def stragglers(metrics: Metrics, history: History, ranks_per_node: int) -> list[Straggler]:
+def stragglers(metrics: MetricsTable, history: History, ranks_per_node: int) -> list[Straggler]:
     """The ranks that are often slow, those first that cost most; at most five."""
     compared, ranks = metrics.rank_step_s.shape
     if compared < _ENOUGH or ranks < 2:
@@ -76,7 +77,7 @@ def stragglers(metrics: Metrics, history: History, ranks_per_node: int) -> list[
 
 
 def node_at(history: History, rank: int, ranks_per_node: int, time_s: float) -> str | None:
-    """The node on which a rank was at a moment: spares take the place of those that are lost."""
+    """The node that a rank was on at some time: standby nodes replace lost ones."""
     found: tuple[Attempt, int] | None = None
     for attempt in history.attempts:
         for place, launch in enumerate(attempt.launches):
@@ -86,8 +87,12 @@ def node_at(history: History, rank: int, ranks_per_node: int, time_s: float) -> 
 
 
 def rank_figures(
-    metrics: Metrics, history: History, steps: Steps, ranks_per_node: int, slow: Sequence[Straggler]
-) -> list[Figure]:
+    metrics: MetricsTable,
+    history: History,
+    steps: Steps,
+    ranks_per_node: int,
+    slow: Sequence[Straggler],
+) -> list[DrawnFigure]:
     """Each rank's own computing; of many ranks their spread, and who is slow when as a strip."""
     times, step = metrics.rank_step_s, metrics.compared["step"]
     compared, ranks = times.shape
@@ -108,7 +113,7 @@ def rank_figures(
         else _spread(step, scaled, steps.axis)
     )
     lines += named
-    # One slow first step shall not hide all others.
+    # One slow first step must not hide all others.
     top = max(float(np.percentile(scaled, 99.5)), *(float(np.nanmax(line.y)) for line in lines))
     figure = over_steps(
         "ranks",
@@ -126,7 +131,7 @@ def rank_figures(
     return [figure, _strip(metrics, history, ranks_per_node, steps.axis)]
 
 
-Drawn = tuple[list[Line], list[Band], tuple[str, str]]
+Drawn = tuple[list[PlotLine], list[Band], tuple[str, str]]
 """Lines, bands, and the words (tone, text) that say what they are."""
 
 
@@ -146,13 +151,13 @@ def _spread(step: Floats, times: Floats, axis: Axis) -> Drawn:
         Band(x=x, low=columns.min(axis=1), high=columns.max(axis=1)),
         Band(x=x, low=tenth, high=ninth),
     ]
-    line = Line(name="median rank", x=x, y=np.median(columns, axis=1))
+    line = PlotLine(name="median rank", x=x, y=np.median(columns, axis=1))
     words = f"median of {times.shape[1]:,} ranks; bands: 10 to 90 %, and all"
     return [line], bands, ("a", words)
 
 
 def _by_columns(step: Floats, values: Floats, axis: Axis) -> tuple[Floats, Floats]:
-    """[columns], [columns, ranks]: at most COLUMNS stretches of equally many steps, the middle
+    """[columns], [columns, ranks]: at most COLUMNS intervals of equally many steps, the middle
     step of each, and each rank's mean in it; NaN where nothing was compared."""
     count = min(COLUMNS, max(1, len(step) // 2))
     edges = np.linspace(axis.low, axis.high, count + 1)
@@ -163,7 +168,7 @@ def _by_columns(step: Floats, values: Floats, axis: Axis) -> tuple[Floats, Float
     return (edges[:-1] + edges[1:]) / 2, means
 
 
-def _strip(metrics: Metrics, history: History, ranks_per_node: int, axis: Axis) -> Figure:
+def _strip(metrics: MetricsTable, history: History, ranks_per_node: int, axis: Axis) -> DrawnFigure:
     times = metrics.rank_step_s.astype(np.float64)
     ratio = _ratios(_by_columns(metrics.compared["step"], times, axis)[1])
     ranks = ratio.shape[1]
@@ -181,4 +186,6 @@ def _strip(metrics: Metrics, history: History, ranks_per_node: int, axis: Axis) 
     description = f"One row per {each}; a darker cell computed longer than the median rank."
     drawing = heat("strip", title, description, grid, names, axis)
     levels = "shades: from 1.05, 1.1, 1.2, 1.5 and 2 times the median rank"
-    return Figure(title=title, drawing=drawing, remark=f"one row per {each}; {levels}", wide=True)
+    return DrawnFigure(
+        title=title, drawing=drawing, remark=f"one row per {each}; {levels}", wide=True
+    )

@@ -1,8 +1,8 @@
-"""One run as one HTML file that needs nothing else: what ran, how it went, what it cost.
+"""One run as one self-contained HTML file: what ran, how it went, what it cost.
 
-Here everything is gathered and put into words; `page.html.j2` lays it out, `page.css` and `page.js`
-go into the file. The page forbids itself to load anything (its Content-Security-Policy), and what
-it shows was written by others, so all of it is escaped.
+Everything is gathered and worded here; `page.html.j2` lays it out, and `page.css` and `page.js` are
+embedded. The page forbids itself to load anything (its Content-Security-Policy). What it shows was
+written by others, so all of it is escaped.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fsdpkit.reporting.predictions import Prediction, cells
 from fsdpkit.reporting.report import about, figures, figures_by_node, figures_by_rank
 from fsdpkit.reporting.report.about import Training
 from fsdpkit.reporting.report.efficiency import FORMULAS, Efficiency, efficiency_of
-from fsdpkit.reporting.report.plots import Block, lanes, shares, sparkline
+from fsdpkit.reporting.report.plots import LaneBlock, lanes, shares, sparkline
 from fsdpkit.reporting.report.predicted import comparisons
 from fsdpkit.reporting.scales import clock, duration, moment, number, zone_name
 from fsdpkit.reporting.series import every, read_metrics, read_own_numbers, thin
 from fsdpkit.reporting.status.progress import steps_to_do
-from fsdpkit.reporting.timeline import Bounds, Span, bounds_of, timeline_of
+from fsdpkit.reporting.timeline import Bounds, TimelineSpan, bounds_of, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.scheduling.run import Run
@@ -106,13 +106,13 @@ def _in_short(tasks: Sequence[int]) -> str:
 def _diagnosis(
     run: Run, task: int | None, trainings: Sequence[Training]
 ) -> tuple[Diagnosis, list[tuple[str, str]]] | None:
-    """Why it failed, or waits, with its evidence (place, text); None for a run that is well."""
+    """Why it failed or is pending, with its evidence (place, text); None for a run that is well."""
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
-    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
 
     if all(one.state is not None and one.state.succeeded for one in trainings):
         return None
-    found = diagnose(gather(run, Wanted(task)))
+    found = diagnose(gather(run, MustRead(task)))
     if found.cause in ("done", "running"):
         return None
     return found, [
@@ -156,7 +156,7 @@ def _details(
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     """A row of the list under the timeline; `number` is that of its disc."""
 
     when: str
@@ -168,21 +168,21 @@ class Event:
 @dataclass(frozen=True)
 class Timeline:
     drawing: Markup
-    events: tuple[Event, ...]
+    events: tuple[TimelineEvent, ...]
     left_out: int
     queued: str
 
 
-def _troubles(spans: Sequence[Span]) -> list[Span]:
+def _troubles(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     """What gets a number, in its order."""
     return [span for span in spans if span.kind in ("fault", "stop")]
 
 
-def _timeline(spans: Sequence[Span], now_s: float) -> Timeline:
+def _timeline(spans: Sequence[TimelineSpan], now_s: float) -> Timeline:
     begin_s = min(span.begin_s for span in spans)
     end_s = max((now_s if s.end_s is None else s.end_s) for s in spans)
-    rows: dict[str, list[Block]] = {"queue": [], "attempts": [], "launches": [], "saved": []}
-    faults: list[Block] = []
+    rows: dict[str, list[LaneBlock]] = {"queue": [], "attempts": [], "launches": [], "saved": []}
+    faults: list[LaneBlock] = []
     events, saved, queued_s = [], 0, 0.0
     for span in spans:
         until_s = now_s if span.end_s is None else span.end_s
@@ -192,19 +192,23 @@ def _timeline(spans: Sequence[Span], now_s: float) -> Timeline:
         mark = ""
         if span.kind == "queue":
             queued_s += until_s - span.begin_s
-            rows["queue"].append(Block(begin=span.begin_s, end=until_s, tone="wait", label=label))
+            rows["queue"].append(
+                LaneBlock(begin=span.begin_s, end=until_s, tone="wait", label=label)
+            )
         elif span.kind in ("attempt", "launch"):
             lane = rows["attempts" if span.kind == "attempt" else "launches"]
             tone = f"{span.kind}{len(lane) % 2}"
-            lane.append(Block(begin=span.begin_s, end=until_s, tone=tone, label=label))
+            lane.append(LaneBlock(begin=span.begin_s, end=until_s, tone=tone, label=label))
         elif span.kind == "checkpoint":
             saved += 1
-            rows["saved"].append(Block(begin=span.begin_s, end=None, tone="saved", label=label))
+            rows["saved"].append(LaneBlock(begin=span.begin_s, end=None, tone="saved", label=label))
             continue
         else:
             mark = str(len(faults) + 1)
-            faults.append(Block(begin=span.begin_s, end=None, tone="bad", label=label, number=mark))
-        events.append(Event(moment(span.begin_s), took, span.label, mark))
+            faults.append(
+                LaneBlock(begin=span.begin_s, end=None, tone="bad", label=label, number=mark)
+            )
+        events.append(TimelineEvent(moment(span.begin_s), took, span.label, mark))
     lanes_ = [
         (name, every(blocks, _MOST_BLOCKS))
         for name, blocks in [*rows.items(), ("faults", faults)]
@@ -284,15 +288,15 @@ class PredictedRows:
 
 
 def _predicted(run: Run, trainings: Sequence[Training]) -> tuple[PredictedRows, ...] | None:
-    """None: nobody planned the run, which the page says; of the local cluster, which has no GPUs to
-    plan for, nothing is said."""
+    """None: the run was not planned, which the page says; for the local cluster, which has no GPUs
+    to plan for, it says nothing."""
     found = [
         (one.history.array_task, each)
         for one in trainings
         for each in comparisons(run.paths, run.record, one.history, one.metrics)
     ]
     if not found:
-        return None if run.record.kind == "slurm" else ()
+        return None if run.client().gpus else ()
     shown = found[:_MOST_PREDICTED]
     return tuple(
         PredictedRows(_title(task, each) if len(found) > 1 else "", _cells(each), _told(each))

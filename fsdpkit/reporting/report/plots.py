@@ -1,8 +1,8 @@
 """Plots as inline SVG: lines and bands, heat, bars of time, sparklines. Numbers in, markup out.
 
-A plot is as wide as the page lets it be, and its text stays as large as the page's: what stretches
-is an inner SVG (1000 units wide, strokes unscaled), what does not is placed by percentages around
-it. Colours are CSS classes (`a` to `f`, `muted`, `bad`), so that the page decides about themes.
+A plot is as wide as the page allows, and its text is as large as the page's: parts that stretch are
+in an inner SVG (1000 units wide, strokes unscaled), parts that do not are placed by percentages
+around it. Colours are CSS classes (`a` to `f`, `muted`, `bad`), so the page decides about themes.
 All text is escaped by Markup.format.
 """
 
@@ -24,7 +24,7 @@ WIDTH, _ROOMY = 1000, 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class PlotLine:
     """A line through the points, broken where y is NaN."""
 
     name: str
@@ -45,7 +45,7 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class PlotMark:
     """Something that happened at x, or with `until` went on until there."""
 
     x: float
@@ -67,9 +67,9 @@ class Chart:
     """What a person would say who looks at it."""
     x: Axis
     y: Axis
-    lines: Sequence[Line] = ()
+    lines: Sequence[PlotLine] = ()
     bands: Sequence[Band] = ()
-    marks: Sequence[Mark] = ()
+    marks: Sequence[PlotMark] = ()
     height: int = 170
 
 
@@ -101,7 +101,7 @@ def draw(chart: Chart) -> Markup:
 def frame(
     key: str, title: str, description: str, height: int, content: Markup, extra: str = ""
 ) -> Markup:
-    # In a group of its own the title is no tooltip over the whole plot.
+    # In its own group the title is not a tooltip over the whole plot.
     return Markup(
         '<svg class="chart" role="img" height="{h}" aria-labelledby="{k}-t {k}-d"{extra}>'
         '<g><title id="{k}-t">{title}</title><desc id="{k}-d">{description}</desc></g>'
@@ -159,7 +159,7 @@ def _down(chart: Chart, values: Floats) -> list[str]:
     return [f"{value:.5g}" for value in np.clip(at, -9, chart.height + 9).tolist()]
 
 
-def _path(chart: Chart, line: Line) -> Markup:
+def _path(chart: Chart, line: PlotLine) -> Markup:
     x, y = _across(chart.x, line.x), _down(chart, line.y)
     words, dots, there = [], [], ~np.isnan(line.y)
     for place in np.flatnonzero(there).tolist():
@@ -191,7 +191,7 @@ def _area(chart: Chart, band: Band) -> Markup:
     return Markup('<path class="band {tone}" d="{d}"/>').format(tone=band.tone, d="".join(words))
 
 
-def _region(chart: Chart, mark: Mark) -> Markup:
+def _region(chart: Chart, mark: PlotMark) -> Markup:
     assert mark.until is not None
     begin, end = (chart.x.fraction(value) * WIDTH for value in (mark.x, mark.until))
     return Markup(
@@ -200,7 +200,7 @@ def _region(chart: Chart, mark: Mark) -> Markup:
     ).format(x=begin, w=max(end - begin, 2), h=chart.height, label=mark.label, tone=mark.tone)
 
 
-def _rule(chart: Chart, mark: Mark) -> Markup:
+def _rule(chart: Chart, mark: PlotMark) -> Markup:
     at = f"{100 * chart.x.fraction(mark.x):.2f}%"
     number = Markup('<text class="mark" x="{}" y="-4">{}</text>').format(at, mark.number)
     return Markup(
@@ -258,7 +258,7 @@ def _named_rows(rows: int, cell: int) -> range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class LaneBlock:
     """A stretch of a lane; without `end` a moment, drawn as a tick, with `number` as a disc."""
 
     begin: float
@@ -272,7 +272,7 @@ _LANE, _BAR, _DISC, _NEAR = 26, 14, 17, 0.04
 
 
 def lanes(
-    key: str, title: str, description: str, rows: Sequence[tuple[str, Sequence[Block]]], x: Axis
+    key: str, title: str, description: str, rows: Sequence[tuple[str, Sequence[LaneBlock]]], x: Axis
 ) -> Markup:
     """Rows of blocks over one time axis, each with its name above the axis's left end."""
     height = len(rows) * _LANE
@@ -289,20 +289,20 @@ def lanes(
     return frame(key, title, description, height, Markup("").join(drawn))
 
 
-def _asides(blocks: Sequence[Block], x: Axis) -> list[int]:
-    """Pixels by which discs step aside that would cover one another."""
+def _asides(blocks: Sequence[LaneBlock], x: Axis) -> list[int]:
+    """Pixels by which overlapping discs are shifted."""
     asides: list[int] = []
     for place, block in enumerate(blocks):
         near = place > 0 and x.fraction(block.begin) - x.fraction(blocks[place - 1].begin) < _NEAR
         asides.append(asides[-1] + _DISC if near and block.number else 0)
-    # Those at the right end make room to the left.
+    # Labels at the right end extend to the left.
     last = asides[-1] if blocks and x.fraction(blocks[-1].begin) > 1 - _NEAR else 0
     for place in range(len(asides) - 1, len(asides) - 1 - last // _DISC - 1, -1):
         asides[place] -= last
     return asides
 
 
-def _block(block: Block, x: Axis, top: int, aside: int) -> Markup:
+def _block(block: LaneBlock, x: Axis, top: int, aside: int) -> Markup:
     at = f"{100 * x.fraction(block.begin):.3f}%"
     label = Markup("<title>{}</title>").format(block.label)
     if block.number:

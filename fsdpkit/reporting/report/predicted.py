@@ -1,16 +1,16 @@
-"""A run's measured speed and memory, beside what was predicted when each of its jobs was submitted.
+"""A run's measured speed and memory, next to what was predicted when its jobs were submitted.
 
-A run that was resumed may have had several jobs on several numbers of nodes; each one's steps are
-compared with what was predicted of it (runs/predicted.py). Jobs of which the same was predicted, as
-chained ones, are one comparison.
+A resumed run may have had several jobs on different numbers of nodes; the steps of each are
+compared with its own prediction (runs/predicted.py). Jobs with the same prediction, such as a chain
+of jobs, are one comparison.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fsdpkit.reporting.predictions import Figure, Prediction, What
-from fsdpkit.reporting.series import Flags, Floats, Metrics, read_metrics
+from fsdpkit.reporting.predictions import PredictedFigure, Prediction, What
+from fsdpkit.reporting.series import Flags, Floats, MetricsTable, read_metrics
 from fsdpkit.runs.history import History, history_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import Predicted, Span, predicted_of
@@ -34,7 +34,7 @@ def predictions(run: Run, array_task: int | None = None) -> dict[str, list[Predi
 
 
 def comparisons(
-    paths: RunPaths, record: RunRecord, history: History, metrics: Metrics
+    paths: RunPaths, record: RunRecord, history: History, metrics: MetricsTable
 ) -> list[Prediction]:
     """Of one training, the oldest job's first."""
     found: dict[str, tuple[Predicted, Flags]] = {}
@@ -49,7 +49,7 @@ def comparisons(
 
 
 def _lines_of_jobs(
-    record: RunRecord, history: History, metrics: Metrics
+    record: RunRecord, history: History, metrics: MetricsTable
 ) -> list[tuple[str | None, Flags]]:
     """Each job's id, and [steps] whether it logged the line: since its first attempt began, until
     the next job's did."""
@@ -75,7 +75,7 @@ def _lines_of_jobs(
     return list(flags.items())
 
 
-def _compared(predicted: Predicted, metrics: Metrics, mine: Flags) -> Prediction:
+def _compared(predicted: Predicted, metrics: MetricsTable, mine: Flags) -> Prediction:
     columns = metrics.steps
     done = mine & ~metrics.superseded & np.isfinite(columns["step_time_s"])
     done &= columns["step_time_s"] > 0
@@ -86,7 +86,7 @@ def _compared(predicted: Predicted, metrics: Metrics, mine: Flags) -> Prediction
         values = values[np.isfinite(values) & (values > 0)]
         return float(np.median(values)) if len(values) >= FEWEST_LINES else None
 
-    # Without what torch reserved on a GPU, `memory_bytes` is the process's, and nothing predicted.
+    # Without torch's reserved GPU memory, `memory_bytes` is the process's, which is not predicted.
     on_gpu = mine & np.isfinite(columns["memory_reserved_bytes"])
     figures = [
         *_of_span("tokens_per_s", predicted.tokens_per_s, median("tokens_per_s")),
@@ -111,7 +111,7 @@ def _compared(predicted: Predicted, metrics: Metrics, mine: Flags) -> Prediction
     )
 
 
-def _of_span(what: What, span: Span | None, measured: float | None) -> list[Figure]:
+def _of_span(what: What, span: Span | None, measured: float | None) -> list[PredictedFigure]:
     return [] if span is None else [_figure(what, span.middle, measured, span.low, span.high)]
 
 
@@ -121,9 +121,9 @@ def _figure(
     measured: float | None,
     low: float | None = None,
     high: float | None = None,
-) -> Figure:
+) -> PredictedFigure:
     known = measured is not None and predicted > 0
-    return Figure(
+    return PredictedFigure(
         what=what,
         predicted=predicted,
         low=low,

@@ -1,1 +1,1 @@
-"""How runs stand, now and while one watches: `status` and `watch`."""
+"""The state of runs, once and continuously: `status` and `watch`."""

@@ -1,9 +1,9 @@
-"""What is to be said of a running training beside its steps: that its script logs none, yet works,
-or has stood still since when; and that nobody looks at a request to stop.
+"""What to say about a running job besides its steps: that its script logs none but is working, or
+since when it has been idle; and that nothing looks for a request to stop.
 
-A script that logs nothing (`fsdpkit.log`) is judged by what the agents' samples show of its
-processes and GPUs. Nothing is ended for that: ranks that wait for each other compute, too, and a
-quiet script may be thinking. A person decides, and is told what there is to know.
+A script that logs nothing (`fsdpkit.log`) is judged by what the agents' samples show about its
+processes and GPUs. Nothing is ended because of that: ranks that wait for each other also use the
+CPU, and a quiet script may be computing. A person decides, and is told what is known.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What Slurm granted against what was asked for: a plugin, an administrator or the user may have
-changed a job after it was rendered, and Slurm rounds and chooses."""
+"""What Slurm granted compared with the request: a plugin, an administrator or the user may have
+changed the job after it was rendered, and Slurm rounds and chooses.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.reading import read_json, read_text
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class GrantedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Something that Slurm has otherwise than was asked for."""
 
     what: str
@@ -40,12 +41,12 @@ def asked_for(paths: RunPaths) -> dict[str, str]:
     except OSError:
         script = ""
     for key, name in (("partition", "Partition"), ("account", "Account"), ("qos", "QOS")):
-        # A quoted value is left out: it is not worth a shell's grammar here.
+        # A quoted value is skipped: it is not worth parsing shell grammar here.
         match = re.search(rf"^#SBATCH --{key}=([^\s\"'\\]+)$", script, re.MULTILINE)
         if value := resources.get(key) or (match and match[1]):
             asked[name] = str(value)
     if not re.search(r"^#SBATCH --(gpus|gres)", script, re.MULTILINE):
-        del asked["gres/gpu"]  # this site gives GPUs without being asked
+        del asked["gres/gpu"]  # this site grants GPUs without a request
     return asked
 
 
@@ -59,7 +60,7 @@ _NAMES = {
 }
 
 
-def differences(asked: Mapping[str, str], details: Mapping[str, str]) -> list[Difference]:
+def differences(asked: Mapping[str, str], details: Mapping[str, str]) -> list[GrantedDifference]:
     """Where what scontrol shows is not what was asked for: a plugin, an administrator or the user
     has changed it, or Slurm rounded. What either side does not say is no difference."""
     granted = {**details, **_tres(details)}
@@ -67,7 +68,7 @@ def differences(asked: Mapping[str, str], details: Mapping[str, str]) -> list[Di
     for key, name in _NAMES.items():
         ours, theirs = asked.get(key), said(granted, key)
         if ours is not None and theirs is not None and not _same(key, ours, theirs):
-            found.append(Difference(what=name, asked=ours, granted=theirs))
+            found.append(GrantedDifference(what=name, asked=ours, granted=theirs))
     return found
 
 
@@ -90,4 +91,4 @@ def _same(key: str, asked: str, granted: str) -> bool:
             return False
     if key == "NumNodes":
         return asked == granted.partition("-")[0]  # `2-2` while it is pending
-    return granted in asked.split(",")  # of several partitions Slurm takes one
+    return granted in asked.split(",")  # of several partitions Slurm chooses one

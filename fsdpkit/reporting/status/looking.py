@@ -1,8 +1,8 @@
-"""Looks at a run that goes on, again and again: what is new on disk, what the scheduler says.
+"""Looks at a running run repeatedly: what is new on disk, what the scheduler says.
 
-A look costs little, for it is taken every few seconds: files that grow are read on from where the
-last look ended, small files are read again when one of them changed, and the scheduler is asked in
-a thread of its own, so that one that stalls holds up nothing.
+A look happens every few seconds, so it must cost little: files that grow are read on from where the
+last look ended, small files are read again only if one of them changed, and the scheduler is asked
+in a separate thread, so that a stalled one delays nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from fsdpkit.errors import FsdpkitError, NotFoundError, SchedulerError, StorageError
 from fsdpkit.reporting.logs.lines import LineReader, last_written, position_of_last
 from fsdpkit.reporting.printable import printable
-from fsdpkit.reporting.status.progress import Progress, progress_of
+from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
 from fsdpkit.reporting.status.watching import (
     Curves,
     NodeLoad,
@@ -28,7 +28,7 @@ from fsdpkit.reporting.status.watching import (
     load_of,
     view_of,
 )
-from fsdpkit.reporting.timeline import Span, timeline_of
+from fsdpkit.reporting.timeline import TimelineSpan, timeline_of
 from fsdpkit.runs.history import history_of
 from fsdpkit.runs.job_ids import task_of
 from fsdpkit.runs.reading import parsed, read_text
@@ -60,9 +60,9 @@ class Watcher:
         self._loads: dict[Path, dict[str, Any]] = {}
         self._marks: object = None
         self._heard = time.monotonic()
-        self._progress = Progress()
+        self._progress = TrainingProgress()
         self._history = history_of(run.paths, run.record, array_task)
-        self._spans: list[Span] = []
+        self._spans: list[TimelineSpan] = []
 
     def look(self) -> View:
         """What there is now. Raises what the scheduler's client raised, or StorageError."""
@@ -219,7 +219,7 @@ class _Scheduler:
             return self._answered - self._since
 
     def ask_now(self) -> None:
-        """Something has happened that the scheduler may have more to say about."""
+        """Ask now: something has happened about which the scheduler may know more."""
         self._pace.news()
         self._wake.set()
 
@@ -248,12 +248,12 @@ class _Scheduler:
 
 
 def diagnosis_of(run: Run, array_task: int | None = None) -> str:
-    """In one sentence why it ended as it did."""
+    """Why it ended as it did, in one sentence."""
     from fsdpkit.reporting.diagnosis.diagnose import diagnose
-    from fsdpkit.reporting.diagnosis.evidence import Wanted, gather
+    from fsdpkit.reporting.diagnosis.evidence import MustRead, gather
 
     try:
-        return diagnose(gather(Run.open(run.dir), Wanted(array_task))).sentence
+        return diagnose(gather(Run.open(run.dir), MustRead(array_task))).sentence
     except FsdpkitError as error:
         return f"it could not be diagnosed: {error}"
 

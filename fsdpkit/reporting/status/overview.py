@@ -1,7 +1,7 @@
-"""How runs stand: what `fsdpkit status` says, gathered from the record, the scheduler and the disk.
+"""The state of runs, as `fsdpkit status` shows it: from the record, the scheduler and the disk.
 
-`Status` is also what `--json` prints: its fields are the keys, and stay what they are. Nothing here
-prints. What could not be read is None, and named in `unread`; an unknown state is never an end.
+`Status` is also what `--json` prints: its fields are the keys, and stay the same. Nothing here
+prints. Whatever could not be read is None, and named in `unread`; an unknown state is never an end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
-from fsdpkit.reporting.status.granted import Difference, asked_for, differences, said
+from fsdpkit.reporting.status.granted import GrantedDifference, asked_for, differences, said
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.provenance import Provenance, read_provenance
@@ -55,7 +55,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """When Slurm expects to start it, Unix time; None: it does not say."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The first failure of the newest attempt that failed."""
 
     message: str
@@ -77,7 +77,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What the newest attempt that has ended left as `ending.json`, with its number."""
     progress: dict[str, Any] | None = None
     """The fields of `progress.Progress`."""
-    failure: Failure | None = None
+    failure: FirstFailure | None = None
     remarks: list[str] = []
     """Sentences about one that runs: see `activity.remarks`."""
 
@@ -116,13 +116,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Waiting | None = None
     left_out: list[LeftOut] = []
     """Nodes that its job is not to use because they failed a run."""
-    differences: list[Difference] = []
+    differences: list[GrantedDifference] = []
     """What Slurm has otherwise than was asked for; asked for only about a single run."""
     attempts: list[int] = []
     """Of the run, or of the first array task; as the next three."""
     ending: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
-    failure: Failure | None = None
+    failure: FirstFailure | None = None
     remarks: list[str] = []
     """Read only for a single run."""
     tasks: list[Task] = []
@@ -172,7 +172,7 @@ def _statuses(directories: Sequence[Path], asking: Asking) -> list[Status]:
 
 
 def _shown(directory: Path, standing: Standing) -> Status:
-    """Whatever lies in a run's directory, the other runs are shown, too."""
+    """Whatever is in a run's directory, the other runs are still shown."""
     try:
         return _brief(directory, standing)
     except (ArithmeticError, LookupError, OSError, TypeError, ValueError, FsdpkitError) as error:
@@ -216,7 +216,7 @@ def one_status(directory: Path, asking: Asking | None = None) -> Status:
         for job_id, state in decisive(record, standing.states).items()
         if record.array is None or paths.task(task_of(job_id)).dir.exists()
     ]
-    if record.array is None and not tasks:  # nobody heard of a job, which may have run all the same
+    if record.array is None and not tasks:  # no job is known, but one may have run
         tasks = [_task(paths, record, None, None, None, standing.answered)]
     status = _with_task(status, tasks[0]) if tasks else status
     try:
@@ -307,7 +307,7 @@ def phase_of(states: Sequence[JobState | None]) -> Phase:
 
 
 def described(state: JobState | None, answered: bool = True) -> str:
-    """The state for a person; of a job that nobody knows, whether anybody answered."""
+    """The state for a person; for an unknown job, whether the scheduler answered."""
     if state is not None:
         return state.describe()
     return "unknown to squeue, sacct and scontrol" if answered else "unknown: Slurm does not answer"
@@ -353,7 +353,7 @@ def _job_line(job: JobRecord, standing: Standing) -> str:
     return f"job {job.job_id}, {job.nodes} nodes x {job.ranks_per_node} ranks: {words}"
 
 
-# Why it waits, and what it is to get
+# Why it is pending, and what it will get
 
 
 def _waiting(record: RunRecord, states: States, details: Mapping[str, str]) -> Waiting | None:
@@ -384,14 +384,14 @@ def _details(
     """What slurmctld has of a job that is not over; and why it did not say, if so."""
     record = standing.record
     active = status.phase in ("pending", "running") and status.job_id is not None
-    if record.kind != "slurm" or not active or not standing.answered:
+    if not active or not standing.answered:
         return {}, []
     states = decisive(record, standing.states).items()
     job_id, state = next((i, s) for i, s in states if s and not s.over)
     return asking.details(record, job_id, state)
 
 
-# What the run directory tells
+# What the run directory says
 
 
 def _task(
@@ -402,14 +402,14 @@ def _task(
     state: JobState | None,
     answered: bool,
 ) -> Task:
-    """`state`: the scheduler's, None where nobody asked for it or could say."""
+    """`state`: the scheduler's, None if it was not asked or did not know."""
     from fsdpkit.reporting.status.activity import remarks
     from fsdpkit.reporting.status.progress import progress_of
     from fsdpkit.runs.history import History, history_of
 
     try:
         history = history_of(paths, record, number)
-    except OSError:  # another user's, in a directory that may not be entered
+    except OSError:  # another user's, in a directory without access
         where = paths.task(number).dir
         history = History(run=paths.dir, array_task=number, dir=where, attempts=(), checkpoints=())
     progress = progress_of(history, _job(paths))
@@ -436,14 +436,14 @@ def _job(paths: RunPaths) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _failure(attempt: Attempt) -> Failure | None:
+def _failure(attempt: Attempt) -> FirstFailure | None:
     """What the agents found to be the cause, or else the first failure on record."""
     first = attempt.verdict.trouble if attempt.verdict else next(iter(attempt.failures), None)
-    return Failure(message=first.message, status=first.status) if first else None
+    return FirstFailure(message=first.message, status=first.status) if first else None
 
 
 def _unreadable(paths: RunPaths, tasks: Iterable[Task]) -> list[str]:
-    """What is there and may not be read: of another user's run perhaps most."""
+    """What exists but may not be read: perhaps most of another user's run."""
     found = []
     for task in tasks:
         of_task = paths.task(task.task)

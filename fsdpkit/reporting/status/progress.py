@@ -1,7 +1,7 @@
-"""How far a training is: its step, speed and newest checkpoint, from the end of its metrics.
+"""The progress of a training: its step, speed and newest checkpoint, from the end of its metrics.
 
-A run of months has a metrics file of many megabytes, and a status is asked for often, so only the
-last lines are read. What a trainer of another make does not write is None.
+A run of months has a metrics file of many megabytes, and its status is requested often, so only the
+last lines are read. What another framework's trainer does not write is None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES = 1 << 24
 """A line holds a number for each rank now and then, so that its length is not known."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a training stands. None: not known."""
 
     step: int | None = None
@@ -46,14 +46,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """When the newest line was written, Unix time."""
 
 
-def progress_of(history: History, job: Mapping[str, Any]) -> Progress:
+def progress_of(history: History, job: Mapping[str, Any]) -> TrainingProgress:
     """Where one training stands. `job`: what is in `job.json`; empty if that cannot be read."""
     lines = _newest_lines(history.paths.metrics)
     newest = history.checkpoints[-1] if history.checkpoints else None
     last = lines[-1] if lines else {}
     steps = _planned(last, job)
     ended = bool(history.attempts) and history.attempts[-1].ending is not None
-    return Progress(
+    return TrainingProgress(
         step=last.get("step"),
         steps=steps,
         loss=_latest(lines, "loss"),
@@ -86,7 +86,7 @@ Line = dict[str, Any]
 
 
 def _planned(line: Line, job: Mapping[str, Any]) -> int | None:
-    """As the trainer says, which knows the length of an epoch, else by the job."""
+    """As the trainer says, which knows the length of an epoch, else from the job."""
     planned = line.get("planned_steps")
     if isinstance(planned, int) and 0 < planned <= _MOST_STEPS:
         return planned
@@ -114,7 +114,7 @@ def _newest_lines(metrics: Path) -> list[Line]:
 def _step_lines(tail: bytes, *, whole: bool) -> list[Line]:
     lines = tail.split(b"\n")
     found = []
-    for text in lines if whole else lines[1:]:  # the first is torn where the file was cut
+    for text in lines if whole else lines[1:]:  # the first is incomplete where the file was cut
         try:
             line = parsed(text)
         except ValueError:
@@ -153,7 +153,7 @@ def _number(value: object) -> float | None:
 
 
 def _of_newest_launch(lines: Sequence[Line], history: History) -> list[Line]:
-    """Lines since the ranks were last started: what lies between two starts is no training."""
+    """Lines since the ranks were last started: the time between two starts is not training."""
     launches = history.attempts[-1].launches if history.attempts else ()
     since_s = launches[-1].began_s if launches else 0.0
     kept: list[Line] = []
@@ -165,7 +165,7 @@ def _of_newest_launch(lines: Sequence[Line], history: History) -> list[Line]:
 
 
 def _eta_s(lines: Sequence[Line], steps: int) -> float | None:
-    """Seconds for the steps that are left, at the pace of these lines by the clock on the wall."""
+    """Seconds for the remaining steps, at the pace of these lines in wall-clock time."""
     if not lines:
         return None
     first, last = lines[0], lines[-1]

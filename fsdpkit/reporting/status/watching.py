@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: a `View`, and how it is put together. Pure.
+"""What a person sees of a run while it is running: a `View`, and how it is put together. Pure.
 
 `fsdpkit.reporting.status.looking` reads what a view is made of; `fsdpkit.cli.watch` draws it.
 """
@@ -14,8 +14,8 @@ import msgspec
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.reporting.pending import PendingEvidence, why
 from fsdpkit.reporting.scales import duration, number
-from fsdpkit.reporting.status.progress import Progress
-from fsdpkit.reporting.timeline import Span
+from fsdpkit.reporting.status.progress import TrainingProgress
+from fsdpkit.reporting.timeline import TimelineSpan
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, parsed
 from fsdpkit.scheduling.run_states import Standing
@@ -60,7 +60,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is pending, in words."""
     action: str | None = None
     attempt: int | None = None
-    progress: Progress = Progress()
+    progress: TrainingProgress = TrainingProgress()
     loss: tuple[float | None, ...] = ()
     """By step, steps that were done again only once."""
     tokens_per_s: tuple[float | None, ...] = ()
@@ -88,20 +88,20 @@ class Curves:
         self.straggler: str | None = None
 
     def add(self, text: str) -> None:
-        """One line of the file; a torn or a strange one is passed over."""
+        """One line of the file; an incomplete or malformed one is skipped."""
         try:
             line = _decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             if "NaN" not in text and "Infinity" not in text:
                 return
-            try:  # as Python's json writes what is no number
+            try:  # as Python's json writes NaN and infinity
                 line = msgspec.convert(parsed(text), _Line)
             except ValueError:
                 return
         if line.step_time_s is None:
             return  # an evaluation or a checkpoint
         while self._points and self._points[-1].step >= line.step:
-            self._points.pop()  # lost with a crash, and done again now
+            self._points.pop()  # lost in a crash, and being repeated
         self._points.append(line)
         self.memory_bytes = line.memory_bytes or self.memory_bytes
         if line.slowest_ratio is not None:
@@ -144,8 +144,9 @@ def _straggler(line: _Line) -> str | None:
     return f"rank {line.slowest_rank}{where} computes {ratio}"
 
 
-def happenings(spans: Iterable[Span]) -> list[Happening]:
-    """What a person wants to hear of a timeline, in order; of checkpoints only the newest."""
+def happenings(spans: Iterable[TimelineSpan]) -> list[Happening]:
+    """The events of a timeline that matter to a person, in order; of checkpoints only the
+    newest."""
     told: list[Happening] = []
     saved: Happening | None = None
     for span in spans:
@@ -213,7 +214,7 @@ def view_of(
 
 
 def _exit_status(state: JobState | None, history: History) -> int | None:
-    """As the scheduler has it; of a job that it has forgotten, as the run's own files do."""
+    """From the scheduler; for a job that it has forgotten, from the run's own files."""
     if state is not None:
         return state.exit_status if state.phase == "ended" else None
     if not ended_on_record(history):
@@ -240,7 +241,7 @@ def ended_on_record(history: History) -> bool:
 
 
 def changes(before: View | None, now: View, now_s: float) -> list[Happening]:
-    """What a look brought that the one before had not: for whoever prints lines."""
+    """What is new in a look compared with the previous one: for line output."""
     told: list[str] = []
     same = before is not None and (before.state, before.why) == (now.state, now.why)
     if not same and now.state != ASKING:
@@ -269,7 +270,7 @@ def _new(before: Iterable[Happening], now: Iterable[Happening]) -> list[Happenin
     return found
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: TrainingProgress) -> str:
     """`step 120 of 500, loss 3.21, 41,200 tokens/s, 3 min 12 s to go`."""
     of = f" of {progress.steps:,}" if progress.steps else ""
     words = [f"step {progress.step:,}{of}" if progress.step is not None else "no step yet"]

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import psutil
-
 from fsdpkit.config.job import Resources, parse_array
 from fsdpkit.config.units import format_gb, parse_memory_mb
 from fsdpkit.errors import SchedulerError, UsageError
@@ -18,7 +16,7 @@ from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.limits import check_nodes
-from fsdpkit.scheduling.slurm import Submitted, scrubbed
+from fsdpkit.scheduling.slurm import Round, SbatchAnswer, scrubbed
 from fsdpkit.scheduling.states import JobState
 
 RANK_MB = 350
@@ -27,6 +25,8 @@ RANK_MB = 350
 
 def check_fits(resources: Resources) -> None:
     """Refuse what this machine's memory cannot hold. Raises UsageError."""
+    import psutil  # only here: a status of this machine's jobs does without
+
     available_mb = psutil.virtual_memory().available / 2**20
     if resources.memory is not None:
         need_mb, why = resources.nodes * parse_memory_mb(resources.memory), "as --set memory asks"
@@ -42,9 +42,21 @@ def check_fits(resources: Resources) -> None:
 
 
 class LocalClient:
-    """Submits to, asks and cancels on this machine."""
+    """The cluster that is this machine."""
 
-    def submit(self, script: Path, extra: Sequence[str] = ()) -> Submitted:
+    elsewhere = False
+    chains = False
+    ends_tasks = False
+    gpus = False
+    notice = "running on the local cluster, this machine alone"
+
+    def check(self, resources: Resources, *, here: bool) -> None:
+        """Whether this machine can hold the job. Raises UsageError."""
+        check_nodes(resources)
+        if here:
+            check_fits(resources)
+
+    def submit(self, script: Path, extra: Sequence[str] = ()) -> SbatchAnswer:
         """Start `script` detached from this terminal. Raises SchedulerError or StorageError."""
         try:
             options = dict(read_directives(script.read_text(encoding="utf-8")))
@@ -71,10 +83,13 @@ class LocalClient:
                 cwd="/",
             )
         job.save_supervisor(supervisor.pid)
-        return Submitted(job.id, None)
+        return SbatchAnswer(job.id, None)
 
-    def states(self, job_ids: Iterable[str]) -> dict[str, JobState]:
-        """The state of each job or array task (`12_3`) that this machine knows."""
+    def states(
+        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
+    ) -> dict[str, JobState]:
+        """The state of each job or array task (`12_3`) that this machine knows; it always answers,
+        and has nobody's jobs but this user's."""
         found = {}
         for job_id in job_ids:
             job = store.find(job_of(job_id))
@@ -82,6 +97,22 @@ class LocalClient:
             if state is not None:
                 found[job_id] = state
         return found
+
+    def details(self, job_id: str, asked: Round) -> dict[str, str]:
+        """Nothing: no job waits here for others."""
+        return {}
+
+    def config_text(self, asked: Round) -> str | None:
+        """Nothing that a submission depends on."""
+        return None
+
+    def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
+        """The newest job with each comment."""
+        return {text: job for text in comments if (job := self.find_by_comment(text)) is not None}
+
+    def forgot(self, job_id: str) -> bool:
+        """True: its states lie on this machine, so one that `states` does not have is gone."""
+        return True
 
     def find_by_comment(self, comment: str) -> str | None:
         """The newest job with this comment."""

@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from fsdpkit.config.training import load_settings
-from fsdpkit.planning.asked import Asked, resolved
+from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.subjects import of_model, of_trainer
 from fsdpkit.planning.taping import tape_of
@@ -42,7 +43,8 @@ class Held(TorchDispatchMode):
     than what each had when an operation last had it in its hands, but where it has grown since.
 
     Not what Gloo makes for itself, such as the copy of a whole gradient that it sums in the place
-    of a reduce-scatter: no operation returns that, and NCCL makes none.
+    of a reduce-scatter: no operation returns that, and NCCL makes none. Nor for how long Gloo's
+    threads hold on to messages: it is given copies (`_collective`).
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,8 @@ class Held(TorchDispatchMode):
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented
         given = {storage._cdata: storage for storage in storages((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
+        call = partial(_collective, func) if func.namespace in _COLLECTIVE else func
+        result = call(*args, **(kwargs or {}))
         seen = {storage._cdata: storage for storage in storages(result)}
         for key, storage in seen.items():
             if key not in given and key not in self.there:
@@ -83,6 +86,34 @@ class Held(TorchDispatchMode):
         return gone
 
 
+_COLLECTIVE = ("c10d", "_c10d_functional")
+
+
+def _collective(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """`func` on copies, done when it returns; what it wrote is copied back.
+
+    A thread of Gloo holds a message until it gets to let go, which may be well after it has said
+    that the message is there. When that happens is up to the machine's scheduler, and the largest
+    moment may fall in between. So Gloo never has a tensor of the program in its hands, and a tensor
+    lives for as long as the program holds it: what a stream of a GPU does, where memory that was
+    let go of is used again in the order of the stream.
+    """
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        return copies.setdefault(id(tensor), (tensor, tensor.data.clone()))[1]
+
+    result = func(*tree_map_only(Tensor, copied, args), **tree_map_only(Tensor, copied, kwargs))
+    if func.namespace == "_c10d_functional":
+        result = tree_map_only(Tensor, torch.ops._c10d_functional.wait_tensor, result)
+    for work in (each for each in tree_iter(result) if isinstance(each, torch.ScriptObject)):
+        torch.distributed.Work.unbox(work).wait()
+    for tensor, copy in copies.values():
+        tensor.data.copy_(copy)
+    given = {id(copy): tensor for tensor, copy in copies.values()}
+    return tree_map_only(Tensor, lambda t: given[id(t)] if id(t) in given else t.clone(), result)
+
+
 def storages(values: Any) -> Iterator[Any]:
     """Of the plain tensors in `values` that lie in host memory."""
     for tensor in tree_iter(values):
@@ -90,12 +121,14 @@ def storages(values: Any) -> Iterator[Any]:
             yield tensor.untyped_storage()
 
 
-def asked(case: list[str], ranks: int) -> Asked:
+def asked(case: list[str], ranks: int) -> AskedStep:
     own = [text for text in case if not text.startswith("model=")]
     model = next((text[6:] for text in case if text.startswith("model=")), None)
     settings = load_settings({}, own)
     # Two ranks a node, so that a hybrid has two groups.
-    return Asked(settings, max(1, ranks // 2), min(2, ranks), card_named("h100-80"), ENTRY, model)
+    return AskedStep(
+        settings, max(1, ranks // 2), min(2, ranks), card_named("h100-80"), ENTRY, model
+    )
 
 
 def real(case: list[str], ranks: Any) -> int:

@@ -22,7 +22,7 @@ import pytest
 from fsdpkit.config.job import JobSpec
 from fsdpkit.publishing.export.checks import check_lines
 from fsdpkit.publishing.export.fields import Field
-from fsdpkit.publishing.export.script import Exported, export_script
+from fsdpkit.publishing.export.script import ExportedScript, export_script
 from fsdpkit.publishing.export.shared_job import plain_job
 from tests.publishing.export import made, portals
 from tests.rendering.hostile_strings import PIECES
@@ -151,7 +151,7 @@ def good_values(fields: tuple[Field, ...]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def exported(folder: Path) -> Exported:
+def exported(folder: Path) -> ExportedScript:
     return made.app(folder, "ondemand").exports[0]
 
 
@@ -171,7 +171,7 @@ done
 
 
 def test_the_scripts_own_checks_let_nothing_through_but_what_is_allowed(
-    exported: Exported, tmp_path: Path
+    exported: ExportedScript, tmp_path: Path
 ) -> None:
     (tmp_path / "checks.sh").write_text(check_lines(exported.fields, 1, 64))
     (tmp_path / "cases").mkdir()
@@ -245,7 +245,7 @@ def assert_refused_alike(cases: list[tuple[Field, str, Any]], errors: list[str |
 @portals.needs_ruby
 def test_ondemands_server_refuses_the_same_before_it_submits(
     folder: Path,
-    exported: Exported,
+    exported: ExportedScript,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -267,7 +267,7 @@ def test_open_composers_server_refuses_the_same_before_it_writes_the_script(
     assert_refused_alike(cases, verdicts(answers))
 
 
-def bad_arguments(exported: Exported) -> list[str]:
+def bad_arguments(exported: ExportedScript) -> list[str]:
     (field,) = (field for field in exported.fields if field.key == "arguments")
     return [text for text in HOSTILE if not allowed(field, text)]
 
@@ -340,7 +340,7 @@ PLACES = (
 @portals.needs_ruby
 def test_what_slurm_is_told_is_within_the_limits_of_the_place(
     folder: Path,
-    exported: Exported,
+    exported: ExportedScript,
 ) -> None:
     root = made.on_disk(made.app(folder, "ondemand"), folder)
     good = portals.batch_connect_defaults(root) | {"auto_accounts": "pas1234"}
@@ -379,7 +379,9 @@ def test_open_composers_own_fields_reach_no_shell_either(folder: Path, name: str
     assert all(answer["error"] for answer in answers[1:]), answers
 
 
-def test_a_pattern_with_quotes_reaches_job_json_as_json(exported: Exported, tmp_path: Path) -> None:
+def test_a_pattern_with_quotes_reaches_job_json_as_json(
+    exported: ExportedScript, tmp_path: Path
+) -> None:
     """A template may allow what it likes; the record stays one that can be read."""
     (tag,) = (field for field in exported.fields if field.key == "p_tag")
     free = replace(tag, pattern=".*")

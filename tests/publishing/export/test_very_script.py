@@ -16,7 +16,7 @@ from fsdpkit.errors import RenderError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import unexpanded
 from fsdpkit.publishing.export.places import MINUTES, places_of, told
-from fsdpkit.publishing.export.script import Exported, _plan, export_script
+from fsdpkit.publishing.export.script import ExportedScript, _plan, export_script
 from fsdpkit.publishing.export.shared_job import plain_job
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
@@ -28,7 +28,7 @@ SITES = ("osc-cardinal", "csc-lumi", "olcf-frontier", "generic", "drac-fir")
 
 
 def own_script(
-    exported: Exported, nodes: int, gpus: int, python: str, args: list[str]
+    exported: ExportedScript, nodes: int, gpus: int, python: str, args: list[str]
 ) -> list[str]:
     """The body that `submit` makes of the job, and its job.json's checksum."""
     (place,) = (
@@ -48,7 +48,7 @@ def own_script(
     return [line.replace(job.resolved_sha256, "0" * 64) for line in lines[last + 1 :]]
 
 
-def filled_in(exported: Exported, nodes: int, gpus: int, args: list[str]) -> list[str]:
+def filled_in(exported: ExportedScript, nodes: int, gpus: int, args: list[str]) -> list[str]:
     several = exported.body.split("# ---- Several nodes")
     body = several[-1].partition("\n")[2] if nodes > 1 or len(several) == 1 else several[0]
     if len(several) > 1 and nodes == 1:
@@ -228,7 +228,7 @@ def test_a_container_gets_the_directories_that_the_form_says() -> None:
 DIRECTIVES = "RUN={{ run.dir | sh }}"
 
 
-def with_lines(folder: Path, *lines: str) -> Exported:
+def with_lines(folder: Path, *lines: str) -> ExportedScript:
     script = made.SCRIPT.replace(DIRECTIVES, "\n".join([*lines, "", DIRECTIVES]))
     try:
         return export_script(made.template(folder, script), made.site(folder, "heron"))

@@ -21,11 +21,18 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
 from fsdpkit.launching import ending as batch_shell
 from fsdpkit.launching import node as agent
-from fsdpkit.launching.policy import End, Job, Report, after_attempt, after_launch, first_trouble
+from fsdpkit.launching.policy import (
+    EndAttempt,
+    JobFacts,
+    Report,
+    after_attempt,
+    after_launch,
+    first_trouble,
+)
 from fsdpkit.launching.pulse import Pulse, RankProcess
 from fsdpkit.runs import outcomes
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
-from fsdpkit.runs.outcomes import Ending, Trouble, Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from tests.reporting.unseen.case import Case, Rank
 
 LOOK_S = 0.1
@@ -104,7 +111,7 @@ def report_of(scene: Scene, node: int) -> Report | None:
     )
 
 
-def verdict_of(scene: Scene, reports: list[Report]) -> Verdict | None:
+def verdict_of(scene: Scene, reports: list[Report]) -> AttemptVerdict | None:
     """How the head node's agent ended the attempt. None: it was gone, or had nothing to judge."""
     case = scene.case
     if 0 in case.lost:
@@ -113,10 +120,10 @@ def verdict_of(scene: Scene, reports: list[Report]) -> Verdict | None:
     heard = [report for report in reports if report.outcome != "interrupted"]
     trouble = first_trouble(heard, lost, LASTED_S)
     if trouble is None:
-        return Verdict() if len(heard) == case.nodes else None
+        return AttemptVerdict() if len(heard) == case.nodes else None
     decision = after_launch(trouble, [], RETRY, most=RETRY.restarts, spares=0)
-    assert isinstance(decision, End)
-    return Verdict(trouble=trouble, why=decision.why, earlier=(trouble,))
+    assert isinstance(decision, EndAttempt)
+    return AttemptVerdict(trouble=trouble, why=decision.why, earlier=(trouble,))
 
 
 def ending_of(scene: Scene, run: Path, job_id: str, status: int) -> Ending:
@@ -130,7 +137,7 @@ def ending_of(scene: Scene, run: Path, job_id: str, status: int) -> Ending:
     task = TaskPaths(run)
     with patch.dict(os.environ, environment):
         os.environ.pop("SLURM_ARRAY_JOB_ID", None)
-        facts = batch_shell.gather(status, Job(requeue=False), scene.attempt, task)
+        facts = batch_shell.gather(status, JobFacts(requeue=False), scene.attempt, task)
     return after_attempt(facts, RETRY)
 
 
@@ -138,11 +145,11 @@ def record_lost_head(scene: Scene, node: int) -> None:
     """What another node's agent puts on record when the head node's does not answer."""
     words = f"the head node's agent does not answer any more, for {RETRY.lost_s} s"
     time_ns = int((scene.first_end_s + RETRY.lost_s) * 1e9) + node
-    failure = agent.Failure(NodeLostError.exit_code, words, time_ns)
+    failure = agent.NodeFailure(NodeLostError.exit_code, words, time_ns)
     agent._record_failure(failure, scene.attempt, node, scene.case.node_name(node))
 
 
-def write(path: Path, record: Verdict | Ending) -> None:
+def write(path: Path, record: AttemptVerdict | Ending) -> None:
     outcomes.write(path, record)
 
 
@@ -161,7 +168,7 @@ def _all_done(case: Case) -> bool:
     return statuses == {0} or (case.slurm.startswith("COMPLETED") and statuses <= {0, None})
 
 
-def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> agent.Failure:
+def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> agent.NodeFailure:
     """What the agent reports of the ranks that torchelastic found ended."""
     found = {rank: _process_failure(scene, rank, one) for rank, one in ended.items()}
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
@@ -185,7 +192,7 @@ def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
     )
 
 
-def _hang(scene: Scene, node: int, hung: list[int]) -> agent.Failure:
+def _hang(scene: Scene, node: int, hung: list[int]) -> agent.NodeFailure:
     case = scene.case
     pulse = Pulse.__new__(Pulse)
     pulse._beats = dict(_beats(case, node))
@@ -200,9 +207,9 @@ def _beats(case: Case, node: int) -> Iterator[tuple[RankProcess, Any]]:
         yield RankProcess(local, node * case.gpus + local, _NO_PROCESS), None
 
 
-def _place(scene: Scene, node: int) -> agent.Node:
+def _place(scene: Scene, node: int) -> agent.AgentNode:
     missing = cast(Any, None)
     name = scene.case.node_name(node)
-    return agent.Node(
+    return agent.AgentNode(
         node, name, scene.attempt, TaskPaths(scene.attempt.dir.parent), missing, missing
     )

@@ -19,7 +19,7 @@ import msgspec
 
 from fsdpkit.launching.policy import Report
 from fsdpkit.runs.layout import AttemptPaths, RunPaths
-from fsdpkit.runs.outcomes import Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict
 from fsdpkit.runs.record import RunRecord, save
 from tests.reporting.unseen import agents
 from tests.reporting.unseen.agents import LASTED_S, RETRY, Scene
@@ -141,7 +141,7 @@ def _with_ranks(scene: Scene, run: Path, state: str) -> int:
     return _end(scene, run, state, verdict)
 
 
-def _end(scene: Scene, run: Path, state: str, verdict: Verdict | None) -> int:
+def _end(scene: Scene, run: Path, state: str, verdict: AttemptVerdict | None) -> int:
     case = scene.case
     status, _ = agents.said(verdict.trouble if verdict else None)
     log = _header(case) + case.batch + _srun(case, status)
@@ -266,7 +266,7 @@ def _write_samples(scene: Scene, node: int) -> None:
     _put(scene.attempt.node_samples(node), "".join(lines))
 
 
-def _write_orders(scene: Scene, verdict: Verdict | None, *, stopping: bool) -> None:
+def _write_orders(scene: Scene, verdict: AttemptVerdict | None, *, stopping: bool) -> None:
     case = scene.case
     names = [case.node_name(node) for node in range(case.nodes)]
     orders: list[dict[str, Any]] = [
@@ -285,7 +285,7 @@ def _write_orders(scene: Scene, verdict: Verdict | None, *, stopping: bool) -> N
     _put(scene.attempt.dir / "orders.jsonl", "".join(f"{line}\n" for line in lines))
 
 
-def _write_node_logs(scene: Scene, run: Path, verdict: Verdict | None) -> None:
+def _write_node_logs(scene: Scene, run: Path, verdict: AttemptVerdict | None) -> None:
     case = scene.case
     for node in range(case.nodes):
         if case.before_ranks:
@@ -313,7 +313,7 @@ def _as_rank_0(text: str) -> str:
     return "".join(f"rank 0: {line}\n" for line in lines)
 
 
-def _agent_lines(scene: Scene, node: int, verdict: Verdict | None) -> Iterator[str]:
+def _agent_lines(scene: Scene, node: int, verdict: AttemptVerdict | None) -> Iterator[str]:
     """torchelastic's lines about this node's ranks, what the case adds, the agent's last."""
     case, ended = scene.case, scene.ended(node)
     over = verdict is not None or bool(ended)

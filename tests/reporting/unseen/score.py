@@ -22,7 +22,7 @@ from typing import Literal
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis, diagnose
 from fsdpkit.reporting.diagnosis.evidence import gather_from
 from fsdpkit.runs import outcomes
-from fsdpkit.runs.outcomes import Verdict
+from fsdpkit.runs.outcomes import AttemptVerdict
 from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import Case, Want
 
@@ -73,7 +73,7 @@ def _named(want: Want, got: Diagnosis) -> bool:
 
 def answer(case: Case, directory: Path) -> Answer:
     run, scheduler = build(case, directory)
-    verdict = outcomes.read(run / "attempt-0" / "verdict.json", Verdict)
+    verdict = outcomes.read(run / "attempt-0" / "verdict.json", AttemptVerdict)
     taken_for = verdict.trouble.cause if verdict and verdict.trouble else None
     return Answer(case, diagnose(gather_from(run, scheduler)), taken_for, run.name)
 

@@ -29,7 +29,7 @@ from fsdpkit.runs.checkpoints import checkpoints_in
 from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.layout import TaskPaths
 from fsdpkit.training.checkpoint import Checkpointer, Progress
-from fsdpkit.training.checkpoint_files import LoadPlanner, Reader
+from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
 from fsdpkit.training.distributed import Ranks, gather, on_first, process_group
 
 STEPS = 6
@@ -164,21 +164,21 @@ def go_on(ranks: Ranks, source: Path, step: int, target: Path, *sets: str) -> di
 
 def tensors(checkpoint: Path) -> dict[str, Tensor]:
     """All that a checkpoint holds, whole."""
-    index = Reader(checkpoint).read_metadata()
+    index = CheckpointReader(checkpoint).read_metadata()
     state = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in index.state_dict_metadata.items()
         if hasattr(entry, "properties")
     }
     state_dict_loader.load(
-        state, storage_reader=Reader(checkpoint), planner=LoadPlanner(), no_dist=True
+        state, storage_reader=CheckpointReader(checkpoint), planner=LoadPlanner(), no_dist=True
     )
     return state
 
 
 def stored(checkpoint: Path) -> tuple[object, ...]:
     """The files of its tensors, and which of these lies where in them."""
-    index = Reader(checkpoint).read_metadata()
+    index = CheckpointReader(checkpoint).read_metadata()
     files = {path.name: path.read_bytes() for path in checkpoint.glob("*.distcp")}
     return files, index.state_dict_metadata, index.storage_data
 

@@ -111,10 +111,8 @@
     jump();
   }
 
-  function take({ nodes, gpus, time }) {
-    Object.assign(at("nodes"), { value: nodes });
-    Object.assign(at("gpus"), { value: gpus });
-    if (time) at("time").value = time;
+  function take(offered) {
+    for (const [id, value] of Object.entries(offered)) if (value) at(id).value = value;
     changed();
     at("result").focus();
   }

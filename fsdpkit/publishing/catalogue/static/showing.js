@@ -17,19 +17,35 @@ function showScript(element, text) {
   element.dataset.shown = text ? "yes" : "no";
 }
 
-// The shapes that the error names, as buttons; take is called with {nodes, gpus, time}.
+const SHAPE = new RegExp(
+  String.raw`^--nodes (?<nodes>\d+) --gpus (?<gpus>\d+)(?: --time (?<time>\S+))?` +
+  String.raw`(?: --spare (?<spare>\d+))?(?: --set resources\.memory=(?<memory>\S+))? on (?<partition>.+)$`,
+);
+
+// What the error offers, as buttons; take is called with what to put into which field.
 function offersIn(error, take) {
-  const named = /^(?:What|Most that) would fit: (.*)\.$/m.exec(error)?.[1].split("; ") ?? [];
-  return named.flatMap((text) => {
-    const found = /^--nodes (\d+) --gpus (\d+)(?: --time (\S+))? on (.+)$/.exec(text);
-    if (!found) return [];
-    const [, nodes, gpus, time, partition] = found;
-    const made = document.createElement("button");
-    made.type = "button";
-    made.textContent = `Take ${nodes} × ${gpus} GPUs${time ? ` for ${time}` : ""} on ${partition}`;
-    made.addEventListener("click", () => take({ nodes, gpus, time }));
-    return [made];
+  const listed = (words) => words.exec(error)?.[1].split("; ") ?? [];
+  const partitions = listed(/^As asked it fits with (.*)\.$/m).flatMap((text) => {
+    const [, partition] = /^--partition ([\w@%+=:,.\/-]+)$/.exec(text) ?? [];
+    return partition ? [offer(`Take partition ${partition}`, () => take({ partition }))] : [];
   });
+  const shapes = listed(/^(?:What|Nearest that) would fit: (.*)\.$/m).flatMap((text) => {
+    const found = SHAPE.exec(text);
+    if (!found) return [];
+    const { nodes, gpus, time, spare, memory, partition } = found.groups;
+    const more = [time && ` for ${time}`, spare && " without spare nodes", memory && ` with ${memory}`];
+    const what = `Take ${nodes} × ${gpus} GPUs${more.filter(Boolean).join("")} on ${partition}`;
+    return [offer(what, () => take({ nodes, gpus, time, spare, memory }))];
+  });
+  return [...partitions, ...shapes];
+}
+
+function offer(text, taken) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.addEventListener("click", taken);
+  return made;
 }
 
 function partitionOf(script) {

@@ -24,7 +24,7 @@ async function zipFile(name) {
 }
 
 async function start() {
-  postMessage({ stage: "Loading Python: 13 MB, once" });
+  postMessage({ stage: "Loading Python: 15 MB, once" });
   const files = Promise.all(["msgspec.zip", "modules.zip", "folders.zip"].map(zipFile));
   const python = await loadPyodide({ indexURL: ENGINE.href });
   postMessage({ stage: "Starting fsdpkit" });

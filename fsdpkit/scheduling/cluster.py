@@ -1,0 +1,84 @@
+"""What is done with a job that depends on where it runs, and the one place that chooses by kind.
+
+Whoever submits, asks or cancels says so to a `Cluster` and does not ask which one it is. What a
+cluster cannot do is a fact of it (`chains`), or an empty answer. A further kind of cluster is a
+class with this protocol, and a line in `cluster_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fsdpkit.config.job import Resources
+    from fsdpkit.scheduling.slurm import Round, SbatchAnswer
+    from fsdpkit.scheduling.states import JobState
+
+
+class Cluster(Protocol):
+    """Whom to hand jobs to, and to ask about them."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether jobs run on other machines than this one."""
+
+    @property
+    def chains(self) -> bool:
+        """Whether a job can be queued to begin when another ends, however that ends."""
+
+    @property
+    def ends_tasks(self) -> bool:
+        """Whether one task of an array can be cancelled without the others."""
+
+    @property
+    def gpus(self) -> bool:
+        """Whether ranks have GPUs, so that there is something to plan for and to count."""
+
+    @property
+    def notice(self) -> str | None:
+        """What a person should know before a job goes there."""
+
+    def check(self, resources: Resources, *, here: bool) -> None:
+        """Refuse what cannot start there; here: on the machine that submits. Raises UsageError."""
+
+    def submit(self, script: Path, extra: Sequence[str] = ()) -> SbatchAnswer:
+        """Queue the job. Raises SchedulerError or StorageError."""
+
+    def test(self, script: Path) -> str:
+        """What it would say to the job, in its own words. Raises SchedulerError."""
+
+    def states(
+        self, job_ids: Iterable[str], asked: Round | None = None, user: str | None = None
+    ) -> dict[str, JobState]:
+        """The state of each job or array task (`12_3`) that it knows; user: whose they are."""
+
+    def details(self, job_id: str, asked: Round) -> dict[str, str]:
+        """What it has of a job besides, by Slurm's names; empty if there is nothing to say."""
+
+    def config_text(self, asked: Round) -> str | None:
+        """How it is configured, as `scontrol show config` prints it; None if it does not say."""
+
+    def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
+        """The newest job with each comment, for submissions cut short."""
+
+    def find_by_comment(self, comment: str) -> str | None:
+        """The newest job with this comment."""
+
+    def forgot(self, job_id: str) -> bool:
+        """Whether it answers that it knows no such job."""
+
+    def cancel(self, job_id: str) -> None:
+        """End a job, or a task of it where `ends_tasks`. Raises SchedulerError."""
+
+
+def cluster_of(kind: str, name: str | None) -> Cluster:
+    """The cluster that a profile or a run's record means by its kind and its name in Slurm."""
+    if kind == "local":
+        from fsdpkit.scheduling.local.client import LocalClient
+
+        return LocalClient()
+    from fsdpkit.scheduling.slurm import SlurmClient
+
+    return SlurmClient(name)
