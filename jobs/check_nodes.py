@@ -38,10 +38,10 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from fsdpkit.config.gpu import has_bfloat16
 from fsdpkit.launching import nvml
-from fsdpkit.runs.node_report import Node, NodeReport, Pair, RankSpeed, save
+from fsdpkit.runs.node_report import NodeReport, Pair, RankSpeed, ReportedNode, save
 from fsdpkit.runs.rank_ports import RankPort, are_tried, close_ports, save_ports
+from fsdpkit.training.device_code import capability_of
 from fsdpkit.training.distributed import Ranks, gather, process_group
-from fsdpkit.training.hardware import capability_of
 
 ROUNDS = 4
 """Of pairs, at most."""
@@ -105,7 +105,7 @@ def own_address() -> str:
     to the first rank."""
     named = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), [])
     if found := [each.address for each in named if each.family == socket.AF_INET]:
-        return found[0]
+        return str(found[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((os.environ["MASTER_ADDR"], 9))  # nothing is sent
         return str(towards.getsockname()[0])
@@ -127,7 +127,7 @@ class Network:
     """Those whose lowest rank this is."""
 
 
-def measure(ranks: Ranks) -> tuple[list[Node], Network]:
+def measure(ranks: Ranks) -> tuple[list[ReportedNode], Network]:
     """All nodes, in the order of their ranks, on every rank; a collective."""
     environ = os.environ if ranks.local_rank == 0 else {"CUDA_VISIBLE_DEVICES": ""}
     gpus, memory = nvml.gpu_states(environ), psutil.virtual_memory()
@@ -146,7 +146,7 @@ def measure(ranks: Ranks) -> tuple[list[Node], Network]:
     offset_s, error_s = clock_offset([members[0] for members in places.values()], ranks)
     node = None
     if ranks.local_rank == 0:
-        node = Node(
+        node = ReportedNode(
             name=node_name(),
             cpus=len(os.sched_getaffinity(0)),
             memory_total_gb=round(memory.total / 2**30, 1),

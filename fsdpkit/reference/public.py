@@ -26,7 +26,7 @@ BESIDES: Mapping[str, tuple[str, ...]] = {
     "fsdpkit.training.heartbeat": ("Heartbeat",),
     # What the others return.
     "fsdpkit.scheduling.states": ("JobState",),
-    "fsdpkit.scheduling.saving": ("Request",),
+    "fsdpkit.scheduling.saving": ("SaveRequest",),
     "fsdpkit.training.checkpoint": ("DataOrder",),
     "fsdpkit.training.hugging_face": ("Pretrained",),
 }

@@ -20,6 +20,7 @@ from fsdpkit.cli.json_schemas import ANSWERS, file_of, files, name_of, schema_di
 from fsdpkit.cli.main import COMMANDS
 from fsdpkit.cli.main import fsdpkit as group
 from fsdpkit.cli.sweep import FirstWordOrCommand
+from fsdpkit.config.schema import PUBLISHED_AS
 from fsdpkit.runs.avoided_nodes import avoid
 from tests.conftest import Completed, answer_of
 from tests.json_answers import BY_NAME, checked
@@ -59,7 +60,8 @@ def test_schemas_have_one_name_and_one_file_each() -> None:
     for answer in answers:
         schema = json.loads((schema_dir() / file_of(answer)).read_text("utf-8"))
         assert schema["title"] == name_of(answer)
-        assert "schema" in schema["$defs"][answer.__name__]["required"]
+        named = PUBLISHED_AS.get(answer.__name__, answer.__name__)
+        assert "schema" in schema["$defs"][named]["required"]
 
 
 def kinds_of_errors(kind: type[errors.FsdpkitError]) -> Iterator[type[errors.FsdpkitError]]:

@@ -1,4 +1,4 @@
-"""mypy is given the files of `examples/` by name: all of them, and each name means one file."""
+"""mypy is given the files of `jobs/` and `examples/` by name: all, and each name means one file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def files_of(module: str) -> list[Path]:
     return [path for folder in FOLDERS if (path := folder / file).is_file()]
 
 
-def test_every_file_of_the_examples_is_checked() -> None:
+def test_every_file_of_the_jobs_and_examples_is_checked() -> None:
     checked = [files_of(module)[0] for module in MYPY["modules"]]
-    assert sorted(checked) == sorted((ROOT / "examples").rglob("*.py"))
+    there = [path for top in ("jobs", "examples") for path in (ROOT / top).rglob("*.py")]
+    assert sorted(checked) == sorted(there)
 
 
 def test_a_name_in_two_folders_is_a_program_s_which_nothing_imports() -> None:
