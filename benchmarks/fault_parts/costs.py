@@ -48,7 +48,16 @@ class Assumptions:
         "steps on GPUs wait little for writing threads; on two cores that do both it was 0.7",
     )
     import_s: float = assumed(
-        30.0, "s", "Python and torch from storage that all nodes read at once, beyond the measured"
+        30.0,
+        "s",
+        "Python and torch from storage that all nodes read at once, beyond the measured; only "
+        "where ranks start cold",
+    )
+    warm_restarts: int = assumed(
+        1,
+        "",
+        "1: ranks that restart in the job, on standby nodes too, are forked from a process that "
+        "has imported torch (`launch.warm`); 0: they import it",
     )
     join_s_per_rank: float = assumed(
         0.003,
@@ -178,9 +187,9 @@ def system_of(
     )
     copied_s = given.state_bytes / measured.copy_bytes_per_s
     joined_s = given.join_s_per_rank * ranks
-    restart_s = measured.restart_s + given.import_s + joined_s + read_s
     # On a node whose device or link is broken, the first restart fails before anything is read.
-    failed_s = measured.restart_s + given.import_s + joined_s
+    failed_s = measured.restart_s + (0 if given.warm_restarts else given.import_s) + joined_s
+    restart_s = failed_s + read_s
     requeue = Repair(
         given.requeue_hold_s + given.queue_s,
         measured.requeue_s + given.import_s + joined_s + read_s,

@@ -269,6 +269,16 @@ def test_a_broken_device_costs_a_restart_that_fails() -> None:
     assert kinds["node"].silent
 
 
+def test_imports_are_waited_for_where_ranks_start_cold_alone() -> None:
+    def starts_s(**given: float) -> tuple[float, float]:
+        system = system_of(64, Measured.of({}, SAVES), replace(Assumptions(), **given))
+        return {k.name: k for k in system.kinds}["crash"].repair.start_s, system.requeue.start_s
+
+    warm, long, cold = starts_s(), starts_s(import_s=90), starts_s(import_s=90, warm_restarts=0)
+    assert warm[0] == long[0] < cold[0]
+    assert warm[1] < long[1] == cold[1]
+
+
 def test_a_broken_device_without_a_spare_costs_a_wait_in_the_queue() -> None:
     given = replace(Assumptions(), spares_for_devices=0)
     kinds = {k.name: k for k in system_of(64, Measured.of({}, SAVES), given).kinds}
@@ -302,15 +312,15 @@ def test_everything_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert goodputs == sorted(goodputs, reverse=True)
     assert all(each["source"] for each in result["assumptions"])
     (figure,) = result["figures"]
-    assert figure["target"] == 0.98
-    assert figure["met"] == (result["sizes"][-1]["simulated"] >= 0.98)
+    assert figure["target"] == 0.99
+    assert figure["met"] == (result["sizes"][-1]["simulated"] >= 0.99)
     text = bench.table(result)
     for name in ("queue_s", "Save every", "arXiv 2407.21783", "a requeued job waits 4 hours"):
         assert name in text
 
 
-@pytest.mark.parametrize(("share", "shown"), [(0.981, "met"), (0.979, "**missed**")])
+@pytest.mark.parametrize(("share", "shown"), [(0.991, "met"), (0.989, "**missed**")])
 def test_a_missed_target_is_shown_as_missed(share: float, shown: str) -> None:
     size = replace(bench.look_at(PLAIN, runs=20, seed=1), simulated=share)
     assert bench.table_of_sizes([size]).endswith(f"| {shown} |")
-    assert bench.figure(size).met == (share >= 0.98)
+    assert bench.figure(size).met == (share >= 0.99)
