@@ -44,7 +44,8 @@ from fsdpkit.training.gradients import clip_gradients, loss_scaler, update
 from fsdpkit.training.hardware import peak_tflops
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import is_out_of_memory
-from fsdpkit.training.sharding import Fill, compute_dtype, shard
+from fsdpkit.training.precision import compute_dtype
+from fsdpkit.training.sharding import Fill, shard
 
 __all__ = [
     "ATTEND",

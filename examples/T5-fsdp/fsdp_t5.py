@@ -65,10 +65,11 @@ from fsdpkit.training.heartbeat import Heartbeat
 from fsdpkit.training.metrics import Metrics
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.out_of_memory import MicroBatches
+from fsdpkit.training.precision import compute_dtype
 from fsdpkit.training.rouge import scorer
 from fsdpkit.training.sampler import completed_epoch, data_order, steps_of_epochs
 from fsdpkit.training.schedules import set_learning_rate
-from fsdpkit.training.sharding import Fill, compute_dtype, shard
+from fsdpkit.training.sharding import Fill, shard
 
 
 @record  # an exception reaches torchrun's error file with its traceback

@@ -250,7 +250,7 @@ def _no_answer() -> str | None:
     """Why no cluster can be asked, such as on a machine that only has Slurm's commands."""
     from fsdpkit.errors import SchedulerError
     from fsdpkit.scheduling.answers import answer
-    from fsdpkit.scheduling.slurm import remedy_for
+    from fsdpkit.scheduling.refusals import remedy_for
 
     try:
         answer("scontrol", "ping")

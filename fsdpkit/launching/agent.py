@@ -34,7 +34,8 @@ def main() -> NoReturn:
 
 def run_agent() -> int:
     """Everything but the ranks."""
-    from fsdpkit.launching.node import TrainingEnded, end_descendants
+    from fsdpkit.launching.node import end_descendants
+    from fsdpkit.launching.node_failure import TrainingEnded
     from fsdpkit.launching.task import LaunchNode
 
     try:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from fsdpkit.config.retry import Retry
-from fsdpkit.errors import STOPPED_EARLY, FsdpkitError, NodeError, PortTakenError
+from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
 from fsdpkit.launching.board import Board, Meeting, Order
 from fsdpkit.launching.carrier import carrier_of
@@ -30,6 +30,12 @@ from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
+from fsdpkit.launching.node_failure import (
+    NodeFailure,
+    TrainingEnded,
+    first_failure,
+    record_failure,
+)
 from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, StopRelay, heartbeats
@@ -45,38 +51,16 @@ from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
-from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.rank_ends import RankEnd, event_of
 from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-
-    from fsdpkit.failures.ends import ProcessEnd
     from fsdpkit.launching.ranks import RankForks, Torchrun
 
 HUNG = 124
 """Exit status for ranks that made no progress, as timeout(1) has it."""
 _STUCK_S = 20.0
 """How long the main thread may take to notice that the head node is gone."""
-
-
-class TrainingEnded(FsdpkitError):
-    """The training ended with a status other than 0; the job ends with the same one."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.exit_code = status
-
-
-@dataclass(frozen=True)
-class NodeFailure:
-    """One failure on this node: `time_ns` decides which of a run's failures came first."""
-
-    status: int
-    message: str
-    time_ns: int
-    rank: int | None = None
 
 
 def torchrun_arguments(argv: list[str]) -> list[str]:
@@ -107,7 +91,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         status = getattr(error, "exit_code", NodeError.exit_code)
         says = "" if isinstance(error, PortTakenError) else f"{CHECK_FAILED}: "
         failure = NodeFailure(status, f"{says}{error}", time.time_ns())
-        raise _record_failure(failure, attempt, node, name) from error
+        raise record_failure(failure, attempt, node, name) from error
     events.write(event="node-ready", node=name, pid=os.getpid(), **findings)
     say(f"{name}: ready, {_in_words(findings)}")
     started = time.monotonic()
@@ -119,7 +103,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         own = isinstance(error, FsdpkitError)
         words = str(error) if own else f"{type(error).__name__}: {error}"
         failure = NodeFailure(getattr(error, "exit_code", 1), words, time.time_ns())
-        raise _record_failure(failure, attempt, node, name) from error
+        raise record_failure(failure, attempt, node, name) from error
     finally:
         events.write(event="node-ended", node=name, seconds=round(time.monotonic() - started, 1))
     if order.status:
@@ -302,7 +286,7 @@ def _run_ranks(
             node.events.write(**told)
             return Report(order.launch, node.number, node.name, outcome)
         node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.message)
-        _record_failure(failure, node.attempt, node.number, node.name)
+        record_failure(failure, node.attempt, node.number, node.name)
         return Report(
             order.launch,
             node.number,
@@ -382,7 +366,7 @@ def _guard(link: Link, node: AgentNode) -> Iterator[None]:
         while not over.wait(1.0):
             if link.broken is None and link.silent_s > link.lost_s + _STUCK_S:
                 failure = NodeFailure(HeadLostError.exit_code, link.lost_message(), time.time_ns())
-                _record_failure(failure, node.attempt, node.number, node.name)
+                record_failure(failure, node.attempt, node.number, node.name)
                 end_descendants()
                 os._exit(failure.status)
 
@@ -408,74 +392,3 @@ def _in_words(findings: Mapping[str, Any]) -> str:
     gpus = findings["gpus"]
     parts = [f"torch {software['torch']}", f"{findings['run_directory_free_gb']:.0f} GB free"]
     return ", ".join(parts if gpus is None else [*parts, f"{gpus} GPUs"])
-
-
-_MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
-
-
-_LAST_BYTES = 64 << 10
-"""How much of a rank's standard error its agent reads."""
-
-
-def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> NodeFailure:
-    """The failure that explains the others among this node's ranks; of several, the first.
-
-    torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
-    a file did so at most one look before now.
-    """
-    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
-    from fsdpkit.failures.patterns import Level
-
-    now_ns = time.time_ns()
-    found = []
-    for rank, failure in error.failures.items():
-        end = _end_of_rank(failure, attempt.rank_file(rank, "err", launch))
-        shown = explain(end)
-        level = shown.shown.level if shown else Level.LOST_PEER
-        found.append((-level, _ended_ns(failure, now_ns), rank, end))
-    _, time_ns, rank, end = min(found, key=lambda one: one[:3])
-    message = told(end)
-    if end.status == STOPPED_EARLY:
-        message = "stopped early as asked, after saving a checkpoint"
-    return NodeFailure(end.status or 1, message, time_ns, rank)
-
-
-def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
-    from fsdpkit.failures.ends import ProcessEnd
-
-    text = end_of(standard_error, _LAST_BYTES)
-    code = failure.exitcode
-    return ProcessEnd(
-        status=128 - code if code < 0 else code,
-        record=_told_by_rank(failure) or "",
-        err=text.text if text else "",
-    )
-
-
-def _ended_ns(failure: ProcessFailure, now_ns: int) -> int:
-    try:
-        return os.stat(failure.error_file).st_mtime_ns
-    except OSError:
-        return now_ns - _MONITOR_NS
-
-
-def _told_by_rank(failure: ProcessFailure) -> str | None:
-    """The exception in the rank's error file; None if it wrote none (torch then says <NONE>)."""
-    told = failure.error_file_data.get("message")
-    text = told.get("message") if isinstance(told, dict) else None
-    return str(text).strip() if text else None
-
-
-def _record_failure(
-    failure: NodeFailure, attempt: AttemptPaths, node: int, name: str
-) -> TrainingEnded:
-    """Write the failure where the batch shell looks for the first one; the exception to raise."""
-    who = name if failure.rank is None else f"rank {failure.rank} on {name}"
-    line = f"{who}: {failure.message}"
-    rank = "" if failure.rank is None else f"-rank-{failure.rank}"
-    path = attempt.failures / f"{failure.time_ns:020}-node-{node}{rank}"
-    try:
-        path.write_text(f"{failure.status} {line}\n", encoding="utf-8")
-    except OSError as error:
-        line += f" (and {path} cannot be written: {error.strerror})"
-    return TrainingEnded(line, failure.status)

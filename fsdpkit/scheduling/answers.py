@@ -9,7 +9,7 @@ import os
 import subprocess
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.slurm import scrubbed
+from fsdpkit.scheduling.environment import scrubbed
 
 _ASK_S = 20.0
 

@@ -27,7 +27,8 @@ from fsdpkit.runs import file_system
 from fsdpkit.runs.store import runs_dir
 from fsdpkit.scheduling import submission
 from fsdpkit.scheduling.answers import accounts_of, answer
-from fsdpkit.scheduling.slurm import remedy_for, scrubbed
+from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.refusals import remedy_for
 
 _IMPORT_S = 300.0
 """Conda and torch from a busy file system; longer than any rank would be waited for."""

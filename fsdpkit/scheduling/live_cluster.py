@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.slurm import remedy_for, scrubbed
+from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.refusals import remedy_for
 
 _LIMIT_S = 60.0
 """For one command; thousands of nodes take slurmctld a second or two, a busy one longer."""

@@ -25,8 +25,8 @@ from fsdpkit.errors import NotFoundError
 from fsdpkit.rendering.directives import resource_directives
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.rank_ports import RankPort, load_ports, say_tried
+from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.opened import OpenRun
-from fsdpkit.scheduling.slurm import scrubbed
 
 _LOOK_S = 0.5
 _CONNECT_S = 3.0

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.history import NodeStory
-from fsdpkit.scheduling.slurm import Round, scrubbed
+from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.slurm import Round
 from fsdpkit.scheduling.states import VISIT_STEP
 from fsdpkit.scheduling.visiting import Visited
 

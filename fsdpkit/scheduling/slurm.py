@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpkit.errors import SchedulerError
 from fsdpkit.runs.exclusions import SINFO_FORMAT
 from fsdpkit.runs.job_ids import ONE, job_of
+from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.refusals import refusal
 from fsdpkit.scheduling.states import (
     JobState,
     decided,
@@ -40,73 +42,6 @@ _CONTROLLER_TIMEOUT_S = 12.0
 """Of a round of questions; Slurm's commands themselves try for twice MessageTimeout."""
 _SINGLY = 5
 """More jobs than this are not asked for one by one where a command takes only one."""
-
-# Variables by which a person points the commands at a cluster; all other SLURM_* describe a job.
-# SBATCH_WCKEY stays, too: no directive of ours competes with it.
-_KEPT = {
-    "SBATCH_WCKEY",
-    "SLURM_CONF",
-    "SLURM_CLUSTERS",
-    "SLURM_TIME_FORMAT",
-    "SLURM_JWT",
-    "SLURM_CONF_SERVER",
-}
-_RANK = {
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "OMP_NUM_THREADS",
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "SUBMITIT_EXECUTOR",
-    "SUBMITIT_FOLDER",
-}
-_PREFIXES = (
-    "SLURM_",
-    "SRUN_",
-    "SBATCH_",
-    "SLURMD_",
-    "TORCHELASTIC_",
-    "PMI_",
-    "PMIX_",
-    "FSDPKIT_JOB_",
-)
-
-
-def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """`environ` without a surrounding allocation's variables, and the names taken out.
-
-    Inside an allocation the rank variables and the job's own FSDPKIT_* go too; outside, a person's
-    OMP_NUM_THREADS and the like stay, for they are a choice.
-    """
-    inside = "SLURM_JOB_ID" in environ
-    job_own = {
-        "FSDPKIT_RUN_DIR",
-        "FSDPKIT_TASK_DIR",
-        "FSDPKIT_ATTEMPT_DIR",
-        "FSDPKIT_NODES",
-        "FSDPKIT_RANKS_PER_NODE",
-        "FSDPKIT_DEVICE",
-    }
-
-    def leaks(name: str) -> bool:
-        if name in _KEPT:
-            return False
-        return name.startswith(_PREFIXES) or name in job_own or (inside and name in _RANK)
-
-    removed = sorted(name for name in environ if leaks(name))
-    return {k: v for k, v in environ.items() if not leaks(k)}, removed
 
 
 @dataclass(frozen=True)
@@ -159,64 +94,6 @@ class Round:
             self.unread.append(why)
 
 
-_REMEDIES = [
-    (
-        r"[Ii]nvalid account|account/partition combination",
-        "This account may not use this partition. List yours: "
-        "sacctmgr -nP show assoc user=$USER format=account,partition,qos",
-    ),
-    (r"[Ii]nvalid partition", "List the partitions: sinfo -s; choose one with --partition."),
-    (r"[Ii]nvalid qos", "List yours: sacctmgr -nP show assoc user=$USER format=account,qos"),
-    (
-        r"time limit|TimeLimit|[Rr]equested time",
-        "Ask for less with --time; limits: sinfo -o '%P %l'.",
-    ),
-    (
-        r"node configuration is not available",
-        "No node has this many GPUs, cores or this much memory: sinfo -o '%P %G %c %m'.",
-    ),
-    (
-        r"More processors requested|Node count specification",
-        "Ask for fewer nodes; limits: scontrol show partition.",
-    ),
-    (
-        r"[Ii]nvalid wckey",
-        "The site enforces wckeys; set yours in SBATCH_WCKEY.",
-    ),
-    (
-        r"[Jj]ob violates accounting/QOS policy|QOSMax|AssocMax|AssocGrp",
-        "A limit of your account or QOS is reached: sacctmgr show assoc user=$USER.",
-    ),
-    (
-        r"Could not establish a configuration source",
-        "Slurm's commands find no cluster: is this a login node? Without Slurm: --cluster local.",
-    ),
-    (
-        r"[Uu]nable to contact slurm controller|Connection refused|connection failure",
-        "slurmctld does not answer: try again in a minute, or ask the centre.",
-    ),
-    (r"[Ii]nvalid feature|[Ii]nvalid constraint", "List node features: sinfo -o '%P %f'."),
-    (r"[Ii]nvalid generic resource|gres", "List the GPUs that Slurm knows: sinfo -o '%P %G'."),
-    (r"[Ii]nvalid job array", "The array is larger than MaxArraySize: scontrol show config."),
-    (
-        r"[Ii]nvalid node name",
-        "A node in resources.nodelist or exclude does not exist (any more); see what fsdpkit "
-        "excludes: fsdpkit nodes.",
-    ),
-    (
-        r"job queue full|temporarily unable to accept job",
-        "The cluster has reached its limit of jobs (MaxJobCount): submit again when some have "
-        "ended.",
-    ),
-    (r"dependency", "The job to wait for is unknown to Slurm, or ended long ago."),
-]
-
-
-def remedy_for(stderr: str) -> str | None:
-    """What to do about a refusal, where its cause is known."""
-    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, stderr)), None)
-
-
 @dataclass(frozen=True)
 class SlurmClient:
     """Asks one cluster (`sbatch -M cluster` where it has a name)."""
@@ -249,7 +126,7 @@ class SlurmClient:
                 f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
             ) from error
         if done.returncode != 0:
-            raise SchedulerError(_refusal("sbatch", done))
+            raise SchedulerError(refusal("sbatch", done))
         submitted = parse_sbatch(done.stdout)
         if submitted is None:
             raise SubmissionUnconfirmed(
@@ -267,7 +144,7 @@ class SlurmClient:
                 f"sbatch --test-only has not answered within {self.submit_timeout_s:.0f} s"
             ) from error
         if done.returncode != 0:
-            raise SchedulerError(_refusal("sbatch --test-only", done))
+            raise SchedulerError(refusal("sbatch --test-only", done))
         return (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: ")
 
     def states(
@@ -365,7 +242,7 @@ class SlurmClient:
         except subprocess.TimeoutExpired as error:
             raise SchedulerError("scontrol update has not answered") from error
         if done.returncode != 0:
-            raise SchedulerError(_refusal("scontrol update", done))
+            raise SchedulerError(refusal("scontrol update", done))
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
@@ -400,7 +277,7 @@ class SlurmClient:
         except subprocess.TimeoutExpired as error:
             raise SchedulerError(f"scancel {job_id} has not answered") from error
         if done.returncode != 0 and "already completing or completed" not in done.stderr:
-            raise SchedulerError(_refusal("scancel", done))
+            raise SchedulerError(refusal("scancel", done))
 
     def _cluster_flag(self) -> list[str]:
         return ["-M", self.cluster] if self.cluster else []
@@ -495,9 +372,3 @@ def _last_words(error: subprocess.TimeoutExpired) -> str:
     text = error.stderr or b""  # bytes also in text mode, up to now
     said = (text if isinstance(text, str) else text.decode(errors="replace")).strip().splitlines()
     return f" ({said[-1].removeprefix('sbatch: error: ')})" if said else ""
-
-
-def _refusal(command: str, done: subprocess.CompletedProcess[str]) -> str:
-    words = done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
-    remedy = remedy_for(words)
-    return f"{command} refused: {words}" + (f"\n{remedy}" if remedy else "")

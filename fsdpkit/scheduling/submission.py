@@ -257,7 +257,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
 
 def leaked_variables() -> list[str]:
     """Names of a surrounding allocation's variables that a submission leaves out."""
-    from fsdpkit.scheduling.slurm import scrubbed
+    from fsdpkit.scheduling.environment import scrubbed
 
     return scrubbed(os.environ)[1]
 

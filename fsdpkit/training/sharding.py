@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
@@ -36,15 +36,12 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
-from torch.utils._pytree import tree_map_only
 
-from fsdpkit.config.gpu import compute_type, type_problem
 from fsdpkit.config.training import PrecisionSettings, ShardingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.activation_checkpointing import checkpoint_activations
 from fsdpkit.training.activation_offload import offload_activations
 from fsdpkit.training.compilation import COMPILED, compile_blocks
-from fsdpkit.training.device_code import capability_of, name_of
 from fsdpkit.training.distributed import Ranks, check_same_everywhere, together
 from fsdpkit.training.gradients import KEEPS_GATHERED
 from fsdpkit.training.ignored import fill_ignored, ignored_parameters, keep_equal, modules_of
@@ -58,20 +55,27 @@ from fsdpkit.training.initialisation import (
     is_on_meta,
     send_to_all,
 )
+from fsdpkit.training.precision import (
+    cast_around,
+    cast_output,
+    compute_dtype,
+    dtype_of,
+    keep_float32,
+    lower_masters,
+    unless_masters,
+)
 from fsdpkit.training.units import (
     IsUnit,
     ShardedUnit,
     block_paths,
     find_units,
-    matching_paths,
-    outermost,
     own_blocks,
     plain_name,
     walk,
     warning_about_tiny,
 )
 
-__all__ = ["Fill", "compute_dtype", "plain_name", "shard"]
+__all__ = ["Fill", "plain_name", "shard"]
 
 _WITHIN_GROUP = {"hybrid_shard": "full_shard", "hybrid_shard_zero2": "shard_grad_op"}
 _HYBRID = tuple(_WITHIN_GROUP)
@@ -168,10 +172,10 @@ def shard(
     dtype = compute_dtype(precision, ranks.device)
     ignored = ignored_parameters(model, sharding.ignore)
     if ignored and dtype is not torch.float32:
-        _cast_around(model, modules_of(model, ignored.values()), dtype)
-    kept = _keep_float32(model, precision, dtype)
+        cast_around(model, modules_of(model, ignored.values()), dtype)
+    kept = keep_float32(model, precision, dtype)
     if precision.master == "bfloat16":
-        _lower_masters(model, kept, set(ignored.values()))
+        lower_masters(model, kept, set(ignored.values()))
     units = find_units(
         model, sharding, blocks, kept, is_unit, _apart(model, sharding, last, set(ignored.values()))
     )
@@ -220,29 +224,6 @@ def _start(
     return start
 
 
-def compute_dtype(precision: PrecisionSettings, device: torch.device) -> torch.dtype:
-    """The type in which gathered weights and activations are held.
-
-    Raises ConfigError for one that the GPU does not have.
-    """
-    capability = capability_of(device)
-    if problem := type_problem(precision.param, capability, name_of(device)):
-        raise ConfigError(problem)
-    on_gpu = device.type == "cuda"
-    return _dtype(compute_type(precision.param, on_gpu=on_gpu, capability=capability))
-
-
-def _unless_masters(dtype: torch.dtype, precision: PrecisionSettings) -> torch.dtype | None:
-    """The type to gather weights in; None where it is float32, as the shards are."""
-    same = dtype is torch.float32 and precision.master == "float32"
-    return None if same else dtype
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
 def _without_groups_of_one(sharding: ShardingSettings, ranks: Ranks) -> ShardingSettings:
     """A hybrid on one node replicates over a single group: the same without that dimension, and
     without its messages; a hybrid in groups of one rank is no_shard.
@@ -274,52 +255,6 @@ def _mesh(sharding: ShardingSettings, ranks: Ranks) -> DeviceMesh:
         (ranks.world_size // size, size),
         mesh_dim_names=("replicate", "shard"),
     )
-
-
-def _keep_float32(model: nn.Module, precision: PrecisionSettings, dtype: torch.dtype) -> list[str]:
-    """Paths of the modules that compute in float32; what goes into them is cast, and back again.
-
-    Empty when everything is float32 already.
-    """
-    key = "training.precision.keep_float32"
-    kept = outermost(matching_paths(model, precision.keep_float32, key))
-    if dtype is torch.float32:
-        return []
-    _cast_around(model, kept, dtype)
-    return kept
-
-
-def _lower_masters(model: nn.Module, kept: Sequence[str], ignored: set[nn.Parameter]) -> None:
-    """Weights in bfloat16, but for `ignored` ones and those in modules that compute in float32."""
-    modules = dict(walk(model))
-    stay = ignored.union(*(modules[path].parameters() for path in kept))
-    for parameter in model.parameters():
-        if parameter not in stay and parameter.dtype is torch.float32:
-            parameter.data = parameter.data.to(torch.bfloat16)
-
-
-def _cast_around(model: nn.Module, paths: Sequence[str], dtype: torch.dtype) -> None:
-    """Let these modules compute in float32 between others that compute in `dtype`."""
-    modules = dict(walk(model))
-    for path in paths:
-        _cast_inputs(modules[path], torch.float32)
-        _cast_output(modules[path], dtype)
-
-
-def _cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
-    def hook(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        return _cast(args, dtype), _cast(kwargs, dtype)
-
-    module.register_forward_pre_hook(hook, with_kwargs=True)
-
-
-def _cast_output(module: nn.Module, dtype: torch.dtype) -> None:
-    module.register_forward_hook(lambda _, __, output: _cast(output, dtype))
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with each floating-point tensor in it as `dtype`."""
-    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
 
 def _apart(
@@ -371,10 +306,10 @@ def _shard_fsdp2(
     )
     # Full-precision modules cast for themselves, the same way for both engines.
     in_float32 = MixedPrecisionPolicy(
-        reduce_dtype=_dtype(precision.reduce), cast_forward_inputs=False
+        reduce_dtype=dtype_of(precision.reduce), cast_forward_inputs=False
     )
     usual = MixedPrecisionPolicy(
-        param_dtype=_unless_masters(dtype, precision), reduce_dtype=in_float32.reduce_dtype
+        param_dtype=unless_masters(dtype, precision), reduce_dtype=in_float32.reduce_dtype
     )
     frees = _frees_after_forward(sharding, ranks)
     if ranks.world_size == 1 and not sharding.cpu_offload:
@@ -390,7 +325,7 @@ def _shard_fsdp2(
             offload_policy=offload,
             ignored_params=ignored,
         )
-    output = _dtype(precision.output) if precision.output else None
+    output = dtype_of(precision.output) if precision.output else None
     fully_shard(
         model,
         mesh=mesh,
@@ -474,10 +409,10 @@ def _shard_fsdp1(
     mesh = _mesh(sharding, ranks)
     dtype = compute_dtype(precision, ranks.device)
     in_float32 = MixedPrecision(
-        reduce_dtype=_dtype(precision.reduce),
-        buffer_dtype=_dtype(precision.buffer) if precision.buffer else None,
+        reduce_dtype=dtype_of(precision.reduce),
+        buffer_dtype=dtype_of(precision.buffer) if precision.buffer else None,
     )
-    usual = dataclasses.replace(in_float32, param_dtype=_unless_masters(dtype, precision))
+    usual = dataclasses.replace(in_float32, param_dtype=unless_masters(dtype, precision))
     plain = usual == MixedPrecision(reduce_dtype=torch.float32)
     float32_units = {module for unit in units if unit.float32 for module in unit.modules}
     all_units = {module for unit in units for module in unit.modules}
@@ -508,5 +443,5 @@ def _shard_fsdp1(
         use_orig_params=True,  # named parameters for the optimizer's groups and for checkpoints
     )
     if precision.output:
-        _cast_output(sharded, _dtype(precision.output))
+        cast_output(sharded, dtype_of(precision.output))
     return sharded

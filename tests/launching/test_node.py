@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.errors import STOPPED_EARLY, NodeError
-from fsdpkit.launching.node import NodeFailure, _record_failure, first_failure, torchrun_arguments
+from fsdpkit.launching.node import torchrun_arguments
+from fsdpkit.launching.node_failure import NodeFailure, first_failure, record_failure
 from fsdpkit.launching.policy import cause_of
 from fsdpkit.runs.layout import AttemptPaths
 
@@ -105,8 +106,8 @@ def test_who_only_lost_its_peer_comes_behind_whoever_raised(tmp_path: Path) -> N
 def test_the_first_failure_s_file_sorts_first(tmp_path: Path) -> None:
     attempt = AttemptPaths(tmp_path)
     attempt.failures.mkdir()
-    _record_failure(NodeFailure(1, "connection reset", 2_000, rank=0), attempt, 0, "n1")
-    ended = _record_failure(NodeFailure(3, "exit status 3", 1_000, rank=5), attempt, 1, "n2")
+    record_failure(NodeFailure(1, "connection reset", 2_000, rank=0), attempt, 0, "n1")
+    ended = record_failure(NodeFailure(3, "exit status 3", 1_000, rank=5), attempt, 1, "n2")
     names = sorted(p.name for p in attempt.failures.iterdir())
     assert names[0].endswith("-node-1-rank-5")
     assert (attempt.failures / names[0]).read_text() == "3 rank 5 on n2: exit status 3\n"

@@ -10,14 +10,9 @@ import psutil
 import pytest
 
 from fsdpkit.errors import SchedulerError
-from fsdpkit.scheduling.slurm import (
-    SbatchAnswer,
-    SlurmClient,
-    SubmissionUnconfirmed,
-    parse_sbatch,
-    remedy_for,
-    scrubbed,
-)
+from fsdpkit.scheduling.environment import scrubbed
+from fsdpkit.scheduling.refusals import remedy_for
+from fsdpkit.scheduling.slurm import SbatchAnswer, SlurmClient, SubmissionUnconfirmed, parse_sbatch
 from tests.conftest import Completed
 
 Command = Callable[[str, str], None]

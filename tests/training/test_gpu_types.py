@@ -8,7 +8,7 @@ import torch
 from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training import device_code
-from fsdpkit.training.sharding import compute_dtype
+from fsdpkit.training.precision import compute_dtype
 
 CUDA = torch.device("cuda", 0)
 OSC = ["--account", "PAS2136", "--nodes", "1", "--gpus", "2", "--dry-run"]

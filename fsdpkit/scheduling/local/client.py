@@ -14,9 +14,10 @@ from fsdpkit.config.units import format_gb, parse_memory_mb
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of
+from fsdpkit.scheduling.environment import scrubbed
 from fsdpkit.scheduling.local import store
 from fsdpkit.scheduling.local.limits import check_nodes
-from fsdpkit.scheduling.slurm import Round, SbatchAnswer, scrubbed
+from fsdpkit.scheduling.slurm import Round, SbatchAnswer
 from fsdpkit.scheduling.states import JobState
 
 RANK_MB = 350

@@ -21,6 +21,7 @@ from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
 from fsdpkit.launching import ending as batch_shell
 from fsdpkit.launching import node as agent
+from fsdpkit.launching.node_failure import NodeFailure, first_failure, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
     JobFacts,
@@ -97,7 +98,7 @@ def report_of(scene: Scene, node: int) -> Report | None:
         return Report(0, node, name, "done", step=case.step)
     else:
         return Report(0, node, name, "interrupted")
-    agent._record_failure(failure, scene.attempt, node, name)
+    record_failure(failure, scene.attempt, node, name)
     return Report(
         0,
         node,
@@ -145,8 +146,8 @@ def record_lost_head(scene: Scene, node: int) -> None:
     """What another node's agent puts on record when the head node's does not answer."""
     words = f"the head node's agent does not answer any more, for {RETRY.lost_s} s"
     time_ns = int((scene.first_end_s + RETRY.lost_s) * 1e9) + node
-    failure = agent.NodeFailure(NodeLostError.exit_code, words, time_ns)
-    agent._record_failure(failure, scene.attempt, node, scene.case.node_name(node))
+    failure = NodeFailure(NodeLostError.exit_code, words, time_ns)
+    record_failure(failure, scene.attempt, node, scene.case.node_name(node))
 
 
 def write(path: Path, record: AttemptVerdict | Ending) -> None:
@@ -168,13 +169,13 @@ def _all_done(case: Case) -> bool:
     return statuses == {0} or (case.slurm.startswith("COMPLETED") and statuses <= {0, None})
 
 
-def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> agent.NodeFailure:
+def _first_failure(scene: Scene, ended: Mapping[int, Rank]) -> NodeFailure:
     """What the agent reports of the ranks that torchelastic found ended."""
     found = {rank: _process_failure(scene, rank, one) for rank, one in ended.items()}
     first_s = scene.first_end_s + min(one.after_s for one in ended.values())
     now_ns = int((first_s + LOOK_S) * 1e9) + min(ended)
     with patch("time.time_ns", return_value=now_ns):
-        return agent.first_failure(cast(Any, SimpleNamespace(failures=found)), scene.attempt, 0)
+        return first_failure(cast(Any, SimpleNamespace(failures=found)), scene.attempt, 0)
 
 
 def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
@@ -192,7 +193,7 @@ def _process_failure(scene: Scene, rank: int, one: Rank) -> SimpleNamespace:
     )
 
 
-def _hang(scene: Scene, node: int, hung: list[int]) -> agent.NodeFailure:
+def _hang(scene: Scene, node: int, hung: list[int]) -> NodeFailure:
     case = scene.case
     pulse = Pulse.__new__(Pulse)
     pulse._beats = dict(_beats(case, node))

@@ -1,0 +1,104 @@
+"""Which of a node's failures came first, and where the batch shell finds it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdpkit.errors import STOPPED_EARLY, FsdpkitError
+from fsdpkit.runs.layout import AttemptPaths
+from fsdpkit.runs.log_ends import end_of
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    from fsdpkit.failures.ends import ProcessEnd
+
+_MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
+_LAST_BYTES = 64 << 10
+"""How much of a rank's standard error its agent reads."""
+
+
+class TrainingEnded(FsdpkitError):
+    """The training ended with a status other than 0; the job ends with the same one."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status
+
+
+@dataclass(frozen=True)
+class NodeFailure:
+    """One failure on this node: `time_ns` decides which of a run's failures came first."""
+
+    status: int
+    message: str
+    time_ns: int
+    rank: int | None = None
+
+
+def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> NodeFailure:
+    """The failure that explains the others among this node's ranks; of several, the first.
+
+    torchelastic keeps whole seconds; the error file's own time is finer. A rank that ended without
+    a file did so at most one look before now.
+    """
+    from fsdpkit.failures.ends import explain, told  # 130 regular expressions: only on failure
+    from fsdpkit.failures.patterns import Level
+
+    now_ns = time.time_ns()
+    found = []
+    for rank, failure in error.failures.items():
+        end = _end_of_rank(failure, attempt.rank_file(rank, "err", launch))
+        shown = explain(end)
+        level = shown.shown.level if shown else Level.LOST_PEER
+        found.append((-level, _ended_ns(failure, now_ns), rank, end))
+    _, time_ns, rank, end = min(found, key=lambda one: one[:3])
+    message = told(end)
+    if end.status == STOPPED_EARLY:
+        message = "stopped early as asked, after saving a checkpoint"
+    return NodeFailure(end.status or 1, message, time_ns, rank)
+
+
+def _end_of_rank(failure: ProcessFailure, standard_error: Path) -> ProcessEnd:
+    from fsdpkit.failures.ends import ProcessEnd
+
+    text = end_of(standard_error, _LAST_BYTES)
+    code = failure.exitcode
+    return ProcessEnd(
+        status=128 - code if code < 0 else code,
+        record=_told_by_rank(failure) or "",
+        err=text.text if text else "",
+    )
+
+
+def _ended_ns(failure: ProcessFailure, now_ns: int) -> int:
+    try:
+        return os.stat(failure.error_file).st_mtime_ns
+    except OSError:
+        return now_ns - _MONITOR_NS
+
+
+def _told_by_rank(failure: ProcessFailure) -> str | None:
+    """The exception in the rank's error file; None if it wrote none (torch then says <NONE>)."""
+    told = failure.error_file_data.get("message")
+    text = told.get("message") if isinstance(told, dict) else None
+    return str(text).strip() if text else None
+
+
+def record_failure(
+    failure: NodeFailure, attempt: AttemptPaths, node: int, name: str
+) -> TrainingEnded:
+    """Write the failure where the batch shell looks for the first one; the exception to raise."""
+    who = name if failure.rank is None else f"rank {failure.rank} on {name}"
+    line = f"{who}: {failure.message}"
+    rank = "" if failure.rank is None else f"-rank-{failure.rank}"
+    path = attempt.failures / f"{failure.time_ns:020}-node-{node}{rank}"
+    try:
+        path.write_text(f"{failure.status} {line}\n", encoding="utf-8")
+    except OSError as error:
+        line += f" (and {path} cannot be written: {error.strerror})"
+    return TrainingEnded(line, failure.status)
