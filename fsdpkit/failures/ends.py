@@ -8,6 +8,7 @@ process printed before that is no evidence, whatever words it has.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -21,6 +22,7 @@ from fsdpkit.failures.tracebacks import (
     TracebackLine,
     behind_tracebacks,
     ended_by,
+    last_of_its_own,
     lines_of,
 )
 
@@ -82,7 +84,13 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return by_exception
     if end.status is None:
         return None
-    return _usage(end) or _last_words(end) or Explanation(_status(end.status), "status")
+    return (
+        _usage(end)
+        or _by_json_line(end)
+        or _last_words(end)
+        or _logged(end)
+        or Explanation(_status(end.status), "status")
+    )
 
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
@@ -180,7 +188,12 @@ _BY_SIGNAL = Pattern(
     action="Native code crashed: --set environment.variables.PYTHONFAULTHANDLER=1 makes the next "
     "run print at which line of Python. Often a library was built for another torch, CUDA or CPU.",
 )
-_TRACED = Pattern((), "faulthandler, of a signal")
+_TRACED = Pattern(
+    (),
+    "faulthandler, of a signal",
+    action="Native code crashed below that line. Often a library was built for another torch, CUDA "
+    "or CPU (python -m torch.utils.collect_env). All threads: fsdpkit logs {run} --errors",
+)
 _LEFT = Pattern(
     (),
     "its exit status",
@@ -268,8 +281,12 @@ def _abort(end: ProcessEnd) -> Explanation | None:
     return Explanation(next(one for one in candidates if one.level == highest), "err")
 
 
+_OF_GPU = re.compile(r"(?i)cuda|\bhip|thrust|rmm")
+
+
 def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
-    kind = "MemoryError" if "bad_alloc" in thrown + text else "RuntimeError"
+    of_gpu = _OF_GPU.search(f"{thrown} {text.partition(chr(10))[0]}")
+    kind = "MemoryError" if "bad_alloc" in thrown + text and not of_gpu else "RuntimeError"
     raised = PrintedException(type=kind, message=text, begin=line.begin, end=line.end)
     found = exceptions.shown(raised)
     return msgspec.structs.replace(found, raised=None, begin=line.begin, end=line.end)
@@ -294,6 +311,40 @@ def _usage(end: ProcessEnd) -> Explanation | None:
                 shown = Shown("settings", _USAGE_PATTERN, line.begin, line.end)
                 return Explanation(shown, "err")
     return None
+
+
+def _by_json_line(end: ProcessEnd) -> Explanation | None:
+    """The exception in the last record of a logger that writes a JSON object a line."""
+    texts: tuple[tuple[Where, str], ...] = (("err", end.err), ("out", end.out))
+    for where, text in texts:
+        last = next((line for line in reversed(lines_of(text)) if line.text.strip()), None)
+        if last is None or not last.text.lstrip().startswith("{"):
+            continue
+        try:
+            record = json.loads(last.text)
+        except (ValueError, RecursionError):
+            continue
+        if str(record.get("level", record.get("levelname", "error"))).lower() not in _BAD_LEVELS:
+            continue
+        for value in record.values():
+            raised = ended_by(value) if isinstance(value, str) and _TRACEBACK in value else None
+            if raised is not None:
+                shown = exceptions.shown(raised)
+                shown = msgspec.structs.replace(shown, begin=last.begin, end=last.end, sure=False)
+                return Explanation(shown, where)
+    return None
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_BAD_LEVELS = frozenset({"error", "critical", "fatal", "exception"})
+
+
+def _logged(end: ProcessEnd) -> Explanation | None:
+    """The last exception of a process that left by a status of its own and says nothing else."""
+    raised = last_of_its_own(end.err)
+    if raised is None or end.status is None or end.status > 128:
+        return None
+    return Explanation(msgspec.structs.replace(exceptions.shown(raised), sure=False), "err")
 
 
 _NOISE = re.compile(
@@ -330,19 +381,30 @@ def _last_words(end: ProcessEnd) -> Explanation | None:
 
 _VERY_LAST = 2
 _WENT_ON = re.compile(
-    r"(?i)\b(?:info|debug|warn(?:ing)?|hint|notice)\b|\bif you\b|retr(?:y|ied)|"
-    r"falling back|using the cached|skipp"
+    r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
+    r"\bif you\b|falling back|using the cached|skipp"
 )
 _LOOKS_LIKE_AN_ERROR = re.compile(
-    r"(?i)error|fail|fatal|abort|exception|cannot|could not|invalid|denied|not found|fehler|erreur"
+    r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
+    r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"
+    r"verweigert|refusé"
 )
 
 
-def last_error(text: str) -> TracebackLine | None:
-    """The last line of a text if it looks like an error, but for what is noise."""
+def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
+    """The last line of a text that looks like an error and not like what followed from one.
+
+    like_one: False for the very last line, if none looks like one.
+    """
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
-    lines = [line for line in lines if not _WENT_ON.search(line.text)]
-    return lines[-1] if lines and _LOOKS_LIKE_AN_ERROR.search(lines[-1].text) else None
+    lines = [line for line in lines if not _WENT_ON.search(line.text)][-_LAST_LINES:]
+    for line in reversed(lines):
+        if _LOOKS_LIKE_AN_ERROR.search(line.text) and not _FOLLOWED.search(line.text):
+            return line
+    return lines[-1] if lines and not like_one else None
+
+
+_FOLLOWED = re.compile(r"(?i)previous errors?\b|vorheriger Fehler|erreurs? précédente")
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:

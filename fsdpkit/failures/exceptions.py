@@ -64,10 +64,16 @@ _BY_ERRNO = {
     117: "storage",  # EUCLEAN, of a file system that needs repair
     121: "storage",  # EREMOTEIO
     122: "disk-full",  # EDQUOT
+    126: "storage",  # ENOKEY, of a file system that asks for a ticket, as do the next three
+    127: "storage",  # EKEYEXPIRED
+    128: "storage",  # EKEYREVOKED
+    129: "storage",  # EKEYREJECTED
 }
 _BY_ERRNO_OF_A_PEER = frozenset({32, 103, 104, 111})
 """EPIPE, ECONNABORTED, ECONNRESET, ECONNREFUSED: their words differ by language."""
 _ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)|\(os error (\d+)\)")
+_WITHOUT_NUMBER = (("Too many open files", 24), ("can't start new thread", 11))
+"""Words of libraries that leave the number out."""
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
 _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"`])(?!\s)[^'\"`\n]{1,400}\1(?![A-Za-z])")
@@ -130,8 +136,6 @@ def _of_one(outer: PrintedException) -> Shown:
         return _with_action(found, raised)
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
-    if number in _ACTIONS and _PATH.search(raised.message):
-        return msgspec.structs.replace(plain, pattern=_RAISED._replace(action=_ACTIONS[number]))
     if (answer := by_nccl(raised.message)) is not None:
         return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
@@ -139,7 +143,9 @@ def _of_one(outer: PrintedException) -> Shown:
             continue
         found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
         return _with_action(found, raised)
-    return plain
+    if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
+        return msgspec.structs.replace(plain, cause="data-missing")
+    return _with_action(plain, raised)
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
@@ -175,8 +181,9 @@ def _masked(quoted: re.Match[str]) -> str:
 
 
 def _errno(raised: PrintedException) -> int | None:
-    match = _ERRNO.search(raised.message)
-    return int(next(filter(None, match.groups()))) if match else None
+    if match := _ERRNO.search(raised.message):
+        return int(next(filter(None, match.groups())))
+    return next((number for words, number in _WITHOUT_NUMBER if words in raised.message), None)
 
 
 # Files that are not there
@@ -196,6 +203,23 @@ def _of_data(raised: PrintedException) -> bool:
     if " -> " in raised.message or any(_OF_A_TOOL.search(path) for path in paths):
         return False
     return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
+
+
+_NO_SUCH_FILE = re.compile(
+    r"['\"<]/[^'\"<>\n]+['\">][^\n]*: No such file or directory\b|"
+    r"^No such file or directory \(os error 2\)"
+)
+_OF_NO_PERSON = re.compile(
+    r"shared memory|\.so\b|\.sock\b|['\"<]/(?:tmp|dev|proc|run|sys|var)/|exec|NCCL|nccl"
+)
+
+
+def _misses_a_file(raised: PrintedException) -> bool:
+    """Whether any other type of exception says so: libraries in C++ and Rust have types of their
+    own. Not of libraries, sockets and what programs put down for themselves."""
+    text = raised.message
+    missed = _NO_SUCH_FILE.search(text) is not None
+    return missed and not _OF_NO_PERSON.search(text) and not _OF_A_TOOL.search(text)
 
 
 # Out of reach
@@ -223,12 +247,22 @@ _REFUSED_BY_SERVER = re.compile(
 )
 
 
+def not_reached(text: str) -> bool:
+    """Whether the text says that something could not be reached, and no server that refused."""
+    if not _OUT_OF_REACH.search(text) or _REFUSED_BY_SERVER.search(text):
+        return False
+    return not re.search(r"TCPStore|c10d|gloo/|NCCL|nccl", text)
+
+
+def outside_not_reached(text: str) -> bool:
+    """Whether what could not be reached is a service that the text names, outside the cluster."""
+    return not_reached(text) and _ELSEWHERE.search(text) is not None
+
+
 def _no_internet(raised: PrintedException) -> bool:
     """Whether a program tried to reach a service outside, and could not."""
     first = "\n".join(raised.message.split("\n")[:4])
-    if not _OUT_OF_REACH.search(f"{raised.name} {first}") or _REFUSED_BY_SERVER.search(first):
-        return False
-    if re.search(r"TCPStore|c10d|gloo/|NCCL|nccl", first):
+    if not not_reached(f"{raised.name} {first}"):
         return False
     by_client = bool(_BY_CLIENT.match(raised.type))
     through_client = any(_IN_CLIENT.search(frame.file) for frame in raised.frames)
@@ -243,14 +277,40 @@ _MAY_NOT = (
     "See who may do that, on a node of the job too: ls -ld of the path and of the directories "
     "above it, and id for your groups; its owner gives you access, or choose another path."
 )
+_RENEW = (
+    "The ticket or key for this file system is missing or has run out in the job: renew it (kinit, "
+    "aklog), and ask the centre how jobs longer than a ticket keep one; or choose another place "
+    "with --runs. " + RESUME
+)
 _ACTIONS = {
     1: _MAY_NOT,  # EPERM
+    11: "A limit on processes and threads is reached (ulimit -u, the job's cgroup): fewer loader "
+    "workers and threads (OMP_NUM_THREADS), or more cores a GPU (resources.cpus_per_gpu).",
     13: _MAY_NOT,  # EACCES
     24: "Keep fewer files open at once (fewer loader workers, torch.multiprocessing."
     'set_sharing_strategy("file_system")), or raise the limit at the head of the script: '
     "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)).",  # EMFILE
+    **dict.fromkeys((126, 127, 128, 129), _RENEW),
 }
-"""By errno, of a failure of the file that the message names."""
+"""By errno, where the cause in general says too little."""
+_OF_A_PATH = frozenset({1, 13})
+"""Of these, those that say something only of a file that the message names."""
+_BY_WORDS = (
+    (
+        re.compile(r"(?i)unable to (?:un)?lock file"),
+        "The file system has no locks, or another process has the file open for writing: set "
+        "HDF5_USE_FILE_LOCKING=FALSE (--set environment.variables.HDF5_USE_FILE_LOCKING=FALSE) if "
+        "all only read it.",
+    ),
+    (
+        re.compile(r"invalid load key, 'v'"),
+        "That file is a pointer of Git LFS, not the file itself: git lfs pull.",
+    ),
+    (
+        re.compile(r"invalid load key, '<'"),
+        "That file is a page of HTML, which a download left in its place: fetch it again.",
+    ),
+)
 _PLACES = (
     (
         re.compile(r"/dev/shm|shared memory|\bshm\b|Bus error"),
@@ -277,9 +337,14 @@ _PLACES = (
 
 
 def _with_action(found: Shown, raised: PrintedException) -> Shown:
-    """With what to do at the place that the message names."""
+    """With what to do at the place that the message names, or about its number."""
+    action, number = None, _errno(raised)
     if found.cause == "disk-full":
-        for words, action in _PLACES:
-            if words.search(raised.message):
-                return msgspec.structs.replace(found, pattern=found.pattern._replace(action=action))
-    return found
+        action = next((what for words, what in _PLACES if words.search(raised.message)), None)
+    elif found.cause in ("exception", "storage", "checkpoint-unreadable"):
+        action = next((what for words, what in _BY_WORDS if words.search(raised.message)), None)
+        if action is None and (number not in _OF_A_PATH or _PATH.search(raised.message)):
+            action = _ACTIONS.get(number or 0)
+    if action is None:
+        return found
+    return msgspec.structs.replace(found, pattern=found.pattern._replace(action=action))

@@ -67,7 +67,9 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
         return self.type.rpartition(".")[2]
 
     def __str__(self) -> str:
-        first = self.message.partition("\n")[0]
+        first, _, more = self.message.partition("\n")
+        if first.endswith(":"):  # of a list, such as the keys that a checkpoint lacks
+            first = f"{first} {more.strip().partition(chr(10))[0]}".rstrip()
         return f"{self.type}: {first}" if self.type and first else self.type or first
 
     def chain(self) -> Iterator[PrintedException]:
@@ -161,6 +163,22 @@ def last_printed(text: str) -> PrintedException | None:
     return found[-1][0] if found else None
 
 
+def last_of_its_own(text: str) -> PrintedException | None:
+    """The last exception that the process printed of itself, unless it went on after that: counted
+    a step, or says that it tries again. Not for certain what ended it."""
+    lines = lines_of(text)
+    raised = next((raised for raised, _, own, _ in reversed(_all(lines)) if own), None)
+    if raised is None:
+        return None
+    behind = [line.text for line in lines if line.begin > raised.end and line.text.strip()]
+    went_on = len(behind) > _MOST_BEHIND or any(_WENT_ON.search(text) for text in behind)
+    return None if went_on else msgspec.structs.replace(raised, sure=False)
+
+
+_WENT_ON = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bloss\W{1,3}\d|\d+%\||"
+    r"(?<![-/.\w])(?:retr(?:y|ied|ying)|recover(?:ed|ing)|skipp(?:ed|ing)|continu(?:ed|ing))\b"
+)
 _STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bINFO\b|\bloss\W{1,3}\d")
 _AFTERMATH = re.compile(
     r"^\s|^Exception ignored|^Traceback|Warning\b|^wandb:|^\[[WEI]\d*|resource_tracker|"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 1.0
 """Without an agent the request lies on a shared file system: no look at each step."""
+_RELEASE_S = 5.0
+_RELEASE_EVERY_S = 0.0001
 
 
 def task_dir(otherwise: str | os.PathLike[str] = ".") -> Path:
@@ -81,8 +83,15 @@ class StopVotes:
             return list(mine)
         torch, dist = group
         votes = torch.tensor([float(vote) for vote in mine], device=_device(torch, dist))
+        references = sys.getrefcount(votes)
         dist.all_reduce(votes)
         if not votes.is_cuda:
+            # gloo's thread needs the interpreter to let go of its message. A script that returns
+            # from `main` after its last step may end the process group in a destructor, which
+            # keeps the interpreter and waits for that thread: each for the other, for ever.
+            until_s = time.monotonic() + _RELEASE_S
+            while sys.getrefcount(votes) > references and time.monotonic() < until_s:
+                time.sleep(_RELEASE_EVERY_S)
             return [total > 0 for total in votes.tolist()]
         host, copied = votes.to("cpu", non_blocking=True), torch.cuda.Event()
         copied.record()

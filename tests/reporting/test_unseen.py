@@ -4,7 +4,9 @@ case changed in what means nothing is named as before.
 Of the first set 139 of 147 were named right before its misses were looked at, of the second 177 of
 219; before the rules judged an end by its shape it was 129 of the 219. Of the third, written by
 somebody who had not read the rules, 202 of 222 (4 unknown, 16 wrong, of which 3 were the case's own
-mistake); of the fourth, by the same person after mending the rules, 73 of 77.
+mistake); of the fourth, by the same person after mending the rules, 73 of 77. Of the fifth's
+tickets, written by another one before reading the rules, 88 of 111; of its loggers, after reading
+them, 15 of 22. Its `kin` was written to try the rules that mend those.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
 from tests.reporting.unseen.score import HERE, answer, cases_in
 
-SETS = (".", "second", "third", "fourth")
+SETS = (".", "second", "third", "fourth", "fifth")
 ALL = [case for name in SETS for case in cases_in(HERE / name)]
 MISSED = {
     "network-file-system-times-out": "only the kernel says that it was the file system, and such a "

@@ -75,3 +75,32 @@ def test_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
     """
     ranks = [rank(tmp_path, source, number) for number in (0, 1)]
     assert [process.communicate(timeout=120)[0] for process in ranks] == ["4\n", "4\n"]
+
+
+@pytest.mark.torch
+def test_a_message_is_given_back_before_the_answer(tmp_path: Path) -> None:
+    """A thread keeps it as gloo's does, which would otherwise wait for a destructor of the process
+    group, and the destructor for it."""
+    process = rank(
+        tmp_path,
+        """
+        import threading, time
+        import torch
+        import torch.distributed as dist
+        dist.is_initialized = lambda: True
+        dist.get_world_size = lambda: 2
+        dist.get_backend_config = lambda: "cpu:gloo"
+        given_back = []
+
+        def all_reduce(tensor):
+            def keep(held):
+                time.sleep(0.3)
+                given_back.append(True)
+
+            threading.Thread(target=keep, args=(tensor,)).start()
+
+        dist.all_reduce = all_reduce
+        print(fsdpkit.stop_requested(), given_back)
+        """,
+    )
+    assert process.communicate(timeout=60)[0] == "False [True]\n"

@@ -44,6 +44,14 @@ HOST_OUT_OF_MEMORY = Cause(
             by=("agent", "batch"),
         ),
         pattern(
+            ("earlyoom", "oomd", "nohang"),
+            "daemons that kill before the kernel must",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"(?:earlyoom|oomd|nohang)\b.*"
+            r"(?:sending SIG(?:TERM|KILL) to|Killed \S+ due to memory)",
+        ),
+        pattern(
             "is killed by signal: ",
             "torch's DataLoader, for a worker",
             line=r"DataLoader worker .*Killed",
@@ -60,7 +68,8 @@ HOST_OUT_OF_MEMORY = Cause(
         ),
         pattern(
             ("annot allocate memory", "std::bad_alloc"),
-            "the kernel's ENOMEM, of fork(2) or mmap(2); C++",
+            "the kernel's ENOMEM, of fork(2) or mmap(2); C++, but for its libraries for GPUs",
+            line=r"(?i)^(?!.*(?:cuda|\bhip|thrust|rmm))",
         ),
         pattern("memory allocation of ", "Rust", line=r"memory allocation of \d+ bytes failed"),
         pattern(
@@ -85,8 +94,14 @@ GPU_OUT_OF_MEMORY = Cause(
         pattern(("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"), "torch"),
         pattern(
             ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
-            "CUDA, HIP, XLA",
-            line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|cudaErrorM|RESOURCE_E",
+            "CUDA, HIP, XLA; extensions, which name their own source",
+            line=r"(?:CUDA|HIP|GPU|XLA|XPU|cuda)\b.{0,40}ut of mem|cudaErrorM|RESOURCE_E|"
+            r"ut of memory\b.*(?:\.cuh?\b|/csrc/|\bcuda)",
+        ),
+        pattern(
+            "Available Free mem : ",
+            "ROCm's runtime, of a queue",
+            line=r"OUT_OF_RESOURCES.*Available Free mem : 0 MB",
         ),
         pattern("_STATUS_ALLOC_FAILED", "cuBLAS, cuDNN and their like, of a workspace"),
         pattern(

@@ -81,11 +81,11 @@ NODE_FAILURE = Cause(
         ),
         pattern(
             "Task launch for ",
-            "srun, of a node whose slurmd did not take the step",
+            "srun, of a node whose slurmd did not take the step, unless the request is at fault",
             Level.OUTSIDE,
             by=("agent", "batch"),
-            line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): .*"
-            r"(?:ommunication|onnection|imeout|imed out|Invalid node|not respond)",
+            line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): "
+            r"(?!.*(?:Requested|Invalid job id|already|task layout|layout tasks|More processors))",
         ),
     ),
 )

@@ -7,7 +7,7 @@ from fsdpkit.failures.patterns import pattern
 
 VERSION_MISMATCH = Cause(
     "version-mismatch",
-    "The nodes do not have the same software: {words}",
+    "Parts of the software do not fit together on {who}: {words}",
     "Use one environment on a file system that all nodes share, or leave {node} out: "
     "--set resources.exclude={node}",
     patterns=(
@@ -15,6 +15,12 @@ VERSION_MISMATCH = Cause(
             "all nodes must see the same environment",
             "fsdpkit's check before training, which compares each node with the first",
             line=r"\w+ is \S+ on (?P<node>\S+) but ",
+        ),
+        pattern(
+            ("river/library version mismatch", "NVML/RM version mismatch"),
+            "NVML, of a driver that was updated and not loaded again",
+            action="Leave {node} out (--set resources.exclude={node}) and tell the centre: its "
+            "driver was updated and has to be loaded again.",
         ),
         pattern(
             ("ersion incompatib", "ersion mismatch", "as compiled", "binary incompatib"),
@@ -32,7 +38,7 @@ VERSION_MISMATCH = Cause(
         ),
         pattern(
             (
-                *("river version is insufficient", "river/library version mismatch"),
+                "river version is insufficient",
                 *("no kernel image is available", "driver on your system is too old"),
                 *(
                     "hipErrorNoBinaryForGpu",
@@ -47,7 +53,8 @@ VERSION_MISMATCH = Cause(
             ),
             "CUDA, HIP and NVML, of a driver or a GPU that this build is not for",
             action="Install a build for that driver and GPU (nvidia-smi; python -m "
-            "torch.utils.collect_env), or leave {node} out: --set resources.exclude={node}",
+            "torch.utils.collect_env). If only some nodes lag behind, name others "
+            "(resources.constraint, resources.exclude) and tell the centre.",
         ),
     ),
 )
@@ -147,6 +154,12 @@ IMPORT_ERROR = Cause(
         pattern("No module named ", "python -m, and whoever quotes Python"),
         pattern("error while loading shared libraries: ", "the dynamic linker"),
         pattern("cannot open shared object file", "dlopen(3)"),
+        pattern(
+            (".so", "load symbol"),
+            "cuDNN, nvrtc and others that open their libraries by themselves",
+            line=r"(?i)(?:unable|failed|could not|cannot|can't)(?: to)? (?:load|dlopen|open)\b.*"
+            r"(?:\blib[\w+-]+\.so\b|symbol \w+)",
+        ),
         pattern("Failed to import ", "transformers, of one of its own modules"),
     ),
 )

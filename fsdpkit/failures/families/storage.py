@@ -39,8 +39,10 @@ STORAGE = Cause(
                 *("Remote I/O error", "Transport endpoint is not connected"),
                 *("Cannot send after transport endpoint shutdown", "disk I/O error"),
                 *("No locks available", "PytorchStreamWriter failed writing"),
+                ". unexpected pos ",
             ),
-            "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN; SQLite",
+            "the kernel's ESTALE, EIO, EROFS, EREMOTEIO, ENOTCONN, ESHUTDOWN; SQLite; torch.save, "
+            "whose bytes did not all arrive",
         ),
     ),
 )

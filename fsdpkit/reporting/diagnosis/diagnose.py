@@ -27,6 +27,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
+from fsdpkit.reporting.diagnosis.sources import Voice
 
 _MOST_FOLLOW_ON = 20
 
@@ -250,7 +251,19 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
     highest = max(finding.level for finding in findings)
     candidates = [finding for finding in findings if finding.level == highest]
     first = min(candidates, key=_order)
+    if _all_interrupted(candidates, attempt):
+        return msgspec.structs.replace(
+            first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
+        )
     return _waited_for(first, findings, attempt) or _with_victim(first, findings, attempt)
+
+
+def _all_interrupted(findings: Sequence[Finding], attempt: AttemptEvidence) -> bool:
+    """Whether nothing but an interrupt ended each of several ranks: of one alone, or beside a
+    failure, it says little."""
+    interrupted = {f.rank for f in findings if f.words.startswith("KeyboardInterrupt")}
+    killed = all(f.level == Level.KILLED for f in findings)
+    return killed and attempt.ranks > 1 and interrupted == set(range(attempt.ranks))
 
 
 def _waited_for(
@@ -328,12 +341,36 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
         if told:
             victim_told = min(told, key=_order)
             return msgspec.structs.replace(first, rank=victim_told.rank, node=victim_told.node)
-        killed = [v for v in attempt.voices if v.kind == "rank" and v.status == 137]
-        killed = [v for v in killed if node in (None, v.node)]
-        if killed:
-            victim = min(killed, key=lambda v: (v.time_s or math.inf, v.rank or 0))
+        if victim := _killed(node, attempt):
             rank, node = victim.rank, victim.node
+        elif parent := _left_by_child(node, others):
+            rank, node = parent.rank, parent.node
+    if first.cause == "bad-gpu" and rank is None and node is not None:
+        own = {
+            f.rank for f in others if f.node == node and f.rank is not None and f.level >= Level.OWN
+        }
+        rank = own.pop() if len(own) == 1 else None
     return msgspec.structs.replace(first, rank=rank, node=node)
+
+
+def _killed(node: str | None, attempt: AttemptEvidence) -> Voice | None:
+    """The first rank there that a signal ended: the kernel kills by one, some daemons by another,
+    which agents send, too."""
+    here = [v for v in attempt.voices if v.kind == "rank" and node in (None, v.node)]
+    for status in (137, 143):
+        if ended := [v for v in here if v.status == status]:
+            return min(ended, key=lambda v: (v.time_s or math.inf, v.rank or 0))
+    return None
+
+
+_LOST_A_CHILD = re.compile(r"exited unexpectedly|BrokenProcessPool|terminated abruptly")
+
+
+def _left_by_child(node: str | None, findings: Sequence[Finding]) -> Finding | None:
+    """The only rank there that lost a process of its own, which was what was killed."""
+    told = [f for f in findings if f.rank is not None and _LOST_A_CHILD.search(f.words)]
+    told = [f for f in told if node in (None, f.node)]
+    return told[0] if len({f.rank for f in told}) == 1 else None
 
 
 # In words

@@ -71,27 +71,63 @@ _NOT_OF_SLURM = re.compile(r"^(?!(?:srun|salloc|slurmstepd\S*): )|: tasks? [\d,-
 
 
 def _by_prelude(attempt: AttemptEvidence) -> Iterator[Finding]:
-    """The last line of a job that failed before there were ranks or agents: what it failed at is in
-    the shell's part, whatever tool it calls there."""
+    """The last error of a job that failed before there were ranks or agents: what it failed at is
+    in the shell's part, whatever tool it calls there. Its last line, if none looks like one."""
     state = attempt.job.state if attempt.job else None
     if state is None or not state.over or attempt.ranks or attempt.verdict is not None:
         return
     if any(voice.kind == "rank" for voice in attempt.voices):
         return
-    for log in (log for voice in attempt.voices if voice.kind == "batch" for log in voice.logs):
-        for cause, others in (("environment-missing", _OF_OTHERS), ("refused", _NOT_OF_SLURM)):
+    logs = [log for voice in attempt.voices if voice.kind == "batch" for log in voice.logs]
+    ways = (("environment-missing", _OF_OTHERS, True), ("refused", _NOT_OF_SLURM, True))
+    for cause, others, like_one in (*ways, ("environment-missing", _OF_OTHERS, False)):
+        for log in logs:
             kept = "\n".join("" if others.search(s) else s for s in log.text.split("\n"))
-            if (line := last_error(kept)) is None:
+            if (line := last_error(kept, like_one=like_one)) is None:
                 continue
+            own = cause != "refused" and _by_its_words(line.text, kept[: line.end])
             number = None if log.line is None else log.line + kept.count("\n", 0, line.begin)
             yield Finding(
-                cause=cause,
+                cause=own or cause,
                 level=Level.OWN,
                 words=in_words(line.text),
                 quote=Quote(log.file, number, _printable(line.text)),
+                action=_NOT_STARTED if cause == "refused" else None,
                 sure=False,
             )
             return
+
+
+_NOT_STARTED = (
+    "Slurm did not start the program. Submit again; if it recurs, send this message to the centre."
+)
+_BLOCK_LINES = 8
+_BY_TOOLS = (
+    (
+        "disk-full",
+        re.compile(
+            r"(?i): .*(?:no space left|disk quota|kein Speicherplatz|\(Quota\)|aucun espace|"
+            r"débordement du quota|no queda espacio|excedido la cuota|spazio esaurito|quota disco)"
+        ),
+    ),
+    (
+        "data-missing",
+        re.compile(
+            r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): .*"
+            r"(?:No such file or directory|Datei oder Verzeichnis nicht gefunden|"
+            r"Aucun fichier ou dossier|No existe el (?:fichero|archivo)|non esistente)"
+        ),
+    ),
+)
+"""What tools say of files, in the languages that clusters' prompts have: the errno decides, and not
+where it was met."""
+
+
+def _by_its_words(line: str, until: str) -> str | None:
+    """The cause that a line of the prelude shows by itself, or with the lines before it."""
+    if exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
+        return "no-internet"
+    return next((cause for cause, words in _BY_TOOLS if words.search(line)), None)
 
 
 def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:
@@ -234,8 +270,16 @@ def _search(text: str, speaker: Speaker) -> Iterator[Shown]:
     for cause in CAUSES.values():
         for pattern in cause.patterns:
             if speaker in pattern.by and (place := pattern.found_in(text)):
-                yield Shown(cause.name, pattern, place.begin, place.end, place.node, place.rank)
+                name = cause.name
+                if name == "head-address" and _of_a_service(text[: place.end]):
+                    name = "no-internet"
+                yield Shown(name, pattern, place.begin, place.end, place.node, place.rank)
                 break
+
+
+def _of_a_service(until: str) -> bool:
+    """Whether the name that does not resolve is, by the lines up to it, one outside the cluster."""
+    return exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:]))
 
 
 def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:

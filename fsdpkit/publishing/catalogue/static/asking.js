@@ -50,7 +50,7 @@ function path(text, base = "/") {
   return `/${parts.join("/")}`;
 }
 
-// What fsdpkit.cli.in_page.Asked holds.
+// What fsdpkit.cli.in_page.PageRequest holds.
 function askedOf(values, words, centreFields) {
   const home = path(values.home || "/home/you");
   const workDir = path(values["work-dir"] || `${home}/project`);

@@ -1,5 +1,5 @@
 // fsdpkit's own command line in a Python of its own, away from the page so that typing never waits.
-// In: {id, wanted, asked}, asked as JSON of fsdpkit.cli.in_page.Asked. Out: {id, answered} with its
+// In: {id, wanted, asked}, asked as JSON of fsdpkit.cli.in_page.PageRequest. Out: {id, answered} with its
 // answer or, where "known" is wanted, its Known; {stage} while it loads; {ready} once, or {failed}
 // with the reason.
 import { loadPyodide } from "../engine/pyodide.js";
@@ -13,7 +13,7 @@ sys.path.insert(0, "${LIBRARY}")
 from pathlib import Path
 import fsdpkit.cli.main, fsdpkit.cli.submit, fsdpkit.scheduling.submission
 from fsdpkit.cli import in_page
-files = in_page.Files(in_page.read_folders(Path("${FOLDERS}")))
+files = in_page.CatalogueFiles(in_page.read_folders(Path("${FOLDERS}")))
 lambda wanted, asked: (in_page.known if wanted == "known" else in_page.answer)(asked, files)
 `;
 
