@@ -113,6 +113,8 @@ demo: demo-env
 	mkdir -p demo
 	fsdpkit submit --cluster local --nodes 2 --gpus 4 --runs demo/runs --follow $(DEMO_ARGS) | tee demo/log.txt
 	"$(PYTHON)" examples/plot_loss.py "demo/runs/$$(head -n 1 demo/log.txt)" --output demo/loss.png
+	if [[ -n "$(OWN_VENV)" ]]; then echo "To look at it: source .venv/bin/activate; then"; fi
+	echo "fsdpkit status --runs demo/runs; fsdpkit report demo/runs/$$(head -n 1 demo/log.txt)"
 
 test: env packages
 	$(MAKE) --no-print-directory lint & # on the core that the next line leaves free
@@ -184,6 +186,7 @@ release: env
 	"$(PYTHON)" -m tests.packaging.release
 
 slurm: env packages
+	echo "make slurm: it starts a Slurm cluster on this machine; the first time that takes minutes" >&2
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
 	    running=$$("$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT))
 	fi

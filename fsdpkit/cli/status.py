@@ -227,7 +227,8 @@ def _described(status: Status) -> list[str]:
     lines += _labelled("without", _left_out(status))
     lines += [f"  {line}" for line in status.others]
     shape = status.shape
-    lines += _labelled("shape", f"{shape['nodes']} nodes x {shape['ranks_per_node']} ranks")
+    nodes = "1 node" if shape["nodes"] == 1 else f"{shape['nodes']} nodes"
+    lines += _labelled("shape", f"{nodes} x {shape['ranks_per_node']} ranks")
     lines += _labelled("nodes", status.nodes)
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")

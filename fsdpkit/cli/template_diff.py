@@ -56,7 +56,9 @@ def command(old: str, new: str, asked: tuple[str, ...], as_json: bool) -> int:
         )
         return DIFFERENT if compared.differences else 0
     for difference in compared.differences:
-        click.echo("\n".join(hanging("; ".join(difference.cases), "", "  ")))
+        all_of_them = len(difference.cases) == compared.cases > 1
+        where = f"all {compared.cases} scripts" if all_of_them else "; ".join(difference.cases)
+        click.echo("\n".join(hanging(where, "", "  ")))
         click.echo("\n".join(f"    {line}" for line in difference.diff) + "\n")
     same = compared.cases - sum(len(each.cases) for each in compared.differences)
     click.echo(f"{names[0]} → {names[1]}: {same} of {compared.cases} scripts are equal", err=True)

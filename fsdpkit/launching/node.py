@@ -354,6 +354,8 @@ def _hang(found: str, pulse: Pulse, node: AgentNode, launch: int) -> NodeFailure
     if (blamed := pulse.blame(node.attempt, launch)) is None:
         return NodeFailure(HUNG, f"{found}, {WAITING}", time.time_ns())
     rank, why = blamed
+    if not found.startswith(f"rank {rank} ") and why.startswith("it "):
+        why = f"rank {rank} {why.removeprefix('it ')}"
     return NodeFailure(HUNG, f"{found}; {why}", time.time_ns(), rank)
 
 

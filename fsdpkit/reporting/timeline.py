@@ -232,7 +232,8 @@ def _of_attempt(
     for place, launch in enumerate(attempt.launches):
         following = attempt.launches[place + 1].began_s if place + 1 < len(attempt.launches) else 0
         stop_s = launch.trouble_s or following or end_s
-        label = f"launch {launch.number} on {len(launch.nodes)} nodes"
+        nodes = "1 node" if len(launch.nodes) == 1 else f"{len(launch.nodes)} nodes"
+        label = f"launch {launch.number} on {nodes}"
         yield TimelineSpan("launch", launch.began_s, stop_s, label, number, task)
         if launch.trouble_s is not None and launch.cause != "stopped":
             done = f", after step {launch.step}" if launch.step and launch.step > 0 else ""

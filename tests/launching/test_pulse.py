@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from fsdpkit.failures.ends import explain_record
 from fsdpkit.launching import pulse as module
 from fsdpkit.launching import stacks as stacks_module
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
@@ -454,3 +455,11 @@ def test_a_gradient_that_waits_for_other_ranks_is_known_by_its_frame() -> None:
     hook = '  File "/home/me/train.py", line 3 in my_hook\n'
     head, _, rest = frames.partition("\n")
     assert place_of(f"{head}\n{hook}{rest}").kind == "own"
+
+
+@pytest.mark.parametrize("doing", module._DOING.values())
+def test_what_an_agent_says_of_a_silent_rank_is_read_as_a_hang(doing: str) -> None:
+    words = f"rank 0 {doing} for 15 s (after step 60); rank 1 is at /home/me/train.py:36 in main"
+    found = explain_record(124, words)
+    assert found is not None
+    assert found.cause == "hang"

@@ -47,7 +47,7 @@ HANG = Cause(
         pattern(
             " (after step ",
             "fsdpkit's agents, for a rank doing something different from the others",
-            line=r"(?:made no step|was \w+) for \d+ s \(after step -?\d+\)",
+            line=r"(?:made no step|logged no step|was \w+) for \d+ s \(after step -?\d+\)",
         ),
         pattern(
             "monitoredBarrier",
