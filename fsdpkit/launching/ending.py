@@ -51,7 +51,7 @@ from fsdpkit.runs.shared_record import AttemptEnd, add_end
 
 _LONGEST_S = 120
 """A file system that does not answer for so long ends this process, and the job without it."""
-_WORD_S, _LOOK_S = 20.0, 0.2
+_WORD_S, _LOOK_S = 40.0, 0.2
 """How long nodes that the head lost may take to say that they lost the head."""
 _REFUSED = "Unable to create step"
 _FEW = 5
