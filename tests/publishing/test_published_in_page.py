@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import pytest
 
 from fsdpkit.cli import in_page
 from fsdpkit.config.surroundings import of_this_process
-from fsdpkit.publishing.catalogue.bundle import folder
+from fsdpkit.publishing.catalogue.bundle import folder, modules_zip
 from tests.publishing.centres import Centre, submit
 
 
@@ -105,3 +109,58 @@ def test_what_was_laid_for_one_question_is_not_there_for_the_next(tmp_path: Path
     assert (tmp_path / "moved" / "jobs" / "a.toml").read_bytes() == b"theirs"
     files.take_away()
     assert [*tmp_path.iterdir()] == []
+
+
+ASKED_ALONE = (
+    ("t5", "--cluster", "local"),
+    ("t5", "--cluster", "local", "--nodes", "900", "--gpus", "8"),
+    ("t5", "--cluster", "generic", "--nodes", "2", "--gpus", "4"),
+    ("t5", "--cluster", "osc-cardinal", "--account", "PAS2136"),
+    ("t5", "--cluster", "osc-cardinal", "--account", "PAS2136", "--nodes", "9000"),
+    ("t5", "--cluster", "generic", "--set", "training.sharding.strategy=none"),
+    ("nobody", "--cluster", "generic"),
+)
+
+
+def test_the_modules_of_a_page_answer_without_any_other(tmp_path: Path) -> None:
+    """A profile of each kind, refusals too: what is imported late is in the archive as well."""
+    (tmp_path / "modules.zip").write_bytes(modules_zip())
+    (tmp_path / "extracted").mkdir()
+    with zipfile.ZipFile(tmp_path / "modules.zip") as archive:
+        archive.extractall(tmp_path / "extracted")
+    assert msgspec.__file__ is not None
+    (tmp_path / "extracted" / "msgspec").symlink_to(Path(msgspec.__file__).parent)
+    here = replace(of_this_process(), work_dir=str(tmp_path / "work"))
+    asked = [
+        msgspec.json.encode(in_page.PageRequest([*words], here, [])).decode()
+        for words in ASKED_ALONE
+    ]
+    program = (
+        f"import json, sys; sys.path.insert(0, {str(tmp_path / 'extracted')!r})\n"
+        "from fsdpkit.cli import in_page\n"
+        "files = in_page.CatalogueFiles({})\n"
+        "print(json.dumps([in_page.answer(each, files) for each in json.load(sys.stdin)]))\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = [in_page.answer(each, in_page.CatalogueFiles({})) for each in asked]
+    assert json.loads(alone.stdout) == expected
+    statuses = [msgspec.json.decode(each)["status"] for each in expected]
+    assert statuses.count(0) == 3
+
+
+def test_a_defect_is_an_answer_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(words: list[str]) -> None:
+        raise ModuleNotFoundError("No module named 'left_out'")
+
+    monkeypatch.setattr(in_page, "dry_run", broken)
+    asked = in_page.PageRequest(["t5"], of_this_process(), [])
+    told = in_page.answer(msgspec.json.encode(asked).decode(), in_page.CatalogueFiles({}))
+    found = msgspec.json.decode(told, type=in_page.Answered)
+    assert (found.status, found.out) == (70, "")
+    assert "left_out" in found.err

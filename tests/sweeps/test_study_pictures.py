@@ -27,12 +27,11 @@ def test_a_picture_is_drawn_from_the_committed_runs(name: str) -> None:
 
 
 def test_the_runs_are_those_of_the_page() -> None:
-    (file,) = re.findall(
-        r"```toml\n(schema.*?)```", (ROOT / "docs/sweeps.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    page = (ROOT / "docs/sweeps.md").read_text(encoding="utf-8")
+    files = re.findall(r"```toml\n(schema.*?)```", page, re.DOTALL)
     run = tomllib.loads(SWEEP)
     del run["limit"]
-    assert tomllib.loads(file) == run
+    assert run in [tomllib.loads(file) for file in files]
     trials = MEASURED["sweep"]["trials"]
     assert len(trials) == run["trials"]
     assert sum(one["rung"] == 1 for one in trials) == 6

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from fsdpkit.errors import StorageError
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.scheduling.states import JobState
@@ -64,10 +62,14 @@ class LocalJob:
         return self.dir / ("state.json" if task is None else f"state-{task}.json")
 
     def save_supervisor(self, pid: int) -> None:
+        import psutil
+
         created = psutil.Process(pid).create_time()
         write_atomically(self.dir / "supervisor.json", json.dumps([pid, created]))
 
     def _supervisor_alive(self) -> bool:
+        import psutil  # only here: a dry run does without
+
         try:
             pid, created = json.loads((self.dir / "supervisor.json").read_text())
             process = psutil.Process(pid)
