@@ -261,7 +261,7 @@ def _speed(found: Predicted | None) -> str:
         f"{float(f'{each:.2g}'):,.0f}" for each in (rate.low, rate.middle, rate.high)
     )
     return (
-        f"; about {middle} tokens/s (four times of five {low} to {high}{of_peak}), from "
+        f"; about {middle} tokens/s (80% interval {low} to {high}{of_peak}), from "
         f"{found.rests_on or 'a formula'}"
     )
 

@@ -1,9 +1,9 @@
 """How fast a job would train, how sure that is, what bounds it, and how it scales.
 
 A step's work (`work.py`) on a machine (`efficiency.py`), as measurements have corrected it
-(`speed_calibration.py`). Every figure is a range: four times of five the truth lies in it, if the
-doubts are as stated; benchmarks/README.md counts how often it did for published runs. Nothing is
-known here of a job's start, of its queue, or of other jobs on the same network.
+(`speed_calibration.py`). Every figure has an 80% interval: the truth lies in it four times out of
+five, if the doubts are as stated; benchmarks/README.md counts how often it did for published runs.
+Nothing is known here of a job's start, of its queue, or of other jobs on the same network.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def lines(found: Forecast) -> Iterator[str]:
     if (speed := found.speed) is None:
         yield f"speed: not known: {found.why}"
         return
-    yield f"{'speed, all ranks':26}{'computed':>12}   four times of five between"
+    yield f"{'speed, all ranks':26}{'computed':>12}   80% interval"
     yield (
         _row("tokens/s", speed.tokens_per_s)
         if speed.tokens_per_s

@@ -23,7 +23,7 @@ WORDS: dict[What, str] = {
 
 
 class PredictedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity. `low` and `high` hold four of five cases; None: the plan gives no range."""
+    """One quantity. `low` to `high` is its 80% interval; None: the plan gives none."""
 
     what: What
     predicted: float

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 16
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A prediction of speed: four times of five the truth lies within `low` and `high`."""
+    """A prediction of speed, with its 80% interval: `low` to `high`."""
 
     low: Positive
     middle: Positive

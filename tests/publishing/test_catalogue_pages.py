@@ -368,7 +368,7 @@ def test_the_centres_plan_is_shown_and_for_another_shape_the_command_that_makes_
     form.page.wait_for_function("() => document.getElementById('planned').textContent !== ''")
     text = known.inner_text()
     assert "It fits: 23.0 of 75.0 GiB on H100-80" in text
-    assert "800,000 tokens/s (four times of five 700,000 to 900,000, 40% of the GPUs' peak)" in text
+    assert "800,000 tokens/s (80% interval 700,000 to 900,000, 40% of the GPUs' peak)" in text
     assert "from published figures only" in text
     assert "Computed on 2026-10-26 by fsdpkit plan, not measured." in text
     fill(form, {**SCRIPT_OF, "nodes": "2"})
