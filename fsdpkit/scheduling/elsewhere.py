@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 from pathlib import Path, PurePosixPath
 
 from fsdpkit.config.job import LoadedJob
@@ -21,8 +20,10 @@ def not_from_here(job: LoadedJob, site: LoadedSite, node: NodeType, work_dir: Pa
     profile = site.profile
     if not cluster_of(profile.kind, profile.slurm_clusters).elsewhere:
         return []
-    names = [socket.gethostname()]
-    if profile.login.hosts:  # the full name may need an answer from the name service
+    names = [os.uname().nodename]
+    if profile.login.hosts:
+        import socket  # only here: the full name may need an answer from the name service
+
         names.append(socket.getfqdn())
     here = Here(PurePosixPath(work_dir.resolve()), os.environ, tuple(names), platform.machine())
     environment = job.spec.environment
