@@ -14,8 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +23,31 @@ import psutil
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
-from fsdpkit.launching.board import Board, Meeting, Order
+from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
 from fsdpkit.launching.gate import Gate
 from fsdpkit.launching.line import HeadLine, PeerConnection
 from fsdpkit.launching.link import HeadLostError, Link
-from fsdpkit.launching.node_failure import (
-    NodeFailure,
-    TrainingEnded,
-    first_failure,
-    record_failure,
-)
-from fsdpkit.launching.policy import CHECK_FAILED, WAITING, Outcome, Report
+from fsdpkit.launching.node_failure import NodeFailure, TrainingEnded, record_failure
+from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
+from fsdpkit.launching.policy import CHECK_FAILED
 from fsdpkit.launching.preflight import compare_nodes, run_checks
 from fsdpkit.launching.pulse import Pulse, StopRelay, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
-from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.launching.uncollected import uncollected
-from fsdpkit.launching.waiting import local_time_out, why_superseded
+from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
-from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths
-from fsdpkit.runs.rank_ends import RankEnd, event_of
-from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
-    from fsdpkit.launching.ranks import RankForks, Torchrun
+    from fsdpkit.launching.ranks import Torchrun
 
-HUNG = 124
-"""Exit status for ranks that made no progress, as timeout(1) has it."""
 _STUCK_S = 20.0
 """How long the main thread may take to notice that the head node is gone."""
 
@@ -100,10 +89,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
             here = AgentNode(node, name, attempt, task, events, forks)
             order = _follow_orders(here, arguments, environ)
     except BaseException as error:
-        own = isinstance(error, FsdpkitError)
-        words = str(error) if own else f"{type(error).__name__}: {error}"
-        failure = NodeFailure(getattr(error, "exit_code", 1), words, time.time_ns())
-        raise record_failure(failure, attempt, node, name) from error
+        raise record_failure(NodeFailure.of(error), attempt, node, name) from error
     finally:
         events.write(event="node-ended", node=name, seconds=round(time.monotonic() - started, 1))
     if order.status:
@@ -122,18 +108,6 @@ def heed_warnings(task: TaskPaths) -> None:
         signal.signal(number, heed)
 
 
-@dataclass(frozen=True)
-class AgentNode:
-    """This agent's place in the attempt."""
-
-    number: int
-    name: str
-    attempt: AttemptPaths
-    task: TaskPaths
-    events: JsonLines
-    forks: RankForks
-
-
 def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, str]) -> Order:
     """Connect to the other agents and follow the head's orders, until the order to end."""
     from fsdpkit.launching.ranks import Torchrun
@@ -144,61 +118,80 @@ def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, 
     # The head's agent opens the port after checking its node, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))
     world_size = torchrun.config.min_nodes * torchrun.config.nproc_per_node
-    with contextlib.ExitStack() as at_end:
-        analyses = at_end.enter_context(flight.analyses())
-        if node.number == 0:
-            board = Board(len(names))
-            link = Link(HeadLine(board), len(names), math.inf)
-            record = JsonLines(node.attempt.dir / "orders.jsonl").write
-            connected = Conductor.connected
-            if torchrun.endpoint is not None:
-                connected = carrier_of(torchrun.endpoint[0])
-                gate = Gate(board, keys_of(torchrun.config.run_id))
-                gate.open(*torchrun.endpoint)
-                at_end.callback(_close_gate, gate, record)
-                link.ticks.append(_strangers(gate, record))
-            conductor = Conductor(
-                board,
-                names,
-                wanted=torchrun.config.min_nodes,
-                retry=retry,
-                most_restarts=torchrun.config.max_restarts,
-                attempt=node.attempt,
-                task=node.task,
-                record=record,
-                start_s=start_s,
-                connected=connected,
-            )
-            link.ticks.append(conductor.tick)
-            at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
-        else:
-            assert torchrun.endpoint is not None
-            line = PeerConnection(
-                *torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say
-            )
-            line.open(start_s)
-            link = Link(line, len(names), retry.lost_s)
-        with heartbeats() as directory:
-            relay = StopRelay(directory, node.events.write)
-            link.on_stop = relay.pass_on
-            asked = AskedForStacks(node.number, node.name, node.attempt, directory)
-            link.on_stacks = asked.answer
-            link.start()
-            try:
-                with _guard(link, node):
-                    order = link.next_order()
-                    while order.do != "end":
-                        pulse, launch = Pulse(directory, retry.hang_s), order.launch
-                        asked.look_at(pulse, launch)
-                        order = _obey(order, node, torchrun, link, pulse, relay, start_s)
-                        if pulse.asked or why_superseded(order):
-                            if node.number == 0:
-                                analyses.start(node.attempt, launch, world_size)
-                            elif order.do == "end":
-                                flight.wait_for_record(node.attempt, launch)
-            finally:
-                at_end.callback(link.close)
+    linked = _linked_as_head if node.number == 0 else _linked_as_peer
+    with (
+        flight.analyses() as analyses,
+        linked(node, torchrun, names, retry, start_s) as link,
+        heartbeats() as directory,
+    ):
+        relay = StopRelay(directory, node.events.write)
+        link.on_stop = relay.pass_on
+        asked = AskedForStacks(node.number, node.name, node.attempt, directory)
+        link.on_stacks = asked.answer
+        link.start()
+        with _guard(link, node):
+            order = link.next_order()
+            while order.do != "end":
+                pulse, launch = Pulse(directory, retry.hang_s), order.launch
+                asked.look_at(pulse, launch)
+                if node.number in order.nodes:
+                    here = NodeLaunch(order, node, link, pulse, relay)
+                    if here.wait():
+                        link.report(here.run(torchrun, start_s))
+                order = link.next_order()
+                if pulse.asked or why_superseded(order):
+                    if node.number == 0:
+                        analyses.start(node.attempt, launch, world_size)
+                    elif order.do == "end":
+                        flight.wait_for_record(node.attempt, launch)
     return order
+
+
+@contextlib.contextmanager
+def _linked_as_head(
+    node: AgentNode, torchrun: Torchrun, names: list[str], retry: Retry, start_s: float
+) -> Iterator[Link]:
+    """The head's link to itself, with the conductor; the others reach its board by the gate."""
+    board = Board(len(names))
+    link = Link(HeadLine(board), len(names), math.inf)
+    record = JsonLines(node.attempt.dir / "orders.jsonl").write
+    with contextlib.ExitStack() as at_end:
+        connected = Conductor.connected
+        if torchrun.endpoint is not None:
+            connected = carrier_of(torchrun.endpoint[0])
+            gate = Gate(board, keys_of(torchrun.config.run_id))
+            gate.open(*torchrun.endpoint)
+            at_end.callback(_close_gate, gate, record)
+            link.ticks.append(_strangers(gate, record))
+        conductor = Conductor(
+            board,
+            names,
+            wanted=torchrun.config.min_nodes,
+            retry=retry,
+            most_restarts=torchrun.config.max_restarts,
+            attempt=node.attempt,
+            task=node.task,
+            record=record,
+            start_s=start_s,
+            connected=connected,
+        )
+        link.ticks.append(conductor.tick)
+        at_end.callback(lambda: link.broken or board.linger(others=conductor.others))
+        at_end.callback(link.close)
+        yield link
+
+
+@contextlib.contextmanager
+def _linked_as_peer(
+    node: AgentNode, torchrun: Torchrun, names: list[str], retry: Retry, start_s: float
+) -> Iterator[Link]:
+    """Another node's link to the head. start_s: how long the head's gate may take to open."""
+    assert torchrun.endpoint is not None
+    line = PeerConnection(*torchrun.endpoint, node.number, keys_of(torchrun.config.run_id), say)
+    line.open(start_s)
+    link = Link(line, len(names), retry.lost_s)
+    with contextlib.closing(link):
+        yield link
 
 
 def _strangers(gate: Gate, record: Callable[..., Any]) -> Callable[[], None]:
@@ -222,141 +215,6 @@ def _close_gate(gate: Gate, record: Callable[..., Any]) -> None:
     gate.close()
     if gate.refused:
         record(event="strangers", connections=gate.refused)
-
-
-def _obey(
-    order: Order,
-    node: AgentNode,
-    torchrun: Torchrun,
-    link: Link,
-    pulse: Pulse,
-    relay: StopRelay,
-    meet_s: float,
-) -> Order:
-    """Run one launch, if this node takes part; returns the next order."""
-    if node.number not in order.nodes:
-        return link.next_order()
-    deadline = time.monotonic() + order.delay_s
-    while time.monotonic() < deadline:
-        if link.superseded:
-            return link.next_order()
-        time.sleep(0.1)
-    link.report(_run_ranks(order, node, torchrun, link, pulse, relay, meet_s))
-    return link.next_order()
-
-
-def _run_ranks(
-    order: Order,
-    node: AgentNode,
-    torchrun: Torchrun,
-    link: Link,
-    pulse: Pulse,
-    relay: StopRelay,
-    meet_s: float,
-) -> Report:
-    """One launch of torchrun's ranks on this node, and how it ended."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    from fsdpkit.launching.ranks import InterruptedLaunch, Meet
-
-    hang: list[NodeFailure] = []
-
-    def take_stacks(why: Why) -> None:
-        if (taken := pulse.ask_for_stacks(node.attempt, order.launch, why)) is not None:
-            node.events.write(**stacks.event_of(taken))
-            if taken.missing:
-                say(stacks.in_words(taken))
-
-    def interrupted() -> str | None:
-        relay.look()
-        if (next_order := link.superseded) is not None:
-            if why := why_superseded(next_order):
-                take_stacks(why)
-            return "superseded"
-        if link.lost:
-            return link.lost_message()
-        if (found := pulse.look()) is not None:
-            take_stacks("hang")
-            hang.append(_hang(found, pulse, node, order.launch))
-        return hang[0].message if hang else None
-
-    def report(failure: NodeFailure | None, outcome: Outcome) -> Report:
-        told = {"event": f"ranks-{outcome}", "launch": order.launch, "step": pulse.step}
-        if failure is None:
-            node.events.write(**told)
-            return Report(order.launch, node.number, node.name, outcome)
-        node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.message)
-        record_failure(failure, node.attempt, node.number, node.name)
-        return Report(
-            order.launch,
-            node.number,
-            node.name,
-            outcome,
-            status=failure.status,
-            message=failure.message,
-            time_ns=failure.time_ns,
-            rank=failure.rank,
-            step=pulse.step,
-        )
-
-    def started(ranks: Sequence[RankProcess]) -> None:
-        pulse.started(ranks)
-        pids = {str(rank.rank): rank.pid for rank in ranks}
-        node.events.write(
-            event="ranks-started", launch=order.launch, pids=pids, forked=node.forks.forked
-        )
-
-    def failing(ends: Mapping[int, RankEnd]) -> None:
-        logs = {node.attempt.rank_file(rank, "err", order.launch): e for rank, e in ends.items()}
-        if local_time_out(logs):
-            take_stacks("time-out")
-
-    def ended(ends: Mapping[int, RankEnd]) -> None:
-        node.events.write(**event_of(order.launch, ends))
-
-    node.forks.forked = 0
-    node.events.write(event="ranks-starting", launch=order.launch)
-    try:
-        torchrun.launch(
-            order.launch,
-            node.attempt,
-            pulse.dir,
-            variables=flight.switched_on(os.environ, node.attempt, order.launch, pulse.node),
-            meet=Meet(
-                order.nodes.index(node.number),
-                len(order.nodes),
-                tell=lambda host, port: link.meet(Meeting(order.launch, host, port)),
-                ask=lambda: link.meeting(order.launch, meet_s),
-            ),
-            forks=node.forks,
-            interrupted=interrupted,
-            started=started,
-            failing=failing,
-            ended=ended,
-        )
-    except ChildFailedError as error:
-        return report(first_failure(error, node.attempt, order.launch), "failed")
-    except InterruptedLaunch as error:
-        if hang:
-            return report(hang[0], "hung")
-        if link.lost:
-            raise HeadLostError(str(error)) from error
-        return report(None, "interrupted")
-    except Exception as error:  # rendezvous, or the ranks' start
-        own = isinstance(error, FsdpkitError)
-        words = str(error) if own else f"{type(error).__name__}: {error}"
-        return report(NodeFailure(getattr(error, "exit_code", 1), words, time.time_ns()), "failed")
-    return report(None, "done")
-
-
-def _hang(found: str, pulse: Pulse, node: AgentNode, launch: int) -> NodeFailure:
-    """The hang as a failure, of the rank to blame if one stands out."""
-    if (blamed := pulse.blame(node.attempt, launch)) is None:
-        return NodeFailure(HUNG, f"{found}, {WAITING}", time.time_ns())
-    rank, why = blamed
-    if not found.startswith(f"rank {rank} ") and why.startswith("it "):
-        why = f"rank {rank} {why.removeprefix('it ')}"
-    return NodeFailure(HUNG, f"{found}; {why}", time.time_ns(), rank)
 
 
 @contextlib.contextmanager

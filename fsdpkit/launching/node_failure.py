@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdpkit.errors import STOPPED_EARLY, FsdpkitError
+from fsdpkit.launching.policy import WAITING
 from fsdpkit.runs.layout import AttemptPaths
 from fsdpkit.runs.log_ends import end_of
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from fsdpkit.failures.ends import ProcessEnd
 
+HUNG = 124
+"""Exit status for ranks that made no progress, as timeout(1) has it."""
 _MONITOR_NS = 100_000_000  # torchrun checks its ranks every tenth of a second
 _LAST_BYTES = 64 << 10
 """How much of a rank's standard error its agent reads."""
@@ -38,6 +41,23 @@ class NodeFailure:
     message: str
     time_ns: int
     rank: int | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> NodeFailure:
+        """What ended the agent's own work just now, rather than a rank."""
+        own = isinstance(error, FsdpkitError)
+        words = str(error) if own else f"{type(error).__name__}: {error}"
+        return cls(getattr(error, "exit_code", 1), words, time.time_ns())
+
+
+def hang_failure(found: str, blamed: tuple[int, str] | None) -> NodeFailure:
+    """A hang as a failure, of the rank to blame if one stands out (`Pulse.blame`)."""
+    if blamed is None:
+        return NodeFailure(HUNG, f"{found}, {WAITING}", time.time_ns())
+    rank, why = blamed
+    if not found.startswith(f"rank {rank} ") and why.startswith("it "):
+        why = f"rank {rank} {why.removeprefix('it ')}"
+    return NodeFailure(HUNG, f"{found}; {why}", time.time_ns(), rank)
 
 
 def first_failure(error: ChildFailedError, attempt: AttemptPaths, launch: int) -> NodeFailure:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import psutil
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -117,28 +117,41 @@ class InterruptedLaunch(Exception):
     """The launch was ended from outside: an order of the head's agent, or a rank that hangs."""
 
 
-class _Agent(LocalElasticAgent):
-    """torchrun's agent, which also asks `interrupted` whether to continue, and ends ranks at
-    once."""
+class Hooks(Protocol):
+    """What the node's agent is asked and told while the ranks of one launch run."""
 
-    interrupted: Callable[[], str | None]
+    def interrupted(self) -> str | None:
+        """Why to end them; asked a few times a second."""
+
+    def started(self, ranks: Sequence[RankProcess]) -> None:
+        """Their processes have been started."""
+
+    def failing(self, ends: Mapping[int, RankEnd]) -> None:
+        """Those that failed by themselves, by global rank, before the others here are ended."""
+
+    def ended(self, ends: Mapping[int, RankEnd]) -> None:
+        """How each ended, by global rank; not called if all is well."""
+
+
+class _Agent(LocalElasticAgent):
+    """torchrun's agent, which also asks its hooks whether to continue, and ends ranks at once."""
+
+    hooks: Hooks
     forks: RankForks
-    started: Callable[[Sequence[RankProcess]], None]
-    failing: Callable[[dict[int, RankEnd]], None]
     ends: _Ends | None = None
     """How the processes of the launch ended; None until they have been started."""
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self.ends is not None:
             self.ends.look()
-        if why := self.interrupted():
+        if why := self.hooks.interrupted():
             raise InterruptedLaunch(why)
         result: RunResult = super()._monitor_workers(worker_group)
         return result
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Also interruptible: it waits for a node that may be gone."""
-        with _raising_on_alarm(self.interrupted), _every_node_alike():
+        with _raising_on_alarm(self.hooks.interrupted), _every_node_alike():
             super()._rendezvous(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -154,7 +167,7 @@ class _Agent(LocalElasticAgent):
             """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
             ends.look()
             if failed := ends.failed_alone():
-                self.failing(failed)
+                self.hooks.failing(failed)
             close(signal.SIGKILL)
             ends.look(killed=True)
             for pid in context.pids().values():  # processes left by a rank that died by itself
@@ -162,7 +175,7 @@ class _Agent(LocalElasticAgent):
                     os.killpg(pid, signal.SIGKILL)
 
         setattr(context, "close", kill)  # noqa: B010
-        self.started(
+        self.hooks.started(
             [RankProcess(local, numbers[local], pid) for local, pid in context.pids().items()]
         )
         return pids
@@ -335,20 +348,14 @@ class Torchrun:
         variables: Mapping[str, str],
         meet: Meet,
         forks: RankForks,
-        interrupted: Callable[[], str | None],
-        started: Callable[[Sequence[RankProcess]], None],
-        failing: Callable[[dict[int, RankEnd]], None],
-        ended: Callable[[dict[int, RankEnd]], None],
+        hooks: Hooks,
     ) -> None:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
         number: index of the launch within the attempt. memory: a directory of this node for what
         must not depend on the run's. variables: for the ranks' environment. meet: how they find
-        each other. forks: how ranks are started. interrupted: asked a few times a second, returns
-        why to stop. started: gets the ranks' processes. failing: gets those that failed by
-        themselves, before the others here are ended. ended: gets the end of each, by global rank,
-        unless all is well. Raises torch's ChildFailedError if ranks failed, InterruptedLaunch, or
-        NodeError if they cannot meet.
+        each other. forks: how ranks are started. Raises torch's ChildFailedError if ranks failed,
+        InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
         # This process handles signals itself: torchrun would end the ranks.
@@ -379,8 +386,7 @@ class Torchrun:
             start_method=config.start_method,
             log_line_prefix_template="rank ${rank}: ",
         )
-        agent.interrupted, agent.started, agent.forks = interrupted, started, forks
-        agent.failing = failing
+        agent.hooks, agent.forks = hooks, forks
         try:
             result = agent.run()
         finally:
@@ -391,7 +397,7 @@ class Torchrun:
             logs.drop_empty()
             ends = agent.ends.by_rank() if agent.ends else {}
             if any(end.status != 0 for end in ends.values()):
-                ended(ends)
+                hooks.ended(ends)
         if result.is_failed():
             failures = result.failures
             alone = agent.ends.failed_alone() if agent.ends else {}

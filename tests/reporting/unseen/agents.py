@@ -20,8 +20,7 @@ from unittest.mock import patch
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import NodeLostError
 from fsdpkit.launching import ending as batch_shell
-from fsdpkit.launching import node as agent
-from fsdpkit.launching.node_failure import NodeFailure, first_failure, record_failure
+from fsdpkit.launching.node_failure import NodeFailure, first_failure, hang_failure, record_failure
 from fsdpkit.launching.policy import (
     EndAttempt,
     JobFacts,
@@ -200,17 +199,9 @@ def _hang(scene: Scene, node: int, hung: list[int]) -> NodeFailure:
     pulse._ranks = list(pulse._beats)
     found = f"rank {hung[0]} made no step for {RETRY.hang_s} s (after step {case.step or 0})"
     with patch("time.time_ns", return_value=int(scene.first_end_s * 1e9) + node):
-        return agent._hang(found, pulse, _place(scene, node), 0)
+        return hang_failure(found, pulse.blame(scene.attempt, 0))
 
 
 def _beats(case: Case, node: int) -> Iterator[tuple[RankProcess, Any]]:
     for local in range(case.gpus):
         yield RankProcess(local, node * case.gpus + local, _NO_PROCESS), None
-
-
-def _place(scene: Scene, node: int) -> agent.AgentNode:
-    missing = cast(Any, None)
-    name = scene.case.node_name(node)
-    return agent.AgentNode(
-        node, name, scene.attempt, TaskPaths(scene.attempt.dir.parent), missing, missing
-    )
