@@ -24,7 +24,7 @@ from typing import Any, get_args
 
 from benchmarks.plan_parts.machine import measured
 from fsdpkit.config.training import load_settings, problems
-from fsdpkit.config.training.settings import Strategy
+from fsdpkit.config.training.sharding import Strategy
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "planning" / "ranks" / "peaks.py"

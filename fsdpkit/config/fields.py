@@ -22,6 +22,8 @@ RENDERED_ONCE = once(f"they share one sbatch script, which is made with it: {A_S
 
 Scalar = bool | int | float | str
 
+Count = Annotated[int, Meta(ge=1)]
+
 Text = Annotated[str, Meta(min_length=1)]
 """Text that says something: an empty value would become an empty option of sbatch."""
 

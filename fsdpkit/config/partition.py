@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import Text
+from fsdpkit.config.fields import Count, Text
 from fsdpkit.config.loading import parsed
 from fsdpkit.config.units import parse_time_s
 
 DirectiveName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
 GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
-Count = Annotated[int, Meta(ge=1)]
 
 # What the job, [gpu_request] or the script itself decides, so a partition must not.
 _OWNED_OPTIONS = frozenset(

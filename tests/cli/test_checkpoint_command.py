@@ -348,7 +348,7 @@ def test_an_export_with_its_optimizer_goes_on_in_one_process(
     )
 
     from fsdpkit.config.training.presets import read_config_json
-    from fsdpkit.config.training.settings import OptimizerSettings
+    from fsdpkit.config.training.optimizer import OptimizerSettings
     from fsdpkit.training.optimizers import make_optimizer
 
     done = checkpoint("export", run.dir, "all.pt", "--format", "file", "--with-optimizer")

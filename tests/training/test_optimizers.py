@@ -8,7 +8,7 @@ from launch import findings
 from torch import nn
 
 from fsdpkit.config.training import OptimizerSettings
-from fsdpkit.config.training.settings import ParameterGroup
+from fsdpkit.config.training.optimizer import ParameterGroup
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.training.optimizers import make_optimizer
 from fsdpkit.training.schedules import set_learning_rate

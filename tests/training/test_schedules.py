@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from fsdpkit.config.training import OptimizerSettings, load_settings, problems
-from fsdpkit.config.training.settings import Schedule
+from fsdpkit.config.training.optimizer import Schedule
 from fsdpkit.config.training.torch_schedules import ARGUMENTS, NEEDED, OURS, REFUSED
 from fsdpkit.errors import ConfigError
 from fsdpkit.training.optimizers import make_optimizer

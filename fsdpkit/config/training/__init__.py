@@ -1,22 +1,21 @@
 """What the reference T5 trainer can be told, and which combinations cannot work."""
 
 from fsdpkit.config.training.automatic import for_device
+from fsdpkit.config.training.checkpoint import CheckpointSettings
 from fsdpkit.config.training.data import DataSettings
 from fsdpkit.config.training.model import ModelSettings
+from fsdpkit.config.training.optimizer import OptimizerSettings, ParameterGroup
 from fsdpkit.config.training.presets import PRESETS, PresetName
 from fsdpkit.config.training.problems import problems
 from fsdpkit.config.training.settings import (
-    CheckpointSettings,
     DebugSettings,
     EvaluationSettings,
     MetricsSettings,
-    OptimizerSettings,
-    ParameterGroup,
     PrecisionSettings,
-    ShardingSettings,
     TrainingSettings,
     load_settings,
 )
+from fsdpkit.config.training.sharding import ShardingSettings
 
 __all__ = [
     "PRESETS",

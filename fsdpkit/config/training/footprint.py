@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from fsdpkit.config.training.settings import OptimizerSettings, ShardingSettings, TrainingSettings
+from fsdpkit.config.training.optimizer import OptimizerSettings
+from fsdpkit.config.training.settings import TrainingSettings
 
 GB, GIB = 10**9, 2**30
 _MOST_GPUS = 4096
@@ -44,7 +45,7 @@ def least_gpu_bytes(
         gradient = state = 0  # of frozen weights there is neither, and their number is not known
     else:
         gradient, state = weight, _state_bytes(optimizer)
-    shard = parameters / _shard_ranks(sharding, ranks, ranks_per_node)
+    shard = parameters / sharding.shard_ranks(ranks, ranks_per_node)
     gathered = parameters * _bytes_kept_gathered(settings, ranks, ranks_per_node)
     if sharding.cpu_offload:
         return round(gathered)
@@ -104,22 +105,13 @@ def memory_problem(
     )
 
 
-def _shard_ranks(sharding: ShardingSettings, ranks: int, ranks_per_node: int) -> int:
-    """Over how many ranks weights, gradients and state are spread."""
-    if sharding.strategy == "no_shard":
-        return 1
-    if sharding.strategy in ("hybrid_shard", "hybrid_shard_zero2"):
-        return sharding.shard_size or ranks_per_node
-    return ranks
-
-
 def _bytes_kept_gathered(settings: TrainingSettings, ranks: int, ranks_per_node: int) -> float:
     """Bytes a parameter that stay on each GPU from forward to backward, beside the shards."""
     sharding = settings.sharding
     compute = 4 if settings.precision.param == "float32" else 2
     if ranks == 1 or sharding.strategy == "no_shard":
         return 0
-    if sharding.strategy in ("shard_grad_op", "hybrid_shard_zero2"):
+    if not sharding.frees_after_forward:
         return compute
     if sharding.reshard_to is not None:
         return compute / (ranks_per_node if sharding.reshard_to == "node" else sharding.reshard_to)

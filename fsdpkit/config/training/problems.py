@@ -7,17 +7,11 @@ Each is one plain sentence with its remedy. Only settings and the number of rank
 import math
 from collections.abc import Iterator
 
+from fsdpkit.config.training.checkpoint import BEST_IS_HIGHEST, EVALUATED, LOGGED, ROUGE
 from fsdpkit.config.training.data_problems import FILES, data_problems
-from fsdpkit.config.training.settings import (
-    BEST_IS_HIGHEST,
-    EVALUATED,
-    LOGGED,
-    ROUGE,
-    OptimizerSettings,
-    PrecisionSettings,
-    ShardingSettings,
-    TrainingSettings,
-)
+from fsdpkit.config.training.optimizer import OptimizerSettings
+from fsdpkit.config.training.settings import PrecisionSettings, TrainingSettings
+from fsdpkit.config.training.sharding import ShardingSettings
 from fsdpkit.config.training.torch_schedules import one_cycle_steps, schedule_problems
 
 BYTE_IDS = 259
@@ -153,14 +147,13 @@ def _rouge(settings: TrainingSettings) -> Iterator[str]:
 def _groups_of_ranks(
     sharding: ShardingSettings, world_size: int | None, ranks_per_node: int | None
 ) -> Iterator[str]:
-    hybrid = sharding.strategy in ("hybrid_shard", "hybrid_shard_zero2")
     shard_size = sharding.shard_size or ranks_per_node
-    if sharding.shard_size is not None and not hybrid:
+    if sharding.shard_size is not None and not sharding.hybrid:
         yield (
             f"training.sharding.shard_size is only for hybrid_shard, but the strategy is "
             f'{sharding.strategy}: remove it, or set strategy = "hybrid_shard".'
         )
-    elif hybrid and shard_size and world_size and world_size % shard_size:
+    elif sharding.hybrid and shard_size and world_size and world_size % shard_size:
         yield (
             f"{sharding.strategy} in groups of {shard_size} does not divide {world_size} ranks: "
             f"set training.sharding.shard_size to one of {_divisors(world_size)}."

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fsdpkit.config.training import OptimizerSettings, PrecisionSettings, ShardingSettings
-from fsdpkit.config.training.settings import ParameterGroup
+from fsdpkit.config.training.optimizer import ParameterGroup
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.training.distributed import process_group
 from fsdpkit.training.optimizers import make_optimizer
