@@ -31,7 +31,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_WIDTH = 128
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 

@@ -23,6 +23,7 @@ import click
 from fsdpkit.cli.checkpoint_places import CheckpointPlace, find_checkpoints, of_step, require_some
 from fsdpkit.cli.checkpoint_save import command as save
 from fsdpkit.cli.options import complete_run, json_option, runs_option, table
+from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
     from fsdpkit.cli import json_answers
@@ -142,7 +143,7 @@ def _tell_verified(one: json_answers.Verified) -> None:
     if one.removed:
         click.echo(f"{one.name}: removed meanwhile, as older ones are (keep_last)")
         return
-    for problem in one.problems or [f"whole, {_size(one.bytes or 0)}"]:
+    for problem in one.problems or [f"whole, {format_bytes(one.bytes or 0)}"]:
         click.echo(f"{one.name}: {problem}")
 
 
@@ -232,7 +233,7 @@ def export(
             )
         )
         return 0
-    size = _size(total_bytes)
+    size = format_bytes(total_bytes)
     what = "weights and optimizer" if with_optimizer else "weights"
     click.echo(f"{destination}: {what} of {checkpoint.name}, {size} in {_count(files, 'file')}")
     for line in ways:
@@ -296,7 +297,7 @@ class _Listed:
             state += f", best by {self.best}"
         if (known := self.description) is None:
             return [self.name, "-", "-", "-", state]
-        size = _size(known.total_bytes)
+        size = format_bytes(known.total_bytes)
         return [self.name, _local_time(known.saved_at), size, str(known.world_size), state]
 
     def answer(self) -> json_answers.ListedCheckpoint:
@@ -432,13 +433,6 @@ def _bytes_of(path: Path) -> int:
     from fsdpkit.runs.checkpoints import describe
 
     return describe(path).total_bytes
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{count / scale:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"
 
 
 def _count(things: Sequence[object], name: str) -> str:

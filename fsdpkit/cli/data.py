@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import json_option
+from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
     from fsdpkit.data.index import DataIndex
@@ -241,22 +242,18 @@ def _inputs(index: DataIndex) -> str:
     total = sum(record.bytes for record in inputs)
     first = Path(inputs[0].path).name
     if len(inputs) == 1:
-        return f"{_megabytes(total)}, {first}"
-    return f"{_megabytes(total)}, {len(inputs):,} files, the first {first}"
+        return f"{format_bytes(total)}, {first}"
+    return f"{format_bytes(total)}, {len(inputs):,} files, the first {first}"
 
 
 def _size(index: DataIndex) -> str:
     count = len(index.shards)
-    return f"{_megabytes(_bytes(index))} in {count:,} shard{'s' if count > 1 else ''}"
+    return f"{format_bytes(_bytes(index))} in {count:,} shard{'s' if count > 1 else ''}"
 
 
 def _bytes(index: DataIndex) -> int:
     width = int(index.dtype[2])
     return index.tokens * width + 8 * index.rows * (index.fields + 1)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 def _tell_bad_rows(index: DataIndex) -> None:
@@ -323,7 +320,6 @@ def _plain_lines() -> Callable[[PreparationProgress], None]:
 
 
 def _told(progress: PreparationProgress, elapsed_s: float) -> str:
-    done = (progress.bytes_found + progress.bytes) / 1e6
-    rate = progress.bytes / 1e6 / max(elapsed_s, 1e-9)
-    total = _megabytes(progress.bytes_total)
-    return f"{done:,.1f} of {total}, {rate:,.1f} MB/s, {progress.rows:,} rows"
+    done = format_bytes(progress.bytes_found + progress.bytes)
+    rate = format_bytes(progress.bytes / max(elapsed_s, 1e-9))
+    return f"{done} of {format_bytes(progress.bytes_total)}, {rate}/s, {progress.rows:,} rows"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsdpkit.cli.options import complete_run, runs_option, table
+from fsdpkit.config.units import format_bytes
 
 if TYPE_CHECKING:
     from fsdpkit.cli import json_answers
@@ -66,7 +67,9 @@ def command(
         print_answer(_answer(found, chosen, done))
     elif done:
         freed = sum(one.bytes for each in done for one in each.deleted)
-        click.echo(f"{sum(len(each.deleted) for each in done)} checkpoints deleted, {size(freed)}")
+        click.echo(
+            f"{sum(len(each.deleted) for each in done)} checkpoints deleted, {format_bytes(freed)}"
+        )
     problems = [f"{each.dir.name}: {each.problem}" for each in done if each.problem]
     if problems:
         raise StorageError("\n".join(problems))
@@ -80,8 +83,10 @@ def _show(found: Sequence[Holding], chosen: Sequence[Holding], days: float, top:
     table(["RUN", "SIZE", "ENDED", "SPARE", "WHAT"], [_row(one) for one in found[:_SHOWN]])
     if len(found) > _SHOWN:
         rest = sum(one.bytes for one in found[_SHOWN:])
-        click.echo(f"and {len(found) - _SHOWN:,} smaller ones with {size(rest)}: --json has all")
-    click.echo(f"in all {size(sum(one.bytes for one in found))}")
+        click.echo(
+            f"and {len(found) - _SHOWN:,} smaller ones with {format_bytes(rest)}: --json has all"
+        )
+    click.echo(f"in all {format_bytes(sum(one.bytes for one in found))}")
     spare = [one for one in found if one.spare]
     if not spare:
         click.echo("nothing to delete")
@@ -94,23 +99,16 @@ def _row(one: Holding) -> list[str]:
     from fsdpkit.scheduling.pruning import age_s
 
     ended = "" if one.ended_s is None else f"{duration(age_s(one))} ago"
-    spare = size(one.spare_bytes) if one.spare else ""
+    spare = format_bytes(one.spare_bytes) if one.spare else ""
     what = one.why_not or ""
     if one.spare:
         what = f"{len(one.spare)} of {len(one.spare) + len(one.kept)} checkpoints"
-    return [one.dir.name, size(one.bytes), ended, spare, what]
-
-
-def size(count: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{count / scale:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"
+    return [one.dir.name, format_bytes(one.bytes), ended, spare, what]
 
 
 def _asked(chosen: Sequence[Holding], as_json: bool) -> bool:
     count, spare = sum(len(one.spare) for one in chosen), sum(one.spare_bytes for one in chosen)
-    what = f"{count} checkpoints of {len(chosen)} runs ({size(spare)})"
+    what = f"{count} checkpoints of {len(chosen)} runs ({format_bytes(spare)})"
     if not sys.stdin.isatty() or as_json:
         if not as_json:
             click.echo(f"fsdpkit: nothing was deleted: --yes deletes {what}", err=True)

@@ -23,6 +23,7 @@ from fsdpkit.config.job import LoadedJob
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.ownership import only_owner_writes
+from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
 from fsdpkit.errors import ConfigError
@@ -193,20 +194,8 @@ def remembered() -> set[str]:
 
 def remember(items: Iterable[Item]) -> None:
     """Trust these from now on. Raises OSError."""
-    import tempfile
-
     path = _memory()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = remembered()
     before = path.read_text(encoding="utf-8", errors="replace") if known else ""
     added = [f"{i.digest} {i.kind} {str(i.path)!r}\n" for i in items if i.digest not in known]
-    handle, temporary = tempfile.mkstemp(prefix=".trusted.", dir=path.parent)  # 0600, a new file
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(before + "".join(added))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_private(path, (before + "".join(added)).encode())

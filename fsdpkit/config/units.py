@@ -1,4 +1,4 @@
-"""Slurm's spellings of time and memory, read into numbers and written back."""
+"""Slurm's spellings of time and memory, read into numbers and written back; sizes in words."""
 
 from __future__ import annotations
 
@@ -65,6 +65,14 @@ def parse_memory_mb(text: str) -> int:
     if not match or not text.isascii() or megabytes < 1:
         raise ValueError(f"{text!r} is not a memory size; write a whole number and K, M, G or T")
     return megabytes
+
+
+def format_bytes(count: float) -> str:
+    """In decimal units, as makers of disks and file systems count: `1.5 kB`, `2.3 GB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"
 
 
 def format_gb(megabytes: float) -> str:

@@ -34,7 +34,6 @@ from fsdpkit.runs.reading import open_regular, read_bytes, read_json
 
 FORMAT = 1
 DESCRIPTION, CHECKSUMS, METADATA = "checkpoint.json", "SHA256SUMS", ".metadata"
-SHARD_SUFFIX = ".distcp"
 
 _STEP = re.compile(r"step-(\d+)")
 _CHECKSUM = re.compile(r"([0-9a-f]{64})  ([^/\0\n]+)")

@@ -14,13 +14,6 @@ from typing import Any
 from fsdpkit.errors import ConfigError
 from fsdpkit.sweeps.space import Settings, SweptParameter
 
-SAMPLERS = ("tpe", "qmc", "cmaes")
-
-
-def check_installed(name: str) -> None:
-    """Raises ConfigError that names what to install."""
-    _sampler(name, 0)
-
 
 def ask(
     name: str,

@@ -76,14 +76,10 @@ def _send(sending: Sending, before: TrackerMark | None, uri: str) -> SentLines:
         client.log_batch(run_id, metrics=part)
     _describe(client, run, sending)
     return SentLines(
-        TrackerMark(id=run_id, where=where, lines=_end(sending)),
+        TrackerMark(id=run_id, where=where, lines=sending.end),
         len({index for index, _ in metrics}),
         f"{_shown(uri)}, experiment {sending.project}, run {run_id}",
     )
-
-
-def _end(sending: Sending) -> int:
-    return sending.lines[-1].index + 1 if sending.lines else 0
 
 
 def _run(client: Any, sending: Sending, known: str | None) -> Any:

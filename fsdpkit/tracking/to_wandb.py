@@ -31,7 +31,7 @@ def send_to_wandb(sending: Sending, before: TrackerMark | None) -> SentLines:
     project = _PROJECT.sub("-", sending.project)[:128]
     where = f"{'offline' if offline else 'online'} {sending.track.entity or ''}/{project}"
     written = before.lines if before and before.where == where else 0
-    if offline and before is not None and written >= _end(sending):
+    if offline and before is not None and written >= sending.end:
         return SentLines(before, 0, str(sending.paths.dir / "wandb"))
     _make_directory(sending)
     try:
@@ -66,7 +66,7 @@ def send_to_wandb(sending: Sending, before: TrackerMark | None) -> SentLines:
     except Exception as error:  # its own kinds, and those of what it is built on
         raise refused(_who(), error, _what_to_do(error)) from error
     place = str(sending.paths.dir / "wandb") if offline else f"{where.split()[1]}, run {run.id}"
-    return SentLines(TrackerMark(id=run.id, where=where, lines=_end(sending)), len(new), place)
+    return SentLines(TrackerMark(id=run.id, where=where, lines=sending.end), len(new), place)
 
 
 def _make_directory(sending: Sending) -> None:
@@ -77,10 +77,6 @@ def _make_directory(sending: Sending) -> None:
         make_directory(sending.paths.dir / "wandb")
     except OSError as error:
         raise TrackerError(f"W&B: {error.filename}: {error.strerror}") from error
-
-
-def _end(sending: Sending) -> int:
-    return sending.lines[-1].index + 1 if sending.lines else 0
 
 
 def _who() -> str:

@@ -49,6 +49,11 @@ class Sending:
         """For a tracker that lets the sender choose the id."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:24]
 
+    @property
+    def end(self) -> int:
+        """Of the lines: the index that the next one would have."""
+        return self.lines[-1].index + 1 if self.lines else 0
+
 
 @dataclass(frozen=True)
 class SentLines:

@@ -22,6 +22,7 @@ from fsdpkit.config.training import PrecisionSettings
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.training.distributed import Ranks
 from fsdpkit.training.finite import may_update
+from fsdpkit.training.shards import local_part
 
 SMALLEST_SCALE = 2.0**-10
 """A loss scale that only gradients which are never finite can bring about."""
@@ -111,7 +112,7 @@ def _multiply(gradients: list[Tensor], factor: Tensor) -> None:
     """All of them, shards or whole, in place, one operation a device."""
     on: dict[torch.device, list[Tensor]] = defaultdict(list)
     for gradient in gradients:
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        local = local_part(gradient)
         on[local.device].append(local)
     for device, tensors in on.items():
         torch._foreach_mul_(tensors, factor.to(device))
@@ -152,7 +153,7 @@ class _ScalerOfShards(torch.amp.GradScaler):
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
         gradients = [
-            p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+            local_part(p.grad)
             for group in optimizer.param_groups
             for p in group["params"]
             if p.grad is not None

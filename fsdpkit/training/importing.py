@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.tensor import DTensor
 
 from fsdpkit.errors import ConfigError, FsdpkitError
 from fsdpkit.runs.checkpoints import METADATA
 from fsdpkit.runs.starting_points import StartingPoint
 from fsdpkit.training.checkpoint_files import CheckpointReader, LoadPlanner
 from fsdpkit.training.distributed import Ranks, error_text, on_first, together
+from fsdpkit.training.shards import local_part
 from fsdpkit.training.units import plain_name
 from fsdpkit.training.weight_files import (
     TYPES,
@@ -299,10 +299,7 @@ def _read_dcp(path: Path, names: Mapping[str, str], state: Mapping[str, Tensor])
     except CheckpointException as error:
         raise ConfigError(_unreadable(StartingPoint("dcp", path), error)) from None
     for own, theirs in names.items():
-        here, read = (
-            each.to_local() if isinstance(each, DTensor) else each
-            for each in (state[own], targets[theirs])
-        )
+        here, read = local_part(state[own]), local_part(targets[theirs])
         if read.is_floating_point() and not torch.isfinite(read).all():
             raise ConfigError(_not_finite(path, theirs))
         here.copy_(read)  # a second name of the same weight

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
-from torch.distributed.tensor import DTensor, Shard
 
+from fsdpkit.training.shards import local_part, shard_of
 from fsdpkit.training.update_rules import call
 
 Rounding = Literal["stochastic", "compensated", "nearest"]
@@ -74,21 +74,21 @@ class RoundingAdamW(torch.optim.Optimizer):
         random = self._generator(parameter, step, number)
 
         assert parameter.grad is not None
-        gradient = _local(parameter.grad).float()
+        gradient = local_part(parameter.grad).float()
         mean = _float32_copy(state["exp_avg"]).lerp_(gradient, 1 - beta1)
         square = _float32_copy(state["exp_avg_sq"]).mul_(beta2)
         square.addcmul_(gradient, gradient, value=1 - beta2)
-        self._store(_local(state["exp_avg"]), mean, random)
-        self._store(_local(state["exp_avg_sq"]), square, random)
+        self._store(local_part(state["exp_avg"]), mean, random)
+        self._store(local_part(state["exp_avg_sq"]), square, random)
 
         size = square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         change = mean.div_(size).mul_(-group["lr"] / (1 - beta1**step))
-        weight = _local(parameter)
+        weight = local_part(parameter)
         exact = weight.float()
         if group["weight_decay"]:
             change.add_(exact, alpha=-group["lr"] * group["weight_decay"])
         if "rounded_off" in state:
-            _add_compensated(weight, exact, change, _local(state["rounded_off"]))
+            _add_compensated(weight, exact, change, local_part(state["rounded_off"]))
         else:
             self._store(weight, exact + change, random)
 
@@ -99,11 +99,11 @@ class RoundingAdamW(torch.optim.Optimizer):
         into.copy_(values)
 
     def _generator(self, parameter: Tensor, step: int, number: int) -> Generator:
-        device = _local(parameter).device
+        device = local_part(parameter).device
         if device not in self._generators:
             self._generators[device] = Generator(device)
         # A hash, because on a CPU a generator takes no more than 32 bits of its seed.
-        seed = zlib.crc32(f"{step} {number} {_shard_of(parameter)}".encode())
+        seed = zlib.crc32(f"{step} {number} {shard_of(parameter)}".encode())
         return self._generators[device].manual_seed(seed)
 
 
@@ -132,18 +132,4 @@ def _add_compensated(weight: Tensor, exact: Tensor, change: Tensor, rounded_off:
 
 
 def _float32_copy(tensor: Tensor) -> Tensor:
-    return _local(tensor).to(torch.float32, copy=True)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part
-
-
-def _shard_of(parameter: Tensor) -> int:
-    """Which of a parameter's shards this rank holds; the same on all replicas of it."""
-    if isinstance(parameter, DTensor):
-        for dimension, placement in enumerate(parameter.placements):
-            if isinstance(placement, Shard):
-                return parameter.device_mesh.get_local_rank(dimension)
-    return 0
+    return local_part(tensor).to(torch.float32, copy=True)

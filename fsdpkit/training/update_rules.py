@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdpkit.errors import FsdpkitError
+from fsdpkit.training.shards import local_part
 
 
 class SGD(torch.optim.SGD):
@@ -34,7 +35,7 @@ class SGD(torch.optim.SGD):
         loss = call(closure)
         decays = [group["weight_decay"] for group in self.param_groups]
         for group in self.param_groups:
-            trained = [_local(p) for p in group["params"] if p.grad is not None]
+            trained = [local_part(p) for p in group["params"] if p.grad is not None]
             if group["weight_decay"] and trained:
                 torch._foreach_mul_(trained, 1 - float(group["lr"]) * group["weight_decay"])
             group["weight_decay"] = 0.0
@@ -90,10 +91,10 @@ class ScaledAdamW(torch.optim.Optimizer):
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         steps = _advance(states)
-        weights = [_local(p) for p in parameters]
+        weights = [local_part(p) for p in parameters]
         gradients = [_gradient(p) for p in parameters]
-        means = [_local(s["exp_avg"]) for s in states]
-        squares = [_local(s["exp_avg_sq"]) for s in states]
+        means = [local_part(s["exp_avg"]) for s in states]
+        squares = [local_part(s["exp_avg_sq"]) for s in states]
 
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -177,26 +178,26 @@ class Adafactor(torch.optim.Optimizer):
         state["step"] += 1
         new = float(state["step"]) ** beta2_decay
         if parameter.ndim > 1:
-            _local(state["row_var"]).lerp_(_mean_square(gradient, -1), new)
+            local_part(state["row_var"]).lerp_(_mean_square(gradient, -1), new)
             if parameter.ndim > 2:  # a stack of matrices is cut between them: columns are whole
-                _local(state["col_var"]).lerp_(_mean_square(gradient, -2), new)
+                local_part(state["col_var"]).lerp_(_mean_square(gradient, -2), new)
         else:
-            _local(state["variance"]).lerp_(gradient.square(), new)
+            local_part(state["variance"]).lerp_(gradient.square(), new)
 
     def _shares(self, parameter: Tensor) -> Tensor:
         """What this rank adds to [squared weights, row averages, squared gradients by column]."""
-        weights = _squares([_local(parameter)])[0].view(1)
+        weights = _squares([local_part(parameter)])[0].view(1)
         if parameter.ndim != 2:
             return weights
         columns = torch.linalg.vector_norm(_gradient(parameter), dim=0).square_()
-        rows = _local(self.state[parameter]["row_var"]).sum().view(1)
+        rows = local_part(self.state[parameter]["row_var"]).sum().view(1)
         return torch.cat([weights, rows, columns])
 
     def _average_columns(self, parameter: Tensor, total: Tensor, beta2_decay: float) -> None:
         if parameter.ndim == 2:
             state = self.state[parameter]
             new = float(state["step"]) ** beta2_decay
-            _local(state["col_var"]).lerp_((total[2:] / parameter.shape[0]).unsqueeze(0), new)
+            local_part(state["col_var"]).lerp_((total[2:] / parameter.shape[0]).unsqueeze(0), new)
 
     def _updates(self, parameters: list[Tensor], totals: dict[Tensor, Tensor]) -> list[Tensor]:
         """Gradients over the root of their estimated squares, this rank's rows; new tensors."""
@@ -205,9 +206,9 @@ class Adafactor(torch.optim.Optimizer):
         for parameter in parameters:
             state = self.state[parameter]
             if parameter.ndim < 2:
-                estimates.append(_local(state["variance"]).clone())
+                estimates.append(local_part(state["variance"]).clone())
                 continue
-            rows, columns = _local(state["row_var"]), _local(state["col_var"])
+            rows, columns = local_part(state["row_var"]), local_part(state["col_var"])
             if parameter.ndim == 2:
                 mean = totals[parameter][1] / parameter.shape[0]
             else:
@@ -232,7 +233,7 @@ class Adafactor(torch.optim.Optimizer):
             weight = (totals[parameter][0] / parameter.numel()).sqrt_().clamp_(min=group["eps2"])
             size = (sizes[parameter] / parameter.numel()).sqrt_()
             scales.append(weight.mul_(-relative).div_((size / group["clip"]).clamp_(min=1.0)))
-        weights = [_local(p) for p in parameters]
+        weights = [local_part(p) for p in parameters]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         torch._foreach_mul_(updates, scales)
@@ -265,15 +266,9 @@ def _batches(
             yield from ((group, [p]) for p in parameters)
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """The rows that this rank holds, sharing memory."""
-    part: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part
-
-
 def _gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
-    return _local(parameter.grad)
+    return local_part(parameter.grad)
 
 
 def _zeros(parameter: Tensor, shape: tuple[int, ...], *, spread: bool) -> Tensor:
@@ -305,7 +300,7 @@ def _advance(states: list[dict[str, Any]]) -> list[float]:
 
 def _root_mean_squares(parameters: list[Tensor]) -> list[Tensor]:
     """Of each whole parameter, a float32 scalar on its device."""
-    totals = _sum_over_shards(_squares([_local(p) for p in parameters]), parameters)
+    totals = _sum_over_shards(_squares([local_part(p) for p in parameters]), parameters)
     return [(t / p.numel()).sqrt_() for t, p in zip(totals, parameters, strict=True)]
 
 

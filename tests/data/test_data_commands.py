@@ -29,12 +29,14 @@ def test_prepare_and_show_on_eighty_columns(fsdpkit: Fsdpkit, tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert re.fullmatch(r"my data: 1,233 rows, [\d,]+ tokens, 0\.4 MB in 1 shard", first)
+    assert re.fullmatch(r"my data: 1,233 rows, [\d,]+ tokens, [\d.]+ kB in 1 shard", first)
     assert rest == [
         "  fsdpkit data show 'my data'",
         "  fsdpkit submit --set 'training.data.source=my data' --set training.data.task=pairs",
     ]
-    assert re.search(r"1 of 1 shards, 0\.\d of 0\.\d MB, [\d.]+ MB/s, 1,233 rows", done.stderr)
+    assert re.search(
+        r"1 of 1 shards, [\d.]+ kB of [\d.]+ kB, [\d.,]+ .B/s, 1,233 rows", done.stderr
+    )
     assert "bad rows left out: 1" in done.stderr
     assert "a.jsonl, line 8: field 'target' must be a string, but is null" in done.stderr
 

@@ -7,7 +7,6 @@ for nothing.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config.ownership import only_owner_writes
+from fsdpkit.config.private_files import replace_private
 from fsdpkit.config.published.index import PublishedIndex, decode, sha256
 
 _MOST_BYTES = 1 << 16
@@ -75,18 +75,4 @@ def remember(
     )
     if seen == before:
         return
-    import tempfile
-
-    path = memory_file(centre)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".seen.", dir=path.parent)  # 0600
-    try:
-        with open(handle, "wb") as file:
-            file.write(msgspec.json.encode(seen))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    replace_private(memory_file(centre), msgspec.json.encode(seen))
