@@ -18,23 +18,17 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from fsdpkit.config.fields import Scalar
-from fsdpkit.config.spelling import nearest
-from fsdpkit.errors import NotFoundError, StorageError
-from fsdpkit.runs.layout import write_atomically
-from fsdpkit.runs.lock import locked
-from fsdpkit.runs.reading import read_bytes
+from fsdpkit.errors import StorageError
 from fsdpkit.runs.record import JobId, Number, RunId, Time
 from fsdpkit.sweeps.file import Halving, SweepFile
 from fsdpkit.sweeps.halving import Decision
-
-PATIENCE_S = 30.0
-"""How long one waits for who changes a record at this moment."""
+from fsdpkit.sweeps.record_files import changing, directory_of, read_record, write_record
 
 
 class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,39 +103,21 @@ def sweep_paths(name: str, runs: Path) -> SweepPaths:
     return SweepPaths(directory_of(name, sweeps_dir(runs), "sweep"))
 
 
-def directory_of(name: str, top: Path, what: Literal["sweep", "study"]) -> Path:
-    """The one in `top` of this name, or that this is the path of: it holds `what`.json. Raises
-    NotFoundError with the nearest name and where it looked."""
-    record = f"{what}.json"
-    if "/" in name:
-        found = Path(name).absolute()
-    else:
-        found = top / name if name not in ("", ".", "..") else top
-    if (found / record).exists():
-        return found
-    names = [p.parent.name for p in top.glob(f"*/{record}")] if top.is_dir() else []
-    raise NotFoundError(
-        f"there is no {what} {name!r} in {top}.{nearest(name, names)} Give --runs DIR, the "
-        "directory of runs that it was started in."
-    )
-
-
 def load(paths: SweepPaths) -> SweepRecord:
     """Raises NotFoundError, or StorageError for a record not to be believed."""
-    found: SweepRecord = _decoded(paths.record, SweepRecord)
-    return found
+    return read_record(paths.record, SweepRecord, "sweep")
 
 
 def save(paths: SweepPaths, record: SweepRecord) -> None:
     """Complete or not at all. Raises StorageError."""
-    _write(paths.record, record)
+    write_record(paths.record, record)
 
 
 @contextlib.contextmanager
 def alone(paths: SweepPaths) -> Iterator[SweepRecord]:
     """The record as it stands, while nobody else changes the sweep. Raises BusyError,
     StorageError."""
-    with locked(paths.record.with_name(f"{paths.record.name}.lock"), PATIENCE_S):
+    with changing(paths.record):
         yield load(paths)
 
 
@@ -152,7 +128,7 @@ def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decisi
         path = paths.rung(batch, rung, "json")
         if not path.exists():
             break
-        decision = _decoded(path, Decision)
+        decision = read_record(path, Decision, "sweep")
         stray = {*decision.survivors} - {*record.batches[batch].numbers}
         if stray or decision.rung != rung:
             raise StorageError(f"{path} is not what this sweep decided: {sorted(stray)[:3]}")
@@ -161,23 +137,4 @@ def decisions(paths: SweepPaths, record: SweepRecord, batch: int) -> list[Decisi
 
 
 def write_decision(paths: SweepPaths, batch: int, decision: Decision) -> None:
-    _write(paths.rung(batch, decision.rung, "json"), decision)
-
-
-def _write(path: Path, value: msgspec.Struct) -> None:
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _decoded(path: Path, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(read_bytes(path), type=kind)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path.parent} is not a sweep: it has no {path.name}") from error
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StorageError(f"{path} is corrupt: {error}") from error
+    write_record(paths.rung(batch, decision.rung, "json"), decision)

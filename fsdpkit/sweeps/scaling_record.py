@@ -18,13 +18,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.errors import NotFoundError, StorageError
-from fsdpkit.runs.layout import write_atomically
-from fsdpkit.runs.lock import locked
 from fsdpkit.runs.predicted import Positive
-from fsdpkit.runs.reading import read_bytes
 from fsdpkit.runs.record import JobId, RunId, Time
-from fsdpkit.sweeps.record import PATIENCE_S, directory_of
+from fsdpkit.sweeps.record_files import changing, directory_of, read_record, write_record
 from fsdpkit.sweeps.scaling import Bound, Mode
 
 Nodes = Annotated[int, Meta(ge=1, le=10_000)]
@@ -94,27 +90,16 @@ def study_paths(name: str, runs: Path) -> StudyPaths:
 
 def load(paths: StudyPaths) -> Study:
     """Raises NotFoundError, or StorageError for a record not to be believed."""
-    try:
-        return msgspec.json.decode(read_bytes(paths.record), type=Study)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{paths.dir} is not a study: it has no study.json") from error
-    except OSError as error:
-        raise StorageError(f"{paths.record} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StorageError(f"{paths.record} is corrupt: {error}") from error
+    return read_record(paths.record, Study, "study")
 
 
 def save(paths: StudyPaths, study: Study) -> None:
     """Complete or not at all. Raises StorageError."""
-    text = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
-    try:
-        write_atomically(paths.record, text)
-    except OSError as error:
-        raise StorageError(f"{paths.record} cannot be written: {error.strerror}") from error
+    write_record(paths.record, study)
 
 
 @contextlib.contextmanager
 def alone(paths: StudyPaths) -> Iterator[Study]:
     """The study as it stands, while nobody else changes it. Raises BusyError, StorageError."""
-    with locked(paths.record.with_name(f"{paths.record.name}.lock"), PATIENCE_S):
+    with changing(paths.record):
         yield load(paths)
