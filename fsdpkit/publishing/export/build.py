@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.site import LoadedSite
@@ -20,12 +20,53 @@ from fsdpkit.publishing.export import (
     yaml_text,
 )
 from fsdpkit.publishing.export.places import MINUTES, TimeUnit
-from fsdpkit.publishing.export.script import ExportedScript, export_script
+from fsdpkit.publishing.export.script import ExportedScript, FormAsks, export_script
 
 Portal = Literal["ondemand", "open-composer", "project-manager", "job-composer"]
 PORTALS: tuple[Portal, ...] = get_args(Portal)
-RELEASES = dict.fromkeys(PORTALS, rules.ONDEMAND) | {"open-composer": rules.OPEN_COMPOSER}
-_ONE_CLUSTER = ("open-composer", "job-composer")
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One kind of portal: what it can ask for, and who writes what it reads. files: by path, for
+    clusters and a release of it. asked: what its form asks for, with what is allowed."""
+
+    files: Callable[[Sequence[ExportedScript], str], dict[str, str | dict[str, Any]]]
+    asked: Callable[[Sequence[ExportedScript]], list[tuple[str, str]]]
+    asks: FormAsks
+    program: str = "Open OnDemand"
+    releases: tuple[str, ...] = rules.ONDEMAND
+    clusters: Literal["one", "several", "several in one form"] = "several"
+    fitted: Callable[[ExportedScript], ExportedScript] = lambda exported: exported
+    """What of an export it can use."""
+
+
+_TARGETS: dict[Portal, _Target] = {
+    "ondemand": _Target(
+        ondemand.files,
+        ondemand.asked,
+        FormAsks(places=True, directory=True),
+        clusters="several in one form",
+    ),
+    "open-composer": _Target(
+        open_composer.files,
+        open_composer.asked,
+        FormAsks(places=True),
+        program="Open Composer",
+        releases=rules.OPEN_COMPOSER,
+        clusters="one",
+    ),
+    "project-manager": _Target(
+        project_manager.files,
+        project_manager.asked,
+        FormAsks(places=False),
+        fitted=project_manager.fitted,
+    ),
+    "job-composer": _Target(
+        job_composer.files, job_composer.asked, FormAsks(places=False), clusters="one"
+    ),
+}
+RELEASES = {portal: target.releases for portal, target in _TARGETS.items()}
 
 
 @dataclass(frozen=True)
@@ -52,45 +93,29 @@ def build(
     release: str | None = None,
 ) -> App:
     """clusters: each with the portal's name for it. Raises UsageError, ConfigError, RenderError."""
+    target = _TARGETS[portal]
     release = release or newest(portal)
-    if release not in RELEASES[portal]:
-        known = ", ".join(RELEASES[portal])
+    if release not in target.releases:
+        known = ", ".join(target.releases)
         raise UsageError(f"--release {release}: --to {portal} knows the releases {known}")
-    if len(clusters) > 1 and portal in _ONE_CLUSTER:
+    if len(clusters) > 1 and target.clusters == "one":
         raise UsageError(
             f"--to {portal}: such an app is for one cluster; make one for each --cluster"
         )
 
     def exported(unit: TimeUnit | None = None) -> list[ExportedScript]:
+        asks = replace(target.asks, unit=unit)
         return [
-            export_script(
-                template,
-                site,
-                job,
-                name,
-                python=python,
-                places_open=portal in ("ondemand", "open-composer"),
-                directory_open=portal == "ondemand",
-                unit=unit,
-            )
+            target.fitted(export_script(template, site, job, name, python=python, asks=asks))
             for site, name in clusters
         ]
 
     exports = exported()
-    if portal == "ondemand" and len({each.unit for each in exports}) > 1:
+    if target.clusters == "several in one form" and len({each.unit for each in exports}) > 1:
         exports = exported(MINUTES)  # one field for the time, whichever cluster
-    if portal == "ondemand":
-        files, asked = ondemand.files(exports), ondemand.asked(exports)
-    elif portal == "project-manager":
-        exports = [_without_time(each) for each in exports]
-        files = project_manager.files(exports, release)
-        asked = project_manager.asked(exports)
-    elif portal == "open-composer":
-        files, asked = open_composer.files(exports[0]), open_composer.asked(exports[0])
-    else:
-        files, asked = job_composer.files(exports[0]), job_composer.asked(exports[0])
-    called = f"{'Open Composer' if portal == 'open-composer' else 'Open OnDemand'} {release}"
-    files["README.md"] = texts.readme(exports, portal, called, asked)
+    called = f"{target.program} {release}"
+    files = target.files(exports, release)
+    files["README.md"] = texts.readme(exports, portal, called, target.asked(exports))
     files["CHECKLIST.md"] = texts.checklist(exports, called)
     if problems := rules.problems(portal, release, files):
         listed = "\n".join(f"  {problem}" for problem in problems)
@@ -102,12 +127,3 @@ def build(
         for name, content in files.items()
     }
     return App(portal, release, written, tuple(exports))
-
-
-def _without_time(exported: ExportedScript) -> ExportedScript:
-    """Where a launcher cannot ask for it."""
-    if project_manager.asks_for_time(exported):
-        return exported
-    time = exported.spec.resources.time
-    why = f"the portal asks for whole hours, and the partition allows none: {time}"
-    return replace(exported, fixed={**exported.fixed, "time": why})

@@ -7,6 +7,7 @@ Slurm reads the directives above them.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from fsdpkit.publishing.export import texts
@@ -15,8 +16,9 @@ from fsdpkit.publishing.export.script import ExportedScript
 SCRIPT = "job.sh"
 
 
-def files(exported: ExportedScript) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | dict[str, Any]]:
     """The template, by path."""
+    (exported,) = exports
     about = exported.template.manifest
     manifest = {
         "name": f"{exported.spec.name} ({about.name} {about.version})",
@@ -35,6 +37,7 @@ def files(exported: ExportedScript) -> dict[str, str | dict[str, Any]]:
     return {"manifest.yml": manifest, SCRIPT: script}
 
 
-def asked(exported: ExportedScript) -> list[tuple[str, str]]:
+def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
     """What is to be edited, with what is allowed, for the README."""
+    (exported,) = exports
     return [*texts.limits([exported]), *((f.label, f.allowed) for f in exported.fields)]

@@ -21,8 +21,9 @@ from fsdpkit.publishing.export.script import ExportedScript
 _PLAIN = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.,:=@%+/-]*)?")
 
 
-def files(exported: ExportedScript) -> dict[str, str | dict[str, Any]]:
+def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | dict[str, Any]]:
     """The app, by path."""
+    (exported,) = exports
     about = exported.template.manifest
     manifest = {
         "name": f"{exported.spec.name} ({about.name})",
@@ -205,7 +206,8 @@ def _check(exported: ExportedScript, asked: Sequence[Field]) -> str:
     )
 
 
-def asked(exported: ExportedScript) -> list[tuple[str, str]]:
+def asked(exports: Sequence[ExportedScript]) -> list[tuple[str, str]]:
     """What the form asks for, with what is allowed, for the README."""
+    (exported,) = exports
     rows = [("Partition and GPUs", "one of the list"), *texts.limits([exported])]
     return rows + [(f.label, f.allowed) for f in exported.fields if f.key != "gpus"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fsdpkit.publishing.export import texts
@@ -34,6 +35,15 @@ def files(exports: Sequence[ExportedScript], release: str) -> dict[str, str | di
         made[launcher_path(exported)] = form(exported, release, number)
         made[script_name(exported)] = exported.script()
     return made
+
+
+def fitted(exported: ExportedScript) -> ExportedScript:
+    """Says that the time is fixed where a launcher cannot ask for it."""
+    if asks_for_time(exported):
+        return exported
+    time = exported.spec.resources.time
+    why = f"the portal asks for whole hours, and the partition allows none: {time}"
+    return replace(exported, fixed={**exported.fixed, "time": why})
 
 
 def launcher_path(exported: ExportedScript) -> str:

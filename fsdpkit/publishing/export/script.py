@@ -8,14 +8,14 @@ job of several are different scripts, so both are in it and the number of nodes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import JobSpec, LoadedJob
+from fsdpkit.config.job import JobSpec, LoadedJob, Resources
 from fsdpkit.config.loading import Layered
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template
@@ -116,6 +116,18 @@ class ExportedScript:
         return f"{head}\n{inputs}{self.checks}{self.body}"
 
 
+@dataclass(frozen=True)
+class FormAsks:
+    """What a portal's form can ask for, besides the fields of every job."""
+
+    places: bool = True
+    """Partition and GPUs."""
+    directory: bool = False
+    """The job's directory; else the portal starts the job there."""
+    unit: TimeUnit | None = None
+    """Of the time; None: as the place, or all of them, need it."""
+
+
 def export_script(
     template: Template,
     site: LoadedSite,
@@ -123,38 +135,35 @@ def export_script(
     portal: str = "",
     *,
     python: str = "venv",
-    places_open: bool = True,
-    directory_open: bool = False,
-    unit: TimeUnit | None = None,
+    asks: FormAsks = FormAsks(),
 ) -> ExportedScript:
     """Raises RenderError or ConfigError where the template or the profile cannot be exported.
 
-    python: `venv` or `conda`. places_open: whether the portal can ask for partition and GPUs.
-    directory_open: whether it asks for the job's directory, or starts the job there. unit: in which
-    it asks for the time (default: as the place, or all of them, need it).
+    python: `venv` or `conda`.
     """
     if site.profile.kind != "slurm":
         raise ConfigError(
             f"{site.id} is no Slurm cluster, so no portal submits to it; name one with --cluster"
         )
+
+    def plan_at(place: PartitionPlace) -> Plan:
+        return _plan(template, site, place, python)
+
     wanted = None if spec is None else spec.resources
     spec, fixed = for_everybody(spec or plain_job())
-    if unit is None and places_open:
-        unit = unit_for_all(spec, site)
-    elif unit is None:
-        unit = unit_for_one(spec, site, wanted.partition if wanted else None)
-    places, left_out = places_of(spec, site, unit)
+    places, left_out = places_of(spec, site, asks.unit or _unit(spec, site, asks, wanted))
     if not places:
         raise ConfigError(f"{site.id}: its profile takes no job: {'; '.join(left_out)}")
     chosen = as_wanted(default_of(places, wanted), wanted)
-    plan = _plan(template, site, chosen, python)
+    plan = plan_at(chosen)
     alike = [chosen]
-    if places_open:
-        alike = _with_equal_scripts(template, site, places, plan, python, left_out)
+    if asks.places:
+        alike, differing = _with_equal_scripts(places, plan, plan_at)
+        left_out += differing
     else:
         fixed["partition"] = f"the portal cannot ask for it: {chosen.partition or 'the default'}"
         fixed["gpus"] = f"the portal cannot ask for GPUs: {chosen.gpus} per node"
-    fields, unasked = _fields(plan, directory_open, alike if places_open else [])
+    fields, unasked = _fields(plan, asks.directory, alike if asks.places else [])
     fixed |= unasked
     while True:
         low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
@@ -168,8 +177,7 @@ def export_script(
                 alike = [place for place in alike if place.gpus == chosen.gpus]
     head, body = _joined(parts)
     _refuse_quoted(body)
-    known = {name for name, _ in _directives(plan)} | FORM_DECIDES
-    own = _own_directives(head, known)
+    own = _own_directives(head, {name for name, _ in _directives(plan)} | FORM_DECIDES)
     exported = ExportedScript(
         template,
         site,
@@ -179,39 +187,43 @@ def export_script(
         fixed,
         tuple(alike),
         chosen,
-        {place.value: _options(_plan(template, site, place, python)) + own for place in alike},
+        {place.value: _options(plan_at(place)) + own for place in alike},
         tuple(dict.fromkeys(left_out)),
         head,
         checks.check_lines(fields, low, high) + record_lines(plan, fields),
         body,
     )
-    problems = [
-        f for f in lint(exported.script(), chosen.placement.select) if f.severity == "error"
-    ]
-    if problems:
-        listed = "\n".join(f"  line {f.line}: {f.message}" for f in problems)
-        raise RenderError(f"template {template.manifest.name}: not to be exported:\n{listed}")
+    _refuse_unsound(exported)
     return exported
 
 
+def _unit(spec: JobSpec, site: LoadedSite, asks: FormAsks, wanted: Resources | None) -> TimeUnit:
+    if asks.places:
+        return unit_for_all(spec, site)
+    return unit_for_one(spec, site, wanted.partition if wanted else None)
+
+
+def _refuse_unsound(exported: ExportedScript) -> None:
+    found = lint(exported.script(), exported.place.placement.select)
+    if problems := [one for one in found if one.severity == "error"]:
+        listed = "\n".join(f"  line {one.line}: {one.message}" for one in problems)
+        name = exported.template.manifest.name
+        raise RenderError(f"template {name}: not to be exported:\n{listed}")
+
+
 def _with_equal_scripts(
-    template: Template,
-    site: LoadedSite,
-    places: Sequence[PartitionPlace],
-    plan: Plan,
-    python: str,
-    left_out: list[str],
-) -> list[PartitionPlace]:
-    """Places for whose kind of GPU the script is the plan's; the others are told to `left_out`."""
+    places: Sequence[PartitionPlace], plan: Plan, plan_at: Callable[[PartitionPlace], Plan]
+) -> tuple[list[PartitionPlace], list[str]]:
+    """Places for whose kind of GPU the script is the plan's, and words about the others."""
     device = context_of(plan, _run_dir(plan))["device"]
-    alike = []
+    alike, differing = [], []
     for place in places:
-        other = _plan(template, site, place, python)
+        other = plan_at(place)
         if context_of(other, _run_dir(other))["device"] == device:
             alike.append(place)
         else:
-            left_out.append(f"partition {place.partition}: the script differs for its GPUs")
-    return alike
+            differing.append(f"partition {place.partition}: the script differs for its GPUs")
+    return alike, differing
 
 
 def _fields(
