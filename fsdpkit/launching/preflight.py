@@ -19,20 +19,23 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 import fsdpkit
-from fsdpkit.config.gpu import build_problem
 from fsdpkit.errors import BrokenNodeError, NodeError, PortTakenError
-from fsdpkit.launching import machine, nvml
-from fsdpkit.launching.saying import say
+from fsdpkit.launching import machine
+from fsdpkit.launching.preflight_gpus import (
+    check_gpu_memory,
+    check_gpu_model,
+    check_gpus,
+)
+from fsdpkit.launching.saying import exclude_this_node, warn
 from fsdpkit.launching.torch_release import installed_torch, too_old, untested
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.runs.node_report import GpuState
 from fsdpkit.runs.reading import read_json
 
 Check = Callable[[Mapping[str, str]], Any]
@@ -41,10 +44,6 @@ _RANK_MB = 350
 """Resident memory of a rank before its model: Python with torch and gloo, measured on CPU."""
 _CLOCK_S = 5.0
 _MEMLOCK_BYTES = 1 << 30
-_FOREIGN_MIB = 1024
-"""Below it, what a desktop, a monitor or the driver itself keeps on a GPU."""
-_FOREIGN_WAIT_S = 15.0
-"""How long the processes of the job before may take to leave."""
 
 
 def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -61,10 +60,6 @@ def run_checks(environ: Mapping[str, str]) -> dict[str, Any]:
     else:
         findings = {name: check(environ) for name, check in CHECKS.items()}
     return {**findings, "preflight_s": round(time.monotonic() - started, 2)}
-
-
-def _warn(text: str) -> None:
-    say(f"warning: {text}")
 
 
 def check_software(environ: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +84,7 @@ def check_software(environ: Mapping[str, str]) -> dict[str, str]:
     if problem := too_old(version):
         raise NodeError(problem)
     if note := untested(version):
-        _warn(note)
+        warn(note)
     return _versions(version)
 
 
@@ -170,64 +165,6 @@ def check_port(environ: Mapping[str, str]) -> int | None:
     return port
 
 
-def check_gpus(environ: Mapping[str, str]) -> int | None:
-    """As many GPUs as ranks, according to Slurm's binding or NVML, and a torch that can use them.
-
-    None if ranks run on CPU cores, or if unknown. If the site profile does not give the vendor of
-    the GPUs, a torch without GPU support is a loud warning, not an error.
-    """
-    device = environ.get("FSDPKIT_DEVICE", "gpu")
-    if device == "cpu":
-        return None
-    wanted = int(environ["FSDPKIT_RANKS_PER_NODE"])
-    if problem := _torch_without_gpus():
-        if device != "gpu":
-            raise NodeError(f"{problem}: install the build for {device} GPUs")
-        _warn(f"{problem}; ranks train on CPU cores")
-    found, source = _visible_gpus(environ)
-    if found is not None and found < wanted:
-        raise BrokenNodeError(
-            f"{wanted} GPUs were asked for on each node, {source} shows {found} here; "
-            f"{_exclude(environ)} and tell the centre"
-        )
-    _check_build(environ)
-    return found
-
-
-def _check_build(environ: Mapping[str, str]) -> None:
-    """This torch has code for these GPUs, where NVML tells which they are. Raises NodeError."""
-    import torch
-
-    if not torch.version.cuda:
-        return
-    architectures = torch.cuda.get_arch_list()
-    for name, capability in dict.fromkeys(nvml.capabilities(environ)):
-        if problem := build_problem(capability, name, torch.__version__, architectures):
-            raise NodeError(problem)
-
-
-def _torch_without_gpus() -> str | None:
-    import torch
-
-    if torch.version.cuda or torch.version.hip:
-        return None
-    return f"GPUs were asked for, but torch {torch.__version__} is built without GPU support"
-
-
-def _visible_gpus(environ: Mapping[str, str]) -> tuple[int | None, str]:
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if name in environ:
-            listed = [d for d in environ[name].split(",") if d.strip() not in ("", "NoDevFiles")]
-            return len(listed), name
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount()), "NVML"
-    except Exception:  # the extra is not installed, or there is no driver: unknown
-        return None, "nothing"
-
-
 def check_run_directory(environ: Mapping[str, str]) -> float:
     """The run directory is the one the batch shell made, writable here; free space in GB."""
     attempt = Path(environ["FSDPKIT_ATTEMPT_DIR"])
@@ -269,11 +206,11 @@ def check_memory(environ: Mapping[str, str]) -> float:
     if available_mb < ranks * _RANK_MB:
         raise BrokenNodeError(
             f"only {available_mb:.0f} MB of memory are free, {ranks} ranks need "
-            f"{ranks * _RANK_MB} MB to start; {_exclude(environ)}"
+            f"{ranks * _RANK_MB} MB to start; {exclude_this_node(environ)}"
         )
     granted_mb = int(environ.get("SLURM_MEM_PER_NODE") or 0)  # 0: the whole node
     if available_mb < granted_mb:
-        _warn(
+        warn(
             f"{available_mb:.0f} MB of memory are free, Slurm granted {granted_mb} MB: other "
             "processes, or files in /dev/shm, hold the rest"
         )
@@ -294,9 +231,9 @@ def check_clock(environ: Mapping[str, str]) -> float:
     offset_s = max(before_s - written_s, 0.0) + min(after_s - written_s, 0.0)
     started_s = int(environ.get("SLURM_JOB_START_TIME") or 0)
     if abs(offset_s) > _CLOCK_S:
-        _warn(f"this clock is {offset_s:+.0f} s off the file server's; tell the centre")
+        warn(f"this clock is {offset_s:+.0f} s off the file server's; tell the centre")
     elif after_s < started_s - _CLOCK_S:
-        _warn(f"by this clock the job starts in {started_s - after_s:.0f} s; tell the centre")
+        warn(f"by this clock the job starts in {started_s - after_s:.0f} s; tell the centre")
     return round(offset_s, 3)
 
 
@@ -306,67 +243,11 @@ def check_limits(environ: Mapping[str, str]) -> dict[str, int | None]:
     found = machine.limits()
     locked = found["memlock_bytes"]
     if locked is not None and locked < _MEMLOCK_BYTES and machine.infiniband_ports():
-        _warn(
+        warn(
             f"processes may lock only {locked >> 10} KiB of memory (ulimit -l), which InfiniBand "
             "needs much of: tell the centre (PropagateResourceLimits, LimitMEMLOCK of slurmd)"
         )
     return found
-
-
-def check_gpu_memory(environ: Mapping[str, str]) -> int | None:
-    """MiB in use on this job's GPUs before a rank runs; None without GPUs or NVML.
-
-    Memory held by another process, usually one that outlived its job, is lost to our ranks.
-    """
-    if environ.get("FSDPKIT_DEVICE", "gpu") == "cpu":
-        return None
-    deadline = time.monotonic() + _FOREIGN_WAIT_S
-    while True:
-        states = nvml.gpu_states(environ)
-        occupied = [gpu for gpu in states if (gpu.memory_used_mib or 0) > _FOREIGN_MIB]
-        strangers = [gpu for gpu in occupied if gpu.processes]
-        if not strangers:
-            break
-        if time.monotonic() > deadline:
-            raise BrokenNodeError(
-                f"another process holds GPU memory: {'; '.join(map(_occupied, strangers))}; "
-                f"{_exclude(environ)} and tell the centre"
-            )
-        time.sleep(1)
-    for gpu in occupied:  # a dying process, or one in another container
-        _warn(f"{_occupied(gpu)}, by nobody that can be seen")
-    _check_gpu_health(states, environ)
-    return sum(gpu.memory_used_mib or 0 for gpu in states) if states else None
-
-
-def _occupied(gpu: GpuState) -> str:
-    who = f" by {', '.join(gpu.processes)}" if gpu.processes else ""
-    return f"GPU {gpu.index} has {gpu.memory_used_mib} MiB in use{who}"
-
-
-def _check_gpu_health(states: Sequence[GpuState], environ: Mapping[str, str]) -> None:
-    for gpu in states:
-        if gpu.remap_failed:
-            raise BrokenNodeError(
-                f"GPU {gpu.index} has a damaged row of memory and none to replace it; "
-                f"{_exclude(environ)} and tell the centre"
-            )
-        if gpu.remap_pending:
-            _warn(f"GPU {gpu.index} waits for a reset to replace a damaged row of its memory")
-
-
-def check_gpu_model(environ: Mapping[str, str]) -> str | None:
-    """The model of the GPUs, so that a run's measurements can be attributed to it; None if ranks
-    run on CPU cores, or NVML does not say."""
-    if environ.get("FSDPKIT_DEVICE") == "cpu":
-        return None
-    names = {name for name, _ in nvml.capabilities(environ) if name}
-    return ", ".join(sorted(names)) or None
-
-
-def _exclude(environ: Mapping[str, str]) -> str:
-    node = environ.get("SLURMD_NODENAME", "…")
-    return f"exclude this node with --set resources.exclude={node}"
 
 
 CHECKS: dict[str, Check] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -17,3 +18,14 @@ def say(text: str, file: TextIO | None = None) -> None:
     """
     with contextlib.suppress(OSError):
         print(f"fsdpkit: {_CONTROL.sub(' ', text).strip()}", file=file or sys.stdout, flush=True)
+
+
+def warn(text: str) -> None:
+    """Say what looks wrong but does not keep the job from running."""
+    say(f"warning: {text}")
+
+
+def exclude_this_node(environ: Mapping[str, str]) -> str:
+    """The remedy for a node that cannot be used."""
+    node = environ.get("SLURMD_NODENAME", "…")
+    return f"exclude this node with --set resources.exclude={node}"

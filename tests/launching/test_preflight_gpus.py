@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from fsdpkit.errors import NodeError
-from fsdpkit.launching import nvml, preflight
+from fsdpkit.launching import nvml
+from fsdpkit.launching import preflight_gpus as preflight
 
 MIB = 2**20
 
