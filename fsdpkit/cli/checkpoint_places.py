@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import click
+
+from fsdpkit.cli.options import complete_run, runs_option
+
+
+def run_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """RUN, --runs and --task of a command."""
+    function = click.option(
+        "--task", type=click.IntRange(0), help="Array task (default: all; export: the first)."
+    )(runs_option(function))
+    return click.argument("run", shell_complete=complete_run)(function)
 
 
 @dataclass(frozen=True)
@@ -96,3 +109,8 @@ def of_step(
         names = ", ".join(name for name, _ in every[-5:])
         raise NotFoundError(f"{run} has no checkpoint of step {step}; the newest are {names}.")
     return chosen
+
+
+def without(path: Path, text: str) -> str:
+    """`text` with the names of files in the checkpoint `path` alone: 80 columns are few."""
+    return text.replace(f"{path}{os.sep}", "")
