@@ -33,27 +33,10 @@ def figure(
     made: Any = Figure(figsize=(7.2, 3.2), layout="constrained")
     speed, efficiency = made.subplots(1, 2)
     nodes = sorted({one.nodes for found in sizes.values() for one in found})
-    speed.plot(nodes, [n / nodes[0] for n in nodes], color="0.6", ls=":", label="ideal")
+    ideal = [n / nodes[0] for n in nodes]
+    speed.plot(nodes, ideal, color="0.6", ls=":", label="ideal")
     for mode, found in sizes.items():
-        known = [one for one in found if one.speedup is not None]
-        style = {"color": _COLOURS[mode], "marker": _MARKERS[mode], "markersize": 4}
-        at = [one.nodes for one in known]
-        speed.plot(at, [one.speedup for one in known], label=mode, **style)
-        base = known[0].tokens_per_s if known else None
-        planned = [
-            (one.nodes, one.predicted_tokens_per_s / base)
-            for one in found
-            if base and one.predicted_tokens_per_s is not None
-        ]
-        if planned:
-            hollow = {"color": _COLOURS[mode], "marker": "x", "ls": "--", "markersize": 4}
-            label = f"{mode}: predicted"
-            speed.plot([n for n, _ in planned], [s for _, s in planned], label=label, **hollow)
-        efficiency.plot(at, [100 * (one.efficiency or 0) for one in known], label=mode, **style)
-        if (where := knee(found)) is not None:
-            (height,) = (one.speedup for one in known if one.nodes == where)
-            ring = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "ls": ""}
-            speed.plot([where], [height], color=_COLOURS[mode], label=f"{mode}: knee", **ring)
+        _draw_mode(mode, found, speed, efficiency)
     efficiency.axhline(100, color="0.6", ls=":")
     if bound is not None:
         efficiency.axhline(100 * bound, color="0.3", ls="--", lw=0.8, label="bound")
@@ -65,7 +48,7 @@ def figure(
         axes.set_ylabel(name)
         axes.spines[["top", "right"]].set_visible(False)
     speed.set_yscale("log", base=2)
-    speed.set_yticks([n / nodes[0] for n in nodes], [f"{n / nodes[0]:g}" for n in nodes])
+    speed.set_yticks(ideal, [f"{each:g}" for each in ideal])
     speed.yaxis.set_minor_locator(NullLocator())
     efficiency.set_ylim(0, max(110, efficiency.get_ylim()[1]))
     speed.legend(frameon=False, fontsize=8)
@@ -73,3 +56,26 @@ def figure(
     out = io.BytesIO()
     made.savefig(out, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()
+
+
+def _draw_mode(mode: Mode, found: Sequence[Size], speed: Any, efficiency: Any) -> None:
+    """What was measured, what had been predicted, and the knee."""
+    colour = _COLOURS[mode]
+    known = [one for one in found if one.speedup is not None]
+    style = {"color": colour, "marker": _MARKERS[mode], "markersize": 4}
+    at = [one.nodes for one in known]
+    speed.plot(at, [one.speedup for one in known], label=mode, **style)
+    efficiency.plot(at, [100 * (one.efficiency or 0) for one in known], label=mode, **style)
+    base = known[0].tokens_per_s if known else None
+    predicted = [
+        (one.nodes, one.predicted_tokens_per_s / base)
+        for one in found
+        if base and one.predicted_tokens_per_s is not None
+    ]
+    if predicted:
+        cross = {"color": colour, "marker": "x", "ls": "--", "markersize": 4}
+        speed.plot(*zip(*predicted, strict=True), label=f"{mode}: predicted", **cross)
+    if (where := knee(found)) is not None:
+        (height,) = (one.speedup for one in known if one.nodes == where)
+        ring = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "ls": ""}
+        speed.plot([where], [height], color=colour, label=f"{mode}: knee", **ring)
