@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.gpu_parts import roofline  # noqa: E402
+from benchmarks.gpu_parts.tables import digits  # noqa: E402
 from benchmarks.plan_parts import tables  # noqa: E402
 
 RESULTS = HERE / "results" / "launch.json"
@@ -153,7 +154,7 @@ def _strategy(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["what"],
         f"{row['steps_per_s']:.2f}",
-        *(_number(row[key] / 2**20) + " MiB" for key in held),
+        *(digits(row[key] / 2**20) + " MiB" for key in held),
     )
 
 
@@ -161,9 +162,9 @@ def _step(row: dict[str, Any]) -> tuple[str, ...]:
     before = row["times_before"]
     return (
         row["what"],
-        _number(row["tokens_per_s"]),
+        digits(row["tokens_per_s"]),
         "" if before is None else f"{before:.2f}",
-        f"{_number(row['peak_bytes'] / 2**20)} MiB",
+        f"{digits(row['peak_bytes'] / 2**20)} MiB",
     )
 
 
@@ -174,13 +175,8 @@ def _amount(value: float, figure: dict[str, Any]) -> str:
     if figure["kind"] == "count":
         return f"{value:.0f} {unit}"
     if unit != "s":
-        return f"{_number(value)} {unit}"
+        return f"{digits(value)} {unit}"
     return f"{value:.3f} s" if value < 1 else f"{value:.2f} s"
-
-
-def _number(value: float) -> str:
-    """Three digits or more."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _value(value: float, kind: str) -> str:

@@ -13,7 +13,6 @@ import faulthandler
 import fcntl
 import os
 import signal
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,16 +66,6 @@ class StacksTaken(msgspec.Struct, frozen=True, kw_only=True):
 def event_of(taken: StacksTaken) -> dict[str, Any]:
     """The line's fields."""
     return {"event": EVENT, **msgspec.to_builtins(taken, str_keys=True)}
-
-
-def stacks_taken(records: Iterable[Mapping[str, Any]]) -> list[StacksTaken]:
-    """All such lines of a node's events, in order; malformed ones are skipped."""
-    found = []
-    for record in records:
-        if record.get("event") == EVENT:
-            with contextlib.suppress(msgspec.ValidationError):
-                found.append(msgspec.convert(dict(record), StacksTaken, strict=False))
-    return found
 
 
 def in_words(taken: StacksTaken) -> str:

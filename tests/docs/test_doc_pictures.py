@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contrast import contrast
 from tests.docs import plan_picture, run_pictures
 from tests.docs.documents import read
 from tests.packaging.installation import ROOT
@@ -37,17 +38,6 @@ def schemes(picture: Path) -> Iterator[dict[str, str]]:
     light = rules(_DARK.sub("", style).partition("<style>")[2].partition("</style>")[0])
     yield light
     yield {**light, **rules(dark)}
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("picture", DRAWN, ids=lambda path: path.name)

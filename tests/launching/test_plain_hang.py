@@ -15,7 +15,7 @@ from fsdpkit.runs.events import read_json_lines
 from fsdpkit.runs.flight_record import in_words, read_flight_record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.rank_ends import read_rank_ends
-from fsdpkit.runs.stacks import stacks_taken
+from fsdpkit.runs.stacks import EVENT
 from tests.conftest import Completed
 
 pytestmark = pytest.mark.torch
@@ -79,9 +79,9 @@ def check_what_is_left(run: Path, nodes: int, by: str) -> str:
     attempt = RunPaths(run).task(None).attempt(0)
     assert "in load_batch" in attempt.rank_file(1, "stacks", 0).read_text()
     events = [attempt.node_events(node) for node in range(nodes)]
-    (asked,) = stacks_taken(read_json_lines(events[-1]))
-    assert asked.why in ("time-out", "hang"), "the other node's agent takes it for a hang"
-    assert (asked.taken, asked.missing) == ({1: by}, {})
+    (asked,) = (line for line in read_json_lines(events[-1]) if line["event"] == EVENT)
+    assert asked["why"] in ("time-out", "hang"), "the other node's agent takes it for a hang"
+    assert (asked["taken"], asked["missing"]) == ({"1": by}, {})
     ends = {rank: end for path in events for rank, end in read_rank_ends(path, 0).items()}
     assert {rank: (e.status, e.killed) for rank, e in ends.items()} == {
         0: (1, False),

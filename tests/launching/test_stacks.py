@@ -16,7 +16,7 @@ from fsdpkit.launching import stacks
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 from fsdpkit.runs.layout import AttemptPaths
-from fsdpkit.runs.stacks import SIGNAL, StacksTaken, event_of, in_words, stacks_taken
+from fsdpkit.runs.stacks import SIGNAL, StacksTaken, event_of, in_words
 from tests.launching.forking import Forking
 
 HANGS = {
@@ -196,8 +196,13 @@ def test_what_py_spy_says_becomes_a_reason(
 
 def test_who_was_asked_is_on_record_and_in_words() -> None:
     asked = StacksTaken(launch=1, why="time-out", taken={3: "signal"}, missing={4: "it is gone"})
-    records = [event_of(asked), {"event": "stacks-taken", "launch": "x"}, {"event": "other"}]
-    assert stacks_taken(records) == [asked]
+    assert event_of(asked) == {
+        "event": "stacks-taken",
+        "launch": 1,
+        "why": "time-out",
+        "taken": {"3": "signal"},
+        "missing": {"4": "it is gone"},
+    }
     assert in_words(asked) == (
         "stacks of 1 ranks were taken because a rank had waited for the others until its "
         "timeout; none of rank 4: it is gone"

@@ -10,6 +10,7 @@ import pytest
 import tomllib
 
 from benchmarks.study_pictures import PICTURES, RESULTS, SWEEP, pictures
+from tests.contrast import contrast
 from tests.packaging.installation import ROOT
 
 MEASURED = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -73,18 +74,6 @@ def test_a_picture_keeps_its_text_on_a_phone_and_inside_itself(name: str) -> Non
         assert left >= -1, one.text
         assert left + length <= width + 1, one.text
     assert not re.search(r'(href|src)="', text_of(name))
-
-
-def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
-    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)
