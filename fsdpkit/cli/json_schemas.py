@@ -81,7 +81,7 @@ from fsdpkit.config import assets
 from fsdpkit.config.schema import as_published
 from fsdpkit.reporting.comparison.compared import Comparison
 from fsdpkit.reporting.diagnosis.diagnose import Diagnosis
-from fsdpkit.reporting.status.overview import Status
+from fsdpkit.reporting.status.status_record import Status
 
 ANSWERS: Mapping[str, tuple[Any, ...]] = {
     "plan": (PrintedPlans, TunedPlan, Calibrated),

@@ -16,7 +16,7 @@ from fsdpkit.cli.options import complete_run, hanging, runs_option
 from fsdpkit.cli.terminal import redraw
 
 if TYPE_CHECKING:
-    from fsdpkit.reporting.status.overview import Status, Task
+    from fsdpkit.reporting.status.status_record import Status, Task
     from fsdpkit.scheduling.asking import PacedAsking
 
 NEWEST = 20

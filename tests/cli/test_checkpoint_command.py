@@ -347,8 +347,8 @@ def test_an_export_with_its_optimizer_goes_on_in_one_process(
         set_optimizer_state_dict,
     )
 
-    from fsdpkit.config.training.presets import read_config_json
     from fsdpkit.config.training.optimizer import OptimizerSettings
+    from fsdpkit.config.training.presets import read_config_json
     from fsdpkit.training.optimizers import make_optimizer
 
     done = checkpoint("export", run.dir, "all.pt", "--format", "file", "--with-optimizer")

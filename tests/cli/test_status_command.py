@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.cli.status import _listed, command, duration
-from fsdpkit.reporting.status.overview import Status
+from fsdpkit.reporting.status.status_record import Status
 from fsdpkit.runs import record
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import RunRecord

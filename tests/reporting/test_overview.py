@@ -16,7 +16,9 @@ import msgspec
 import pytest
 
 from fsdpkit.reporting.status.granted import differences
-from fsdpkit.reporting.status.overview import Status, all_statuses, one_status, phase_of
+from fsdpkit.reporting.status.job_words import phase_of
+from fsdpkit.reporting.status.overview import all_statuses, one_status
+from fsdpkit.reporting.status.status_record import Status
 from fsdpkit.runs import record, store
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.record import JobRecord, RunRecord

@@ -1,29 +1,36 @@
 """The state of runs, as `fsdpkit status` shows it: from the record, the scheduler and the disk.
 
-`Status` is also what `--json` prints: its fields are the keys, and stay the same. Nothing here
-prints. Whatever could not be read is None, and named in `unread`; an unknown state is never an end.
+Nothing here prints. Whatever could not be read is None, and named in `unread`; an unknown state is
+never an end.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict
 
 from fsdpkit.errors import FsdpkitError, StorageError
 from fsdpkit.reporting.predictions import Prediction
-from fsdpkit.reporting.status.granted import GrantedDifference, asked_for, differences, said
+from fsdpkit.reporting.status.granted import asked_for, differences, said
+from fsdpkit.reporting.status.job_words import (
+    described,
+    exit_in_words,
+    other_jobs,
+    phase_of,
+    state_in_words,
+)
+from fsdpkit.reporting.status.status_record import FirstFailure, Status, Task, Waiting
 from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths
-from fsdpkit.runs.provenance import Provenance, read_provenance
+from fsdpkit.runs.provenance import read_provenance
 from fsdpkit.runs.reading import open_regular, read_json
-from fsdpkit.runs.record import JobRecord, RunRecord, load
+from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.runs.store import runs_by_end
 from fsdpkit.scheduling.asking import Asking
 from fsdpkit.scheduling.left_out import LeftOut, left_out
@@ -33,114 +40,8 @@ from fsdpkit.scheduling.states import JobState, id_in
 if TYPE_CHECKING:
     from fsdpkit.runs.history import Attempt
 
-Phase = Literal["pending", "running", "succeeded", "stopped", "failed", "unknown"]
-"""`stopped`: on request, its work saved. `unknown`: nobody could say, or it ended and no agent
-vouches for what was done."""
-
-
 _MOST_TASKS_READ = 64
 """Of an array among other runs, whose newest step is read."""
-
-
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job is pending."""
-
-    reason: str | None
-    """Slurm's own word."""
-    words: str
-    action: str | None
-    never: bool
-    """Whether this will not clear by itself."""
-    start_s: float | None
-    """When Slurm expects to start it, Unix time; None: it does not say."""
-
-
-class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The first failure of the newest attempt that failed."""
-
-    message: str
-    """`rank 2 on node2: ValueError: …`"""
-    status: int
-    """That process's exit status, 128 + signal."""
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One training: the run itself, or a task of an array."""
-
-    task: int | None
-    """Its number in the array."""
-    job_id: str | None
-    state: str
-    """In words."""
-    attempts: list[int] = []
-    ending: dict[str, Any] | None = None
-    """What the newest attempt that has ended left as `ending.json`, with its number."""
-    progress: dict[str, Any] | None = None
-    """The fields of `progress.Progress`."""
-    failure: FirstFailure | None = None
-    remarks: list[str] = []
-    """Sentences about one that runs: see `activity.remarks`."""
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How one run stands. Times are Unix time in seconds; None: not known."""
-
-    schema: Literal["fsdpkit.status/1"] = "fsdpkit.status/1"
-    run: str
-    dir: str
-    error: str | None = None
-    """Why the run's record cannot be read; then nothing else is known."""
-    job_id: str | None = None
-    """Of the job that says how the run stands; an array's own number."""
-    cluster: str | None = None
-    submitted_s: float | None = None
-    phase: Phase = "unknown"
-    """Of the run as a whole: succeeded only if every task has."""
-    state: str = "unknown"
-    """In words."""
-    states: dict[str, str | None] = {}
-    """In a word by job id, for each array task: Slurm's, or STOPPED or UNKNOWN by the run's own
-    files; None: nobody could say."""
-    exit: str | None = None
-    """`ExitCode 1:0, DerivedExitCode 15:0`, of a job that has ended without success."""
-    started_s: float | None = None
-    """Of an array, when the first task did."""
-    ends_s: float | None = None
-    """When the time limit is reached, or when it ended; of an array the last of these."""
-    elapsed_s: float | None = None
-    """Seconds since it started, until it ended if it has."""
-    nodes: str | None = None
-    """In Slurm's notation."""
-    shape: dict[str, int] = {}
-    """`nodes` that train and `ranks_per_node`, as asked."""
-    waiting: Waiting | None = None
-    left_out: list[LeftOut] = []
-    """Nodes that its job is not to use because they failed a run."""
-    differences: list[GrantedDifference] = []
-    """What Slurm has otherwise than was asked for; asked for only about a single run."""
-    attempts: list[int] = []
-    """Of the run, or of the first array task; as the next three."""
-    ending: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    failure: FirstFailure | None = None
-    remarks: list[str] = []
-    """Read only for a single run."""
-    tasks: list[Task] = []
-    """Of an array, each that has started; read only for a single run."""
-    predictions: list[Prediction] = []
-    """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; of an array
-    `report` says it. Read only for a single run."""
-    task_steps: list[int] | None = None
-    """Of an array that runs, the fewest and the most steps that a running task has done, and how
-    many there are to do (0: not known)."""
-    provenance: Provenance | None = None
-    """What its newest job was made from; read only for a single run."""
-    before: list[dict[str, Any]] = []
-    """The record's earlier jobs."""
-    others: list[str] = []
-    """In words, the jobs before the one that matters now, and those chained behind it."""
-    unread: list[str] = []
-    """What could not be read or asked, a sentence each."""
 
 
 def all_statuses(
@@ -266,9 +167,9 @@ def _status(directory: Path, standing: Standing) -> Status:
         cluster=record.cluster or record.site,
         submitted_s=record.submitted_s or record.created_s,
         phase=phase_of(list(states.values())),
-        state=_in_words(record, states, standing.answered),
+        state=state_in_words(record, states, standing.answered),
         states={job_id: state.word if state else None for job_id, state in states.items()},
-        exit=_exit(one) if one else None,
+        exit=exit_in_words(one) if one else None,
         started_s=started_s,
         ends_s=ends_s,
         elapsed_s=_elapsed_s(known, started_s, ends_s),
@@ -276,7 +177,7 @@ def _status(directory: Path, standing: Standing) -> Status:
         shape={"nodes": record.nodes, "ranks_per_node": record.ranks_per_node},
         waiting=_waiting(record, standing.states, {}),
         before=[asdict(job) for job in record.earlier],
-        others=_other_jobs(record, standing, states),
+        others=other_jobs(record, standing, states),
         unread=list(standing.unread),
     )
 
@@ -289,68 +190,6 @@ def _elapsed_s(
     if all(state.over for state in states):
         return None if ends_s is None else max(0.0, ends_s - started_s)
     return max(0.0, time.time() - started_s)
-
-
-def phase_of(states: Sequence[JobState | None]) -> Phase:
-    """Of a run with these tasks: what is still to come decides, then what is not known."""
-    phases = [state.phase if state else "unknown" for state in states]
-    if "running" in phases:
-        return "running"
-    if "pending" in phases:
-        return "pending"
-    if not states or "unknown" in phases:
-        return "unknown"
-    short = {state.outcome for state in states if state and not state.succeeded}
-    if not short:
-        return "succeeded"
-    return "unknown" if "unknown" in short else "stopped" if short == {"stopped"} else "failed"
-
-
-def described(state: JobState | None, answered: bool = True) -> str:
-    """The state for a person; for an unknown job, whether the scheduler answered."""
-    if state is not None:
-        return state.describe()
-    return "unknown to squeue, sacct and scontrol" if answered else "unknown: Slurm does not answer"
-
-
-def _in_words(record: RunRecord, states: States, answered: bool) -> str:
-    if record.job_id is None:
-        known = "and Slurm knows no such job" if answered else "and Slurm does not answer"
-        return f"submission not confirmed, {known}"
-    if len(states) == 1:
-        return described(next(iter(states.values())), answered)
-    words = [
-        state.word if state is not None and state.outcome else described(state, answered)
-        for state in states.values()
-    ]
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
-
-
-def _exit(state: JobState) -> str | None:
-    """Both of Slurm's codes: after a rank's failure the first may be what ended its neighbours."""
-    if state.phase != "ended" or state.succeeded or state.exit_code is None:
-        return None
-    words = f"ExitCode {state.exit_code}:{state.exit_signal or 0}"
-    if state.derived_exit_code is not None:
-        words += f", DerivedExitCode {state.derived_exit_code}:{state.derived_exit_signal or 0}"
-    return words
-
-
-def _other_jobs(record: RunRecord, standing: Standing, states: States) -> list[str]:
-    """A line for each job of the run before the one that matters now, and each behind it."""
-    lines, word = [], "before"
-    for job in record.jobs:
-        if any(job_id in states for job_id in job.job_ids):
-            word = "behind"
-            continue
-        lines.append(f"{word}     {_job_line(job, standing)}")
-    return lines
-
-
-def _job_line(job: JobRecord, standing: Standing) -> str:
-    ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
-    words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
-    return f"job {job.job_id}, {job.nodes} nodes x {job.ranks_per_node} ranks: {words}"
 
 
 # Why it is pending, and what it will get

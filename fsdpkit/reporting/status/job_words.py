@@ -1,0 +1,74 @@
+"""How a run stands, and each of its jobs, in words: from what is known of their states. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fsdpkit.reporting.status.status_record import Phase
+from fsdpkit.runs.record import JobRecord, RunRecord
+from fsdpkit.scheduling.run_states import Standing, States
+from fsdpkit.scheduling.states import JobState
+
+
+def phase_of(states: Sequence[JobState | None]) -> Phase:
+    """Of a run with these tasks: what is still to come decides, then what is not known."""
+    phases = [state.phase if state else "unknown" for state in states]
+    if "running" in phases:
+        return "running"
+    if "pending" in phases:
+        return "pending"
+    if not states or "unknown" in phases:
+        return "unknown"
+    short = {state.outcome for state in states if state and not state.succeeded}
+    if not short:
+        return "succeeded"
+    return "unknown" if "unknown" in short else "stopped" if short == {"stopped"} else "failed"
+
+
+def described(state: JobState | None, answered: bool = True) -> str:
+    """The state for a person; for an unknown job, whether the scheduler answered."""
+    if state is not None:
+        return state.describe()
+    return "unknown to squeue, sacct and scontrol" if answered else "unknown: Slurm does not answer"
+
+
+def state_in_words(record: RunRecord, states: States, answered: bool) -> str:
+    """Of the run as a whole, from its jobs that matter now."""
+    if record.job_id is None:
+        known = "and Slurm knows no such job" if answered else "and Slurm does not answer"
+        return f"submission not confirmed, {known}"
+    if len(states) == 1:
+        return described(next(iter(states.values())), answered)
+    words = [
+        state.word if state is not None and state.outcome else described(state, answered)
+        for state in states.values()
+    ]
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+
+
+def exit_in_words(state: JobState) -> str | None:
+    """Both of Slurm's codes: after a rank's failure the first may be what ended its neighbours."""
+    if state.phase != "ended" or state.succeeded or state.exit_code is None:
+        return None
+    words = f"ExitCode {state.exit_code}:{state.exit_signal or 0}"
+    if state.derived_exit_code is not None:
+        words += f", DerivedExitCode {state.derived_exit_code}:{state.derived_exit_signal or 0}"
+    return words
+
+
+def other_jobs(record: RunRecord, standing: Standing, states: States) -> list[str]:
+    """A line for each job of the run before the one that matters now, and each behind it."""
+    lines, word = [], "before"
+    for job in record.jobs:
+        if any(job_id in states for job_id in job.job_ids):
+            word = "behind"
+            continue
+        lines.append(f"{word}     {_job_line(job, standing)}")
+    return lines
+
+
+def _job_line(job: JobRecord, standing: Standing) -> str:
+    ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
+    words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
+    return f"job {job.job_id}, {job.nodes} nodes x {job.ranks_per_node} ranks: {words}"

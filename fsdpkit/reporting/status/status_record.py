@@ -1,0 +1,119 @@
+"""What `fsdpkit status` knows of a run, and prints with `--json`: the fields are the keys, and stay
+the same. Filled in by overview.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from fsdpkit.reporting.predictions import Prediction
+from fsdpkit.reporting.status.granted import GrantedDifference
+from fsdpkit.runs.provenance import Provenance
+from fsdpkit.scheduling.left_out import LeftOut
+
+Phase = Literal["pending", "running", "succeeded", "stopped", "failed", "unknown"]
+"""`stopped`: on request, its work saved. `unknown`: nobody could say, or it ended and no agent
+vouches for what was done."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is pending."""
+
+    reason: str | None
+    """Slurm's own word."""
+    words: str
+    action: str | None
+    never: bool
+    """Whether this will not clear by itself."""
+    start_s: float | None
+    """When Slurm expects to start it, Unix time; None: it does not say."""
+
+
+class FirstFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first failure of the newest attempt that failed."""
+
+    message: str
+    """`rank 2 on node2: ValueError: …`"""
+    status: int
+    """That process's exit status, 128 + signal."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One training: the run itself, or a task of an array."""
+
+    task: int | None
+    """Its number in the array."""
+    job_id: str | None
+    state: str
+    """In words."""
+    attempts: list[int] = []
+    ending: dict[str, Any] | None = None
+    """What the newest attempt that has ended left as `ending.json`, with its number."""
+    progress: dict[str, Any] | None = None
+    """The fields of `progress.Progress`."""
+    failure: FirstFailure | None = None
+    remarks: list[str] = []
+    """Sentences about one that runs: see `activity.remarks`."""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How one run stands. Times are Unix time in seconds; None: not known."""
+
+    schema: Literal["fsdpkit.status/1"] = "fsdpkit.status/1"
+    run: str
+    dir: str
+    error: str | None = None
+    """Why the run's record cannot be read; then nothing else is known."""
+    job_id: str | None = None
+    """Of the job that says how the run stands; an array's own number."""
+    cluster: str | None = None
+    submitted_s: float | None = None
+    phase: Phase = "unknown"
+    """Of the run as a whole: succeeded only if every task has."""
+    state: str = "unknown"
+    """In words."""
+    states: dict[str, str | None] = {}
+    """In a word by job id, for each array task: Slurm's, or STOPPED or UNKNOWN by the run's own
+    files; None: nobody could say."""
+    exit: str | None = None
+    """`ExitCode 1:0, DerivedExitCode 15:0`, of a job that has ended without success."""
+    started_s: float | None = None
+    """Of an array, when the first task did."""
+    ends_s: float | None = None
+    """When the time limit is reached, or when it ended; of an array the last of these."""
+    elapsed_s: float | None = None
+    """Seconds since it started, until it ended if it has."""
+    nodes: str | None = None
+    """In Slurm's notation."""
+    shape: dict[str, int] = {}
+    """`nodes` that train and `ranks_per_node`, as asked."""
+    waiting: Waiting | None = None
+    left_out: list[LeftOut] = []
+    """Nodes that its job is not to use because they failed a run."""
+    differences: list[GrantedDifference] = []
+    """What Slurm has otherwise than was asked for; asked for only about a single run."""
+    attempts: list[int] = []
+    """Of the run, or of the first array task; as the next three."""
+    ending: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    failure: FirstFailure | None = None
+    remarks: list[str] = []
+    """Read only for a single run."""
+    tasks: list[Task] = []
+    """Of an array, each that has started; read only for a single run."""
+    predictions: list[Prediction] = []
+    """What `fsdpkit plan` had predicted of each of its jobs, beside what it measured; of an array
+    `report` says it. Read only for a single run."""
+    task_steps: list[int] | None = None
+    """Of an array that runs, the fewest and the most steps that a running task has done, and how
+    many there are to do (0: not known)."""
+    provenance: Provenance | None = None
+    """What its newest job was made from; read only for a single run."""
+    before: list[dict[str, Any]] = []
+    """The record's earlier jobs."""
+    others: list[str] = []
+    """In words, the jobs before the one that matters now, and those chained behind it."""
+    unread: list[str] = []
+    """What could not be read or asked, a sentence each."""
