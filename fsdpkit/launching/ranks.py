@@ -368,20 +368,9 @@ class Torchrun:
             meet.tell(*store.address())
             ask = store.address
         handler = KnownNodes(f"{config.run_id}_{number}", meet.place, meet.nodes, ask)
-        spec = WorkerSpec(
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            entrypoint=_SHIELDED[0],
-            args=(*_SHIELDED[1:], *self.command),
-            rdzv_handler=handler,
-            max_restarts=0,
-            monitor_interval=config.monitor_interval,
-            local_addr=config.local_addr,
-            numa_options=config.numa_options,
-        )
         logs = RunDirectoryLogs(attempt, number, memory, variables)
         agent = _Agent(
-            spec,
+            self._spec(handler),
             logs,
             start_method=config.start_method,
             log_line_prefix_template="rank ${rank}: ",
@@ -403,3 +392,17 @@ class Torchrun:
             alone = agent.ends.failed_alone() if agent.ends else {}
             own = {rank: failure for rank, failure in failures.items() if rank in alone}
             raise ChildFailedError(self.command[0], own or failures)
+
+    def _spec(self, handler: KnownNodes) -> WorkerSpec:
+        config = self.config
+        return WorkerSpec(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            entrypoint=_SHIELDED[0],
+            args=(*_SHIELDED[1:], *self.command),
+            rdzv_handler=handler,
+            max_restarts=0,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            numa_options=config.numa_options,
+        )

@@ -136,11 +136,7 @@ def shard(
         )
     dtype = compute_dtype(precision, ranks.device)
     ignored = ignored_parameters(model, sharding.ignore)
-    if ignored and dtype is not torch.float32:
-        cast_around(model, modules_of(model, ignored.values()), dtype)
-    kept = keep_float32(model, precision, dtype)
-    if precision.master == "bfloat16":
-        lower_masters(model, kept, set(ignored.values()))
+    kept = _set_types(model, precision, dtype, ignored.values())
     units = find_units(
         model, sharding, blocks, kept, is_unit, _apart(model, sharding, last, set(ignored.values()))
     )
@@ -151,12 +147,7 @@ def shard(
         ranks.say(warning)
 
     start = _start(model, fill, fill_buffers, seed)
-    check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
-    if start is None:
-        if sharding.sync_module_states:
-            send_to_all(model)
-        check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
-
+    _agree_on(model, with_values=start is None, send=sharding.sync_module_states)
     compiled = compile_blocks(model, blocks) if compile is True else None
     if sharding.activation_checkpointing == "offload":
         offload_activations(model, blocks, every=sharding.checkpoint_every)
@@ -181,6 +172,32 @@ def shard(
     if compiled:
         setattr(model, COMPILED, compiled)
     return model
+
+
+def _set_types(
+    model: nn.Module,
+    precision: PrecisionSettings,
+    dtype: torch.dtype,
+    ignored: Collection[nn.Parameter],
+) -> list[str]:
+    """Make modules that compute in another type than the rest cast by themselves, and the shards
+    as small as they are to be; paths of the modules that compute in float32."""
+    if ignored and dtype is not torch.float32:
+        cast_around(model, modules_of(model, ignored), dtype)
+    kept = keep_float32(model, precision, dtype)
+    if precision.master == "bfloat16":
+        lower_masters(model, kept, set(ignored))
+    return kept
+
+
+def _agree_on(model: nn.Module, *, with_values: bool, send: bool) -> None:
+    """All ranks have the same modules, and the same values where they were built with any; send:
+    rank 0's first. Raises FsdpkitError."""
+    check_same_everywhere("modules", f"crc {zlib.crc32(repr(model).encode()):08x}")
+    if with_values:
+        if send:
+            send_to_all(model)
+        check_same_everywhere("initial weights", fingerprint(model), _SAME_WEIGHTS)
 
 
 def _start(

@@ -165,16 +165,10 @@ def export_script(
         fixed["gpus"] = f"the portal cannot ask for GPUs: {chosen.gpus} per node"
     fields, unasked = _fields(plan, asks.directory, alike if asks.places else [])
     fixed |= unasked
-    while True:
-        low, high = min(p.low_nodes for p in alike), max(p.high_nodes for p in alike)
-        try:
-            parts = _parts(plan, fields, low, high)
-            break
-        except Undecided as error:
-            name, value = _close(fields, error, chosen)
-            fixed[name] = f"{error.use}: {value}"
-            if name == "gpus":
-                alike = [place for place in alike if place.gpus == chosen.gpus]
+    parts, closed = _rendered(plan, fields, alike, chosen)
+    fixed |= closed
+    if "gpus" in closed:
+        alike = _with_gpus_of(chosen, alike)
     head, body = _joined(parts)
     _refuse_quoted(body)
     own = _own_directives(head, {name for name, _ in _directives(plan)} | FORM_DECIDES)
@@ -190,7 +184,7 @@ def export_script(
         {place.value: _options(plan_at(place)) + own for place in alike},
         tuple(dict.fromkeys(left_out)),
         head,
-        checks.check_lines(fields, low, high) + record_lines(plan, fields),
+        checks.check_lines(fields, *_nodes(alike)) + record_lines(plan, fields),
         body,
     )
     _refuse_unsound(exported)
@@ -314,6 +308,31 @@ def _plan(template: Template, site: LoadedSite, place: PartitionPlace, python: s
 
 def _run_dir(plan: Plan) -> Path:
     return plan.work_dir / "runs" / "x"
+
+
+def _rendered(
+    plan: Plan, fields: list[Field], places: Sequence[PartitionPlace], chosen: PartitionPlace
+) -> tuple[list[Traced], dict[str, str]]:
+    """The script's parts (see `_parts`), and what the template has to know beforehand, with the
+    reason: these are taken out of `fields`."""
+    closed: dict[str, str] = {}
+    while True:
+        try:
+            return _parts(plan, fields, *_nodes(places)), closed
+        except Undecided as error:
+            name, value = _close(fields, error, chosen)
+            closed[name] = f"{error.use}: {value}"
+            if name == "gpus":
+                places = _with_gpus_of(chosen, places)
+
+
+def _nodes(places: Sequence[PartitionPlace]) -> tuple[int, int]:
+    """The fewest and the most that can be asked for."""
+    return min(place.low_nodes for place in places), max(place.high_nodes for place in places)
+
+
+def _with_gpus_of(chosen: PartitionPlace, places: Sequence[PartitionPlace]) -> list[PartitionPlace]:
+    return [place for place in places if place.gpus == chosen.gpus]
 
 
 def _parts(plan: Plan, fields: list[Field], low: int, high: int) -> list[Traced]:
