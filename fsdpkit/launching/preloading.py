@@ -17,7 +17,8 @@ from pathlib import Path
 
 from fsdpkit.launching import python_path
 from fsdpkit.launching.program import ColdStartError, Program
-from fsdpkit.launching.script_reading import ProgramReader, Reading
+from fsdpkit.launching.script_effects import Reading
+from fsdpkit.launching.script_reading import ProgramReader
 
 WITH_TORCH = (
     "torch.distributed.elastic.multiprocessing.errors",

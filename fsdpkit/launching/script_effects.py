@@ -11,13 +11,11 @@ import builtins
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fsdpkit.launching.path_expressions import path_of, value_of
-
-if TYPE_CHECKING:
-    from fsdpkit.launching.script_reading import ProgramReader
 
 # Read when a device or a process group is made, or by other libraries: not when torch is loaded.
 _READ_LATE = frozenset(
@@ -54,12 +52,55 @@ _UNKNOWN, _OWN_CODE, _VALUE = "?", "def", "str"
 the script's own; a value of Python's own types."""
 
 
+@dataclass
+class Reading:
+    """What reading a script has found. Places are written `train.py:7`."""
+
+    first: list[str] = field(default_factory=list)
+    """Modules of libraries imported unconditionally and before `noticed`, in order; `a.b:c` for c
+    of a.b, a module or not."""
+    later: dict[str, str] = field(default_factory=dict)
+    """Libraries (top-level names) imported afterwards, perhaps, or in functions, and where."""
+    noticed: str | None = None
+    """The first statement that later imports might notice."""
+    unread: str | None = None
+    """The first import, or call, of code that was not read."""
+    names_torch_variables: bool = False
+    """Whether a variable that torch reads stands in the source."""
+    directories: list[Path] = field(default_factory=list)
+    """Where the program finds modules before the installed ones: its own, and what it adds."""
+
+    def tops(self) -> set[str]:
+        """Top-level names of `first`."""
+        return {name.partition(":")[0].partition(".")[0] for name in self.first}
+
+
+class Program(Protocol):
+    """The program that a file belongs to, which knows its modules and reads them, too."""
+
+    found: Reading
+    appended: list[Path]
+    """Where it finds modules behind the installed ones."""
+
+    def enter(self, path: Path) -> None:
+        """Read one source file."""
+
+    def enter_from(self, base: Path, name: str, members: Iterable[str] = ()) -> None:
+        """Read what importing `name` from this directory would run, if it is there."""
+
+    def own(self, name: str, members: Iterable[str] = ()) -> list[Path] | None:
+        """The source files that run when a module of the program's own is imported."""
+
+    def is_library(self, name: str) -> bool:
+        """Whether the module is an installed library's, or Python's own."""
+
+
 class SourceFile:
     """The names of one source file, as far as they tell whether using them can be noticed."""
 
-    def __init__(self, reader: ProgramReader, path: Path, main: bool) -> None:
-        self.reader, self.path, self.main = reader, path, main
-        self.found = reader.found
+    def __init__(self, program: Program, path: Path, main: bool) -> None:
+        self.program, self.path, self.main = program, path, main
+        self.found = program.found
         self.names: dict[str, str] = {}
         """Name → the dotted thing it stands for, or one of `_UNKNOWN`, `_OWN_CODE`, `_VALUE`."""
         self.values: dict[str, Any] = {"__file__": str(path)}
@@ -234,15 +275,15 @@ class SourceFile:
         base = parents[node.level - 1]
         wanted = [(node.module, members)] if node.module else [(name, ()) for name in members]
         for name, inner in wanted:
-            self.reader.enter_from(base, name, inner)
+            self.program.enter_from(base, name, inner)
 
     def _import(self, name: str, node: ast.AST, members: Sequence[str] = ()) -> bool:
         """Follow it; whether it is a library's."""
-        if (files := self.reader.own(name, members)) is not None:
+        if (files := self.program.own(name, members)) is not None:
             for file in files:
-                self.reader.enter(file)
+                self.program.enter(file)
             return False
-        if not self.reader.is_library(name):
+        if not self.program.is_library(name):
             if not self._trying:  # a missing module is skipped by the `except ImportError`
                 self.not_read(node)
             return False
@@ -266,7 +307,7 @@ class SourceFile:
                 modules = [node.module]
             for name in modules:
                 top = name.partition(".")[0]
-                if top not in early and self.reader.own(name) is None:
+                if top not in early and self.program.own(name) is None:
                     self.found.later.setdefault(top, self.place(node))
 
     # Expressions
@@ -324,7 +365,7 @@ class SourceFile:
             return False
         directories = self.found.directories
         if dotted.endswith("append"):
-            self.reader.appended.append(added)
+            self.program.appended.append(added)
             return True
         match call.args[0]:
             case ast.Constant(value=int(index)) if 0 <= index <= len(directories):

@@ -13,36 +13,12 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from fsdpkit.launching.script_effects import QUIET_LIBRARIES, SourceFile
+from fsdpkit.launching.script_effects import QUIET_LIBRARIES, Reading, SourceFile
 
 _TORCH_VARIABLES = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR")
-
-
-@dataclass
-class Reading:
-    """What reading a script has found. Places are written `train.py:7`."""
-
-    first: list[str] = field(default_factory=list)
-    """Modules of libraries imported unconditionally and before `noticed`, in order; `a.b:c` for c
-    of a.b, a module or not."""
-    later: dict[str, str] = field(default_factory=dict)
-    """Libraries (top-level names) imported afterwards, perhaps, or in functions, and where."""
-    noticed: str | None = None
-    """The first statement that later imports might notice."""
-    unread: str | None = None
-    """The first import, or call, of code that was not read."""
-    names_torch_variables: bool = False
-    """Whether a variable that torch reads stands in the source."""
-    directories: list[Path] = field(default_factory=list)
-    """Where the program finds modules before the installed ones: its own, and what it adds."""
-
-    def tops(self) -> set[str]:
-        """Top-level names of `first`."""
-        return {name.partition(":")[0].partition(".")[0] for name in self.first}
 
 
 class ProgramReader:
