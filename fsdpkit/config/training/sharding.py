@@ -134,7 +134,15 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return self.within_group == "full_shard"
 
     def shard_ranks(self, ranks: int, ranks_per_node: int) -> int:
-        """Over how many of the ranks weights, gradients and optimizer state are spread."""
+        """Over how many of the ranks weights, gradients and optimizer state are spread.
+
+        Args:
+            ranks: All of the job.
+            ranks_per_node: The size of a hybrid's groups unless `shard_size` gives one.
+
+        Returns:
+            Their number; 1 where each rank holds everything.
+        """
         if self.strategy == "no_shard":
             return 1
         return (self.shard_size or ranks_per_node) if self.hybrid else ranks
