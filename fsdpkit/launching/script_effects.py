@@ -75,7 +75,7 @@ class Reading:
         return {name.partition(":")[0].partition(".")[0] for name in self.first}
 
 
-class Program(Protocol):
+class ImportFollower(Protocol):
     """The program that a file belongs to, which knows its modules and reads them, too."""
 
     found: Reading
@@ -98,7 +98,7 @@ class Program(Protocol):
 class SourceFile:
     """The names of one source file, as far as they tell whether using them can be noticed."""
 
-    def __init__(self, program: Program, path: Path, main: bool) -> None:
+    def __init__(self, program: ImportFollower, path: Path, main: bool) -> None:
         self.program, self.path, self.main = program, path, main
         self.found = program.found
         self.names: dict[str, str] = {}
