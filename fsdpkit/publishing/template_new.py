@@ -21,6 +21,8 @@ from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.publishing import template_goldens as goldens
 
 _VERSION = "1.0.0"
+PLACEHOLDERS = ("say here what it does differently", "Say here, for the people who submit with it")
+"""What a new template's description and README.md ask their author to replace."""
 
 
 def new_template(name: str, source: Template, parent: Path) -> Path:
@@ -62,7 +64,7 @@ def new_template(name: str, source: Template, parent: Path) -> Path:
 
 def _described(source: TemplateManifest) -> str:
     """Not the source's own sentence, which would be wrong with the first change."""
-    return f"Made from {source.name} {source.version}; say here what it does differently."
+    return f"Made from {source.name} {source.version}; {PLACEHOLDERS[0]}."
 
 
 def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
@@ -135,6 +137,7 @@ def _readme(manifest: TemplateManifest, source: TemplateManifest) -> str:
     return _README.format(
         name=manifest.name,
         source=f"{source.name} {source.version}",
+        placeholder=PLACEHOLDERS[1],
         parameters=parameters,
     )
 
@@ -168,7 +171,7 @@ def _kind(parameter: Parameter) -> str:
 _README = """\
 # The template `{name}`
 
-Made from {source}. Say here, for the people who submit with it: what it does differently, on which
+Made from {source}. {placeholder}: what it does differently, on which
 clusters it was tried, and whom to ask.
 
 ## Parameters
