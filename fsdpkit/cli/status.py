@@ -147,7 +147,7 @@ _STATE = re.compile(r"(?P<word>[A-Z_]+)(?:: |, | (?=by ))(?P<rest>.+)", re.DOTAL
 def _short_state(status: Status) -> tuple[str, str]:
     """What fits into a column, and the sentence that is told below."""
     if status.waiting:  # why it waits is told below anyway
-        return status.state.partition(", waiting for")[0], ""
+        return status.state.partition(" (")[0], ""
     if len(status.states) == 1 and len(status.state) > _LONGEST_STATE:
         found = _STATE.match(status.state)
         return (found["word"], found["rest"]) if found else ("unknown", status.state)
