@@ -148,7 +148,7 @@ def _kind(parameter: Parameter) -> str:
     if parameter.choices:
         return " or ".join(f"`{inline(c)}`" for c in parameter.choices)
     bounds = [
-        f"{word} {bound:g}"
+        f"{word} {bound:.15g}"
         for word, bound in (("from", parameter.minimum), ("to", parameter.maximum))
         if bound is not None
     ]
