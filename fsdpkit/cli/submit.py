@@ -162,14 +162,20 @@ def report(run: Run, as_json: bool) -> None:
         cluster = run.record.cluster or run.record.site
         print_answer(Submitted(run=run.id, job_id=run.job_id, cluster=cluster, dir=str(run.dir)))
         return
-    import shlex
-
     click.echo(run.id)
     click.echo(f"job {run.job_id}, in {run.dir}")
-    where = shlex.quote(str(run.dir))
-    typed = fsdpkit_as_typed()
-    click.echo(f"  {typed} logs {where} --follow")
-    click.echo(f"  {typed} status {where}")
+    for verb in ("logs", "status"):
+        click.echo(f"  {_command(verb, run)}{' --follow' if verb == 'logs' else ''}")
+
+
+def _command(verb: str, run: Run) -> str:
+    """A command about the run to type here: by its name, or its path where it has another place."""
+    import shlex
+
+    from fsdpkit.runs.store import runs_dir
+
+    where = run.id if run.dir.parent == runs_dir() else shlex.quote(str(run.dir))
+    return f"{fsdpkit_as_typed()} {verb} {where}"
 
 
 def print_output(run: Run, first_attempt: int = 0) -> None:
@@ -198,6 +204,8 @@ def outcome(run: Run) -> int:
     if not state.succeeded:
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
+        if state.outcome != "stopped":
+            click.echo(f"fsdpkit: why, and what to do: {_command('diagnose', run)}", err=True)
     return state.exit_status
 
 
