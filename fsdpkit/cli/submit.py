@@ -11,6 +11,7 @@ from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
     WithTrainerArgs,
+    as_typed,
     complete,
     fsdpkit_as_typed,
     going_on,
@@ -164,18 +165,8 @@ def report(run: Run, as_json: bool) -> None:
         return
     click.echo(run.id)
     click.echo(f"job {run.job_id}, in {run.dir}")
-    for verb in ("logs", "status"):
-        click.echo(f"  {_command(verb, run)}{' --follow' if verb == 'logs' else ''}")
-
-
-def _command(verb: str, run: Run) -> str:
-    """A command about the run to type here: by its name, or its path where it has another place."""
-    import shlex
-
-    from fsdpkit.runs.store import runs_dir
-
-    where = run.id if run.dir.parent == runs_dir() else shlex.quote(str(run.dir))
-    return f"{fsdpkit_as_typed()} {verb} {where}"
+    typed, where = fsdpkit_as_typed(), as_typed(run.dir)
+    click.echo(f"  {typed} logs {where} --follow\n  {typed} status {where}")
 
 
 def print_output(run: Run, first_attempt: int = 0) -> None:
@@ -205,7 +196,8 @@ def outcome(run: Run) -> int:
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
         if state.outcome != "stopped":
-            click.echo(f"fsdpkit: why, and what to do: {_command('diagnose', run)}", err=True)
+            command = f"{fsdpkit_as_typed()} diagnose {as_typed(run.dir)}"
+            click.echo(f"fsdpkit: why, and what to do: {command}", err=True)
     return state.exit_status
 
 
