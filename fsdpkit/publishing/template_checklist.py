@@ -54,7 +54,7 @@ def checklist(word: str) -> Findings:
         template = load_template(folder_of(word))
     except ConfigError as error:
         told, where = _placed(str(error))
-        where = where or str(folder / "template.toml")
+        where = where or "template.toml"
         yield ChecklistPoint(
             "manifest", "problem", told, where, "correct it first; nothing else is read"
         )
@@ -105,7 +105,7 @@ _PLACEHOLDER = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
 
 
 def _manifest(template: Template) -> Findings:
-    manifest, path = template.manifest, template.dir / "template.toml"
+    manifest, path = template.manifest, "template.toml"
     if _PLACEHOLDER.search(manifest.description):
         at = _line_of(template, r"^description\b")
         told = f"the description is that of a new template: {manifest.description}"
@@ -130,7 +130,7 @@ def _line_of(template: Template, pattern: str) -> int:
 
 def _parameters(template: Template) -> Findings:
     wrong = False
-    path = template.dir / "template.toml"
+    path = "template.toml"
     for name, parameter in template.manifest.parameters.items():
         for told, remedy in _problems_of(parameter):
             wrong = True
@@ -402,7 +402,7 @@ def _hands_on(template: Template, made: _Made) -> Findings:
         remedy = "see `fsdpkit template context`"
         yield ChecklistPoint("hands on", "problem", f"it never uses {name}", ENTRY, remedy)
     for name in unused:
-        at = f"{template.dir / 'template.toml'}:{_line_of(template, rf'^.*parameters.{name}')}"
+        at = f"template.toml:{_line_of(template, rf'^.*parameters.{name}')}"
         yield ChecklistPoint("hands on", "problem", f"it never uses the parameter {name}", at)
     if not missing and not unused:
         yield ChecklistPoint(
