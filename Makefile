@@ -1,12 +1,13 @@
-# One command from a fresh machine to each thing a person wants to see. What is there already is
-# not installed again, so every target may be called as often as one likes.
+# One command from a fresh machine to each thing a person wants to see. Nothing is installed twice,
+# so every target can be repeated.
 #
 #   make demo        train T5 on the local cluster, 2 nodes x 4 ranks, and draw its loss
 #   make test        everything that CI runs: lint, types, all tests, those on real Slurm where possible
 #   make test-quick  the tests without Slurm and without training ranks, for between two edits
 #   make test-faults break T5 by every fault in every phase, on real Slurm (root; half an hour)
 #   make slurm       keep a real Slurm cluster up on this machine, to try things by hand (root);
-#                    SLURM=26.05 of another release, in a Debian root made for it
+#                    SLURM=26.05 of another release, in a Debian root made for it;
+#                    USERS="alex sam" with ordinary users, besides those of this machine
 #   make docs        build docs/ into static pages, in build/docs; a broken link fails
 #   make bench       measure (benchmarks/README.md)
 #
@@ -188,10 +189,11 @@ release: env
 slurm: env packages
 	echo "make slurm: it starts a Slurm cluster on this machine; the first time that takes minutes" >&2
 	if ! running=$$("$(PYTHON)" -m tests.slurm_cluster status --root $(SLURM_ROOT)); then
-	    running=$$("$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT))
+	    running=$$("$(PYTHON)" -m tests.slurm_cluster up --root $(SLURM_ROOT) \
+	        $(if $(USERS),--users $(USERS)))
 	fi
 	grep -v '^#' <<<"$$running"
-	echo "# Paste the export line; then: fsdpkit submit --nodes 2 --gpus 4 --account pas1234"
+	echo "# Paste the export line; then: fsdpkit submit --nodes 2 --gpus 4"
 	echo "# Down again with: make slurm-down$(if $(SLURM), SLURM=$(SLURM))"
 
 slurm-down: env

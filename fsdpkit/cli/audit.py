@@ -54,10 +54,11 @@ def command(centre: str, weeks: int, as_json: bool) -> int:
         ]
         print_answer(Audited(centre=str(where), weeks=weeks, lines=lines, left_out=found.left_out))
         return 0
-    heads = ["WEEK", "KIND", "NAME", "VERSION", "", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
+    heads = ["WEEK", "OF", "VERSION", "RUNS", "USERS", "DONE", "FAILED", "NO END"]
     rows = [
         [
-            *(one.week, one.kind, one.name, one.version or "-", one.standing),
+            *(one.week, f"{one.kind} {one.name}"),
+            (one.version or "-") + ("" if one.standing == "published" else f", {one.standing}"),
             *map(str, (one.runs, len(one.users), one.done, one.failed, one.unknown)),
             ", ".join(f"{cause} {count}" for cause, count in one.causes.most_common()),
         ]

@@ -129,6 +129,7 @@ def _whole_checkpoint(run: str, places: Sequence[CheckpointPlace], step: int | N
     """
     from fsdpkit.errors import StorageError
 
+    require_some(run, places)
     first = [place for place in places if place.checkpoints][:1]
     for name, path in reversed(of_step(run, first, step)):
         problems = every_problem(name, path)

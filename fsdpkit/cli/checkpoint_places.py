@@ -89,10 +89,30 @@ def require_some(run: str, places: Sequence[CheckpointPlace]) -> None:
     from fsdpkit.errors import NotFoundError
 
     if not any(place.checkpoints for place in places):
+        if saved := next(filter(None, map(_of_another_trainer, places)), None):
+            raise NotFoundError(
+                f"{run} has no checkpoint of fsdpkit's trainer. Its own trainer saved {saved}; a "
+                "resume takes the newest whole one."
+            )
         raise NotFoundError(
             f"{run} has no checkpoint. training.checkpoint.every_steps says when one is due, "
             f"`fsdpkit logs {shlex.quote(run)}` whether it was reached."
         )
+
+
+def _of_another_trainer(place: CheckpointPlace) -> str | None:
+    """What one such as Lightning has saved in the run, in words."""
+    from fsdpkit.runs import layout
+
+    if place.directory is None:
+        return None
+    for name in (layout.HUGGINGFACE, layout.LIGHTNING, layout.ACCELERATE):
+        directory = place.directory.parent / name
+        found = [each for each in directory.glob("[!.]*") if each.suffix != ".json"]
+        if found:
+            found.sort(key=lambda path: path.stat().st_mtime)
+            return f"{', '.join(path.name for path in found[-5:])} in {directory}"
+    return None
 
 
 def of_step(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @check_option("job")
 @json_option
 def command(name: str | None, everything: bool, check: bool, as_json: bool) -> int:
-    """List the jobs and where each was found, or show one with every value and its origin.
+    """List the jobs and where each was found, or show one: its values and where each is set.
 
     \b
       fsdpkit jobs
@@ -88,7 +88,9 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
 
 
 def _show(name: str, as_json: bool) -> None:
+    from fsdpkit.config.as_toml import inline
     from fsdpkit.config.job import load_job
+    from fsdpkit.reporting.printable import printable
 
     job = load_job(name)
     if as_json:
@@ -97,8 +99,10 @@ def _show(name: str, as_json: bool) -> None:
     for path in job.files:
         click.echo(f"# {path}")
     click.echo(f"# entry: {job.entry}\n")
-    rows = [[key, str(value), job.origin(key)] for key, value in _settings(job)]
-    table(["KEY", "VALUE", "FROM"], rows)
+    for key, value in _settings(job):
+        origin = job.origin(key)
+        note = "" if origin == "default" else f"  # {origin}"
+        click.echo(printable(f"{key} = {inline(value)}{note}"))
 
 
 def _settings(job: LoadedJob) -> Iterator[tuple[str, object]]:

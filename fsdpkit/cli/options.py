@@ -126,6 +126,18 @@ def fsdpkit_as_typed() -> str:
     return f"fsdpkit --host {via}" if via else "fsdpkit"
 
 
+def as_typed(directory: Path) -> str:
+    """How to name a run, sweep or study here: by its name if it is in the directory where commands
+    look for it, else by its path."""
+    import shlex
+
+    from fsdpkit.runs.store import runs_dir
+
+    top = runs_dir()
+    usual = directory.parent in (top, top / "sweeps", top / "studies")
+    return shlex.quote(directory.name if usual else str(directory))
+
+
 _RUNS: dict[str, Any] = {
     "type": click.Path(file_okay=False),
     "help": "Directory of runs (default: $FSDPKIT_RUNS, else ./runs).",

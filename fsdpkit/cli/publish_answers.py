@@ -19,7 +19,7 @@ class PublishStep(Struct, frozen=True, kw_only=True):
     """That was published or withdrawn, or that the channel points to now."""
     sha256: str
     """Of the version's manifest."""
-    what: Literal["published", "as before", "promoted", "rolled back", "withdrawn"]
+    what: Literal["published", "as before", "restored", "promoted", "rolled back", "withdrawn"]
     channel: Literal["stable", "testing"] | None
     now: str | None
     """What the channel points to (of `withdrawn`: stable)."""

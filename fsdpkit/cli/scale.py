@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import complete, fsdpkit_as_typed, json_option, runs_option, table, wanted
+from fsdpkit.cli.options import (
+    as_typed,
+    complete,
+    fsdpkit_as_typed,
+    json_option,
+    runs_option,
+    table,
+    wanted,
+)
 from fsdpkit.cli.sweep import FirstWordOrCommand
 from fsdpkit.cli.trusting import require_trust, trust_option
 
@@ -136,7 +143,7 @@ def start(
     click.echo(study.name)
     for point in study.points:
         click.echo(f"{point.nodes} nodes ({point.mode}): {point.run}")
-    typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
+    typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
     click.echo(f"  {typed} scale status {where}\n  {typed} scale write {where}")
     return 0
 

@@ -66,7 +66,7 @@ def _listed() -> list[ListedSite]:
 
 
 def _row(site: ListedSite) -> list[str]:
-    kinds = [f"{name} ({gpus} GPUs)" for name, gpus in site.gpus_per_node.items()]
+    kinds = [f"{name} ({gpus} GPU{'s' * (gpus > 1)})" for name, gpus in site.gpus_per_node.items()]
     found = ", ".join(site.found_in)
     return [site.name, found, site.verified or "-", ", ".join(kinds) or site.title]
 

@@ -147,7 +147,7 @@ _STATE = re.compile(r"(?P<word>[A-Z_]+)(?:: |, | (?=by ))(?P<rest>.+)", re.DOTAL
 def _short_state(status: Status) -> tuple[str, str]:
     """What fits into a column, and the sentence that is told below."""
     if status.waiting:  # why it waits is told below anyway
-        return status.state.partition(", waiting for")[0], ""
+        return status.state.partition(" (")[0], ""
     if len(status.states) == 1 and len(status.state) > _LONGEST_STATE:
         found = _STATE.match(status.state)
         return (found["word"], found["rest"]) if found else ("unknown", status.state)
@@ -241,7 +241,7 @@ def _described(status: Status) -> list[str]:
     lines += _task_lines(status.tasks)
     lines += _labelled("exit", status.exit)
     lines += _provenance_lines(status)
-    lines += _labelled("directory", status.dir)
+    lines.append(f"  directory  {status.dir}")  # never broken: to be copied
     if status.phase == "failed" or _not_vouched_for(status):
         lines += [f"  {line}" for line in _failure_lines(status)]
     if status.phase == "stopped":
@@ -270,7 +270,7 @@ def _left_out(status: Status) -> str | None:
 
 
 def _labelled(label: str, text: str | None) -> list[str]:
-    return [f"  {label:<9}  {text}"] if text else []
+    return hanging(text, f"  {label:<9}  ", " " * 13) if text else []
 
 
 def _why(status: Status) -> str:
@@ -312,9 +312,11 @@ def _progress_lines(status: Status) -> list[str]:
 def _attempts(status: Status) -> str:
     from fsdpkit.reporting.printable import one_line
 
-    count = f"{len(status.attempts)}, the newest is {status.attempts[-1]}"
+    newest, several = status.attempts[-1], len(status.attempts) > 1
+    count = f"{len(status.attempts)}" + (f", the newest is {newest}" if newest else "")
     why = (status.ending or {}).get("why")
-    return f"{count}; the last to end: {one_line(why)}" if why else count
+    ended = "the last to end" if several else "it ended"
+    return f"{count}; {ended}: {one_line(why)}" if why else count
 
 
 def _task_lines(tasks: list[Task]) -> list[str]:

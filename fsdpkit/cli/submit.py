@@ -11,6 +11,7 @@ from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
     WithTrainerArgs,
+    as_typed,
     complete,
     fsdpkit_as_typed,
     going_on,
@@ -162,14 +163,10 @@ def report(run: Run, as_json: bool) -> None:
         cluster = run.record.cluster or run.record.site
         print_answer(Submitted(run=run.id, job_id=run.job_id, cluster=cluster, dir=str(run.dir)))
         return
-    import shlex
-
     click.echo(run.id)
     click.echo(f"job {run.job_id}, in {run.dir}")
-    where = shlex.quote(str(run.dir))
-    typed = fsdpkit_as_typed()
-    click.echo(f"  {typed} logs {where} --follow")
-    click.echo(f"  {typed} status {where}")
+    typed, where = fsdpkit_as_typed(), as_typed(run.dir)
+    click.echo(f"  {typed} logs {where} --follow\n  {typed} status {where}")
 
 
 def print_output(run: Run, first_attempt: int = 0) -> None:
@@ -198,6 +195,9 @@ def outcome(run: Run) -> int:
     if not state.succeeded:
         for line in failure_lines(run):
             click.echo(f"fsdpkit: {line}", err=True)
+        if state.outcome != "stopped":
+            command = f"{fsdpkit_as_typed()} diagnose {as_typed(run.dir)}"
+            click.echo(f"fsdpkit: why, and what to do: {command}", err=True)
     return state.exit_status
 
 

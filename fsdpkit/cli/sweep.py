@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fsdpkit.cli.options import fsdpkit_as_typed, json_option, runs_option, table, wanted
+from fsdpkit.cli.options import as_typed, fsdpkit_as_typed, json_option, runs_option, table, wanted
 from fsdpkit.cli.trusting import require_trust, trust_option
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _report(paths: SweepPaths, record: SweepRecord, prepared: CheckedTrials, as_
     click.echo(record.name)
     first, last = prepared.numbers[0], prepared.numbers[-1]
     click.echo(f"trials {first} to {last}, job {run.job_id}, in {run.dir}")
-    typed, where = fsdpkit_as_typed(), shlex.quote(str(paths.dir))
+    typed, where = fsdpkit_as_typed(), as_typed(paths.dir)
     click.echo(f"  {typed} sweep status {where}\n  {typed} sweep best {where}")
     if record.halving is not None and not run.client().chains:
         click.echo(f"  {typed} sweep advance {where}    # once a rung is over")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
-from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
+from fsdpkit.cli.options import complete, hanging, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
     from fsdpkit.cli.json_answers import KeptCanary
@@ -66,6 +66,7 @@ def _show(name: str, as_json: bool) -> None:
 
     from fsdpkit.cli.json_answers import OneTemplate
     from fsdpkit.cli.json_output import print_answer
+    from fsdpkit.config.as_toml import inline
     from fsdpkit.config.template import load_template
 
     template = load_template(name)
@@ -86,13 +87,14 @@ def _show(name: str, as_json: bool) -> None:
             )
         )
         return
-    click.echo(f"{manifest.name} {manifest.version}: {manifest.description}")
+    told = f"{manifest.name} {manifest.version}: {manifest.description}"
+    click.echo("\n".join(hanging(told, "", "  ")))
     click.echo(f"{template.layer}: {template.dir}\nsha256 {template.sha256}")
     if one := template.release:
         click.echo(f"published: sha256 {one.sha256}, {one.channel}, signed by {one.signer}")
     click.echo("\n".join([*_canaries(template), ""]))
     rows = [
-        [key, p.type, "unset" if p.default is None else str(p.default), p.help]
+        [key, p.type, "unset" if p.default is None else inline(p.default), p.help]
         for key, p in manifest.parameters.items()
     ]
     table(["PARAMETER", "TYPE", "DEFAULT", "MEANING"], rows)

@@ -37,7 +37,7 @@ def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
             continue
         for line in textwrap.wrap(_description(hints[attribute]), _WIDTH - 2):
             yield f"# {line}"
-        yield f"# {name} is not set" if held is None else f"{_key(name)} = {_value(held)}"
+        yield f"# {name} is not set" if held is None else f"{_key(name)} = {inline(held)}"
     for name, held in tables:
         path = (*above, name)
         yield ""
@@ -45,7 +45,7 @@ def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
         if isinstance(held, msgspec.Struct):
             yield from _table(held, path)
         else:
-            yield from (f"{_key(key)} = {_value(one)}" for key, one in held.items())
+            yield from (f"{_key(key)} = {inline(one)}" for key, one in held.items())
 
 
 def _description(hint: Any) -> str:
@@ -59,16 +59,17 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else text(name)
 
 
-def _value(value: Any) -> str:
+def inline(value: Any) -> str:
+    """A value as TOML has it, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return text(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, dict):  # TOML has no word for none; a key that may be unset is left out
         known = {key: one for key, one in value.items() if one is not None}
-        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in known.items())}}}"
+        return f"{{{', '.join(f'{_key(key)} = {inline(one)}' for key, one in known.items())}}}"
     return repr(value)
 
 

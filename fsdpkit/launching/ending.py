@@ -39,7 +39,6 @@ from fsdpkit.launching.policy import (
 from fsdpkit.launching.saying import say
 from fsdpkit.runs import avoided_nodes, outcomes
 from fsdpkit.runs.avoided_nodes import AvoidedNode
-from fsdpkit.runs.checkpoints import checkpoints_in, step_of
 from fsdpkit.runs.exclusions import nodes_of
 from fsdpkit.runs.job_file import table_of_job
 from fsdpkit.runs.job_ids import ONE, id_of, job_of, task_of
@@ -47,6 +46,7 @@ from fsdpkit.runs.layout import AttemptPaths, RunPaths, TaskPaths
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending, Trouble
 from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import load
+from fsdpkit.runs.saved_steps import newest_saved
 from fsdpkit.runs.shared_record import AttemptEnd, add_end
 
 _LONGEST_S = 120
@@ -77,7 +77,7 @@ def _answer(status: int) -> int:
     about_job, _, about_nodes = sys.stdin.read().partition("\n")
     facts = _with_their_word(gather(status, job_told(about_job), attempt, task), attempt)
     decision = after_attempt(facts, retry)
-    ending = msgspec.structs.replace(decision, step=_newest_step(task))
+    ending = msgspec.structs.replace(decision, step=_saved_step(task, facts.trouble))
     left_out = None
     if ending.action == "requeue":
         left_out = _exclusions(facts, ending, run, attempt, about_nodes)
@@ -211,7 +211,7 @@ def gather(status: int, job: JobFacts, attempt: AttemptPaths, task: TaskPaths) -
         why=verdict.why if verdict else "",
         came_back=verdict is not None and _came_back(verdict),
         request=request,
-        fruitless=_fruitless(attempt, task, trouble.message if trouble else ""),
+        fruitless=_fruitless(attempt, task, trouble),
     )
 
 
@@ -285,29 +285,36 @@ def this_job() -> str:
     return os.environ.get("SLURM_JOB_ID", "")
 
 
-def _newest_step(task: TaskPaths) -> int | None:
-    steps = [step_of(path) for path in checkpoints_in(task.checkpoints)]
-    return max((step for step in steps if step is not None), default=None)
+def _saved_step(task: TaskPaths, trouble: Trouble | None) -> int | None:
+    """Up to which step the work is saved. A script that stopped as asked says that it has saved,
+    wherever that is."""
+    if (newest := newest_saved(task)) is not None:
+        return newest[0]
+    if trouble is None or trouble.cause != "stopped" or trouble.step == -1:
+        return None
+    return trouble.step
 
 
-def _fruitless(attempt: AttemptPaths, task: TaskPaths, told: str) -> int:
-    """How many attempts of this job in a row, up to this one, have left no newer checkpoint.
+def _fruitless(attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None) -> int:
+    """How many attempts of this job in a row, up to this one, have saved nothing further.
 
     Attempts that Slurm ended without asking (a lost node, a preemption) have left no record, and
     do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
-    node is gone (SlurmdTimeout) it may refuse one after another. told: of this attempt's end.
+    node is gone (SlurmdTimeout) it may refuse one after another.
     """
     number = _number(attempt)
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
-    said = {n: ending.get("why", "") for n, ending in endings.items()} | {number: told}
+    said = {n: ending.get("why", "") for n, ending in endings.items()}
+    said[number] = trouble.message if trouble else ""
     refused = [n for n, why in said.items() if _REFUSED in why]
-    newest, count = _newest_step(task), 0
+    newest, count = _saved_step(task, trouble), 0
     for n in range(number, first - 1, -1):
-        before = endings[n - 1] if n else {"step": None}
-        if "step" not in before or (n in refused and len(refused) <= _FEW):
+        if (n and "step" not in endings[n - 1]) or (n in refused and len(refused) <= _FEW):
             continue
-        if before["step"] != newest:
+        steps = [endings[m].get("step") for m in endings if m < n]
+        before = max((step for step in steps if isinstance(step, int)), default=None)
+        if newest is not None and (before is None or newest > before):
             break
         count += 1
     return count

@@ -43,7 +43,7 @@ class PublishingStep:
     """That was published, withdrawn, or that the channel points to now."""
     sha256: str
     what: str
-    """`published`, `as before`, `promoted`, `rolled back`, `withdrawn`."""
+    """`published`, `as before`, `restored`, `promoted`, `rolled back`, `withdrawn`."""
     channel: Channel | None
     now: str | None
     """What the channel (without one: stable) points to now; None: nothing."""

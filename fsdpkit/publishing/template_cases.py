@@ -108,6 +108,9 @@ def sites(names: Sequence[str] = ()) -> tuple[list[LoadedSite], list[str]]:
     return found, broken
 
 
+_TIME = "04:00:00"
+
+
 def fitting(site: LoadedSite, shape: Shape) -> Case | str:
     """The shape at a size that the profile accepts, or why there is none."""
     profile = site.profile
@@ -120,6 +123,8 @@ def fitting(site: LoadedSite, shape: Shape) -> Case | str:
             return Case(site, shape, {}, size)
         except UsageError as error:
             why = str(error).splitlines()[-1].strip()
+            if why.startswith("What would fit"):  # otherwise for each size
+                why = f"it has no partition for such a job of {_TIME}"
     return why
 
 
@@ -129,7 +134,7 @@ def plan_of(case: Case, template: Template | None) -> Plan:
     site, shape = case.site, case.shape
     nodes, gpus = case.size
     account = site.profile.account.example
-    resources = {"nodes": nodes, "gpus": gpus, "time": "04:00:00", "account": account}
+    resources = {"nodes": nodes, "gpus": gpus, "time": _TIME, "account": account}
     resources = {k: v for k, v in resources.items() if v is not None}
     layered = Layered()
     layered.overlay({"schema": "fsdpkit.job/1", "name": "train", "entry": "train.py"}, "template")
@@ -203,16 +208,19 @@ def cases_of(
     dealt = len(found) * len(value_sets) > MOST
     for number, site in enumerate(found):
         base: Case | None = None
+        refused: dict[str, list[str]] = {}
         for shape in SHAPES:
             fits = fitting(site, shape)
             if isinstance(fits, str):
-                left_out.setdefault(f"{shape.name}: {fits}", []).append(site.id)
+                refused.setdefault(fits, []).append(shape.name)
                 continue
             base = base or fits
             cases.append(fits)
         if base is not None:
             own = value_sets[number :: len(found)] if dealt else value_sets
             cases += [replace(base, values=values) for values in own if values]
+        for why, shapes in refused.items():
+            left_out.setdefault(f"{', '.join(shapes)}: {why}", []).append(site.id)
     return cases, left_out, dealt
 
 

@@ -20,6 +20,7 @@ from fsdpkit.publishing import template_shell as shell
 from fsdpkit.publishing.template_cases import RenderedCase, cases_of, rendered, sites
 from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import folder_of
+from fsdpkit.publishing.template_new import PLACEHOLDERS
 from fsdpkit.publishing.template_pattern import allowed_texts, may_take_for_ever
 from fsdpkit.rendering.environment import ENTRY
 from fsdpkit.rendering.language import parse
@@ -53,7 +54,7 @@ def checklist(word: str) -> Findings:
         template = load_template(folder_of(word))
     except ConfigError as error:
         told, where = _placed(str(error))
-        where = where or str(folder / "template.toml")
+        where = where or "template.toml"
         yield ChecklistPoint(
             "manifest", "problem", told, where, "correct it first; nothing else is read"
         )
@@ -100,12 +101,19 @@ def _placed(message: str) -> tuple[str, str | None]:
 
 # ---- The folder
 
+_PLACEHOLDER = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
+
 
 def _manifest(template: Template) -> Findings:
-    manifest, path = template.manifest, template.dir / "template.toml"
-    yield ChecklistPoint(
-        "manifest", "ok", f"{manifest.name} {manifest.version}: {manifest.description}"
-    )
+    manifest, path = template.manifest, "template.toml"
+    if _PLACEHOLDER.search(manifest.description):
+        at = _line_of(template, r"^description\b")
+        told = f"the description is that of a new template: {manifest.description}"
+        remedy = "say what it is for: users see it in lists and in the catalogue"
+        yield ChecklistPoint("manifest", "problem", told, f"{path}:{at}", remedy)
+    else:
+        told = f"{manifest.name} {manifest.version}: {manifest.description}"
+        yield ChecklistPoint("manifest", "ok", told)
     if manifest.version == "0.0.0":
         at = _line_of(template, r"^version\b")
         remedy = "give it one, such as 1.0.0; raise it with each change"
@@ -122,7 +130,7 @@ def _line_of(template: Template, pattern: str) -> int:
 
 def _parameters(template: Template) -> Findings:
     wrong = False
-    path = template.dir / "template.toml"
+    path = "template.toml"
     for name, parameter in template.manifest.parameters.items():
         for told, remedy in _problems_of(parameter):
             wrong = True
@@ -222,7 +230,12 @@ def _readme(template: Template) -> Findings:
         return
     text = path.read_bytes()[:1_000_000].decode(errors="replace")
     missing = [name for name in template.manifest.parameters if f"`{name}`" not in text]
-    if missing:
+    if found := _PLACEHOLDER.search(text):
+        at = text[: found.start()].count("\n") + 1
+        told = "its first paragraph is that of a new template"
+        remedy = "say what it does differently, where it was tried, and whom to ask"
+        yield ChecklistPoint("README", "problem", told, f"README.md:{at}", remedy)
+    elif missing:
         told = f"it does not explain {', '.join(missing[:10])}"
         yield ChecklistPoint("README", "problem", told, "README.md", "add them to its table")
     else:
@@ -389,7 +402,7 @@ def _hands_on(template: Template, made: _Made) -> Findings:
         remedy = "see `fsdpkit template context`"
         yield ChecklistPoint("hands on", "problem", f"it never uses {name}", ENTRY, remedy)
     for name in unused:
-        at = f"{template.dir / 'template.toml'}:{_line_of(template, rf'^.*parameters.{name}')}"
+        at = f"template.toml:{_line_of(template, rf'^.*parameters.{name}')}"
         yield ChecklistPoint("hands on", "problem", f"it never uses the parameter {name}", at)
     if not missing and not unused:
         yield ChecklistPoint(

@@ -11,16 +11,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from fsdpkit.config.fields import Scalar
+from fsdpkit.config.as_toml import inline
 from fsdpkit.config.template import Parameter, Template, TemplateManifest
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.publishing import template_goldens as goldens
 
 _VERSION = "1.0.0"
+PLACEHOLDERS = ("say here what it does differently", "Say here, for the people who submit with it")
+"""What a new template's description and README.md ask their author to replace."""
 
 
 def new_template(name: str, source: Template, parent: Path) -> Path:
@@ -62,7 +63,7 @@ def new_template(name: str, source: Template, parent: Path) -> Path:
 
 def _described(source: TemplateManifest) -> str:
     """Not the source's own sentence, which would be wrong with the first change."""
-    return f"Made from {source.name} {source.version}; say here what it does differently."
+    return f"Made from {source.name} {source.version}; {PLACEHOLDERS[0]}."
 
 
 def _fill(folder: Path, manifest: TemplateManifest, source: Template) -> None:
@@ -96,10 +97,8 @@ _ABOUT_PARAMETERS = """
 
 def manifest_text(manifest: TemplateManifest) -> str:
     """`template.toml` of the manifest, with comments for whoever edits it."""
-    lines = [
-        f"{key} = {toml_value(getattr(manifest, key))}" for key in ("schema", "name", "version")
-    ]
-    text = _ABOUT + "\n".join([*lines, f"description = {toml_value(manifest.description)}", ""])
+    lines = [f"{key} = {inline(getattr(manifest, key))}" for key in ("schema", "name", "version")]
+    text = _ABOUT + "\n".join([*lines, f"description = {inline(manifest.description)}", ""])
     if manifest.parameters:
         text += _ABOUT_PARAMETERS
     for name, parameter in manifest.parameters.items():
@@ -113,17 +112,7 @@ def _parameter_lines(parameter: Parameter) -> Iterator[str]:
         if value is not None and value != []:
             if parameter.type == "int" and field in ("minimum", "maximum") and value == int(value):
                 value = int(value)
-            yield f"{field} = {toml_value(value)}\n"
-
-
-def toml_value(value: Scalar | list[Any]) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml_value, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        plain = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
-        return f'"{plain}"'
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"{field} = {inline(value)}\n"
 
 
 # ---- README.md
@@ -135,6 +124,7 @@ def _readme(manifest: TemplateManifest, source: TemplateManifest) -> str:
     return _README.format(
         name=manifest.name,
         source=f"{source.name} {source.version}",
+        placeholder=PLACEHOLDERS[1],
         parameters=parameters,
     )
 
@@ -149,16 +139,16 @@ profile's `[parameters]`.
 
 
 def _row(name: str, parameter: Parameter) -> str:
-    default = "unset" if parameter.default is None else f"`{toml_value(parameter.default)}`"
+    default = "unset" if parameter.default is None else f"`{inline(parameter.default)}`"
     meaning = parameter.help.replace("|", r"\|")
     return f"| `{name}` | {_kind(parameter)} | {default} | {meaning} |\n"
 
 
 def _kind(parameter: Parameter) -> str:
     if parameter.choices:
-        return " or ".join(f"`{toml_value(c)}`" for c in parameter.choices)
+        return " or ".join(f"`{inline(c)}`" for c in parameter.choices)
     bounds = [
-        f"{word} {bound:g}"
+        f"{word} {bound:.15g}"
         for word, bound in (("from", parameter.minimum), ("to", parameter.maximum))
         if bound is not None
     ]
@@ -168,7 +158,7 @@ def _kind(parameter: Parameter) -> str:
 _README = """\
 # The template `{name}`
 
-Made from {source}. Say here, for the people who submit with it: what it does differently, on which
+Made from {source}. {placeholder}: what it does differently, on which
 clusters it was tried, and whom to ask.
 
 ## Parameters

@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fsdpkit.config.as_toml import inline
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.template import Template
 from fsdpkit.errors import ConfigError, StorageError
-from fsdpkit.publishing.template_new import toml_value
 from fsdpkit.runs.layout import write_atomically
 
 FILE = "tested.toml"
@@ -68,11 +68,11 @@ def keep(template: Template, site: str, canary: Canary) -> Path:
         with _locked(template.dir):
             tested = read_tested(template)
             kept = {**tested.canaries, site: canary}
-            text = _ABOUT + f"schema = {toml_value(tested.schema)}\n"
+            text = _ABOUT + f"schema = {inline(tested.schema)}\n"
             for name, each in sorted(kept.items()):
-                text += f"\n[canaries.{toml_value(name)}]\n"
+                text += f"\n[canaries.{inline(name)}]\n"
                 values = msgspec.to_builtins(each)
-                text += "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
+                text += "".join(f"{key} = {inline(value)}\n" for key, value in values.items())
             write_atomically(path, text, by_umask=True)
     except OSError as error:
         raise StorageError(

@@ -9,6 +9,7 @@ version that either names is whole.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -64,7 +65,8 @@ def change(
             old = _believed(centre, before, signers, renew=renew)
             by, at_s = principal(signer, signers), round(time.time(), 3)
             made, steps = make(old, by, at_s)
-            _write_versions(centre, drafts, made)
+            written = _write_versions(centre, drafts, made)
+            steps = [_as_written(step, written) for step in steps]
             if before is not None and made == old and not renew:
                 return old, steps
             last = max([0, *(int(name.partition("-")[0]) for name in known)])
@@ -193,7 +195,21 @@ def _overtaken(centre: Path) -> StorageError:
 # ---- Versions
 
 
-def _write_versions(centre: Path, drafts: Sequence[VersionDraft], index: PublishedIndex) -> None:
+Names = tuple[str, str, str]
+"""Kind, name and version."""
+
+
+def _as_written(step: PublishingStep, written: set[Names]) -> PublishingStep:
+    """An old version whose files had to be written again was damaged."""
+    again = step.what == "as before" and (step.kind, step.name, step.version) in written
+    return dataclasses.replace(step, what="restored") if again else step
+
+
+def _write_versions(
+    centre: Path, drafts: Sequence[VersionDraft], index: PublishedIndex
+) -> set[Names]:
+    """Write those whose folders do not hold their very files; which ones."""
+    written: set[Names] = set()
     for draft in drafts:
         entry = index.entry(draft.kind, draft.name)
         version = draft.version_in(entry)
@@ -203,6 +219,8 @@ def _write_versions(centre: Path, drafts: Sequence[VersionDraft], index: Publish
         files = {**draft.files, "manifest.json": manifest}
         if not _is_there(directory, files):
             _write_version(directory, files)
+            written.add((draft.kind, draft.name, version))
+    return written
 
 
 def _is_there(directory: Path, files: dict[str, bytes]) -> bool:

@@ -106,9 +106,10 @@ def _bounds(about: Schema) -> str:
     most = about.get("maximum", about.get("exclusiveMaximum"))
     above = "more than " if "exclusiveMinimum" in about else "from "
     below = "less than " if "exclusiveMaximum" in about else "to "
-    told = [f"{above}{least:g}"] if least is not None else []
-    told += [f"{below}{most:g}"] if most is not None else []
-    return f", {' '.join(told)}" if told else ""
+    joint = " and " if "exclusiveMaximum" in about else " "
+    told = [f"{above}{least:.15g}"] if least is not None else []
+    told += [f"{below}{most:.15g}"] if most is not None else []
+    return f", {joint.join(told)}" if told else ""
 
 
 def page(title: str, head: str, struct: type[msgspec.Struct]) -> str:

@@ -112,6 +112,7 @@ _KNOWN = {
     "": _Meaning("Slurm has not considered it yet"),
     "None": _Meaning("Slurm has not considered it yet"),
     "WaitingForScheduling": _Meaning("Slurm has not considered it yet"),
+    "Starting": _Meaning("this machine is starting it"),  # the local cluster's only own reason
     "Resources": _Meaning("waits for free nodes"),
     "Priority": _Meaning("jobs with a higher priority come first"),
     "Dependency": _Meaning("waits for its dependency ({dependency})"),

@@ -66,6 +66,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+HUGGINGFACE, LIGHTNING, ACCELERATE = "trainer", "lightning", "accelerate"
+"""Below a task's directory: what such a trainer saves, by itself or because it was asked for."""
+
 
 @dataclass(frozen=True)
 class AttemptPaths:

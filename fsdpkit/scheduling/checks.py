@@ -1,8 +1,8 @@
 """What can be checked on a login node before anything is queued: `fsdpkit check`.
 
-Every check runs, whatever the others found. A check that could not read what it needs is
-`unknown`, never `ok`. torch is imported by the Python that the job will activate, in a process of
-its own; nothing is left in the run directory.
+Every check runs, whatever the others found, but for those of a Slurm that does not answer. A check
+that could not read what it needs is `unknown`, never `ok`. torch is imported by the Python that the
+job will activate, in a process of its own; nothing is left in the run directory.
 """
 
 from __future__ import annotations
@@ -55,20 +55,26 @@ def login_checks(
     plan, told = _planned(request)
     yield told
     slurm = plan is None or plan.site.profile.kind == "slurm"
+    answers = slurm
     if slurm:
-        yield _guarded("slurm", _check_slurm)
-    submitted = plan if told.outcome != "failed" else None
-    script = _guarded("script", lambda: _check_script(submitted, runs))
-    if slurm:
-        yield _guarded("account", lambda: _check_account(submitted, script))
-        yield _guarded("partition", lambda: _check_partition(plan))
-    yield script
+        yield (client := _guarded("slurm", _check_slurm))
+        answers = client.outcome != "failed"
+    if slurm and not answers:
+        for check in ("account", "partition", "script", "clock"):
+            yield CheckResult(check, "unknown", "Slurm does not answer")
+    else:
+        submitted = plan if told.outcome != "failed" else None
+        script = _guarded("script", lambda: _check_script(submitted, runs))
+        if slurm:
+            yield _guarded("account", lambda: _check_account(submitted, script))
+            yield _guarded("partition", lambda: _check_partition(plan))
+        yield script
     yield _guarded("environment", lambda: _check_environment(plan, runs))
     place = _existing(runs_dir(runs))
     yield _guarded("file system", lambda: _check_file_system(place, shared=slurm))
     yield _guarded("disk speed", lambda: _check_speed(place))
     yield _guarded("disk space", lambda: _check_space(place))
-    if slurm:
+    if answers:
         yield _guarded("clock", _check_clock)
 
 

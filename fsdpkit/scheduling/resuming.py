@@ -188,8 +188,8 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
     standing = decisive(run.record, states).values()
     if all(state and state.succeeded for state in standing) and not otherwise:
         raise UsageError(
-            f"run {run.id} has reached its goal; to go on, change it, for example with "
-            "--set training.steps=… or training.epochs=…"
+            f"run {run.id} has reached its goal; to go on, change it: --set training.steps=… or "
+            "training.epochs=…; for a script of your own, --set 'args=[…]'"
         )
 
 

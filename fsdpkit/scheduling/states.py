@@ -174,15 +174,15 @@ class JobState:
         """The state for a person.
 
         Returns:
-            For example `FAILED, exit status 3`.
+            For example `FAILED, exit status 3`, or `PENDING (Resources)` as squeue prints it.
         """
         if self.outcome == "unknown":
             return f"UNKNOWN: it is {self.state}, but {self.account}"
         if self.outcome == "stopped":
             return f"STOPPED: {self.account}"
-        words = [f"{self.state} by {self.cancelled_by}" if self.cancelled_by else self.state]
         if self.phase == "pending" and self.reason and self.reason != "None":
-            words.append(f"waiting for {self.reason}")
+            return f"{self.state} ({self.reason})"
+        words = [f"{self.state} by {self.cancelled_by}" if self.cancelled_by else self.state]
         if self.phase == "ended":
             if self.exit_signal:
                 words.append(f"signal {self.exit_signal}")

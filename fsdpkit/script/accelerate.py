@@ -30,6 +30,7 @@ from accelerate.tracking import GeneralTracker
 
 from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
+from fsdpkit.runs.layout import ACCELERATE
 from fsdpkit.script.checkpoints import keep_newest, step_of
 from fsdpkit.script.log import log
 from fsdpkit.script.random_states import random_state, set_random_state
@@ -38,9 +39,6 @@ from fsdpkit.script.stopping import task_dir
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-DIRECTORY = "accelerate"
-"""Below the run's directory; what `after_step` saves is there."""
 
 
 def attach(accelerator: Accelerator, keep: int = 2) -> AttachedRun:
@@ -104,7 +102,7 @@ class AttachedRun:
         """By the checkpoint that was loaded; 0 where the run begins."""
         self._random: dict[str, Any] | None = None  # as it was when the checkpoint was made
         self._accelerator, self._keep = accelerator, keep
-        self.directory = task_dir() / DIRECTORY
+        self.directory = task_dir() / ACCELERATE
         """Where its checkpoints are."""
         self._wishes: Wishes | None = None
         self._heart: HeartbeatFile | None = None

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.reading import read_json
+from fsdpkit.runs.saved_steps import MARK
 
-MARK = "fsdpkit.json"
 _STEP = re.compile(r"step=(\d+)|(\d+)\D*$")
 _FILE_SUFFIX = ".ckpt"
 """Of a checkpoint that is a single file, as Lightning writes it."""

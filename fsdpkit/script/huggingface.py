@@ -23,6 +23,7 @@ from transformers import TrainerCallback
 
 from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
+from fsdpkit.runs.layout import HUGGINGFACE
 from fsdpkit.script.log import log
 from fsdpkit.script.saving import Wishes, begin, in_a_run, saved, where_to_go_on
 from fsdpkit.script.stopping import task_dir
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 Any_Trainer = TypeVar("Any_Trainer", bound="Trainer")
-DIRECTORY = "trainer"
-"""Below the run's directory; what the Trainer writes is there."""
 _OURS = {"learning_rate": "lr", "num_input_tokens_seen": "tokens"}
 
 
@@ -61,7 +60,7 @@ def attach(trainer: Any_Trainer) -> Any_Trainer:
             f"this is one of {wanted} ranks, but its Trainer knows of {trainer.args.world_size}: "
             "on CPUs it needs TrainingArguments(use_cpu=True)"
         )
-    output = task_dir() / DIRECTORY
+    output = task_dir() / HUGGINGFACE
     trainer.args.output_dir = str(output)
     callback = RunCallback(saves=not trainer.args.save_only_model)
     trainer.add_callback(callback)

@@ -27,15 +27,13 @@ from typing import Any, TypeVar
 
 from fsdpkit.errors import STOPPED_EARLY, UsageError
 from fsdpkit.runs.heartbeat import HeartbeatFile, Phase, own_heart
+from fsdpkit.runs.layout import LIGHTNING
 from fsdpkit.script.lightning_position import position, restore
 from fsdpkit.script.log import log
 from fsdpkit.script.saving import Wishes, in_a_run, prune_requested, saving, where_to_go_on
 from fsdpkit.script.stopping import task_dir
 
 AnyTrainer = TypeVar("AnyTrainer")
-DIRECTORY = "lightning"
-"""Below the run's directory; what was asked for is saved there, and by a ModelCheckpoint without
-`dirpath`."""
 _PREFIX = "checkpoint-"
 _PACKAGES = ("lightning", "pytorch_lightning")
 _EVALUATION = frozenset({"val_loss", "val/loss", "valid_loss", "validation_loss"})
@@ -69,7 +67,7 @@ class _Attached:
 
     def __init__(self, trainer: Any) -> None:
         _refuse_unfit(trainer)
-        self.trainer, self.output = trainer, task_dir() / DIRECTORY
+        self.trainer, self.output = trainer, task_dir() / LIGHTNING
         self.fitted = False
         hooks = type("RunCallback", (RunCallback, _callback_class(trainer)), {})
         self.callback: RunCallback = hooks(self.output)

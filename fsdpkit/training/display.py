@@ -59,14 +59,14 @@ class Display:
 
 
 def text(fields: dict[str, Any], steps: int) -> str:
-    """A logged line in words: `step      5/100  loss 5.1234  grad norm 2.34  …`."""
+    """A logged line in words, of 80 columns: `step      5/100  loss 5.1234  grad 2.34  …`."""
     parts = [
         f"step {fields['step']:>6}/{steps}",
         f"loss {fields.get('loss', math.nan):.4f}",
-        f"grad norm {fields['grad_norm']:.2f}",
+        f"grad {fields['grad_norm']:.2f}",
         f"lr {fields['lr']:.2e}",
         f"{fields['tokens_per_s']:,.0f} tokens/s",
-        f"{fields['step_time_s']:.3f} s/step",
+        f"{fields['step_time_s']:.3f} s",
     ]
     if "mfu" in fields:
         parts.append(f"MFU {fields['mfu']:.1%}")

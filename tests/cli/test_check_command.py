@@ -83,6 +83,7 @@ def test_long_findings_are_broken_to_the_width_of_the_terminal(
         told = on_terminal("check", "--cluster", "generic", "--runs", runs, status=78)
     lines = told.splitlines()
     assert max(map(len, lines)) <= 80
+    assert told.count("Slurm does not answer") == 4  # instead of the same message again
     remedy = "→ limits and node types are not known; choose a profile"
     behind = lines[lines.index(f"{'':<24}{remedy}") + 1]
     assert behind == f"{'':<26}with --cluster (fsdpkit sites)"

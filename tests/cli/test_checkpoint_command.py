@@ -192,9 +192,15 @@ def test_where_no_checkpoint_is_the_answer_says_what_to_do(
     verb, *rest = words
     (tmp_path / "runs" / "young").mkdir(parents=True)
     (tmp_path / "runs" / "young" / "run.json").write_text("{}")
+    lightning = tmp_path / "runs" / "other" / "lightning"
+    lightning.mkdir(parents=True)
+    (lightning.parent / "run.json").write_text("{}")
+    for name in ("epoch=0-step=9.ckpt", "epoch=0-step=9.ckpt.fsdpkit.json"):
+        (lightning / name).write_text("{}")
     (tmp_path / "empty").mkdir()
     for named, told in (
         ("young", "young has no checkpoint. training.checkpoint.every_steps says when"),
+        ("other", f"Its own trainer saved epoch=0-step=9.ckpt in {lightning};"),
         ("empty", "empty is neither a run nor a directory"),
         ("nosuch", "there is no run 'nosuch'"),
     ):

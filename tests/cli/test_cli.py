@@ -190,8 +190,8 @@ def test_sites_templates_and_jobs_are_listed_with_where_they_were_found(
     assert "wait_s" in fsdpkit("templates", "torchrun").stdout
     assert "packaged, user" in fsdpkit("jobs").stdout
     shown = fsdpkit("jobs", "t5").stdout
-    assert "02:00:00" in shown
-    assert "user jobs/t5.toml" in shown
+    assert 'resources.time = "02:00:00"  # user jobs/t5.toml\n' in shown
+    assert "\nlaunch.check = true\n" in shown  # as it would be typed into a job file
 
 
 def test_a_closed_pipe_is_no_crash(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 import fsdpkit as package
 from fsdpkit.cli import check, resume, submit
+from fsdpkit.cli.options import as_typed
 from fsdpkit.config.job import load_job
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.scheduling.resuming import ResumeRequest
@@ -78,3 +81,15 @@ def test_help_says_what_happens_without_any(fsdpkit: Callable[..., Completed]) -
     assert f"{resources.gpus} GPUs" in said
     assert parse_time_s(resources.time) == 3600
     assert "an hour" in said
+
+
+def test_what_lies_where_commands_look_is_named_by_its_name_and_else_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    assert as_typed(runs / "t5-1") == "t5-1"
+    assert (as_typed(runs / "sweeps" / "lr"), as_typed(runs / "studies" / "s")) == ("lr", "s")
+    assert as_typed(tmp_path / "my runs" / "t5-1") == f"'{tmp_path}/my runs/t5-1'"
+    monkeypatch.setenv("FSDPKIT_RUNS", str(tmp_path / "elsewhere"))
+    assert as_typed(runs / "t5-1") == str(runs / "t5-1")

@@ -83,6 +83,9 @@ def test_a_narrow_terminal_shows_names_and_states_whole(runs: list[Path]) -> Non
     assert re.search(r"\nt5-\S+ +900  RUNNING +419/1000  2\.1678  2,770 +\d+ min\n", told)
     assert lines[-1] == "5 older ended runs are not shown: fsdpkit status --all"
     assert "\x1b" not in told
+    one = on_terminal("status", runs[0].name, "--runs", str(runs[0].parent)).splitlines()
+    assert max(len(line) for line in one if "  directory  " not in line) <= 80
+    assert any(line.startswith("  why        ") for line in one)
 
 
 def test_a_pipe_gets_every_column_and_all_every_run(fsdpkit: Fsdpkit, runs: list[Path]) -> None:

@@ -19,6 +19,7 @@ from fsdpkit.launching.policy import HEAD_SILENT
 from fsdpkit.runs.avoided_nodes import avoid
 from fsdpkit.runs.job_file import DIGEST
 from fsdpkit.runs.layout import RunPaths
+from fsdpkit.runs.outcomes import AttemptVerdict, Trouble, write
 from fsdpkit.runs.record import save
 from tests.scheduling.records import job, run_of
 
@@ -332,6 +333,27 @@ def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
         shell.fails(0, "71 node1: no sign of life")
         told.append(shell.ask(71))
     assert told == ["requeue 71", "requeue 71", "requeue 71", "end 71"]
+    assert "2 attempts in a row" in shell.written["why"]
+
+
+@pytest.mark.parametrize("saves", ["lightning", "by itself"])
+def test_what_another_trainer_or_the_script_itself_saves_brings_the_job_further(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, saves: str
+) -> None:
+    """As long as it gets further: one that begins anew each time stops at about the same step."""
+    shell.retry = {"requeues": 1}
+    told = []
+    for number, step in enumerate([100, 200, 300, 400, 390, 395]):
+        shell.attempt = begin(shell.run, number, monkeypatch)
+        if saves == "lightning":
+            mark = shell.run / "lightning" / f"checkpoint-{step}.ckpt.fsdpkit.json"
+            mark.parent.mkdir(exist_ok=True)
+            mark.write_text(json.dumps({"run": shell.run.name, "step": step, "files": {}}))
+        words = "rank 0 on node1: stopped early as asked, after saving a checkpoint"
+        trouble = Trouble(cause="stopped", status=75, message=words, step=step)
+        write(shell.attempt / "verdict.json", AttemptVerdict(trouble=trouble, warned=True))
+        told.append(shell.ask(75))
+    assert told == [*["requeue 75"] * 5, "end 75"]
     assert "2 attempts in a row" in shell.written["why"]
 
 

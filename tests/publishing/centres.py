@@ -130,9 +130,9 @@ class Centre:
     def try_to_publish(self, *words: str | Path, key: Path | None = None) -> Said:
         return typed("publish", *words, "--to", self.dir, "--key", key or self.alex)
 
-    def publish_version(self, version: str, *words: str) -> None:
+    def publish_version(self, version: str, *words: str) -> Said:
         """A template that says its version."""
-        self.publish(self.template(version, f"v{version}"), *words)
+        return self.publish(self.template(version, f"v{version}"), *words)
 
     @property
     def index(self) -> Path:

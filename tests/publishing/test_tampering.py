@@ -84,8 +84,9 @@ def test_a_version_that_is_not_as_signed_is_refused_and_named(
     assert "small@2.0.0" in done.out
     assert typed("templates").status == 0, "others are still listed"
     # Who has the files publishes them again, and all is well.
-    centre.publish_version("2.0.0")
+    assert "small 2.0.0 restored" in centre.publish_version("2.0.0").out
     assert says(submit()) == "v2.0.0"
+    assert "small 2.0.0 as before" in centre.publish_version("2.0.0").out
 
 
 @pytest.mark.parametrize("name", ["small/more.j2", "small/sub/more.j2", "small/link", "x", ".x"])

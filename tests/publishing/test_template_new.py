@@ -11,16 +11,30 @@ from fsdpkit.config.loading import read_toml
 from fsdpkit.config.template import load_template
 from fsdpkit.errors import StorageError, UsageError
 from fsdpkit.publishing.template_named import open_template
-from fsdpkit.publishing.template_new import manifest_text, new_template
+from fsdpkit.publishing.template_new import PLACEHOLDERS, manifest_text, new_template
 from tests.publishing.called import Call, answer
 
 
-def test_what_it_writes_passes_lint_and_the_comments_are_for_an_admin(
+def test_what_it_writes_passes_lint_but_for_what_its_author_has_to_say(
     call: Call, tmp_path: Path
 ) -> None:
     assert call("template", "new", "ours").exit_code == 0
     linted = answer(call("template", "lint", "ours", "--json"))
+    problems = [f for f in linted["findings"] if f["outcome"] == "problem"]
+    assert [f["check"] for f in problems] == ["manifest", "README"], problems
+    assert [Path(f["where"]).name for f in problems] == ["template.toml:7", "README.md:3"]
+    for file in ("template.toml", "README.md"):
+        path = tmp_path / "ours" / file
+        text = path.read_text()
+        for placeholder in PLACEHOLDERS:
+            text = text.replace(placeholder, "it asks for twice the memory")
+        path.write_text(text)
+    linted = answer(call("template", "lint", "ours", "--json"))
     assert linted["ok"], [f for f in linted["findings"] if f["outcome"] == "problem"]
+
+
+def test_its_comments_are_for_an_admin(call: Call, tmp_path: Path) -> None:
+    assert call("template", "new", "ours").exit_code == 0
     script = (tmp_path / "ours" / "job.sbatch.j2").read_text()
     assert script.count("<#") > 8
     golden = (tmp_path / "ours" / "golden" / "generic.sbatch").read_text()

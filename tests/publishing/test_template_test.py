@@ -11,6 +11,8 @@ import pytest
 
 from fsdpkit.cli import template_test
 from fsdpkit.config.site import load_site
+from fsdpkit.publishing.template_cases import cases_of
+from fsdpkit.publishing.template_edges import value_sets
 from fsdpkit.publishing.template_named import open_template
 from fsdpkit.scheduling.submission import SubmitRequest
 from tests.publishing.called import TEMPLATE, Call, answer
@@ -118,3 +120,11 @@ def test_no_run_and_a_canary_exclude_each_other(call: Call, small: Callable[...,
     small()
     with pytest.raises(click.UsageError, match="choose one"):
         call("template", "test", "small", "--no-run", "--canary")
+
+
+def test_shapes_that_a_profile_refuses_alike_are_named_together() -> None:
+    """Mila's only partition for several nodes takes three hours; a case asks for four."""
+    _, left_out, _ = cases_of([load_site("mila")], value_sets({}))
+    (told,) = (why for why in left_out if "partition" in why)
+    assert told.startswith("two nodes, one rank, ")
+    assert left_out[told] == ["mila"]

@@ -188,7 +188,7 @@ def test_a_thousand_array_tasks_are_one_question(
     (status,), _ = all_statuses(tmp_path / "runs", newest=20)
     assert asked(tmp_path) == ["squeue"]
     assert (len(status.states), status.phase) == (1000, "pending")
-    assert status.state == "1000 PENDING, waiting for JobHeldUser"
+    assert status.state == "1000 PENDING (JobHeldUser)"
     assert status.waiting
     assert status.waiting.never
     assert one_status(directory).tasks == []

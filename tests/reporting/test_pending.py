@@ -80,6 +80,13 @@ def test_what_only_a_person_can_clear_says_so_and_what_to_do() -> None:
     assert [reason for reason, answer in answers.items() if not answer.action] == []
 
 
+def test_a_job_of_the_local_cluster_is_not_said_to_wait_for_slurm() -> None:
+    told = why(PendingEvidence(reason="Starting"))
+    assert "machine" in told.words
+    assert "Slurm" not in told.words
+    assert not told.never
+
+
 def test_what_may_pass_is_never_called_hopeless() -> None:
     assert [r for r in MAY_PASS if why(PendingEvidence(reason=r)).never] == []
 

@@ -90,9 +90,7 @@ def test_what_runs_has_no_end_and_what_waits_says_for_what(run: Run) -> None:
     assert bounds(run, RUNNING) == [(T0 + 60, None)]
     pending = {JOB: JobState("PENDING", "squeue", reason="Priority")}
     waiting = [s for s in spans(made_run(run.dir / "other"), pending) if s.kind == "queue"]
-    assert [(s.begin_s, s.end_s, s.label) for s in waiting] == [
-        (T0, None, "PENDING, waiting for Priority")
-    ]
+    assert [(s.begin_s, s.end_s, s.label) for s in waiting] == [(T0, None, "PENDING (Priority)")]
 
 
 def test_an_attempt_that_was_killed_ends_with_its_last_sign_of_life(run: Run) -> None:

@@ -70,6 +70,11 @@ def test_a_finished_job_with_a_failed_step_says_so() -> None:
     assert "a step failed with 9" in state.describe()
 
 
+def test_a_pending_job_has_its_reason_in_parentheses_as_in_squeue() -> None:
+    assert JobState("PENDING", "squeue", reason="Resources").describe() == "PENDING (Resources)"
+    assert JobState("PENDING", "squeue", reason="None").describe() == "PENDING"
+
+
 def test_the_last_attempt_s_steps_say_whether_one_failed() -> None:
     """Slurm 22.05, 24.11 and 26.05 alike print 75:0 as the job's own derived exit code here, which
     an attempt before the requeue left."""

@@ -141,7 +141,7 @@ def test_chained_jobs_start_one_by_one_until_the_goal_is_reached(
     assert list(chained.states()) == jobs[:1]
     told = fsdpkit("status", str(run.dir)).stdout
     assert f"state      RUNNING\n  job        {jobs[0]} on" in told
-    assert told.count("PENDING, waiting for Dependency") == 2
+    assert told.count("PENDING (Dependency)") == 2
     (run.dir / "go").touch()
     over = ended(run, "COMPLETED")
     assert (run.dir / "steps").read_text().split() == jobs[:2]

@@ -207,15 +207,20 @@ def test_a_second_cluster_without_accounting_lives_beside_the_first_and_leaves_n
 def test_the_command_line_starts_shows_and_ends_a_cluster(tmp_path: Path) -> None:
     require_slurm()
 
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "tests.slurm_cluster", *words, "--root", str(tmp_path)]
+    def command(verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "tests.slurm_cluster", verb, "--root", str(tmp_path), *words]
         return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True)
 
     try:
-        up = command("up", "--nodes", "1", "--no-accounting")
+        up = command("up", "--nodes", "1", "--no-accounting", "--users", "alex")
         assert f"export SLURM_CONF={tmp_path}/etc/slurm.conf" in up.stdout, up.stderr
         assert "already holds a cluster" in command("up").stderr
-        assert "node1  IDLE" in command("status").stdout
+        status = command("status").stdout
+        assert "node1  IDLE" in status
+        for told in (up.stdout, status):
+            assert f"slurm_cluster shell --root {tmp_path} alex" in told
+        assert command("shell", "alex", "srun", "id", "-un").stdout == "alex\n"
+        assert "no user 'sam'" in command("shell", "sam").stderr
     finally:
         assert command("down").returncode == 0
     assert command("status").returncode == 1

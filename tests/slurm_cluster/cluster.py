@@ -194,7 +194,7 @@ class SlurmCluster:
         default = self.options.accounts[0]
         for account in self.options.accounts:
             self._sacctmgr(["add", "account", account, "cluster=fsdpkit"])
-            for user in ("root", *self.users):
+            for user in ("root", *self.users, *self.options.machine_users):
                 charging = [f"account={account}", f"defaultaccount={default}"]
                 self._sacctmgr(["add", "user", user, *charging])
 

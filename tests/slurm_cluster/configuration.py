@@ -37,9 +37,11 @@ class ClusterOptions:
     accounting: bool = True
     """MariaDB and slurmdbd; without them sacct fails and any account is accepted."""
     accounts: Sequence[str] = ("pas1234",)
-    """Accounts that root and `users` may charge, the first by default."""
+    """Accounts that root, `users` and `machine_users` may charge, the first by default."""
     users: Sequence[str] = ()
     """Names of ordinary users, known to the cluster alone; see `SlurmCluster.as_user`."""
+    machine_users: Sequence[str] = ()
+    """Users of this machine who may charge the accounts as well."""
     kill_wait_s: int = 5
     """From SIGTERM to SIGKILL, at time limits and scancel."""
     preempt_grace_s: int = 0

@@ -159,10 +159,10 @@ def label_of(name: str) -> str:
 def parameter_field(name: str, parameter: Parameter) -> Field | str:
     """The field of a template's parameter, or why the form cannot ask for it."""
     if parameter.default is None:
-        return "it has no default, so the form could not leave it unset"
+        return "it is unset by default, and a field of a form is always set"
     if parameter.type == "bool":
         chosen = "yes" if parameter.default else "no"
-        return f"the script differs for yes and no: {chosen}"
+        return f"the script's lines depend on it, so it keeps its default, {chosen}"
     key, label = f"p_{name}", label_of(name)
     if parameter.choices:
         choices = [str(choice) for choice in parameter.choices]

@@ -216,7 +216,7 @@ def _with_equal_scripts(
         if context_of(other, _run_dir(other))["device"] == device:
             alike.append(place)
         else:
-            differing.append(f"partition {place.partition}: the script differs for its GPUs")
+            differing.append(f"partition {place.partition}: its GPUs need another script")
     return alike, differing
 
 

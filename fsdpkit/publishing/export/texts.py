@@ -22,7 +22,7 @@ Do not edit it here: change the template, and export it again.
 
 {install}
 
-The nodes need fsdpkit and torch in {python}: of release {fsdpkit}, installed from a clone of it:
+Jobs need torch and fsdpkit {fsdpkit} in {python}, installed from a clone of it:
 `pip install -c constraints.txt '.[gpu]'`.
 
 ## Clusters
@@ -92,8 +92,8 @@ def readme(exports: Sequence[ExportedScript], to: str, release: str, rows: Rows)
     first = exports[0]
     manifest = first.template.manifest
     python = {field.label for exported in exports for field in exported.fields}
-    kinds = {"Conda environment": "the conda environment that is asked for"}
-    kinds["Python environment"] = "the virtual environment that is asked for"
+    kinds = {"Conda environment": "the conda environment that the job names"}
+    kinds["Python environment"] = "the virtual environment that the job names"
     found = [words for label, words in kinds.items() if label in python]
     fixed = "".join(
         f"- `{name}`{_of(exported, exports)}: {_plain(why)}\n"

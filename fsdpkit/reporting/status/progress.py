@@ -17,6 +17,7 @@ import msgspec
 from fsdpkit.config.training.settings import DEFAULT_STEPS
 from fsdpkit.runs.history import History
 from fsdpkit.runs.reading import LARGEST, open_regular, parsed
+from fsdpkit.runs.saved_steps import newest_saved
 
 _TAIL_BYTES = 1 << 16
 _MOST_STEPS = 1 << 53
@@ -49,7 +50,7 @@ class TrainingProgress(msgspec.Struct, frozen=True, kw_only=True):
 def progress_of(history: History, job: Mapping[str, Any]) -> TrainingProgress:
     """Where one training stands. `job`: what is in `job.json`; empty if that cannot be read."""
     lines = _newest_lines(history.paths.metrics)
-    newest = history.checkpoints[-1] if history.checkpoints else None
+    newest = newest_saved(history.paths)
     last = lines[-1] if lines else {}
     steps = _planned(last, job)
     ended = bool(history.attempts) and history.attempts[-1].ending is not None
@@ -61,8 +62,8 @@ def progress_of(history: History, job: Mapping[str, Any]) -> TrainingProgress:
         step_time_s=_median([line.get("step_time_s") for line in lines[-10:]]),
         mfu=_latest(lines, "mfu"),
         eta_s=None if ended or steps is None else _eta_s(_of_newest_launch(lines, history), steps),
-        checkpoint_step=newest.step if newest else None,
-        checkpoint_s=newest.time_s if newest else None,
+        checkpoint_step=newest[0] if newest else None,
+        checkpoint_s=newest[1] if newest else None,
         updated_s=last.get("time_s"),
     )
 

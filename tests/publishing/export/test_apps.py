@@ -43,7 +43,6 @@ def neutral(app: App) -> dict[str, str]:
         text = re.sub(r'"(site|job)": "[0-9a-f]{64}"', r'"\1": "' + "0" * 64 + '"', text)
         text = text.replace(f'"version": "{fsdpkit.__version__}"', '"version": "0.0.0"')
         text = re.sub(r"FSDPKIT-[0-9a-f]{16}", "FSDPKIT-" + "0" * 16, text)
-        text = text.replace(f"release {fsdpkit.__version__},", "release 0.0.0,")
         found[name] = text.replace(f"fsdpkit {fsdpkit.__version__} ", "fsdpkit 0.0.0 ")
     return found
 

@@ -1,0 +1,41 @@
+"""Up to which step a job's work is saved: by fsdpkit's trainer, or by one of another make.
+
+What a script saves by itself is its own: nothing is known of it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from fsdpkit.errors import StorageError
+from fsdpkit.runs.checkpoints import checkpoints_in, step_of
+from fsdpkit.runs.layout import ACCELERATE, HUGGINGFACE, LIGHTNING, TaskPaths
+from fsdpkit.runs.reading import read_json
+
+MARK = "fsdpkit.json"
+"""Left in, or beside, a checkpoint of an attached trainer when all ranks have written it."""
+
+
+def newest_saved(task: TaskPaths) -> tuple[int, float] | None:
+    """The step of the newest checkpoint, and when it was written (Unix time). Never raises for
+    what lies there; whether every byte is as it was written is not looked at."""
+    return max([*_own(task), *_of_attached(task)], default=None)
+
+
+def _own(task: TaskPaths) -> Iterator[tuple[int, float]]:
+    with suppress(StorageError):
+        for path in checkpoints_in(task.checkpoints):
+            with suppress(OSError):
+                if (step := step_of(path)) is not None:
+                    yield step, path.stat().st_mtime
+
+
+def _of_attached(task: TaskPaths) -> Iterator[tuple[int, float]]:
+    for name in (HUGGINGFACE, LIGHTNING, ACCELERATE):
+        for pattern in (f"*/{MARK}", f"*.{MARK}"):
+            for mark in (task.dir / name).glob(pattern):
+                with suppress(OSError, ValueError, KeyError, TypeError):
+                    step = read_json(mark)["step"]
+                    if isinstance(step, int) and not isinstance(step, bool):
+                        yield step, mark.stat().st_mtime
