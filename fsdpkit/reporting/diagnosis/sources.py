@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.failures.ends import tells_of_a_killed_child
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
@@ -50,6 +51,14 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
         """Its standard error or output, as far as read."""
         of_kind = (log for log in self.logs if log.file is None or log.file.suffix == f".{kind}")
         return next(of_kind, None)
+
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it, or by its last line a process that it had started."""
+        if self.status in (None, 0, 137):
+            return self.status == 137
+        texts = (text.text for text in (self.message, self.log("err")) if text is not None)
+        return any(tells_of_a_killed_child(text.rstrip().rpartition("\n")[2]) for text in texts)
 
 
 def voices_of(

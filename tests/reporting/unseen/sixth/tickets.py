@@ -391,7 +391,7 @@ STORAGE = [
     failing(
         "go-may-not-read",
         "go os",
-        "settings|data-missing|storage|script-not-visible",
+        "exception|settings|data-missing|storage|script-not-visible",
         "panic: open /scratch/ada/set/vocab.txt: permission denied\n\ngoroutine 1 [running]:\nmain.main()\n\t/home/k.meyer/proj/main.go:41 +0x1d",
         "-",
         rank=5,
