@@ -125,6 +125,8 @@ def _of_one(outer: PrintedException) -> Shown:
     if name == "ImportError" and (found := _other_release(raised)) is not None:
         return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
     if (cause := _BY_TYPE.get(name)) is not None:
+        if cause == "host-out-of-memory" and _is_of_gpu(raised):
+            cause = "gpu-out-of-memory"
         return msgspec.structs.replace(plain, cause=cause)
     if name == "EOFError" and "Ran out of input" in raised.message:  # pickle, of a file cut short
         return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
@@ -209,6 +211,7 @@ def _errno(raised: PrintedException) -> int | None:
 
 _LAST_WORDS = re.compile(r": ([A-Za-z][A-Za-z/ -]+)\.?$")
 _NUMBERS = {os.strerror(number).lower(): number for number in (13, *_BY_ERRNO)}
+_NUMBERS["stale nfs file handle"] = 116
 """By strerror(3)'s words, with which a message ends that has no number; Go writes them small."""
 
 
@@ -271,7 +274,7 @@ _WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
 
 
 _REFERS_ABOVE = re.compile(
-    r"(?i)\b(?:see|look at|check|read)\b[^.\n]{0,40}\b(?:above|log|logs|output)\b|"
+    r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}\b(?:errors?|messages?|warnings?|logs?|output)\b|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""
@@ -316,7 +319,7 @@ def _of_data(raised: PrintedException) -> bool:
 _NO_SUCH_FILE = re.compile(
     r"['\"<]/[^'\"<>\n]+['\">][^\n]*: No such file or directory\b|"
     r"^No such file or directory \(os error 2\)|"
-    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'"
+    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'|\bOs \{ code: 2,"
 )
 _OF_NO_PERSON = re.compile(
     r"shared memory|\.so\b|\.sock\b|['\"<]/(?:tmp|dev|proc|run|sys|var)/|exec|NCCL|nccl"

@@ -29,7 +29,7 @@ COLLECTIVE_MISMATCH = Cause(
             ("Mismatched ", ": collective mismatch"),
             "NCCL, Horovod",
             line=r"(?i)mismatched collective detected|: collective mismatch|"
-            r"mismatched (?:all\w+|broadcast|reduce\w*) .*(?:shapes?|types?|operations?|sizes?)\b",
+            r"mismatched [\w ]+: One rank \w+ ",
         ),
         pattern(
             "message truncated", "NCCL over sockets, MPI", line=r" : receiving |MPI_ERR_TRUNCATE"

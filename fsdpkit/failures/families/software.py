@@ -28,7 +28,8 @@ VERSION_MISMATCH = Cause(
                 *("compiled with", "compiled against", "built with", "built against"),
             ),
             "cuDNN, NVML, protobuf and others, for a library of another release",
-            line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|\bincompatible\b.*\bversions\b|"
+            line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
+            r"\bincompatible\b.*\bversions\b.*\d\.\d|"
             r"(?:compiled|built) +(?:with|against) .+ but |"
             r" but .+ (?:compiled|built) +(?:with|against)\b",
         ),
