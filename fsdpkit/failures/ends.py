@@ -332,14 +332,16 @@ _HYDRA_PATTERN = Pattern((), "Hydra, of a configuration that it cannot put toget
 
 def _hydra(end: ProcessEnd) -> Explanation | None:
     """Hydra prints no traceback of its own refusals, only of what the program raised."""
-    lines = [line for line in lines_of(end.err) if line.text.strip()]
-    if not lines or not lines[-1].text.startswith(_OF_HYDRA) or _TRACEBACK in end.err:
+    later = behind_tracebacks(end.err)
+    lines = [line for line in lines_of(later) if line.text.strip()]
+    if not lines or not lines[-1].text.startswith(_OF_HYDRA):
         return None
     told = [line for line in lines[:-1][-_LAST_LINES:] if not _NOISE.search(line.text)]
     first = next((line for line in told if _LOOKS_LIKE_AN_ERROR.search(line.text)), None)
     if first is None:
         return None
-    return Explanation(Shown("settings", _HYDRA_PATTERN, first.begin, first.end), "err")
+    shown = Shown("settings", _HYDRA_PATTERN, first.begin, first.end)
+    return Explanation(shown.moved(len(end.err) - len(later)), "err")
 
 
 _OF_A_KILLED_CHILD = re.compile(

@@ -1,7 +1,7 @@
 """How programs in other languages than Python print the error that ended them, and MPI libraries.
 
 Each has a headline and a mark that only an end has: a stack of goroutines, R's `Execution halted`.
-Without the mark, or with more lines behind it, the headline proves nothing.
+Without the mark, or where the process goes on behind it, the headline proves nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import NamedTuple
 from fsdpkit.failures.tracebacks import (
     PrintedException,
     TracebackLine,
+    goes_on,
     is_aftermath,
     lines_of,
 )
 
 _MOST_LINES = 60
+_MOST_OTHERS = 3
+"""Lines of other processes that may stand behind the end."""
 
 
 class _Language(NamedTuple):
@@ -92,7 +95,9 @@ def _one(language: _Language, lines: list[TracebackLine]) -> PrintedException | 
     if not marked:
         return None
     last = marked[-1] + (1 if block[marked[-1]].endswith(":") else 0)
-    if any(not _belongs(language, line.text) for line in lines[first + last + 1 :]):
+    behind = [line.text for line in lines[first + last + 1 :]]
+    others = [text for text in behind if not _belongs(language, text)]
+    if len(others) > _MOST_OTHERS or any(map(goes_on, others)):
         return None
     match = language.headline.match(block[0])
     assert match is not None
