@@ -267,7 +267,7 @@ def batch_voices(run: RunPaths, job_id: str) -> list[Voice]:
 
 
 _BEGINS = r"^fsdpkit: (?:\d+ nodes? \(|one node \(|node \d+ \(|\S+: ready, )"
-_ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on: "
+_ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on[:,] "
 _REQUEUED = (
     r"DUE TO JOB REQUEUE|^fsdpkit: .*; queued again|^fsdpkit: node \d+ \(\S+\), start \d+ of job "
 )
