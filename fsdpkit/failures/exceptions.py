@@ -122,8 +122,8 @@ def _of_one(outer: PrintedException) -> Shown:
         return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
     if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
         return plain
-    if name == "ImportError" and (found := _other_release(raised)) is not None:
-        return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
+    if name == "ImportError" and (another := _other_release(raised)) is not None:
+        return msgspec.structs.replace(another, begin=outer.begin, end=outer.end, raised=raised)
     if (cause := _BY_TYPE.get(name)) is not None:
         if cause == "host-out-of-memory" and _is_of_gpu(raised):
             cause = "gpu-out-of-memory"
@@ -289,12 +289,9 @@ _TWO_RELEASES = re.compile(
 
 def _other_release(raised: PrintedException) -> Shown | None:
     """What says of a module that is there, but cannot be loaded, that another release is needed."""
-    for found in said(raised.message):
-        if found.cause == "version-mismatch":
-            return found
-    return (
-        Shown("version-mismatch", _RAISED, 0, 0) if _TWO_RELEASES.search(raised.message) else None
-    )
+    said_so = (found for found in said(raised.message) if found.cause == "version-mismatch")
+    two = _TWO_RELEASES.search(raised.message)
+    return next(said_so, Shown("version-mismatch", _RAISED, 0, 0) if two else None)
 
 
 # Files that are not there

@@ -16,7 +16,7 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection r
 KEYS = {
     "schema",
     *("cause", "sentence", "rank", "node", "attempt", "task", "sharing", "unread_tasks"),
-    *("evidence", "action", "again", "follow_on", "earlier", "looked_at", "page"),
+    *("evidence", "action", "again", "also", "follow_on", "earlier", "looked_at", "page"),
 }
 
 

@@ -32,10 +32,11 @@ HOST_OUT_OF_MEMORY = Cause(
         ),
         pattern(
             "memory limit",
-            "slurmstepd before 20.11, which ended a step by itself",
+            "slurmstepd, where the site has it end a step by itself",
             Level.OUTSIDE,
             by=("agent", "batch"),
-            line=r"slurmstepd\S*: error: (?:Step|Job) \S+ exceeded .*memory limit",
+            line=r"slurmstepd\S*: error: (?:Step(?:Id=\S+)?|Job(?:Id=\S+)?) ?\S* "
+            r"exceeded (?:virtual )?memory limit",
         ),
         pattern(
             ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),

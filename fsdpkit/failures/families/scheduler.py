@@ -63,7 +63,8 @@ CANCELLED = Cause(
             "a task has failed",
             Level.SUMMED_UP,
             by=("agent", "batch"),
-            line=r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ DUE to SIGNAL (?!Killed)",
+            line=r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ DUE to SIGNAL "
+            r"(?!Killed|(?:SIG)?KILL|9\b)",
         ),
     ),
 )
