@@ -241,7 +241,8 @@ _ABORTED = re.compile(
     r"munmap_chunk\(\)|stack smashing detected|buffer overflow detected|Assertion [`'].*failed|"
     r"Assertion failed|^Fatal Python error: (?!Aborted)|LLVM ERROR|Check failed: |"
     r"terminate called without an active exception|pure virtual method called|"
-    r"memory allocation of \d+ bytes failed|^\[\S+:\d+ *:\d+:\d+\] +\w+\.c(?:c|pp)?:\d+ "
+    r"memory allocation of \d+ bytes failed|Received a dump signal|"
+    r"^\[\S+:\d+ *:\d+:\d+\] +\w+\.c(?:c|pp)?:\d+ "
 )
 _WATCHED = re.compile(
     r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"

@@ -73,6 +73,8 @@ _BY_ERRNO = {
 }
 _BY_ERRNO_OF_A_PEER = frozenset({32, 103, 104, 111})
 """EPIPE, ECONNABORTED, ECONNRESET, ECONNREFUSED: their words differ by language."""
+_BY_ERRNO_OF_A_ROUTE = frozenset({101, 113})
+"""ENETUNREACH, EHOSTUNREACH."""
 _ERRNO = re.compile(
     r"\[[Ee]rrno (\d+)\]|\berrno(?: = |:)(\d+)|\(os error (\d+)\)|\bOs \{ code: (\d+),"
 )
@@ -109,12 +111,8 @@ def _of_one(outer: PrintedException) -> Shown:
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
     if name in _INTERRUPTS:
         return msgspec.structs.replace(plain, pattern=_ASKED)
-    if name == "CalledProcessError" and "<Signals.SIGKILL: 9>" in raised.message:
-        return msgspec.structs.replace(plain, cause="unknown", pattern=CHILD_KILLED)
-    if name == "CalledProcessError":
-        for found in said(raised.in_front):
-            if found.cause in _OF_A_CHILD:
-                return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, sure=False)
+    if name in _CHILDREN_FAILED and (of_child := _of_a_child(raised, plain)) is not None:
+        return of_child
     if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
         return plain
     if name in ("OutOfMemoryError", "ResourceExhaustedError"):
@@ -145,6 +143,8 @@ def _of_one(outer: PrintedException) -> Shown:
         return _with_action(found, raised)
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
+    if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
+        return msgspec.structs.replace(plain, cause="head-address", pattern=_NO_ROUTE)
     if (answer := by_nccl(raised.message)) is not None:
         return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
@@ -167,6 +167,7 @@ def _of_one(outer: PrintedException) -> Shown:
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
 _PEER = Pattern((), "Python, of a connection that its other end broke", Level.LOST_PEER)
+_NO_ROUTE = Pattern((), "Python, of an address that no way leads to", Level.WAITED)
 _ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", Level.KILLED)
 CHILD_KILLED = Pattern((), "whoever had started a process that was killed", Level.KILLED)
 _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
@@ -213,6 +214,28 @@ _LAST_WORDS = re.compile(r": ([A-Za-z][A-Za-z/ -]+)\.?$")
 _NUMBERS = {os.strerror(number).lower(): number for number in (13, *_BY_ERRNO)}
 _NUMBERS["stale nfs file handle"] = 116
 """By strerror(3)'s words, with which a message ends that has no number; Go writes them small."""
+
+
+# Processes that this one had started
+
+
+_CHILDREN_FAILED = frozenset({"CalledProcessError", "ChildFailedError"})
+_OF_A_SIGNAL = re.compile(
+    r"^.*(?:<Signals\.\w+: (\d+)>|Signal (\d+) \(\w+\) received by PID).*$", re.MULTILINE
+)
+"""How subprocess and a nested torchrun say which signal ended one."""
+
+
+def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
+    signalled = _OF_A_SIGNAL.search(raised.message)
+    words = signalled[0].strip() if signalled else None
+    if signalled is not None and (signalled[1] or signalled[2]) == "9":
+        return msgspec.structs.replace(plain, cause="unknown", pattern=CHILD_KILLED, words=words)
+    if raised.name == "CalledProcessError":
+        for found in said(raised.in_front):
+            if found.cause in _OF_A_CHILD:
+                return msgspec.structs.replace(found, begin=plain.begin, end=plain.end, sure=False)
+    return None if words is None else msgspec.structs.replace(plain, words=words)
 
 
 # Memory

@@ -283,3 +283,50 @@ def test_a_step_over_its_limit_of_memory_is_told_by_slurms_releases_alike(whose:
         f"slurmstepd: error: {whose} exceeded memory limit (530579456 > 524288000), being killed"
     )
     assert found(batch(f"{words}\n")).cause == "host-out-of-memory"
+
+
+KILLED = "traceback : Signal 9 (SIGKILL) received by PID 41\n=====\n"
+CRASHED = "traceback : Signal 11 (SIGSEGV) received by PID 41\n=====\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        (f"ChildFailedError: \n{KILLED}", "unknown"),
+        (f"ChildFailedError: \n{CRASHED}", "exception"),
+        ("subprocess.CalledProcessError: Command 'a' died with <Signals.SIGKILL: 9>.\n", "unknown"),
+        ("subprocess.CalledProcessError: Command 'a' returned exit status 1.\n", "exception"),
+    ],
+)
+def test_a_signal_that_ended_a_child_is_told_in_its_words(last: str, cause: str) -> None:
+    answer = explain(ProcessEnd(status=1, err=TOP + last))
+    assert answer is not None
+    assert answer.shown.cause == cause
+    assert ("SIG" in (answer.shown.words or "")) == ("SIG" in last)
+
+
+@pytest.mark.parametrize("number", [101, 113])
+def test_an_address_without_a_route_is_known_by_its_number(number: int) -> None:
+    assert cause_of(f"{TOP}OSError: [Errno {number}] Aucun chemin\n") == "head-address"
+
+
+def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> None:
+    words = (
+        "[rank0]:[E1122 a.cpp:1] Received a dump signal due to a collective timeout from rank 5\n"
+    )
+    aborted = explain(ProcessEnd(status=134, err=words))
+    assert aborted is not None
+    assert aborted.shown.cause == "hang"
+    assert explain(ProcessEnd(err=words)) is None
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("Unable to satisfy cpu bind request", "refused"),
+        ("Job credential expired", "node-failure"),
+    ],
+)
+def test_a_launch_fails_for_the_node_or_for_the_request(why: str, cause: str) -> None:
+    line = f"srun: error: Task launch for StepId=7.0 failed on node node1: {why}\n"
+    assert found(batch(line)).cause == cause

@@ -179,7 +179,7 @@ CONNECTION_RESET = Cause(
                 *("remote process exited", "communicator was aborted"),
                 *("ConnectionResetError", "BrokenPipeError", "failed to recv, got 0 bytes"),
                 *("DistNetworkError", "DistStoreError", "Connection timed out"),
-                "Transport retry count exceeded",
+                *("Transport retry count exceeded", "imed out trying to connect"),
             ),
             "gloo, NCCL, UCX and TCPStore in ranks whose peer is gone: a follow-on error if any "
             "other failure is recorded",

@@ -108,7 +108,8 @@ NODE_FAILURE = Cause(
             Level.OUTSIDE,
             by=("agent", "batch"),
             line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): "
-            r"(?!.*(?:Requested|Invalid job id|already|task layout|layout tasks|More processors))",
+            r"(?!.*(?:Requested|Unable to satisfy|Invalid job id|already|task layout|layout tasks|"
+            r"More processors))",
         ),
     ),
 )

@@ -104,7 +104,16 @@ ENVIRONMENT_MISSING = Cause(
             by=("agent", "batch"),
             line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
         ),
-        pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
+        pattern(
+            ("pyxis: couldn't start container", "pyxis: failed to import"),
+            "pyxis",
+            by=("agent", "batch"),
+        ),
+        pattern(
+            "spank: required plugin ",
+            "Slurm, of a plugin that sets up containers and the like",
+            by=("agent", "batch"),
+        ),
         pattern("there is no Python in ", "our shell, of a virtual environment"),
         pattern("there is no torchrun on PATH", "our shell"),
         pattern(

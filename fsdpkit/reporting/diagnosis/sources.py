@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from fsdpkit.failures.ends import tells_of_a_killed_child
+from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
+from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
@@ -28,6 +29,8 @@ _MOST_RANKS = 4096
 """Ranks whose files are read; those with a failure come first."""
 _MOST_NODES = 256
 _ERROR_FILE_BYTES = 1 << 20
+_LAST_WORDS = 4096
+"""Characters of a log in which its end is looked for, where that is asked of each rank."""
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +57,14 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def killed(self) -> bool:
-        """Whether SIGKILL ended it, or by its last line a process that it had started."""
+        """Whether SIGKILL ended it, or by its last words a process that it had started."""
         if self.status in (None, 0, 137):
             return self.status == 137
-        texts = (text.text for text in (self.message, self.log("err")) if text is not None)
-        return any(tells_of_a_killed_child(text.rstrip().rpartition("\n")[2]) for text in texts)
+        message, err = (text.text if text else "" for text in (self.message, self.log("err")))
+        if not tells_of_a_killed_child(f"{message}\n{err[-_LAST_WORDS:]}"):
+            return False
+        found = explain(ProcessEnd(status=self.status, err=err or message))
+        return found is not None and found.shown.pattern is CHILD_KILLED
 
 
 def voices_of(
