@@ -110,7 +110,7 @@ def _answer(status: int) -> int:
 def _onward(run: str, facts: AttemptFacts) -> str:
     """The log's last line: what its reader types next."""
     if facts.came_back:
-        return f"to go on, mend the cause first: fsdpkit diagnose {run}"
+        return f"to go on, mend the cause (fsdpkit diagnose {run}), then: fsdpkit resume {run}"
     return f"to go on: fsdpkit resume {run}"
 
 
