@@ -23,6 +23,8 @@ _MOST_OTHERS = 3
 
 
 class _Language(NamedTuple):
+    signs: tuple[str, ...]
+    """Words of the mark: where none is in a text, no line of it needs to be looked at."""
     headline: re.Pattern[str]
     """Of an error; group `message`, and `type` where the language prints one."""
     mark: re.Pattern[str]
@@ -32,31 +34,37 @@ class _Language(NamedTuple):
 
 
 _GO = _Language(
+    ("goroutine ", "runtime stack:"),
     re.compile(r"^(?P<message>(?:panic|fatal error|runtime): .+)"),
     re.compile(r"^goroutine \d+ |^runtime stack:"),
     re.compile(r"^[\w./*()-]+\(.*\)$|^created by |^exit status \d+|^\[signal |^r\w+ +0x"),
 )
 _RUST = _Language(
+    ("panicked at ",),
     re.compile(r"^(?P<message>thread '.*' (?:\(\d+\) )?panicked at .+)"),
     re.compile(r"^thread '.*' (?:\(\d+\) )?panicked at "),
     re.compile(r"^note: |^stack backtrace:|^ +\d+: "),
 )
 _JULIA = _Language(
+    ("Stacktrace:",),
     re.compile(r"^ERROR: (?:LoadError: )*(?:(?P<type>[A-Z]\w*): |(?=\S))(?P<message>.+)"),
     re.compile(r"^Stacktrace:"),
     re.compile(r"^in expression starting at |^caused by: "),
 )
 _R = _Language(
+    ("Execution halted", "Ausführung angehalten", "Exécution arrêtée"),
     re.compile(r"^(?P<message>(?:Error|Fehler|Erreur)(?: in .+ : ?.*|: .+))"),
     re.compile(r"^Execution halted|^Ausführung angehalten|^Exécution arrêtée"),
     re.compile(r"^(?:Calls|In addition|Warning messages?): |^\d: "),
 )
 _FORTRAN = _Language(
+    ("Fortran runtime error: ",),
     re.compile(r"^(?P<message>Fortran runtime error: .+)"),
     re.compile(r"^Fortran runtime error: "),
     re.compile(r"^Error termination|^#\d+ "),
 )
 _JAVA = _Language(
+    ('Exception in thread "main" ',),
     re.compile(
         r"^Exception in thread \"main\" (?P<type>[\w.$]+(?:Error|Exception))(?:: (?P<message>.*))?$"
     ),
@@ -64,11 +72,13 @@ _JAVA = _Language(
     re.compile(r"^Caused by: |^\tat |^\t\.\.\. \d+ more"),
 )
 _MPICH = _Language(
+    ("Abort(",),
     re.compile(r"^(?P<message>Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): .+)"),
     re.compile(r"^Abort\(\d+\) on node |^[A-Za-z_]\w+\(\d+\)\.*: "),
     re.compile(r"^[A-Za-z_]\w+\(.*\): "),
 )
 _OPEN_MPI = _Language(
+    ("MPI_ERRORS_ARE_FATAL",),
     re.compile(r"^\[\S+:\d+\] \*\*\* (?P<message>MPI_ERR_\w+: .+)"),
     re.compile(r"^\[\S+:\d+\] \*\*\* MPI_ERRORS_ARE_FATAL"),
     re.compile(r"^\[\S+:\d+\] \*\*\*"),
@@ -80,8 +90,11 @@ _AS_IN_PYTHON = {"OutOfMemoryError": "MemoryError"}
 
 def ended_by(text: str) -> PrintedException | None:
     """The error of another language that ended the process which wrote the text."""
+    spoken = [one for one in _LANGUAGES if any(sign in text for sign in one.signs)]
+    if not spoken:
+        return None
     lines = [line for line in lines_of(text) if line.text.strip()]
-    found = (_one(language, lines) for language in _LANGUAGES)
+    found = (_one(language, lines) for language in spoken)
     return max(filter(None, found), key=lambda raised: raised.begin, default=None)
 
 
