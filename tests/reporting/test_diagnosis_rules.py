@@ -236,7 +236,8 @@ def test_a_status_above_all_signals_is_told_as_a_status() -> None:
     ],
 )
 def test_a_prelude_may_fail_in_any_language(line: str, cause: str) -> None:
-    assert found(batch(f"fsdpkit: one node (node1)\n{line}\n")).cause == cause
+    told = found(batch(f"fsdpkit: one node (node1)\n{line}\nstage: bye\n"))
+    assert (told.cause, told.evidence[0].text) == (cause, line)
 
 
 def test_a_failure_with_a_cause_of_its_own_is_not_said_to_have_followed() -> None:
