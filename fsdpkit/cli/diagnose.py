@@ -97,12 +97,16 @@ def lines_of(found: Diagnosis, directory: Path) -> Iterator[str]:
         where = "" if quote.file is None else _line_of(quote.file, quote.line, directory)
         text = textwrap.shorten(quote.text, _LONGEST, placeholder=" …")
         yield from _labelled("" if place else "seen in", [where, text])
-    more = len(found.follow_on) - _MOST
-    follow_on = [*found.follow_on[:_MOST], *([f"and {more} more"] if more > 0 else [])]
-    yield from _labelled("followed", follow_on)
+    yield from _labelled("also", _first_of(found.also))
+    yield from _labelled("followed", _first_of(found.follow_on))
     yield from _labelled("before", found.earlier)
     yield from _labelled("looked at" if found.cause == "unknown" else "not read", found.looked_at)
     yield from _labelled("more", [f"{found.page} (--page prints it)" if found.page else ""])
+
+
+def _first_of(failures: Sequence[str]) -> list[str]:
+    more = len(failures) - _MOST
+    return [*failures[:_MOST], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _of_array(found: Diagnosis) -> str:

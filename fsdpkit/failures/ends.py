@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, nccl
+from fsdpkit.failures import exceptions, languages, nccl, strerror
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     PrintedException,
@@ -28,6 +28,8 @@ from fsdpkit.failures.tracebacks import (
 
 SEGV, BUS, ILL, FPE, ABRT, KILL, TERM = 139, 135, 132, 136, 134, 137, 143
 STOPPED = 75
+_LAST_SIGNAL = 128 + 64
+"""Above it a status is one that the program chose, such as 247 of `exit(-9)`."""
 _CRASHED = (SEGV, BUS, ILL, FPE)
 _LAST_LINES = 15
 _ABORT_LINES = 120
@@ -86,7 +88,9 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return None
     return (
         _usage(end)
+        or _hydra(end)
         or _by_json_line(end)
+        or _child_killed(end)
         or _last_words(end)
         or _logged(end)
         or Explanation(_status(end.status), "status")
@@ -94,7 +98,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
 
 
 def _by_exception(end: ProcessEnd) -> Explanation | None:
-    printed = ended_by(end.err)
+    printed = _printed(end.err)
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
@@ -112,6 +116,15 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
         return None
     shown = _with_name_service(_with_warning(exceptions.shown(printed), end), end)
     return Explanation(msgspec.structs.replace(shown, sure=printed.sure and shown.sure), "err")
+
+
+def _printed(err: str) -> PrintedException | None:
+    """What ended the process by its standard error: of Python, or of another language if that
+    stands behind it."""
+    python, other = ended_by(err), languages.ended_by(err)
+    if python is None or (other is not None and other.begin > python.begin):
+        return other or python
+    return python
 
 
 def _same(one: PrintedException, other: PrintedException) -> bool:
@@ -228,7 +241,8 @@ _ABORTED = re.compile(
     r"munmap_chunk\(\)|stack smashing detected|buffer overflow detected|Assertion [`'].*failed|"
     r"Assertion failed|^Fatal Python error: (?!Aborted)|LLVM ERROR|Check failed: |"
     r"terminate called without an active exception|pure virtual method called|"
-    r"memory allocation of \d+ bytes failed"
+    r"memory allocation of \d+ bytes failed|Received a dump signal|"
+    r"^\[\S+:\d+ *:\d+:\d+\] +\w+\.c(?:c|pp)?:\d+ "
 )
 _WATCHED = re.compile(
     r"Watchdog caught collective operation timeout|watchdog thread terminated with exception|"
@@ -311,6 +325,44 @@ def _usage(end: ProcessEnd) -> Explanation | None:
                 shown = Shown("settings", _USAGE_PATTERN, line.begin, line.end)
                 return Explanation(shown, "err")
     return None
+
+
+_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
+_HYDRA_PATTERN = Pattern((), "Hydra, of a configuration that it cannot put together")
+
+
+def _hydra(end: ProcessEnd) -> Explanation | None:
+    """Hydra prints no traceback of its own refusals, only of what the program raised."""
+    later = behind_tracebacks(end.err)
+    lines = [line for line in lines_of(later) if line.text.strip()]
+    if not lines or not lines[-1].text.startswith(_OF_HYDRA):
+        return None
+    told = [line for line in lines[:-1][-_LAST_LINES:] if not _NOISE.search(line.text)]
+    first = next((line for line in told if _LOOKS_LIKE_AN_ERROR.search(line.text)), None)
+    if first is None:
+        return None
+    shown = Shown("settings", _HYDRA_PATTERN, first.begin, first.end)
+    return Explanation(shown.moved(len(end.err) - len(later)), "err")
+
+
+_OF_A_KILLED_CHILD = re.compile(
+    r"(?i)\b(?:return|exit)\s?(?:ed with )?(?:code|status|value):? ?=? ?(?:-9|137)\b|\bSIGKILL\b|"
+    r"\bexitcode:? ?-9\b"
+)
+
+
+def _child_killed(end: ProcessEnd) -> Explanation | None:
+    """A launcher within the script, whose own process was killed."""
+    lines = [line for line in lines_of(end.err) if line.text.strip()]
+    if not lines or not tells_of_a_killed_child(lines[-1].text):
+        return None
+    last = lines[-1]
+    return Explanation(Shown("unknown", exceptions.CHILD_KILLED, last.begin, last.end), "err")
+
+
+def tells_of_a_killed_child(words: str) -> bool:
+    """Whether a process says that one which it had started was ended by SIGKILL."""
+    return _OF_A_KILLED_CHILD.search(words) is not None
 
 
 def _by_json_line(end: ProcessEnd) -> Explanation | None:
@@ -399,7 +451,8 @@ def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
     lines = [line for line in lines if not _WENT_ON.search(line.text)][-_LAST_LINES:]
     for line in reversed(lines):
-        if _LOOKS_LIKE_AN_ERROR.search(line.text) and not _FOLLOWED.search(line.text):
+        like = _LOOKS_LIKE_AN_ERROR.search(line.text) or strerror.number_in(line.text)
+        if like and not _FOLLOWED.search(line.text):
             return line
     return lines[-1] if lines and not like_one else None
 
@@ -410,7 +463,7 @@ _FOLLOWED = re.compile(r"(?i)previous errors?\b|vorheriger Fehler|erreurs? préc
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:
     place = Pattern((), "its exit status", level)
     if cause == "exception" and status is not None:
-        place = _BY_SIGNAL if status > 128 else _LEFT
+        place = _BY_SIGNAL if 128 < status <= _LAST_SIGNAL else _LEFT
     return Shown(cause, place, 0, 0, words=in_words_of(status))
 
 
@@ -418,7 +471,7 @@ def in_words_of(status: int | None) -> str:
     """How a process ended, by its exit status."""
     if status is None:
         return "nobody says how it ended"
-    if status > 128:
+    if 128 < status <= _LAST_SIGNAL:
         return _SIGNALS.get(status, f"ended by signal {status - 128}")
     return f"exit status {status}"
 

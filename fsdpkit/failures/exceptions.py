@@ -6,6 +6,8 @@ prove nothing.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 
@@ -71,7 +73,11 @@ _BY_ERRNO = {
 }
 _BY_ERRNO_OF_A_PEER = frozenset({32, 103, 104, 111})
 """EPIPE, ECONNABORTED, ECONNRESET, ECONNREFUSED: their words differ by language."""
-_ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]|\berrno = (\d+)|\(os error (\d+)\)")
+_BY_ERRNO_OF_A_ROUTE = frozenset({101, 113})
+"""ENETUNREACH, EHOSTUNREACH."""
+_ERRNO = re.compile(
+    r"\[[Ee]rrno (\d+)\]|\berrno(?: = |:)(\d+)|\(os error (\d+)\)|\bOs \{ code: (\d+),"
+)
 _WITHOUT_NUMBER = (("Too many open files", 24), ("can't start new thread", 11))
 """Words of libraries that leave the number out."""
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
@@ -105,19 +111,20 @@ def _of_one(outer: PrintedException) -> Shown:
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
     if name in _INTERRUPTS:
         return msgspec.structs.replace(plain, pattern=_ASKED)
-    if name == "CalledProcessError":
-        for found in said(raised.in_front):
-            if found.cause in _OF_A_CHILD:
-                return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, sure=False)
+    if name in _CHILDREN_FAILED and (of_child := _of_a_child(raised, plain)) is not None:
+        return of_child
     if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
         return plain
-    if name == "OutOfMemoryError":
-        of_gpu = raised.type.startswith("torch") or re.search(r"CUDA|HIP|GPU|XPU", raised.message)
-        gpu = of_gpu or not raised.message
+    if name in ("OutOfMemoryError", "ResourceExhaustedError"):
+        gpu = raised.type.startswith("torch") or _is_of_gpu(raised) or not raised.message
         return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
     if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
         return plain
+    if name == "ImportError" and (another := _other_release(raised)) is not None:
+        return msgspec.structs.replace(another, begin=outer.begin, end=outer.end, raised=raised)
     if (cause := _BY_TYPE.get(name)) is not None:
+        if cause == "host-out-of-memory" and _is_of_gpu(raised):
+            cause = "gpu-out-of-memory"
         return msgspec.structs.replace(plain, cause=cause)
     if name == "EOFError" and "Ran out of input" in raised.message:  # pickle, of a file cut short
         return msgspec.structs.replace(plain, cause="checkpoint-unreadable")
@@ -136,6 +143,8 @@ def _of_one(outer: PrintedException) -> Shown:
         return _with_action(found, raised)
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
+    if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
+        return msgspec.structs.replace(plain, cause="head-address", pattern=_NO_ROUTE)
     if (answer := by_nccl(raised.message)) is not None:
         return msgspec.structs.replace(answer, begin=outer.begin, end=outer.end, raised=raised)
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
@@ -145,12 +154,22 @@ def _of_one(outer: PrintedException) -> Shown:
         return _with_action(found, raised)
     if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
         return msgspec.structs.replace(plain, cause="data-missing")
+    if (cause := _memory(raised, only_first=name in _ALSO_OF_NUMBERS)) is not None:
+        return msgspec.structs.replace(plain, cause=cause)
+    if (by_status := _by_status(raised)) is not None:
+        return msgspec.structs.replace(by_status, begin=outer.begin, end=outer.end, raised=raised)
+    if _REFERS_ABOVE.search(raised.message):
+        found = _of_one(PrintedException(type="", message=raised.in_front))
+        if found.cause in _SAID_ABOVE:
+            return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, sure=False)
     return _with_action(plain, raised)
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
 _PEER = Pattern((), "Python, of a connection that its other end broke", Level.LOST_PEER)
+_NO_ROUTE = Pattern((), "Python, of an address that no way leads to", Level.WAITED)
 _ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", Level.KILLED)
+CHILD_KILLED = Pattern((), "whoever had started a process that was killed", Level.KILLED)
 _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 """What a process raises because a signal asked it to end: whoever sent that knows why."""
 _OF_THE_MACHINE = frozenset(
@@ -183,7 +202,119 @@ def _masked(quoted: re.Match[str]) -> str:
 def _errno(raised: PrintedException) -> int | None:
     if match := _ERRNO.search(raised.message):
         return int(next(filter(None, match.groups())))
-    return next((number for words, number in _WITHOUT_NUMBER if words in raised.message), None)
+    for words, number in _WITHOUT_NUMBER:
+        if words in raised.message:
+            return number
+    last = _LAST_WORDS.search(raised.message.partition("\n")[0])
+    number = _NUMBERS.get(last[1].lower(), 0) if last else 0
+    return None if not number or (number == errno.ENOMEM and _is_of_gpu(raised)) else number
+
+
+_LAST_WORDS = re.compile(r": ([A-Za-z][A-Za-z/ -]+)\.?$")
+_NUMBERS = {os.strerror(number).lower(): number for number in (13, *_BY_ERRNO)}
+_NUMBERS["stale nfs file handle"] = 116
+"""By strerror(3)'s words, with which a message ends that has no number; Go writes them small."""
+
+
+# Processes that this one had started
+
+
+_CHILDREN_FAILED = frozenset({"CalledProcessError", "ChildFailedError"})
+_OF_A_SIGNAL = re.compile(
+    r"^.*(?:<Signals\.\w+: (\d+)>|Signal (\d+) \(\w+\) received by PID).*$", re.MULTILINE
+)
+"""How subprocess and a nested torchrun say which signal ended one."""
+
+
+def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
+    signalled = _OF_A_SIGNAL.search(raised.message)
+    words = signalled[0].strip() if signalled else None
+    if signalled is not None and (signalled[1] or signalled[2]) == "9":
+        return msgspec.structs.replace(plain, cause="unknown", pattern=CHILD_KILLED, words=words)
+    if raised.name == "CalledProcessError":
+        for found in said(raised.in_front):
+            if found.cause in _OF_A_CHILD:
+                return msgspec.structs.replace(found, begin=plain.begin, end=plain.end, sure=False)
+    return None if words is None else msgspec.structs.replace(plain, words=words)
+
+
+# Memory
+
+
+_SHORT_OF_MEMORY = re.compile(
+    r"(?i)\bout of (?:\w+ )?memory\b|\bno (?:available|free) memory\b|\bmemory exhausted\b|"
+    r"\b(?:can ?not|can't|could not|unable to|failed to) allocate\b[^\n]{0,60}?"
+    r"(?:\bmemory\b|\bbytes?\b|\bblock\b|\bvector of size\b|\d ?[KMGT]i?B\b)"
+)
+_OF_A_GPU = re.compile(
+    r"(?i)\bcuda|\bcu(?:py|blas|dnn|fft)|\bhip|gpu|\bxpu|\brocm|\brmm\b|thrust|"
+    r"device (?:ordinal|memory)"
+)
+
+
+def _is_of_gpu(raised: PrintedException) -> bool:
+    return _OF_A_GPU.search(f"{raised.type} {raised.message}") is not None
+
+
+def _memory(raised: PrintedException, *, only_first: bool) -> str | None:
+    """The memory that a message says was not enough, in whatever program's words: of the node,
+    unless something of a GPU is named.
+
+    only_first: only where the message begins with it.
+    """
+    text = _QUOTED.sub(_masked, raised.message)
+    match = _SHORT_OF_MEMORY.search(text)
+    if match is None or (only_first and match.start()):
+        return None
+    return "gpu-out-of-memory" if _is_of_gpu(raised) else "host-out-of-memory"
+
+
+# Statuses of gRPC and Abseil, which JAX, TensorFlow and TensorStore put in front
+
+
+_STATUS = re.compile(r"^(NOT_FOUND|DATA_LOSS|UNAVAILABLE|DEADLINE_EXCEEDED): ")
+_OF_THE_START = re.compile(r"(?i)\binit|connect|register")
+
+
+def _by_status(raised: PrintedException) -> Shown | None:
+    if (match := _STATUS.match(raised.message)) is None:
+        return None
+    if match[1] == "NOT_FOUND":
+        missed = re.search(r"['\"]/[^'\"\n]+['\"]", raised.message)
+        return Shown("data-missing", _RAISED, 0, 0) if missed else None
+    if match[1] == "DATA_LOSS":
+        return Shown("checkpoint-unreadable", _RAISED, 0, 0)
+    if match[1] == "UNAVAILABLE":
+        return Shown("connection-reset", _PEER, 0, 0)
+    cause = "rendezvous-timeout" if _OF_THE_START.search(raised.message) else "hang"
+    return Shown(cause, _WAITED, 0, 0)
+
+
+_WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
+
+
+# What stands above, and other releases
+
+
+_REFERS_ABOVE = re.compile(
+    r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}\b(?:errors?|messages?|warnings?|logs?|output)\b|"
+    r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
+)
+"""An exception that only says that something was printed before it."""
+_SAID_ABOVE = frozenset(
+    {*_OF_A_CHILD, "version-mismatch", "port-taken", "bad-gpu", "network-setup", "head-address"}
+)
+_TWO_RELEASES = re.compile(
+    r"(?i)\b(?:needs?|requires?|required|expects?|expected)\b[^\n]*?\d+\.\d+[^\n]*?"
+    r"\b(?:but|got|found|have|installed)\b[^\n]*?\d+\.\d+"
+)
+
+
+def _other_release(raised: PrintedException) -> Shown | None:
+    """What says of a module that is there, but cannot be loaded, that another release is needed."""
+    said_so = (found for found in said(raised.message) if found.cause == "version-mismatch")
+    two = _TWO_RELEASES.search(raised.message)
+    return next(said_so, Shown("version-mismatch", _RAISED, 0, 0) if two else None)
 
 
 # Files that are not there
@@ -207,7 +338,8 @@ def _of_data(raised: PrintedException) -> bool:
 
 _NO_SUCH_FILE = re.compile(
     r"['\"<]/[^'\"<>\n]+['\">][^\n]*: No such file or directory\b|"
-    r"^No such file or directory \(os error 2\)"
+    r"^No such file or directory \(os error 2\)|"
+    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'|\bOs \{ code: 2,"
 )
 _OF_NO_PERSON = re.compile(
     r"shared memory|\.so\b|\.sock\b|['\"<]/(?:tmp|dev|proc|run|sys|var)/|exec|NCCL|nccl"
@@ -236,7 +368,7 @@ _BY_CLIENT = re.compile(
 _IN_CLIENT = re.compile(rf"-packages/(?:{_CLIENTS})/|/urllib/request\.py|/http/client\.py")
 _OUT_OF_REACH = re.compile(
     r"(?i)connect|resol(?:ve|ution)|name or service not known|unreachable|timed?[ -]?out|"
-    r"max retries|offline|no route|network"
+    r"max retries|offline|no route|network|no such host|dial tcp"
 )
 _ELSEWHERE = re.compile(
     r"https?://(?!localhost|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|\[?::1)[\w.-]+|"
@@ -343,7 +475,8 @@ def _with_action(found: Shown, raised: PrintedException) -> Shown:
         action = next((what for words, what in _PLACES if words.search(raised.message)), None)
     elif found.cause in ("exception", "storage", "checkpoint-unreadable"):
         action = next((what for words, what in _BY_WORDS if words.search(raised.message)), None)
-        if action is None and (number not in _OF_A_PATH or _PATH.search(raised.message)):
+        of_a_path = _PATH.search(raised.message) or re.search(r"(?:^|\s)/\S+:", raised.message)
+        if action is None and (number not in _OF_A_PATH or of_a_path):
             action = _ACTIONS.get(number or 0)
     if action is None:
         return found

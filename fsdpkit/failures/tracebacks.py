@@ -171,7 +171,7 @@ def last_of_its_own(text: str) -> PrintedException | None:
     if raised is None:
         return None
     behind = [line.text for line in lines if line.begin > raised.end and line.text.strip()]
-    went_on = len(behind) > _MOST_BEHIND or any(_WENT_ON.search(text) for text in behind)
+    went_on = len(behind) > _MOST_BEHIND or any(map(goes_on, behind))
     return None if went_on else msgspec.structs.replace(raised, sure=False)
 
 
@@ -179,6 +179,13 @@ _WENT_ON = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bloss\W{1,3}\d|\d+%\||"
     r"(?<![-/.\w])(?:retr(?:y|ied|ying)|recover(?:ed|ing)|skipp(?:ed|ing)|continu(?:ed|ing))\b"
 )
+
+
+def goes_on(text: str) -> bool:
+    """Whether a line is one of a process that works on: it counts a step, or tries again."""
+    return bool(_WENT_ON.search(text))
+
+
 _STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bINFO\b|\bloss\W{1,3}\d")
 _AFTERMATH = re.compile(
     r"^\s|^Exception ignored|^Traceback|Warning\b|^wandb:|^\[[WEI]\d*|resource_tracker|"
@@ -191,6 +198,11 @@ _AFTERMATH = re.compile(
     r"TORCH_(?:USE_CUDA_DSA|SHOW_CPP_STACKTRACES|NCCL)|^Original Traceback|^[A-Za-z_.]*Error:"
 )
 """What appears behind the last words of a process that is on its way out."""
+
+
+def is_aftermath(text: str) -> bool:
+    """Whether a line is one that a process prints on its way out, or no line of its own."""
+    return bool(_AFTERMATH.search(text))
 
 
 _Found = tuple[PrintedException, bool, bool, bool]

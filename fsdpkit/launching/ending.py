@@ -102,9 +102,16 @@ def _answer(status: int) -> int:
             jobs = " and ".join(behind)
             say(f"chained behind it, and cancelled, for it would end the same: {jobs}", sys.stderr)
         if ending.status and not facts.job.requeued:
-            say(f"to go on: fsdpkit resume {shlex.quote(str(run.dir))}", sys.stderr)
+            say(_onward(shlex.quote(str(run.dir)), facts), sys.stderr)
     print("requeued" if facts.job.requeued else "end", ending.status, ",".join(behind))
     return 0
+
+
+def _onward(run: str, facts: AttemptFacts) -> str:
+    """The log's last line: what its reader types next."""
+    if facts.came_back:
+        return f"to go on, mend the cause (fsdpkit diagnose {run}), then: fsdpkit resume {run}"
+    return f"to go on: fsdpkit resume {run}"
 
 
 def _exclusions(

@@ -36,6 +36,8 @@ def judged(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> 
         return _vouched_for(paths, record, job_id, state)
     if state.exit_code == STOPPED_EARLY:
         return _stopped(paths, record, job_id, state)
+    if state.source == "sacct" and state.exit_code:
+        return _with_signal(paths, record, job_id, state)
     return state
 
 
@@ -69,6 +71,20 @@ def _vouched_for(paths: RunPaths, record: RunRecord, job_id: str, state: JobStat
     if verdict.trouble is not None:
         return replace(state, outcome="unknown", account=f"its verdict is {verdict.trouble.cause}")
     return replace(state, outcome="done")
+
+
+def _with_signal(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:
+    """sacct prints 9 of a script that ended with 137, and of one that ended with 9 (22.05): the
+    run's own record tells them apart."""
+    task = _task(paths, job_id)
+    try:
+        number = _newest_attempt(task, record, job_id)
+    except OSError:
+        return state
+    ending = None if number is None else outcomes.read(task.attempt(number).ending, Ending)
+    if ending is None or ending.status != 128 + (state.exit_code or 0):
+        return state
+    return replace(state, exit_code=ending.status)
 
 
 def _stopped(paths: RunPaths, record: RunRecord, job_id: str, state: JobState) -> JobState:

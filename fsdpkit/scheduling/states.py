@@ -187,7 +187,8 @@ class JobState:
             if self.exit_signal:
                 words.append(f"signal {self.exit_signal}")
             elif self.exit_code:
-                words.append(f"exit status {self.exit_code}")
+                signal = f" (signal {self.exit_code - 128})" if 128 < self.exit_code <= 192 else ""
+                words.append(f"exit status {self.exit_code}{signal}")
             if self.state == "CANCELLED" and self.reason == "DependencyNeverSatisfied":
                 words.append("the job that it depends on did not end as required")
             if self.state == "COMPLETED" and self.derived_exit_code:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpkit.runs.layout import RunPaths
 from tests.conftest import Completed, answer_of
 from tests.reporting.made_run import T0, launches, made_run, starts
 from tests.reporting.test_evidence import fails
@@ -16,7 +17,7 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection r
 KEYS = {
     "schema",
     *("cause", "sentence", "rank", "node", "attempt", "task", "sharing", "unread_tasks"),
-    *("evidence", "action", "again", "follow_on", "earlier", "looked_at", "page"),
+    *("evidence", "action", "again", "also", "follow_on", "earlier", "looked_at", "page"),
 }
 
 
@@ -51,6 +52,16 @@ def test_the_sentence_comes_first_and_nothing_is_wider_than_80_columns(
     assert "followed rank 0 on node1: RuntimeError: [gloo" in text
     assert "before attempt 0: Rank 2 on node2 failed: ValueError: bad." in text
     assert "more docs/failures/disk-full.md (--page prints it)" in text
+
+
+def test_a_failure_with_a_cause_of_its_own_is_told_beside_those_that_followed(
+    failed_run: Path, fsdpkit: Callable[..., Completed]
+) -> None:
+    task = RunPaths(failed_run).task()
+    fails(task, 1, T0 + 140, 0, "torch.OutOfMemoryError: CUDA out of memory", rank=1)
+    text = " ".join(fsdpkit("diagnose", str(failed_run)).stdout.split())
+    assert "also rank 1 on node1: torch.OutOfMemoryError" in text
+    assert "followed rank 0 on node1: " in text
 
 
 def test_an_earlier_attempt_can_be_asked_for(

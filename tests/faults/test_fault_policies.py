@@ -45,7 +45,8 @@ def test_a_crash_that_comes_back_at_the_same_step_ends_the_job_with_the_diagnosi
     assert "step 12 again" in why
     assert len(trial.launches()) == 2
     (trial.directory / "raise.json").unlink()
-    resumed(trial, undisturbed)
+    assert f"mend the cause (fsdpkit diagnose {trial.dir})" in trial.batch_log()
+    resumed(trial, undisturbed, told=False)
 
 
 def test_no_more_restarts_than_the_policy_allows(bed: Bed, undisturbed: Losses) -> None:

@@ -252,6 +252,13 @@ def test_what_waits_for_a_job_that_would_end_the_same_again_is_named(shell: Shel
     assert shell.written["for_good"] is True
 
 
+def test_what_came_back_is_not_to_be_started_again_before_its_cause_is_known(shell: Shell) -> None:
+    came_back(shell)
+    assert shell.ask(1) == "end 1"
+    assert f"mend the cause (fsdpkit diagnose {shell.run}), then: " in shell.said
+    assert "to go on: " not in shell.said
+
+
 def test_of_an_array_only_the_same_task_of_what_waits_is_named(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -450,7 +450,9 @@ def test_without_evidence_it_says_unknown_and_what_it_looked_at() -> None:
 def test_a_kill_that_nobody_explains_is_not_called_a_lack_of_memory() -> None:
     killed = rank(1, "ended by signal 9 (SIGKILL)", status=137)
     diagnosis = found(killed, rank(2, RESET))
-    assert (diagnosis.cause, diagnosis.rank, diagnosis.action) == ("unknown", 1, None)
+    assert (diagnosis.cause, diagnosis.rank) == ("unknown", 1)
+    assert "sacct" in (diagnosis.action or "")
+    assert "memory" not in f"{diagnosis.sentence} {diagnosis.action}"
     full = found(killed, rank(2, RESET), memory_share={"node1": 0.98})
     assert (full.cause, full.rank, full.node) == ("host-out-of-memory", 1, "node1")
 

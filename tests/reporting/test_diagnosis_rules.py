@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.failures.ends import ProcessEnd, explain
+from fsdpkit.failures.ends import ProcessEnd, explain, in_words_of
 from fsdpkit.runs.log_ends import part_from
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.scheduling.states import JobState
@@ -112,3 +112,222 @@ def test_a_part_of_a_file_begins_with_the_last_line_that_has_the_words(tmp_path:
     assert (part.text.splitlines()[:2], part.line) == (["[rank5]: Traceback", "two"], 4)
     assert part_from(log, b"]: Traceback", 60, 30) is None
     assert part_from(tmp_path / "none", b"x", 60, 30) is None
+
+
+GO = "panic: open /a/b: {}\n\ngoroutine 1 [running]:\nmain.main()\n\t/home/ada/main.go:4 +0x1d\n"
+RUST = "thread 'main' panicked at src/main.rs:4:2:\n{}\nnote: run with `RUST_BACKTRACE=1`\n"
+JULIA = (
+    "ERROR: LoadError: {}\nStacktrace:\n [1] top-level scope\nin expression starting at a.jl:1\n"
+)
+R = "Error in f(x) : {}\nCalls: f\nExecution halted\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "words", "cause"),
+    [
+        (GO, "no space left on device", "disk-full"),
+        (GO, "permission denied", "exception"),
+        (RUST, "Os { code: 122, kind: QuotaExceeded }", "disk-full"),
+        (RUST, "index out of bounds: the len is 3 but the index is 7", "exception"),
+        (JULIA, "OutOfMemoryError()", "host-out-of-memory"),
+        (JULIA, "Out of GPU memory trying to allocate 4 GiB", "gpu-out-of-memory"),
+        (JULIA, "ArgumentError: Package Flux not found in current path.", "import-error"),
+        (R, "there is no package called ‘torch’", "import-error"),
+        (R, "object 'disk' not found", "exception"),
+    ],
+)
+def test_errors_of_other_languages_are_judged_as_pythons_are(
+    form: str, words: str, cause: str
+) -> None:
+    end = form.format(words)
+    answer = explain(ProcessEnd(status=1, err=f"step 1\n{end}"))
+    assert answer is not None
+    assert (answer.shown.cause, answer.shown.sure) == (cause, True)
+    went_on = f"{end}step 2 loss 1.0\nstep 3 loss 1.0\n{TOP}KeyError: 'mask'\n"
+    assert cause_of(went_on) == "exception"
+
+
+def test_an_error_of_another_language_that_a_process_got_over_proves_nothing() -> None:
+    end = GO.format("no space left on device")
+    assert cause_of(f"{end}step 2 loss 1.0\nlost my way\n", status=3) == "exception"
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("RuntimeError: failed to allocate 8589934592 bytes", "host-out-of-memory"),
+        ("RuntimeError: CUDA failed to allocate 8589934592 bytes", "gpu-out-of-memory"),
+        ("RuntimeError: failed to allocate a slot for request 17", "exception"),
+        (
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8 bytes",
+            "gpu-out-of-memory",
+        ),
+        ("duckdb.OutOfMemoryError: 63.9 GiB/64.0 GiB used", "host-out-of-memory"),
+        ("ValueError: agent 3 ran out of memory slots", "exception"),
+    ],
+)
+def test_memory_that_was_short_is_the_nodes_unless_a_gpu_is_named(last: str, cause: str) -> None:
+    assert cause_of(f"{TOP}{last}\n") == cause
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]", "rendezvous-timeout"),
+        ("XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: sync_12", "hang"),
+        ("XlaRuntimeError: UNAVAILABLE: Socket closed", "connection-reset"),
+        ("ValueError: NOT_FOUND: Metadata at '/scratch/a/.zarray' does not exist", "data-missing"),
+        ("ValueError: NOT_FOUND: token '<eoc>'", "exception"),
+    ],
+)
+def test_the_status_that_stands_in_front_of_a_message_decides(last: str, cause: str) -> None:
+    assert cause_of(f"{TOP}{last}\n") == cause
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("ImportError: /env/a.so: undefined symbol: _ZN3c10", "version-mismatch"),
+        ("ImportError: Numba needs NumPy 2.1 or less. Got NumPy 2.3.", "version-mismatch"),
+        ("ImportError: cannot import name 'step' from 'proj'", "import-error"),
+        ("ValueError: dropout needs 0.0 to 1.0, but got 1.5", "exception"),
+    ],
+)
+def test_an_import_that_wants_another_release_is_no_missing_module(last: str, cause: str) -> None:
+    assert cause_of(f"{TOP}{last}\n") == cause
+
+
+def test_an_exception_that_refers_to_what_stands_above_is_told_by_it() -> None:
+    above = "E1122 cuda_dnn.cc:407] Loaded CuDNN 8.5.0 but source was compiled with: 8.6.0\n"
+    last = "XlaRuntimeError: FAILED_PRECONDITION: cuDNN failed. Look at the errors above\n"
+    assert cause_of(above + TOP + last) == "version-mismatch"
+    assert cause_of(above + TOP + "RuntimeError: cuDNN failed\n") == "exception"
+
+
+def test_what_hydra_refuses_is_a_setting_and_what_the_program_raised_is_not() -> None:
+    hint = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+    assert cause_of(f"In 'config': Could not find 'model/xxl'\n{hint}") == "settings"
+    assert cause_of(f"{TOP}KeyError: 'mask'\n{hint}") == "exception"
+
+
+CHILD = "[ERROR] [launch.py:322] ['python', 'main.py'] exits with return code = -9\n"
+
+
+@pytest.mark.parametrize(("share", "cause"), [(0.99, "host-out-of-memory"), (0.2, "unknown")])
+def test_a_child_that_was_killed_is_taken_as_the_rank_itself(share: float, cause: str) -> None:
+    told = found(rank(1, "exit status 247", status=247, log=CHILD), memory_share={"node1": share})
+    assert (told.cause, told.rank) == (cause, 1)
+    assert told.action
+
+
+def test_a_status_above_all_signals_is_told_as_a_status() -> None:
+    assert in_words_of(247) == "exit status 247"
+    assert in_words_of(137).startswith("ended by signal 9")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("cat: /data/a.txt: Нет такого файла или каталога", "data-missing"),
+        ("tar: a.bin：无法 write: 设备上没有空间", "disk-full"),
+        ("cp: 'a' yazma hatası: Disk kotası aşıldı", "disk-full"),
+        ("stage: /data/a.txt: Нет такого файла или каталога", "environment-missing"),
+        ("sbatch: error: Batch job submission failed: Unspecified error", "refused"),
+    ],
+)
+def test_a_prelude_may_fail_in_any_language(line: str, cause: str) -> None:
+    told = found(batch(f"fsdpkit: one node (node1)\n{line}\nstage: bye\n"))
+    assert (told.cause, told.evidence[0].text) == (cause, line)
+
+
+def test_a_failure_with_a_cause_of_its_own_is_not_said_to_have_followed() -> None:
+    full = rank(6, "OSError: [Errno 122] Disk quota exceeded", time_s=3.0)
+    lost = rank(2, "RuntimeError: Connection reset by peer", time_s=2.0)
+    later = rank(3, "RuntimeError: a bad sample", time_s=4.0)
+    told = found(
+        rank(1, "torch.OutOfMemoryError: CUDA out of memory", time_s=1.0), full, lost, later
+    )
+    assert told.cause == "gpu-out-of-memory"
+    assert [line.partition(" on")[0] for line in told.also] == ["rank 6"]
+    assert [line.partition(" on")[0] for line in told.follow_on] == ["rank 2", "rank 3"]
+
+
+def test_one_file_system_has_one_failure() -> None:
+    stale = rank(1, "OSError: [Errno 116] Stale file handle", time_s=1.0)
+    missed = rank(2, "FileNotFoundError: [Errno 2] No such file: '/lustre/a.bin'", time_s=2.0)
+    told = found(stale, missed)
+    assert (told.cause, told.also, len(told.follow_on)) == ("storage", (), 1)
+
+
+@pytest.mark.parametrize(("name", "cause"), [("Terminated", "cancelled"), ("Killed", "unknown")])
+def test_a_step_that_somebody_ended_is_cancelled_unless_a_rank_failed(
+    name: str, cause: str
+) -> None:
+    words = f"*** STEP 7.0 ON node1 CANCELLED AT 2026-11-22T00:31:00 DUE to SIGNAL {name} ***"
+    shell = batch(f"slurmstepd: error: {words}\n")
+    ended = rank(0, "ended by signal 15 (SIGTERM)", status=143)
+    assert found(shell, ended).cause == cause
+    assert found(shell, ended, rank(1, "KeyError: 'mask'")).cause == "exception"
+
+
+def test_memory_of_the_host_that_is_broken_is_the_nodes_failure() -> None:
+    words = "Memory failure: 0x1d: Sending SIGBUS to python:41 due to hardware memory corruption"
+    crashed = rank(2, "ended by signal 7 (SIGBUS)", status=135)
+    assert found(crashed, agent("node1", words)).cause == "node-failure"
+    corrected = "mce: [Hardware Error]: Machine check events logged"
+    assert found(crashed, batch(f"{corrected}\n")).cause == "exception"
+
+
+@pytest.mark.parametrize("whose", ["Step 7.0", "StepId=7.0", "Job 7"])
+def test_a_step_over_its_limit_of_memory_is_told_by_slurms_releases_alike(whose: str) -> None:
+    words = (
+        f"slurmstepd: error: {whose} exceeded memory limit (530579456 > 524288000), being killed"
+    )
+    assert found(batch(f"{words}\n")).cause == "host-out-of-memory"
+
+
+KILLED = "traceback : Signal 9 (SIGKILL) received by PID 41\n=====\n"
+CRASHED = "traceback : Signal 11 (SIGSEGV) received by PID 41\n=====\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        (f"ChildFailedError: \n{KILLED}", "unknown"),
+        (f"ChildFailedError: \n{CRASHED}", "exception"),
+        ("subprocess.CalledProcessError: Command 'a' died with <Signals.SIGKILL: 9>.\n", "unknown"),
+        ("subprocess.CalledProcessError: Command 'a' returned exit status 1.\n", "exception"),
+    ],
+)
+def test_a_signal_that_ended_a_child_is_told_in_its_words(last: str, cause: str) -> None:
+    answer = explain(ProcessEnd(status=1, err=TOP + last))
+    assert answer is not None
+    assert answer.shown.cause == cause
+    assert ("SIG" in (answer.shown.words or "")) == ("SIG" in last)
+
+
+@pytest.mark.parametrize("number", [101, 113])
+def test_an_address_without_a_route_is_known_by_its_number(number: int) -> None:
+    assert cause_of(f"{TOP}OSError: [Errno {number}] Aucun chemin\n") == "head-address"
+
+
+def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> None:
+    words = (
+        "[rank0]:[E1122 a.cpp:1] Received a dump signal due to a collective timeout from rank 5\n"
+    )
+    aborted = explain(ProcessEnd(status=134, err=words))
+    assert aborted is not None
+    assert aborted.shown.cause == "hang"
+    assert explain(ProcessEnd(err=words)) is None
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("Unable to satisfy cpu bind request", "refused"),
+        ("Job credential expired", "node-failure"),
+    ],
+)
+def test_a_launch_fails_for_the_node_or_for_the_request(why: str, cause: str) -> None:
+    line = f"srun: error: Task launch for StepId=7.0 failed on node node1: {why}\n"
+    assert found(batch(line)).cause == cause

@@ -6,7 +6,10 @@ Of the first set 139 of 147 were named right before its misses were looked at, o
 somebody who had not read the rules, 202 of 222 (4 unknown, 16 wrong, of which 3 were the case's own
 mistake); of the fourth, by the same person after mending the rules, 73 of 77. Of the fifth's
 tickets, written by another one before reading the rules, 88 of 111; of its loggers, after reading
-them, 15 of 22. Its `kin` was written to try the rules that mend those.
+them, 15 of 22. Its `kin` was written to try the rules that mend those. Of the sixth's tickets, of
+other languages, launchers and centres, again written before reading the rules, 63 of 101 (one of
+the misses was the case's own mistake: it had not allowed for `exception`); of its kin and traps,
+written after mending, 47 of 53, and of threads of issue trackers 25 of 30.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
 from tests.reporting.unseen.score import HERE, answer, cases_in
 
-SETS = (".", "second", "third", "fourth", "fifth")
+SETS = (".", "second", "third", "fourth", "fifth", "sixth")
 ALL = [case for name in SETS for case in cases_in(HERE / name)]
 MISSED = {
     "network-file-system-times-out": "only the kernel says that it was the file system, and such a "

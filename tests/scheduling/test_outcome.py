@@ -128,6 +128,16 @@ def test_status_75_alone_is_no_stop_on_request(
     assert told(paths, STOPPED)[:3] == ("FAILED", False, 75)
 
 
+def test_a_signal_that_sacct_leaves_out_is_known_from_the_runs_record(paths: RunPaths) -> None:
+    killed = Ending(action="end", status=137, cause="crash", why="rank 1 was killed")
+    attempt(paths, 0, None, killed)
+    nine = replace(FAILED, exit_code=9)
+    assert told(paths, nine)[2:] == (137, "FAILED, exit status 137 (signal 9)")
+    assert told(paths, replace(nine, source="scontrol"))[2] == 9
+    assert told(paths, FAILED)[2] == 1
+    assert told(paths, nine, job_id="2")[2] == 9
+
+
 def test_what_failed_or_goes_on_is_as_the_scheduler_says(paths: RunPaths) -> None:
     for state in (FAILED, JobState("RUNNING", "squeue"), JobState("NODE_FAIL", "sacct")):
         assert judged(paths, run_of(job("1")), "1", state) is state

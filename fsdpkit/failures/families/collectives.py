@@ -25,8 +25,15 @@ COLLECTIVE_MISMATCH = Cause(
             "op.preamble.length <= op.nbytes",
             "gloo, when a peer sends more than was to be received",
         ),
-        pattern(("Mismatched collective detected", ": collective mismatch"), "NCCL"),
-        pattern("message truncated : receiving ", "NCCL over sockets"),
+        pattern(
+            ("Mismatched ", ": collective mismatch"),
+            "NCCL, Horovod",
+            line=r"(?i)mismatched collective detected|: collective mismatch|"
+            r"mismatched [\w ]+: One rank \w+ ",
+        ),
+        pattern(
+            "message truncated", "NCCL over sockets, MPI", line=r" : receiving |MPI_ERR_TRUNCATE"
+        ),
     ),
 )
 

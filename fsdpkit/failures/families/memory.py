@@ -9,7 +9,7 @@ _SAME_MEMORY = "no, it would need the same memory again"
 
 HOST_OUT_OF_MEMORY = Cause(
     "host-out-of-memory",
-    "{who} was killed because the node, or the job's share of it, ran out of memory: {words}",
+    "{who} ran out of host memory, the node's or the job's share of it: {words}",
     "Request more memory (--set resources.memory=…), or use less: fewer loader workers "
     "(training.data.workers), a smaller batch. " + RESUME,
     elsewhere="Request more memory (--set resources.memory=…), or use less: fewer workers of the "
@@ -32,10 +32,11 @@ HOST_OUT_OF_MEMORY = Cause(
         ),
         pattern(
             "memory limit",
-            "slurmstepd before 20.11, which ended a step by itself",
+            "slurmstepd, where the site has it end a step by itself",
             Level.OUTSIDE,
             by=("agent", "batch"),
-            line=r"slurmstepd\S*: error: (?:Step|Job) \S+ exceeded .*memory limit",
+            line=r"slurmstepd\S*: error: (?:Step(?:Id=\S+)?|Job(?:Id=\S+)?) ?\S* "
+            r"exceeded (?:virtual )?memory limit",
         ),
         pattern(
             ("ut of memory: Kill", "oom-kill:constraint", "invoked oom-killer"),
@@ -92,6 +93,7 @@ GPU_OUT_OF_MEMORY = Cause(
     again=_SAME_MEMORY,
     patterns=(
         pattern(("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"), "torch"),
+        pattern("ut of GPU memory", "CUDA.jl"),
         pattern(
             ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),
             "CUDA, HIP, XLA; extensions, which name their own source",

@@ -102,9 +102,10 @@ HEAD_ADDRESS = Cause(
         pattern(
             (
                 *("Name or service not known", "Temporary failure in name resolution"),
-                "No address associated with hostname",
+                *("No address associated with hostname", "DNS resolution failed"),
+                "no such host",
             ),
-            "getaddrinfo(3)",
+            "getaddrinfo(3), gRPC, Go",
         ),
         pattern(("No route to host", "Network is unreachable"), "connect(2)", Level.WAITED),
     ),
@@ -132,10 +133,10 @@ NETWORK_SETUP = Cause(
         pattern(
             (
                 *("no usable transports", "UCX ERROR", "UCX  ERROR", "UCX  WARN"),
-                *("fi_getinfo", "OFI fi_", "Error: ucp_ep_create"),
+                *("fi_getinfo", "OFI ", "Error: ucp_ep_create"),
             ),
             "UCX and libfabric",
-            line=r"ERROR|Error|not available|no usable|fi_",
+            line=r"ERROR|Error|not available|no usable|fi_|OFI \w+(?:\(\))? failed",
         ),
         pattern("Duplicate GPU detected", "NCCL"),
     ),
@@ -178,9 +179,10 @@ CONNECTION_RESET = Cause(
                 *("remote process exited", "communicator was aborted"),
                 *("ConnectionResetError", "BrokenPipeError", "failed to recv, got 0 bytes"),
                 *("DistNetworkError", "DistStoreError", "Connection timed out"),
+                *("Transport retry count exceeded", "imed out trying to connect"),
             ),
-            "gloo, NCCL and TCPStore in ranks whose peer is gone: a follow-on error if any other "
-            "failure is recorded",
+            "gloo, NCCL, UCX and TCPStore in ranks whose peer is gone: a follow-on error if any "
+            "other failure is recorded",
             Level.LOST_PEER,
         ),
         pattern(

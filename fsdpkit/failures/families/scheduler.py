@@ -55,7 +55,16 @@ CANCELLED = Cause(
             "*** JOB ",
             "slurmstepd; a step alone is also cancelled when one of its tasks fails",
             Level.OUTSIDE,
-            line=r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
+            line=r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ (?:DUE to SIGNAL \w+ )?\*\*\*",
+        ),
+        pattern(
+            "*** STEP ",
+            "slurmstepd, of a step that somebody asked to end; srun itself kills one at once when "
+            "a task has failed",
+            Level.SUMMED_UP,
+            by=("agent", "batch"),
+            line=r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ DUE to SIGNAL "
+            r"(?!Killed|(?:SIG)?KILL|9\b)",
         ),
     ),
 )
@@ -80,12 +89,27 @@ NODE_FAILURE = Cause(
             "no sign of life", "fsdpkit's agents, for a node that stopped answering", Level.OUTSIDE
         ),
         pattern(
+            ("hardware memory corruption", "UNCORRECTABLE MEMORY ERROR", "Fatal Machine check"),
+            "the kernel and slurmstepd, of the node's memory",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"Sending SIG\w+ to .* due to hardware|\*\*\* \w+ .*UNCORRECTABLE|not syncing",
+        ),
+        pattern(
+            "Remote daemon: ",
+            "Open MPI's mpirun, of a node that it lost",
+            Level.WAITED,
+            by=("agent", "batch"),
+            line=r"^ *Remote daemon: .* on node (?P<node>[\w.-]+)",
+        ),
+        pattern(
             "Task launch for ",
             "srun, of a node whose slurmd did not take the step, unless the request is at fault",
             Level.OUTSIDE,
             by=("agent", "batch"),
             line=r"Task launch for \S+ failed on node (?P<node>[\w.-]+): "
-            r"(?!.*(?:Requested|Invalid job id|already|task layout|layout tasks|More processors))",
+            r"(?!.*(?:Requested|Unable to satisfy|Invalid job id|already|task layout|layout tasks|"
+            r"More processors))",
         ),
     ),
 )
@@ -98,6 +122,12 @@ REFUSED = Cause(
     retry="node-failure",
     patterns=(
         pattern("srun: fatal: ", "srun", by=("agent", "batch")),
+        pattern(
+            "Batch job submission failed: ",
+            "sbatch, of a job that the script submits",
+            by=("agent", "batch"),
+            line=r"^sbatch: error: ",
+        ),
         pattern(
             "Unable to create step",
             "srun; usually a node that still holds the previous attempt",

@@ -23,10 +23,15 @@ VERSION_MISMATCH = Cause(
             "driver was updated and has to be loaded again.",
         ),
         pattern(
-            ("ersion incompatib", "ersion mismatch", "as compiled", "binary incompatib"),
-            "cuDNN, NVML and others, for a library of another release",
+            (
+                *("ersion incompatib", "ersion mismatch", "binary incompatib", " versions"),
+                *("compiled with", "compiled against", "built with", "built against"),
+            ),
+            "cuDNN, NVML, protobuf and others, for a library of another release",
             line=r"(?i)(?:version|binary) (?:incompatib|mismatch)|"
-            r"compiled +(?:with|against) .+ but ",
+            r"\bincompatible\b.*\bversions\b.*\d\.\d|"
+            r"(?:compiled|built) +(?:with|against) .+ but |"
+            r" but .+ (?:compiled|built) +(?:with|against)\b",
         ),
         pattern("The ranks differ in their software", "our trainer, which compares as well"),
         pattern(
@@ -48,6 +53,7 @@ VERSION_MISMATCH = Cause(
                 *("does not match the version torch was compiled with",),
                 *(
                     "forward compatibility was attempted",
+                    "display driver / cuda driver combination",
                     "PTX was compiled with an unsupported",
                 ),
             ),
@@ -98,7 +104,16 @@ ENVIRONMENT_MISSING = Cause(
             by=("agent", "batch"),
             line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
         ),
-        pattern("pyxis: couldn't start container", "pyxis", by=("agent", "batch")),
+        pattern(
+            ("pyxis: couldn't start container", "pyxis: failed to import"),
+            "pyxis",
+            by=("agent", "batch"),
+        ),
+        pattern(
+            "spank: required plugin ",
+            "Slurm, of a plugin that sets up containers and the like",
+            by=("agent", "batch"),
+        ),
         pattern("there is no Python in ", "our shell, of a virtual environment"),
         pattern("there is no torchrun on PATH", "our shell"),
         pattern(
@@ -140,6 +155,12 @@ SCRIPT_NOT_VISIBLE = Cause(
             "fsdpkit's check before training, of the run's directory",
         ),
         pattern("cannot write to the run directory ", "our batch shell"),
+        pattern(
+            "ould not open std",
+            "slurmstepd, of the job's own output",
+            by=("agent", "batch"),
+            line=r"slurmstepd\S*: error: Could not open std(?:in|out|err) file ",
+        ),
     ),
 )
 
@@ -161,5 +182,11 @@ IMPORT_ERROR = Cause(
             r"(?:\blib[\w+-]+\.so\b|symbol \w+)",
         ),
         pattern("Failed to import ", "transformers, of one of its own modules"),
+        pattern(
+            ("there is no package called ", "not found in current path", "Can't locate "),
+            "R, Julia and Perl",
+            line=r"no package called |Package \S+ not found in current path|"
+            r"Can't locate \S+\.pm in @INC",
+        ),
     ),
 )

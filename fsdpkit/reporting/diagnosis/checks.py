@@ -30,11 +30,12 @@ class Observation(NamedTuple):
 
 
 def killed_for_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """A rank ended by SIGKILL on a node whose memory was full: the kernel chose it."""
+    """A rank, or a process of its own, ended by SIGKILL on a node whose memory was full: the kernel
+    chose it."""
     for voice in attempt.voices:
         share = attempt.memory_share.get(voice.node or "", 0.0)
         counted = attempt.memory_kills.get(voice.node or "")
-        if voice.status == 137 and (counted or share >= 0.95):
+        if (counted or share >= 0.95) and voice.killed:
             words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
             words = f"ended by SIGKILL, and {counted}" if counted else words
             yield Observation(words, Level.OWN, voice.rank, voice.node, voice.message)

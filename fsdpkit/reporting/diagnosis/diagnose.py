@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from fsdpkit.errors import NotFoundError
+from fsdpkit.failures.cause import RESUME
 from fsdpkit.failures.causes import CAUSES, page_of
 from fsdpkit.failures.patterns import Level
 from fsdpkit.reporting import pending
@@ -30,6 +31,11 @@ from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
 from fsdpkit.reporting.diagnosis.sources import Voice
 
 _MOST_FOLLOW_ON = 20
+_WHO_KILLED = (
+    "Find out who sent that signal: compare MaxRSS with ReqMem (sacct -o State,MaxRSS,ReqMem -j "
+    "JOB), and ask the centre what the node's kernel log says of that minute. " + RESUME
+)
+"""Where only the signal is known that ended a process."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +58,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     again: str | None = None
     """Whether another start would help, and why, as far as that is known."""
+    also: tuple[str, ...] = ()
+    """Failures of other ranks and nodes that have causes of their own, a line each."""
     follow_on: tuple[str, ...] = ()
     """Failures that only followed from it, a line each."""
     earlier: tuple[str, ...] = ()
@@ -189,6 +197,9 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
     cause = CAUSES[first.cause]
     elsewhere = None if evidence.reads_training else cause.elsewhere
     action = first.action or elsewhere or cause.action
+    if action is None and first.level == Level.KILLED:
+        action = _WHO_KILLED
+    also, follow_on = _others(first, findings)
     return Diagnosis(
         cause=first.cause,
         sentence=_told(first),
@@ -199,7 +210,8 @@ def _of_failure(attempt: AttemptEvidence, task: TaskEvidence, evidence: Evidence
         evidence=tuple(_quotes(first, findings)),
         action=_filled(action, evidence.run, first.node),
         again=_again(first, attempt),
-        follow_on=tuple(_follow_on(first, findings)),
+        also=also,
+        follow_on=follow_on,
         earlier=(*_earlier(before, evidence.run), *_restarts([attempt])),
         looked_at=_looked_at(attempt, evidence) if first.cause == "unknown" else evidence.unread,
     )
@@ -415,15 +427,40 @@ def _quotes(first: Finding, findings: Sequence[Finding]) -> Iterator[Quote]:
             yield quote
 
 
-def _follow_on(first: Finding, findings: Sequence[Finding]) -> Iterator[str]:
-    """Other ranks and agents that failed, a line each, in the order of their ranks and nodes."""
+_BY_THEMSELVES = frozenset(
+    {
+        *("disk-full", "storage", "data-missing", "checkpoint-unreadable", "no-internet"),
+        *("gpu-out-of-memory", "host-out-of-memory", "bad-gpu", "nan-loss"),
+        *("import-error", "version-mismatch", "environment-missing"),
+    }
+)
+"""What does not come about because another rank has failed."""
+_ONE_STORAGE = frozenset({"storage", "disk-full", "data-missing", "checkpoint-unreadable"})
+"""Of these one may bring about another, by way of the file system."""
+
+
+def _others(first: Finding, findings: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Other ranks and agents that failed, a line each, in the order of their ranks and nodes: those
+    with a cause of their own, and those that only followed."""
     told: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: (-f.level, _order(f))):
         told.setdefault(_who(finding), finding)
     others = [f for who, f in told.items() if who not in (_who(first), first.node, "the job")]
     others.sort(key=lambda f: (math.inf if f.rank is None else f.rank, f.node or ""))
-    for finding in others[:_MOST_FOLLOW_ON]:
-        yield f"{_who(finding)}: {finding.words}"
+    also = [f for f in others if _stands_alone(f, first)]
+    follow_on = [f for f in others if f not in also]
+    of_also, of_follow_on = (
+        tuple(f"{_who(f)}: {f.words}" for f in some[:_MOST_FOLLOW_ON]) for some in (also, follow_on)
+    )
+    return of_also, of_follow_on
+
+
+def _stands_alone(other: Finding, first: Finding) -> bool:
+    if CAUSES[first.cause].of_job or other.cause in (first.cause, "exception"):
+        return False
+    if {other.cause, first.cause} <= _ONE_STORAGE:
+        return False
+    return other.sure and other.level >= Level.OWN and other.cause in _BY_THEMSELVES
 
 
 def _earlier(attempts: Sequence[AttemptEvidence], run: str) -> Iterator[str]:

@@ -261,7 +261,7 @@ def _attempt(
 ) -> AttemptEvidence:
     voices = voices_of(past, paths, ranks_per_node, newest=last)
     place = paths.task(task)
-    killed = any(voice.status == 137 for voice in voices)
+    killed = any(voice.killed for voice in voices)
     return AttemptEvidence(
         number=past.number,
         ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,

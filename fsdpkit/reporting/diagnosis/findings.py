@@ -6,6 +6,7 @@ shell and Slurm's daemons by the lines that they are known to write.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.failures import exceptions
+from fsdpkit.failures import exceptions, strerror
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
@@ -64,9 +65,9 @@ def findings_of(attempt: AttemptEvidence) -> list[Finding]:
     return found or list(_by_prelude(attempt))
 
 
-_OF_OTHERS = re.compile(r"^(?:fsdpkit|srun|salloc|slurmstepd\S*|slurmd): |^\++ ")
+_OF_OTHERS = re.compile(r"^(?:fsdpkit|srun|salloc|sbatch|slurmstepd\S*|slurmd): |^\++ ")
 """Lines of the job's log that its prelude did not write, or that only show its commands."""
-_NOT_OF_SLURM = re.compile(r"^(?!(?:srun|salloc|slurmstepd\S*): )|: tasks? [\d,-]+: |\*\*\*")
+_NOT_OF_SLURM = re.compile(r"^(?!(?:srun|salloc|sbatch|slurmstepd\S*): )|: tasks? [\d,-]+: |\*\*\*")
 """Lines that Slurm did not write, or that only say how tasks and steps ended."""
 
 
@@ -102,32 +103,20 @@ _NOT_STARTED = (
     "Slurm did not start the program. Submit again; if it recurs, send this message to the centre."
 )
 _BLOCK_LINES = 8
-_BY_TOOLS = (
-    (
-        "disk-full",
-        re.compile(
-            r"(?i): .*(?:no space left|disk quota|kein Speicherplatz|\(Quota\)|aucun espace|"
-            r"débordement du quota|no queda espacio|excedido la cuota|spazio esaurito|quota disco)"
-        ),
-    ),
-    (
-        "data-missing",
-        re.compile(
-            r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): .*"
-            r"(?:No such file or directory|Datei oder Verzeichnis nicht gefunden|"
-            r"Aucun fichier ou dossier|No existe el (?:fichero|archivo)|non esistente)"
-        ),
-    ),
+_OF_FILES = re.compile(
+    r"^(?:cp|mv|ln|cat|tar|rsync|dd|scp|gzip|pigz|unzip|zstd|xz|head|tail|ls|find): "
 )
-"""What tools say of files, in the languages that clusters' prompts have: the errno decides, and not
-where it was met."""
+"""Tools that look for what a person named."""
 
 
 def _by_its_words(line: str, until: str) -> str | None:
     """The cause that a line of the prelude shows by itself, or with the lines before it."""
     if exceptions.outside_not_reached("\n".join(until.split("\n")[-_BLOCK_LINES:])):
         return "no-internet"
-    return next((cause for cause, words in _BY_TOOLS if words.search(line)), None)
+    number = strerror.number_in(line)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "disk-full"
+    return "data-missing" if number == errno.ENOENT and _OF_FILES.match(line) else None
 
 
 def _told_by_verdict(message: str, status: int, file: Path | None) -> Voice:

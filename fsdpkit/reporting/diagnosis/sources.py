@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from fsdpkit.failures.ends import ProcessEnd, explain, tells_of_a_killed_child
+from fsdpkit.failures.exceptions import CHILD_KILLED
 from fsdpkit.runs.history import Attempt, Failure
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.log_ends import LogText, end_of, newest_part, part_from, without
@@ -27,6 +29,8 @@ _MOST_RANKS = 4096
 """Ranks whose files are read; those with a failure come first."""
 _MOST_NODES = 256
 _ERROR_FILE_BYTES = 1 << 20
+_LAST_WORDS = 4096
+"""Characters of a log in which its end is looked for, where that is asked of each rank."""
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,17 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
         """Its standard error or output, as far as read."""
         of_kind = (log for log in self.logs if log.file is None or log.file.suffix == f".{kind}")
         return next(of_kind, None)
+
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it, or by its last words a process that it had started."""
+        if self.status in (None, 0, 137):
+            return self.status == 137
+        message, err = (text.text if text else "" for text in (self.message, self.log("err")))
+        if not tells_of_a_killed_child(f"{message}\n{err[-_LAST_WORDS:]}"):
+            return False
+        found = explain(ProcessEnd(status=self.status, err=err or message))
+        return found is not None and found.shown.pattern is CHILD_KILLED
 
 
 def voices_of(
@@ -258,7 +273,7 @@ def batch_voices(run: RunPaths, job_id: str) -> list[Voice]:
 
 
 _BEGINS = r"^fsdpkit: (?:\d+ nodes? \(|one node \(|node \d+ \(|\S+: ready, )"
-_ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on: "
+_ENDS = r"CANCELLED AT \S+|^fsdpkit: to go on[:,] "
 _REQUEUED = (
     r"DUE TO JOB REQUEUE|^fsdpkit: .*; queued again|^fsdpkit: node \d+ \(\S+\), start \d+ of job "
 )

@@ -319,7 +319,7 @@ SOFTWARE = [
     failing(
         "libstdcxx-too-old",
         "ld.so(8)",
-        "import-error",
+        "version-mismatch|import-error",
         "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /lustre/p7/env/lib/python3.12/site-packages/pandas/_libs/window/aggregations.cpython-312-x86_64-linux-gnu.so)",
         f"{HOME}/train.py:9 <module> | import pandas as pd",
         everyone=True,
@@ -328,7 +328,7 @@ SOFTWARE = [
     failing(
         "flash-attn-of-another-torch",
         "flash-attn issues",
-        "import-error",
+        "version-mismatch|import-error",
         f"ImportError: {SITE}/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
         f"{HOME}/model.py:4 <module> | from flash_attn import flash_attn_func",
         everyone=True,
