@@ -11,7 +11,7 @@ import click
 from fsdpkit import __version__
 from fsdpkit.cli.json_output import begin, kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.errors import FsdpkitError, SubmissionInterrupted
 
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
@@ -136,10 +136,12 @@ def main() -> None:
         error.show()
         status = error.exit_code
         print_error("usage", error.format_message(), status)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("fsdpkit: interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        cause = error.__cause__  # click's Abort has the KeyboardInterrupt as its cause
+        told = str(cause) if isinstance(cause, SubmissionInterrupted) else "interrupted"
+        click.echo(f"fsdpkit: {told}", err=True)
         status = 130
-        print_error("interrupted", "interrupted", status)
+        print_error("interrupted", told, status)
     except FsdpkitError as error:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code

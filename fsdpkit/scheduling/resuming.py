@@ -25,7 +25,13 @@ from fsdpkit.config.job import LoadedJob, parse_array, reload_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import (
+    NotFoundError,
+    SchedulerError,
+    StorageError,
+    SubmissionInterrupted,
+    UsageError,
+)
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.job_ids import task_of
@@ -268,9 +274,10 @@ def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
             save_predicted(run.paths, found)
             if not plan.chained:
                 _take_back_requests(run)
-            job_id, cluster = call_scheduler(plan, run.paths, script)
-        except SubmissionUnconfirmed as error:
-            raise SubmissionUnconfirmed(
+            known = [job.job_id for job in record.jobs if job.job_id]
+            job_id, cluster = call_scheduler(plan, run.paths, script, known)
+        except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
+            raise type(error)(
                 f"{error}; whether the job was accepted is not known: fsdpkit status "
                 f"{shlex.quote(str(run.dir))} looks for it in Slurm"
             ) from error

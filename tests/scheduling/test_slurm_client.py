@@ -42,6 +42,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ("77\nthank you for using job 3 of our service\n", SbatchAnswer("77", None)),
         ("Submitted batch job 77 on cluster pitzer\n", SbatchAnswer("77", "pitzer")),
         ("Submitted batch job 77\n", SbatchAnswer("77", None)),
+        ("77\n77\n", SbatchAnswer("77", None)),
+        ("77\nhours left:\n5000\n", None),
+        ("Submitted batch job 76\nSubmitted batch job 77\n", None),
         ("this job 2 nodes charged\n", None),
         ("", None),
     ],
@@ -93,6 +96,43 @@ def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: P
     command("sbatch", 'echo "this job 2 nodes charged"')
     with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
         SlurmClient().submit(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "sbatch",
+    [
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv "
+        "operation' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted or "
+        "received' >&2; exit 1",
+        "echo 77; echo 'the wrapper itself failed' >&2; exit 1",
+    ],
+)
+def test_an_answer_that_was_lost_on_its_way_is_no_refusal(
+    command: Command, tmp_path: Path, sbatch: str
+) -> None:
+    command("sbatch", sbatch)
+    with pytest.raises(SubmissionUnconfirmed):
+        SlurmClient().submit(tmp_path / "x")
+
+
+def test_a_controller_that_was_never_reached_has_no_job(command: Command, tmp_path: Path) -> None:
+    words = "Unable to contact slurm controller (connect failure)"
+    command("sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1")
+    with pytest.raises(SchedulerError) as caught:
+        SlurmClient().submit(tmp_path / "x")
+    assert not isinstance(caught.value, SubmissionUnconfirmed)
+
+
+def test_own_jobs_are_asked_for_by_who_runs_the_command(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `su` or in a container LOGNAME may be somebody else's."""
+    monkeypatch.setenv("LOGNAME", "somebody")
+    command("squeue", f'printf "%s\\n" "$@" > {tmp_path}/args')
+    SlurmClient().find_by_comment("fsdpkit:x")
+    words = (tmp_path / "args").read_text().splitlines()
+    assert words[words.index("-u") + 1] == str(os.getuid())
 
 
 def test_without_sbatch_the_local_cluster_is_offered(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 from tests.conftest import Completed
 from tests.reporting.log_runs import make_run
+from tests.slurm_cluster.machines import poll
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
@@ -55,6 +60,56 @@ def slurm_commands(tmp_path: Path) -> dict[str, str]:
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
     return {"PATH": f"{directory}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+
+
+def test_a_job_whose_answer_was_lost_is_found_at_once(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    """By the comment that its script has, among this user's jobs."""
+    taken = 'echo "8|$(sed -n \'s/^#SBATCH --comment=//p\' "$2")" > $ASKED.queue'
+    _put(tmp_path, "sbatch", f"{taken}; echo 'error: Socket timed out on send/recv' >&2; exit 1")
+    _put(tmp_path, "squeue", "cat $ASKED.queue")
+    done = fsdpkit("submit", "--cluster", "generic", "--json", env=slurm_commands)
+    assert json.loads(done.stdout)["job_id"] == "8", done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["state"] == "submitted"
+
+
+def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    """Slurm may take the job after all, and finds all that it needs."""
+    _put(tmp_path, "sbatch", "cp $2 $ASKED.script; touch $ASKED; exec sleep 300")
+    command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"]
+    submitting = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **slurm_commands},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Who runs tests in the background of a shell has SIGINT ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    poll(Path(slurm_commands["ASKED"]).exists, 60, "the call of sbatch")
+    os.killpg(submitting.pid, signal.SIGINT)
+    _, told = submitting.communicate(timeout=60)
+    assert submitting.returncode == 130
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"fsdpkit status {run}" in told
+    assert (run / "job.json").exists()
+
+    marked = "sed -n 's/^#SBATCH --comment=//p' $ASKED.script"
+    _put(tmp_path, "squeue", f'case "$*" in *%F*) echo "8|$({marked})" ;; esac')
+    assert (
+        json.loads(fsdpkit("status", str(run), "--json", env=slurm_commands).stdout)["job_id"]
+        == "8"
+    )
+
+
+def _put(tmp_path: Path, name: str, text: str) -> None:
+    """Another of Slurm's commands of `slurm_commands`."""
+    (tmp_path / "commands" / name).write_text(f"#!/bin/sh\n{text}\n")
 
 
 def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
