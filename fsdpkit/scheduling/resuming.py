@@ -187,6 +187,11 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
     if ahead:
         state = states.get(ahead[-1])
         how = f": {state.describe()}" if state else ""
+        if state is not None and state.held:
+            raise UsageError(
+                f"job {ahead[-1]} of run {run.id} is held: release it with fsdpkit resume and no "
+                "options, or end it with fsdpkit cancel and then resume it otherwise"
+            )
         raise UsageError(
             f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, end it with "
             "fsdpkit cancel, or queue its continuation now with --chained"

@@ -276,6 +276,17 @@ class SlurmClient:
             return "Invalid job id" in done.stderr
         return not done.stdout.strip()
 
+    def release(self, job_id: str) -> None:
+        """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
+        may release."""
+        try:
+            argv = ["scontrol", *self._cluster_flag(), "release", _job(job_id)]
+            done = self._run(argv, _QUERY_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(f"scontrol release {job_id} has not answered") from error
+        if done.returncode != 0:
+            raise SchedulerError(refusal("scontrol release", done))
+
     def cancel(self, job_id: str) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
         try:
