@@ -212,6 +212,20 @@ def test_known_refusals_have_a_remedy() -> None:
     assert remedy_for("something never seen") is None
 
 
+def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SCANCEL_INTERACTIVE` would have scancel ask, and take no answer for a no."""
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
+    monkeypatch.setenv("SCONTROL_ALL", "1")
+    command("scancel", f"env > {tmp_path}/env")
+    SlurmClient().cancel("7")
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert "SCANCEL_INTERACTIVE" not in names
+    assert "SCONTROL_ALL" in names
+    assert scrubbed({"SQUEUE_FORMAT": "%i"}) == ({}, [])
+
+
 def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
     """A36: SLURM_CONF stays, SLURM_CPU_BIND and SBATCH_PARTITION go, ranks go inside a job."""
     environ = {"SLURM_CONF": "/c", "SLURM_CLUSTERS": "a", "SLURM_CPU_BIND": "x", "PATH": "/bin",
