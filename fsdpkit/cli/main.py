@@ -161,7 +161,10 @@ def main() -> None:
         status = 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"fsdpkit: {where}{error.strerror or error}", err=True)
+        told = f"{where}{error.strerror or error}"
+        if isinstance(error, FileNotFoundError) and not where:  # os.getcwd names no path
+            told = "the current directory does not exist any more: change to another one"
+        click.echo(f"fsdpkit: {told}", err=True)
         status = 74
-        print_error("storage", f"{where}{error.strerror or error}", status)
+        print_error("storage", told, status)
     sys.exit(status if isinstance(status, int) else 0)

@@ -203,6 +203,32 @@ def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
     assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
 
 
+@pytest.mark.parametrize(("name", "place"), [(b"caf\xe9", "working"), (b"two\nlines", "runs")])
+def test_a_directory_whose_name_no_script_can_hold_is_named(
+    name: bytes, place: str, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(name)
+    odd.mkdir()
+    words = ["submit", "--cluster", "generic", "--dry-run"]
+    runs = str(odd if place == "runs" else tmp_path)
+    done = fsdpkit(*words, "--runs", runs, cwd=odd if place == "working" else tmp_path)
+    assert done.returncode == 2
+    assert f"the {place} directory" in done.stderr
+
+
+def test_a_working_directory_that_was_removed_is_said_to_be(
+    fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone} && exec {sys.executable} -m fsdpkit status"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 74
+    assert "the current directory" in done.stderr
+
+
 def test_an_array_task_s_number_needs_an_array(
     fsdpkit: Callable[..., Completed], tmp_path: Path
 ) -> None:
