@@ -27,19 +27,26 @@ def call_scheduler(
     Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
     SubmissionInterrupted on Ctrl-C.
     """
-    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
-
     profile = plan.site.profile
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    try:
+        return _call_or_find(plan, cluster, paths, script, known)
+    except KeyboardInterrupt as error:
+        raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+
+
+def _call_or_find(
+    plan: Plan, cluster: Cluster, paths: RunPaths, script: str, known: Collection[str]
+) -> tuple[str, str | None]:
+    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+
     try:
         return _call(plan, cluster, paths, script)
     except SubmissionUnconfirmed:
         job_id = cluster.find_by_comment(f"fsdpkit:{paths.dir.name}")
         if job_id is None or job_id in known:
             raise
-        return job_id, profile.slurm_clusters
-    except KeyboardInterrupt as error:
-        raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+        return job_id, plan.site.profile.slurm_clusters
 
 
 def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[str, str | None]:

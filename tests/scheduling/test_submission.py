@@ -75,11 +75,16 @@ def test_a_job_whose_answer_was_lost_is_found_at_once(
     assert json.loads((run / "run.json").read_text())["state"] == "submitted"
 
 
+@pytest.mark.parametrize("hangs", ["sbatch", "squeue"])
 def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
-    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+    hangs: str, fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
 ) -> None:
-    """Slurm may take the job after all, and finds all that it needs."""
-    _put(tmp_path, "sbatch", "cp $2 $ASKED.script; touch $ASKED; exec sleep 300")
+    """Slurm may take the job after all, and finds all that it needs. squeue is asked for it once
+    sbatch has lost the answer."""
+    hang = "touch $ASKED; exec sleep 300"
+    lost = "echo 'error: Socket timed out on send/recv operation' >&2; exit 1"
+    _put(tmp_path, "sbatch", f"cp $2 $ASKED.script; {hang if hangs == 'sbatch' else lost}")
+    _put(tmp_path, "squeue", hang)
     command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"]
     submitting = subprocess.Popen(
         command,
