@@ -121,9 +121,12 @@ class SlurmClient:
         Raises SubmissionUnconfirmed where nobody knows whether Slurm took the job: sbatch did not
         answer in time, lost slurmctld after it had asked, or names no job although it took one.
         """
-        argv = ["sbatch", "--parsable", *self._cluster_flag(), *extra, os.path.abspath(script)]
+        # As an option: a job that inherits the variable asks accounting where its own cluster is.
+        clusters = os.environ.get("SLURM_CLUSTERS")
+        where = self._cluster_flag() or ([f"--clusters={clusters}"] if clusters else [])
+        argv = ["sbatch", "--parsable", *where, *extra, os.path.abspath(script)]
         try:
-            done = self._run(argv, self.submit_timeout_s)
+            done = self._run(argv, self.submit_timeout_s, {"SLURM_CLUSTERS": None})
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
                 f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
@@ -323,12 +326,17 @@ class SlurmClient:
         return None
 
     def _run(
-        self, argv: list[str], timeout_s: float, variables: Mapping[str, str] | None = None
+        self,
+        argv: list[str],
+        timeout_s: float,
+        variables: Mapping[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
+        """variables: over this process's own; None: without it."""
+        environ = {**scrubbed(os.environ)[0], **(variables or {})}
         try:
             return subprocess.run(
                 argv,
-                env={**scrubbed(os.environ)[0], **(variables or {})},
+                env={name: value for name, value in environ.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

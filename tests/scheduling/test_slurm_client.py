@@ -65,6 +65,17 @@ def test_sbatch_gets_parsable_and_the_cluster(command: Command, tmp_path: Path) 
     ]  # fmt: skip
 
 
+def test_a_job_is_not_told_which_clusters_the_person_asks(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own scontrol would wait for slurmdbd, which compute nodes may not reach."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "ascend,pitzer")
+    command("sbatch", f'printf "%s\\n" "$@" $SLURM_CLUSTERS > {tmp_path}/told; echo "5;pitzer"')
+    assert SlurmClient().submit(tmp_path / "x") == SbatchAnswer("5", "pitzer")
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told == ["--parsable", "--clusters=ascend,pitzer", str(tmp_path / "x")]
+
+
 def test_a_refusal_shows_sbatch_s_words_and_the_remedy(command: Command, tmp_path: Path) -> None:
     command("sbatch", 'echo "sbatch: error: Invalid partition name specified" >&2; exit 1')
     with pytest.raises(SchedulerError) as caught:
