@@ -234,7 +234,7 @@ def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert "SCANCEL_INTERACTIVE" not in names
     assert "SCONTROL_ALL" in names
-    assert scrubbed({"SQUEUE_FORMAT": "%i"}) == ({}, [])
+    assert scrubbed({"SQUEUE_FORMAT": "%i", "PYTHONINSPECT": "1"}) == ({}, [])
 
 
 def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:
