@@ -58,8 +58,8 @@ _OF_COMMANDS = ("SQUEUE_", "SINFO_", "SACCT_", "SACCTMGR_", "SCONTROL_", "SCANCE
 
 def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """`environ` without a surrounding allocation's variables, and the names taken out; also without
-    options of Slurm's other commands, but for those that only let them show more (_ALL), and without
-    PYTHONINSPECT.
+    options of Slurm's other commands, but for those that only let them show more (_ALL), and
+    without PYTHONINSPECT.
 
     Inside an allocation the rank variables and the job's own FSDPKIT_* go too; outside, a person's
     OMP_NUM_THREADS and the like stay, for they are a choice.
