@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from fsdpkit.runs.layout import SUBMISSION_PICKLE
+from tests.conftest import Completed
 
 
 class Planted:
@@ -27,8 +28,32 @@ def test_code_that_was_planted_in_it_does_not_run(tmp_path: Path) -> None:
     planted = pickle.dumps(Planted(marker))
     for name in (SUBMISSION_PICKLE, "77_submitted.pkl", "77_0_submitted.pkl"):
         (folder / name).write_bytes(planted)
-    program = "import sys; from fsdpkit.launching.agent import run_agent; sys.exit(run_agent())"
-    done = subprocess.run(
+    done = agent(folder, RUNS)
+    assert "the agent is called as" in done.stderr  # it came as far as its own function
+    assert not marker.exists()
+
+
+def test_a_result_that_cannot_be_written_is_no_failure_of_the_training(tmp_path: Path) -> None:
+    """The directory is removed, or its disk filled, while the ranks train."""
+    folder = tmp_path / "submitit"
+    folder.mkdir()
+    (folder / SUBMISSION_PICKLE).touch()
+    trained = (
+        "import shutil; from fsdpkit.launching import task; "
+        f"task.LaunchNode.__call__ = lambda self: shutil.rmtree({str(folder)!r}) or {{}}; "
+    )
+    done = agent(folder, trained + RUNS)
+    assert done.returncode == 0, done.stderr
+    assert "result cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+RUNS = "import sys; from fsdpkit.launching.agent import run_agent; sys.exit(run_agent())"
+
+
+def agent(folder: Path, program: str) -> Completed:
+    """A node's agent, called with what it does not understand."""
+    return subprocess.run(
         [sys.executable, "-c", program, "what", "it", "is", "called", "with"],
         env={
             **os.environ,
@@ -47,5 +72,3 @@ def test_code_that_was_planted_in_it_does_not_run(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert "the agent is called as" in done.stderr  # it came as far as its own function
-    assert not marker.exists()
