@@ -6,12 +6,13 @@ submitit's own job runner, so that submitit's `Job` finds a result for each node
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from typing import Any, NoReturn
 
-from fsdpkit.launching import python_path, warm
+from fsdpkit.launching import kernel, python_path, warm
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.destructors import leave
 from fsdpkit.launching.program import Program
@@ -33,11 +34,13 @@ def main() -> NoReturn:
 
 
 def run_agent() -> int:
-    """Everything but the ranks."""
+    """Everything but the ranks. What they leave behind, in whichever session, ends with it."""
     from fsdpkit.launching.node import end_descendants
     from fsdpkit.launching.node_failure import TrainingEnded
     from fsdpkit.launching.task import LaunchNode
 
+    with contextlib.suppress(OSError):
+        kernel.adopt_orphans()
     try:
         try:
             from submitit.core.submission import process_job
