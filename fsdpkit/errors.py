@@ -47,6 +47,10 @@ class SchedulerError(FsdpkitError):
     exit_code = 69  # EX_UNAVAILABLE
 
 
+class SubmissionInterrupted(KeyboardInterrupt):
+    """Ctrl-C while sbatch was called: Slurm may have the job, so its run is kept."""
+
+
 class RemoteError(FsdpkitError):
     """The login node could not be reached, or has no fsdpkit that understands this one."""
 

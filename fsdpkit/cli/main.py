@@ -12,7 +12,7 @@ import click
 from fsdpkit import __version__
 from fsdpkit.cli.json_output import begin, kind_of, print_error
 from fsdpkit.cli.terminal import guard, let_go
-from fsdpkit.errors import FsdpkitError
+from fsdpkit.errors import FsdpkitError, SubmissionInterrupted
 
 # Name, and the sentence for `fsdpkit --help`, which so needs no command's module.
 COMMANDS = {
@@ -138,10 +138,12 @@ def main() -> None:
         error.show()
         status = error.exit_code
         print_error("usage", error.format_message(), status)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("fsdpkit: interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        cause = error.__cause__  # click's Abort has the KeyboardInterrupt as its cause
+        told = str(cause) if isinstance(cause, SubmissionInterrupted) else "interrupted"
+        click.echo(f"fsdpkit: {told}", err=True)
         status = 130
-        print_error("interrupted", "interrupted", status)
+        print_error("interrupted", told, status)
     except FsdpkitError as error:
         click.echo(f"fsdpkit: {error}", err=True)
         status = error.exit_code
@@ -161,7 +163,10 @@ def main() -> None:
         status = 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"fsdpkit: {where}{error.strerror or error}", err=True)
+        told = f"{where}{error.strerror or error}"
+        if isinstance(error, FileNotFoundError) and not where:  # os.getcwd names no path
+            told = "the current directory does not exist any more: change to another one"
+        click.echo(f"fsdpkit: {told}", err=True)
         status = 74
-        print_error("storage", f"{where}{error.strerror or error}", status)
+        print_error("storage", told, status)
     sys.exit(status if isinstance(status, int) else 0)

@@ -68,8 +68,9 @@ def command(
       fsdpkit resume 3f2a --nodes 4 --time 12:00:00
       fsdpkit resume 3f2a --chained
 
-    Options not given stay as they were. A chained job does not start if the one before it ended
-    for a reason that would recur, such as the same crash at the same step.
+    Options not given stay as they were. Without any, a job of RUN that is held is released. A
+    chained job does not start if the one before it ended for a reason that would recur, such as the
+    same crash at the same step.
     """
     from fsdpkit.cli.submit import (
         outcome,
@@ -81,24 +82,31 @@ def command(
     )
     from fsdpkit.rendering.script import render
     from fsdpkit.scheduling.parsed_templates import parsed_template
+    from fsdpkit.scheduling.releasing import release_held
     from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
     from fsdpkit.scheduling.run import Run
     from fsdpkit.scheduling.submission import leaked_variables
 
+    def end(run: Run, first_attempt: int = 0) -> int:
+        report(run, as_json)
+        if wait or follow:
+            with going_on(run.id):
+                if follow:
+                    print_output(run, first_attempt)
+                return outcome(run)
+        return 0
+
     say_what_is_not_read()
     opened = Run.open(run, runs=runs)
-    plan = plan_resume(opened, ResumeRequest(**asked))
+    request = ResumeRequest(**asked)
+    if request == ResumeRequest() and not dry_run and (held := release_held(opened)):
+        click.echo(f"fsdpkit: job {', '.join(held)} was held, and is released", err=True)
+        return end(opened)
+    plan = plan_resume(opened, request)
     say_where(plan)
     require_trust(plan, trust, submits=not dry_run)
     if dry_run:
         print_script(render(plan, opened.dir, parsed_template(plan.template)), as_json)
         return 0
     say_what_is_left_out(leaked_variables())
-    resumed = submit_resume(opened, plan)
-    report(resumed, as_json)
-    if wait or follow:
-        with going_on(resumed.id):
-            if follow:
-                print_output(resumed, 0 if plan.chained else plan.first_attempt)
-            return outcome(resumed)
-    return 0
+    return end(submit_resume(opened, plan), 0 if plan.chained else plan.first_attempt)

@@ -6,12 +6,13 @@ submitit's own job runner, so that submitit's `Job` finds a result for each node
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from fsdpkit.launching import python_path, warm
+from fsdpkit.launching import kernel, python_path, warm
 from fsdpkit.launching.allocator import set_allocator
 from fsdpkit.launching.destructors import leave
 from fsdpkit.launching.program import Program
@@ -33,11 +34,13 @@ def main() -> NoReturn:
 
 
 def run_agent() -> int:
-    """Everything but the ranks."""
+    """Everything but the ranks. What they leave behind, in whichever session, ends with it."""
     from fsdpkit.launching.node import end_descendants
     from fsdpkit.launching.node_failure import TrainingEnded
     from fsdpkit.launching.task import LaunchNode
 
+    with contextlib.suppress(OSError):
+        kernel.adopt_orphans()
     try:
         try:
             from submitit.core.submission import process_job
@@ -47,14 +50,27 @@ def run_agent() -> int:
         else:
             from fsdpkit.launching.job_environment import FsdpkitJobEnvironment
 
+            over = False
+
+            def launch() -> dict[str, Any]:
+                nonlocal over
+                summary = LaunchNode()()
+                over = True
+                return summary
+
             # The pickle in the run's directory is not loaded: that would run whatever somebody had
             # put there, and it says no more than this.
-            own = staticmethod(lambda _: DelayedSubmission(LaunchNode()))
+            own = staticmethod(lambda _: DelayedSubmission(launch))
             setattr(DelayedSubmission, "load", own)  # noqa: B010
             # We report what submitit would say, with the cause.
             logging.getLogger("submitit").setLevel(logging.CRITICAL)
             FsdpkitJobEnvironment().prepare_results()
-            process_job(os.environ["SUBMITIT_FOLDER"])
+            try:
+                process_job(os.environ["SUBMITIT_FOLDER"])
+            except OSError as error:  # of its result, which says nothing about the training
+                if not over:
+                    raise
+                say(f"submitit's result cannot be written: {error.strerror}", sys.stderr)
     except TrainingEnded as error:
         say(str(error), sys.stderr)
         return error.exit_code

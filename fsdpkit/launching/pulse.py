@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from fsdpkit.launching import flight, machine, stacks
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
+from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import Beat, HeartbeatDir, read_heartbeat
 from fsdpkit.runs.layout import AttemptPaths
@@ -54,15 +56,32 @@ class _Moved:
 
 @contextlib.contextmanager
 def heartbeats() -> Iterator[HeartbeatDir]:
-    """A directory in this node's memory, passed to the ranks as $FSDPKIT_HEARTBEAT_DIR."""
-    memory = "/dev/shm"
-    where = memory if os.access(memory, os.W_OK) else None
+    """A directory in this node's memory, passed to the ranks as $FSDPKIT_HEARTBEAT_DIR; among other
+    temporary files where the memory has no room."""
+    where = _MEMORY if _has_room(_MEMORY) else None
     with tempfile.TemporaryDirectory(prefix="fsdpkit-", dir=where, ignore_cleanup_errors=True) as d:
         os.environ["FSDPKIT_HEARTBEAT_DIR"] = d
         try:
             yield HeartbeatDir(Path(d))
         finally:
             del os.environ["FSDPKIT_HEARTBEAT_DIR"]
+
+
+_MEMORY = "/dev/shm"
+_ROOM_BYTES = 1 << 20
+
+
+def _has_room(memory: str) -> bool:
+    """Whether ranks can write there; says so if it is full, as of what a dead job left in it."""
+    try:
+        with tempfile.TemporaryFile(dir=memory) as trial:
+            trial.write(bytes(_ROOM_BYTES))
+            trial.flush()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            say(f"warning: {memory} is full on this node; NCCL and data loaders need it, too")
+        return False
+    return True
 
 
 class StopRelay:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from fsdpkit.runs.job_ids import job_of
-from fsdpkit.scheduling.states import JobState
+from fsdpkit.scheduling.states import HELD_AFTER_REQUEUE, HELD_STATES, JobState
 
 
 class PendingEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ def why(evidence: PendingEvidence) -> PendingReason:
     known = _KNOWN.get(head)
     if head == "ReqNodeNotAvail":
         known = _node_not_available(tail)
-    if evidence.state in _HELD_STATES or re.fullmatch(r"(?i)job requeued in held state", text):
+    if evidence.state in HELD_STATES or re.fullmatch(r"(?i)job requeued in held state", text):
         known = _requeued_and_held(evidence.state)
     known = known or _limit(head) or _held_after_requeue(text)
     if known is None:
@@ -101,7 +101,7 @@ class _Meaning(NamedTuple):
     never: bool = False
 
 
-_RELEASE = "Release it: scontrol release {job}"
+_RELEASE = "Release it: fsdpkit resume {run}"
 _SHORTER = "Ask for less: scontrol update JobId={job} TimeLimit=HH:MM:SS; limits: sinfo -o '%P %l'."
 _OTHER_PARTITION = "Move it: scontrol update JobId={job} Partition=NAME; partitions: sinfo -s."
 _AGAIN = "Cancel it (fsdpkit cancel {run}) and submit again within what is allowed"
@@ -146,7 +146,7 @@ _KNOWN = {
     ),
     "JobHoldMaxRequeue": _Meaning(
         "it is held, because Slurm had to requeue it too often{restarts}",
-        "See why it ended each time (fsdpkit diagnose {run}), then: scontrol release {job}",
+        "See why it ended each time (fsdpkit diagnose {run}), then: fsdpkit resume {run}",
         True,
     ),
     "JobLaunchFailure": _Meaning(
@@ -291,9 +291,6 @@ def _node_not_available(tail: str) -> _Meaning:
     return _Meaning("nodes that it needs are in use, reserved, down or drained", "See: sinfo -R")
 
 
-_HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
-
-
 def _requeued_and_held(state: str | None) -> _Meaning:
     """By `scontrol requeuehold`, or by the site for an exit status that it holds jobs for."""
     marked = ", marked as a special exit" if state == "SPECIAL_EXIT" else ""
@@ -302,8 +299,7 @@ def _requeued_and_held(state: str | None) -> _Meaning:
 
 
 def _held_after_requeue(text: str) -> _Meaning | None:
-    """`launch failed requeued held` and its like."""
-    if not re.search(r"requeued.*\bheld|requeue.*\bhold", text, re.IGNORECASE):
+    if not HELD_AFTER_REQUEUE.search(text):
         return None
     failed = text.lower().partition("requeue")[0].strip(" ,;:{}")
     because = f" because of this: {failed}" if failed else ""

@@ -88,7 +88,8 @@ class HeartbeatFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._file.fileno(), 0)
-            os.ftruncate(self._file.fileno(), _LAYOUT.size)
+            # Written, not only made longer: without room, the first beat would be a SIGBUS.
+            os.pwrite(self._file.fileno(), bytes(_LAYOUT.size), 0)
             self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
         except OSError:
             self._file.close()

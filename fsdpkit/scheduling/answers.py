@@ -43,9 +43,12 @@ def accounts_of(clusters: str | None) -> list[str]:
 
     Raises SchedulerError where it does not say.
     """
-    import getpass
+    import pwd  # only Unix has it
 
     of_cluster = [f"cluster={clusters}"] if clusters else []
-    who = f"user={getpass.getuser()}"
+    try:
+        who = f"user={pwd.getpwuid(os.getuid()).pw_name}"
+    except KeyError:
+        raise SchedulerError(f"user {os.getuid()} has no name on this machine") from None
     rows = answer("sacctmgr", "-nP", "show", "assoc", "format=cluster,account", *of_cluster, who)
     return sorted({line.split("|")[1] for line in rows.splitlines() if "|" in line})

@@ -69,6 +69,9 @@ class Cluster(Protocol):
     def forgot(self, job_id: str) -> bool:
         """Whether it answers that it knows no such job."""
 
+    def release(self, job_id: str) -> None:
+        """Let a job, or a task of it, go that is held. Raises SchedulerError."""
+
     def cancel(self, job_id: str) -> None:
         """End a job, or a task of it where `ends_tasks`. Raises SchedulerError."""
 

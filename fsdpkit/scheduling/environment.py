@@ -1,7 +1,9 @@
 """The environment that Slurm's commands, and programs of the job's, are started with here.
 
 Whoever submits from within an allocation has its variables, which sbatch and srun would take for
-options of the new job.
+options of the new job. Others have their own defaults for what Slurm's commands print: those would
+filter answers (SQUEUE_PARTITION), or make scancel ask a terminal that is not there
+(SCANCEL_INTERACTIVE). With PYTHONINSPECT no Python ends with the status that it was told to.
 """
 
 from __future__ import annotations
@@ -51,8 +53,13 @@ _PREFIXES = (
 )
 
 
+_OF_COMMANDS = ("SQUEUE_", "SINFO_", "SACCT_", "SACCTMGR_", "SCONTROL_", "SCANCEL_")
+
+
 def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """`environ` without a surrounding allocation's variables, and the names taken out.
+    """`environ` without a surrounding allocation's variables, and the names taken out; also without
+    options of Slurm's other commands, but for those that only let them show more (_ALL), and
+    without PYTHONINSPECT.
 
     Inside an allocation the rank variables and the job's own FSDPKIT_* go too; outside, a person's
     OMP_NUM_THREADS and the like stay, for they are a choice.
@@ -72,5 +79,9 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             return False
         return name.startswith(_PREFIXES) or name in job_own or (inside and name in _RANK)
 
+    def filters(name: str) -> bool:
+        of_commands = name.startswith(_OF_COMMANDS) and not name.endswith("_ALL")
+        return of_commands or name == "PYTHONINSPECT"
+
     removed = sorted(name for name in environ if leaks(name))
-    return {k: v for k, v in environ.items() if not leaks(k)}, removed
+    return {k: v for k, v in environ.items() if not leaks(k) and not filters(k)}, removed

@@ -19,7 +19,7 @@ from fsdpkit.scheduling.job_checks import (
     look_at_files,
 )
 from fsdpkit.scheduling.leaving_out import nodes_to_leave_out
-from fsdpkit.scheduling.run_dir import check_path
+from fsdpkit.scheduling.run_dir import check_paths
 
 
 def fit(
@@ -31,7 +31,7 @@ def fit(
     """
     resources, profile = job.spec.resources, site.profile
     check_training(job, work_dir)
-    check_path(runs)
+    check_paths(runs, work_dir)
     here = stood_in() is None
     if here:
         check_environment(job)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fsdpkit.config.job import parse_array
-from fsdpkit.errors import SchedulerError, StorageError
+from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.scheduling.cluster import Cluster, cluster_of
@@ -17,15 +19,41 @@ def write_job(paths: RunPaths, plan: Plan) -> None:
         raise StorageError(f"{paths.job} cannot be written: {error.strerror}") from error
 
 
-def call_scheduler(plan: Plan, paths: RunPaths, script: str) -> tuple[str, str | None]:
-    """Through submitit's executor; the job's id and, where sbatch named one, the cluster.
+def call_scheduler(
+    plan: Plan, paths: RunPaths, script: str, known: Collection[str] = ()
+) -> tuple[str, str | None]:
+    """The job's id and, where sbatch named one, the cluster. known: the run's other jobs.
 
-    Without submitit the job is the same; only its results are not to be had from submitit's Job.
+    Raises SubmissionUnconfirmed if Slurm may have the job and does not show it yet, and
+    SubmissionInterrupted on Ctrl-C.
     """
-    from fsdpkit.launching.task import LaunchNode
-
     profile = plan.site.profile
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
+    try:
+        return _call_or_find(plan, cluster, paths, script, known)
+    except KeyboardInterrupt as error:
+        raise SubmissionInterrupted("interrupted while Slurm was asked") from error
+
+
+def _call_or_find(
+    plan: Plan, cluster: Cluster, paths: RunPaths, script: str, known: Collection[str]
+) -> tuple[str, str | None]:
+    from fsdpkit.scheduling.slurm import SubmissionUnconfirmed
+
+    try:
+        return _call(plan, cluster, paths, script)
+    except SubmissionUnconfirmed:
+        job_id = cluster.find_by_comment(f"fsdpkit:{paths.dir.name}")
+        if job_id is None or job_id in known:
+            raise
+        return job_id, plan.site.profile.slurm_clusters
+
+
+def _call(plan: Plan, cluster: Cluster, paths: RunPaths, script: str) -> tuple[str, str | None]:
+    """Through submitit's executor. Without submitit the job is the same; only its results are not
+    to be had from submitit's Job."""
+    from fsdpkit.launching.task import LaunchNode
+
     try:
         from fsdpkit.scheduling.executor import FsdpkitExecutor
     except ImportError:

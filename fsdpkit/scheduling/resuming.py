@@ -25,7 +25,13 @@ from fsdpkit.config.job import LoadedJob, parse_array, reload_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
-from fsdpkit.errors import NotFoundError, SchedulerError, StorageError, UsageError
+from fsdpkit.errors import (
+    NotFoundError,
+    SchedulerError,
+    StorageError,
+    SubmissionInterrupted,
+    UsageError,
+)
 from fsdpkit.rendering.directives import read_directives
 from fsdpkit.rendering.script import Plan, render
 from fsdpkit.runs.job_ids import task_of
@@ -181,6 +187,11 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
     if ahead:
         state = states.get(ahead[-1])
         how = f": {state.describe()}" if state else ""
+        if state is not None and state.held:
+            raise UsageError(
+                f"job {ahead[-1]} of run {run.id} is held: release it with fsdpkit resume and no "
+                "options, or end it with fsdpkit cancel and then resume it otherwise"
+            )
         raise UsageError(
             f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, end it with "
             "fsdpkit cancel, or queue its continuation now with --chained"
@@ -268,9 +279,10 @@ def submit_resume(run: AnyRun, plan: Plan) -> AnyRun:
             save_predicted(run.paths, found)
             if not plan.chained:
                 _take_back_requests(run)
-            job_id, cluster = call_scheduler(plan, run.paths, script)
-        except SubmissionUnconfirmed as error:
-            raise SubmissionUnconfirmed(
+            known = [job.job_id for job in record.jobs if job.job_id]
+            job_id, cluster = call_scheduler(plan, run.paths, script, known)
+        except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
+            raise type(error)(
                 f"{error}; whether the job was accepted is not known: fsdpkit status "
                 f"{shlex.quote(str(run.dir))} looks for it in Slurm"
             ) from error

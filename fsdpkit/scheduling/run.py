@@ -45,7 +45,8 @@ class Run(OpenRun):
     ) -> Run:
         """Continue the run in a new job, as `fsdpkit resume` does.
 
-        None leaves a setting as it was.
+        None leaves a setting as it was. A job that is held is released instead, if nothing is to
+        change.
 
         Args:
             nodes: Nodes, standby nodes not counted.
@@ -65,6 +66,7 @@ class Run(OpenRun):
             UsageError: There is nothing to continue, or the run is active and `chained` is False.
             FsdpkitError: What else `submit` raises.
         """
+        from fsdpkit.scheduling.releasing import release_held
         from fsdpkit.scheduling.resuming import ResumeRequest, plan_resume, submit_resume
 
         changes = ResumeRequest(
@@ -74,11 +76,13 @@ class Run(OpenRun):
             partition=partition,
             account=account,
             spare=spare,
-            sets=sets,
+            sets=tuple(sets),
             chained=chained,
             tasks=tasks,
         )
         newest = Run.open(self.dir)
+        if changes == ResumeRequest() and release_held(newest):
+            return newest
         return submit_resume(newest, plan_resume(newest, changes))
 
     def cancel(self, *, save: bool = False) -> list[str]:

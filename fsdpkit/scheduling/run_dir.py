@@ -10,12 +10,19 @@ import stat
 import time
 from pathlib import Path
 
+from fsdpkit.config.loading import CONTROL_CHARACTER
 from fsdpkit.errors import StorageError, UsageError
 
 
-def check_path(runs: Path) -> None:
-    """Slurm replaces such patterns in the paths of logs, and so do other programs that read the
-    script. Raises UsageError."""
+def check_paths(runs: Path, work_dir: Path) -> None:
+    """No script can hold a control character or a byte that is not UTF-8. Slurm replaces patterns
+    in the paths of logs, and so do other programs that read the script. Raises UsageError."""
+    for what, path in (("runs directory", runs), ("working directory", work_dir)):
+        if found := CONTROL_CHARACTER.search(str(path)):
+            kind = (
+                "is not UTF-8" if "\ud800" <= found[0] <= "\udfff" else "holds a control character"
+            )
+            raise UsageError(f"the path of the {what}, {str(path)!r}, {kind}: rename it")
     if found := re.search(r"%[0-9]*[A-Za-z%]", str(runs)):
         raise UsageError(
             f"the path of the runs directory, {runs}, contains {found[0]!r}, which Slurm expands "

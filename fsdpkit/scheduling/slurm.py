@@ -7,7 +7,6 @@ what a surrounding allocation left in it.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import subprocess
@@ -53,18 +52,21 @@ class SbatchAnswer:
 
 
 def parse_sbatch(text: str) -> SbatchAnswer | None:
-    """The job in sbatch's output: `--parsable`'s last such line, or a wrapper's usual sentence.
+    """The job in sbatch's output: a line of `--parsable`, else a wrapper's usual sentence.
 
-    Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it.
+    Lines that a site prints around it ("this job 2 nodes charged…") are not mistaken for it. None
+    if there is no such line, or if several differ: one of them may count something else.
     """
-    for line in reversed(text.splitlines()):
-        if match := re.fullmatch(r"(\d+)(?:;(\S+))?", line.strip()):
-            return SbatchAnswer(match[1], match[2])
-    sentence = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?\s*")
-    for line in reversed(text.splitlines()):
-        if match := sentence.fullmatch(line.strip()):
-            return SbatchAnswer(match[1], match[2])
+    lines = [line.strip() for line in text.splitlines()]
+    for form in (_PARSABLE, _SENTENCE):
+        found = {SbatchAnswer(m[1], m[2]) for line in lines if (m := form.fullmatch(line))}
+        if found:
+            return found.pop() if len(found) == 1 else None
     return None
+
+
+_PARSABLE = re.compile(r"(\d+)(?:;(\S+))?", re.ASCII)
+_SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?", re.ASCII)
 
 
 class Round:
@@ -116,21 +118,28 @@ class SlurmClient:
     def submit(self, script: Path, extra: Sequence[str] = ()) -> SbatchAnswer:
         """Hand `script` to sbatch. Raises SchedulerError with sbatch's words and the remedy.
 
-        On a time-out nobody knows whether Slurm took the job: raises SubmissionUnconfirmed.
+        Raises SubmissionUnconfirmed where nobody knows whether Slurm took the job: sbatch did not
+        answer in time, lost slurmctld after it had asked, or names no job although it took one.
         """
-        argv = ["sbatch", "--parsable", *self._cluster_flag(), *extra, os.path.abspath(script)]
+        # As an option: a job that inherits the variable asks accounting where its own cluster is.
+        clusters = os.environ.get("SLURM_CLUSTERS")
+        where = self._cluster_flag() or ([f"--clusters={clusters}"] if clusters else [])
+        argv = ["sbatch", "--parsable", *where, *extra, os.path.abspath(script)]
         try:
-            done = self._run(argv, self.submit_timeout_s)
+            done = self._run(argv, self.submit_timeout_s, {"SLURM_CLUSTERS": None})
         except subprocess.TimeoutExpired as error:
             raise SubmissionUnconfirmed(
                 f"sbatch has not answered within {self.submit_timeout_s:.0f} s{_last_words(error)}"
             ) from error
-        if done.returncode != 0:
-            raise SchedulerError(refusal("sbatch", done))
         submitted = parse_sbatch(done.stdout)
+        if done.returncode != 0:
+            if submitted is not None or _LOST_AFTER_ASKING.search(done.stderr):
+                told = (done.stderr.strip() or done.stdout.strip()).removeprefix("sbatch: error: ")
+                raise SubmissionUnconfirmed(f"sbatch exited with status {done.returncode}: {told}")
+            raise SchedulerError(refusal("sbatch", done))
         if submitted is None:
             raise SubmissionUnconfirmed(
-                f"sbatch answered without a job id: {done.stdout.strip()!r}"
+                f"sbatch answered without one job id: {done.stdout.strip()!r}"
             )
         return SbatchAnswer(submitted.job_id, submitted.cluster or self.cluster)
 
@@ -223,7 +232,7 @@ class SlurmClient:
 
     def pending(self, asked: Round) -> list[tuple[str, str, str]]:
         """Id (`12_[0-3]` of waiting tasks), comment and exclusions of this user's queued jobs."""
-        argv = ["squeue", *self._cluster_flag(), "-u", getpass.getuser(), "-ht", "PD"]
+        argv = ["squeue", *self._cluster_flag(), "-u", str(os.getuid()), "-ht", "PD"]
         lines = (self._ask([*argv, "-o", "%i|%x|%k"], asked) or "").splitlines()
         rows = (line.split("|") for line in lines)
         return [
@@ -246,7 +255,7 @@ class SlurmClient:
 
     def find_by_comments(self, comments: Iterable[str], asked: Round) -> dict[str, str]:
         """The id of the newest job with each comment; for submissions cut short."""
-        own = ["-u", getpass.getuser(), "-h", "-t", "all", "-o", "%F|%k"]
+        own = ["-u", str(os.getuid()), "-h", "-t", "all", "-o", "%F|%k"]
         argv = ["squeue", *self._cluster_flag(), *own]
         wanted, found = set(comments), dict[str, str]()
         for line in (self._ask(argv, asked) or "").splitlines():
@@ -269,6 +278,17 @@ class SlurmClient:
         if done.returncode != 0:
             return "Invalid job id" in done.stderr
         return not done.stdout.strip()
+
+    def release(self, job_id: str) -> None:
+        """Let a job go that is held. Raises SchedulerError, as for one that only an administrator
+        may release."""
+        try:
+            argv = ["scontrol", *self._cluster_flag(), "release", _job(job_id)]
+            done = self._run(argv, _QUERY_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(f"scontrol release {job_id} has not answered") from error
+        if done.returncode != 0:
+            raise SchedulerError(refusal("scontrol release", done))
 
     def cancel(self, job_id: str) -> None:
         """scancel; no error if the job is over already. Raises SchedulerError."""
@@ -306,12 +326,17 @@ class SlurmClient:
         return None
 
     def _run(
-        self, argv: list[str], timeout_s: float, variables: Mapping[str, str] | None = None
+        self,
+        argv: list[str],
+        timeout_s: float,
+        variables: Mapping[str, str | None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
+        """variables: over this process's own; None: without it."""
+        environ = {**scrubbed(os.environ)[0], **(variables or {})}
         try:
             return subprocess.run(
                 argv,
-                env={**scrubbed(os.environ)[0], **(variables or {})},
+                env={name: value for name, value in environ.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -332,6 +357,13 @@ class SubmissionUnconfirmed(SchedulerError):
     """sbatch was called, and whether Slurm took the job is not known."""
 
 
+# Of slurm_errno.c, what a client says when slurmctld may have read the request, but the answer did
+# not come: it goes through the request as soon as it can.
+_LOST_AFTER_ASKING = re.compile(
+    r"Socket timed out|Zero Bytes were transmitted|receive failure|shutdown failure"
+    r"|Connection reset|Broken pipe",
+    re.IGNORECASE,
+)
 _NO_CONTACT = re.compile(r"Unable to contact|timed out|Connection refused|connect", re.IGNORECASE)
 
 

@@ -68,6 +68,11 @@ _SHORT = {
 }
 
 
+HELD_STATES = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+HELD_AFTER_REQUEUE = re.compile(r"requeued.*\bheld|requeue.*\bhold", re.IGNORECASE)
+"""Of a reason with spaces: `launch failed requeued held` and its like."""
+
+
 @dataclass(frozen=True)
 class JobState:
     """The state of one job, or array task, as one source told it. None means: not read.
@@ -132,6 +137,16 @@ class JobState:
     def never_began(self) -> bool:
         """Whether it was cancelled in the queue."""
         return self.state == "CANCELLED" and not self.node_list
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for its owner to release it: they held it, or Slurm did after a requeue,
+        as where a node could not start it."""
+        reason = (self.reason or "").replace("_", " ")
+        by_reason = reason in ("JobHeldUser", "JobHoldMaxRequeue") or HELD_AFTER_REQUEUE.search(
+            reason
+        )
+        return self.phase == "pending" and bool(self.state in HELD_STATES or by_reason)
 
     @property
     def over(self) -> bool:

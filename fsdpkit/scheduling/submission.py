@@ -24,7 +24,7 @@ from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import items_of, refuse_strangers
-from fsdpkit.errors import UsageError
+from fsdpkit.errors import SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths
 from fsdpkit.runs.predicted import save_predicted
@@ -190,7 +190,8 @@ def submit_plan(
 
     prepare: writes what else the job needs into the directory before it is submitted.
     Raises StorageError or SchedulerError; then no run is left behind, except after
-    SubmissionUnconfirmed, when Slurm may have the job and `fsdpkit status` will find out.
+    SubmissionUnconfirmed or SubmissionInterrupted, when Slurm may have the job and `fsdpkit status`
+    will find out.
     """
     import shutil
 
@@ -217,8 +218,8 @@ def submit_plan(
             prepare(paths)
         save(paths, record)
         job_id, cluster = call_scheduler(plan, paths, script)
-    except SubmissionUnconfirmed as error:
-        raise SubmissionUnconfirmed(
+    except (SubmissionUnconfirmed, SubmissionInterrupted) as error:
+        raise type(error)(
             f"{error}; whether the job was accepted is not known. The run is kept: "
             f"fsdpkit status {shlex.quote(str(directory))} looks for it in Slurm"
         ) from error

@@ -24,6 +24,7 @@ from fsdpkit.errors import (
     FsdpkitError,
     SchedulerError,
     StorageError,
+    SubmissionInterrupted,
     UsageError,
 )
 from fsdpkit.rendering.script import Plan
@@ -207,7 +208,7 @@ def _submit(paths: StudyPaths, study: Study, mode: Mode, nodes: int, decided: Pl
 
     try:
         run = submit_plan(decided, paths.runs, prepare=put_on_record)
-    except SubmissionUnconfirmed:
+    except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except BaseException:
         save(paths, before)

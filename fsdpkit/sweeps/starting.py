@@ -19,7 +19,7 @@ import msgspec
 from fsdpkit.config.array_tasks import own_tables
 from fsdpkit.config.job import LoadedJob, load_job
 from fsdpkit.config.placement import place
-from fsdpkit.errors import ConfigError, StorageError, UsageError
+from fsdpkit.errors import ConfigError, StorageError, SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically
 from fsdpkit.runs.record import now_s
@@ -237,7 +237,7 @@ def start(prepared: CheckedTrials, asked: SweepRequest) -> tuple[SweepPaths, Swe
         )
         records.save(paths, record)
         record, run, decided = _submit(paths, record, prepared, runs)
-    except SubmissionUnconfirmed:
+    except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except OSError as error:
         shutil.rmtree(paths.dir, ignore_errors=True)
@@ -320,7 +320,7 @@ def _submit(
 
     try:
         run = submit_plan(decided, runs, prepare=put_on_record)
-    except SubmissionUnconfirmed:
+    except (SubmissionUnconfirmed, SubmissionInterrupted):
         raise
     except BaseException:
         records.save(paths, before)

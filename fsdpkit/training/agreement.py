@@ -6,6 +6,7 @@ answer into a sum, which travels with the token counts that the ranks add up in 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -104,7 +105,7 @@ class StopRequest(Agreement):
         """
         if self._looks and not self._seen and self._clock() >= self._next_look:
             self._next_look = self._clock() + self._pause_s
-            self._seen = self._file.exists()
+            self._seen = os.path.exists(self._file)  # no error where a file server fails to say
         return float(self._seen)
 
     def wanted_before(self, ranks: Ranks) -> bool:

@@ -36,7 +36,8 @@ class Heartbeat:
         found = HeartbeatDir.of_this_node()
         if found is None:
             return
-        self._file = own_heart(ranks.local_rank)
+        with contextlib.suppress(OSError):  # without room for it; a hang is then not noticed
+            self._file = own_heart(ranks.local_rank)
         self._beat("starting")
         with contextlib.suppress(OSError):
             leave_when_asked(found.stacks(ranks.local_rank))

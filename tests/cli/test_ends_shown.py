@@ -166,5 +166,5 @@ def test_who_waits_for_a_job_that_will_not_start_is_told_once(
     assert outcome(run) == 1
     told = capsys.readouterr().err
     assert told.count("it was requeued and is held; this will not resolve") == 1
-    assert told.count("scontrol release 7") == 1
+    assert told.count(f"fsdpkit resume {ID}") == 1
     assert f"{ID}: CANCELLED by root" in told

@@ -170,6 +170,13 @@ def test_ranks_that_stopped_as_asked_are_given_time_to_follow(scene: Scene) -> N
     assert scene.verdict["warned"] is True
 
 
+def test_a_file_server_that_cannot_say_whether_to_stop_ends_nothing(scene: Scene) -> None:
+    """As NFS while its server fails over; here the kernel refuses the name."""
+    scene.conductor.task = TaskPaths(scene.task.dir / ("x" * 300))
+    scene.live(5)
+    assert scene.last.do == "run"
+
+
 def test_a_request_to_stop_is_passed_on_once(scene: Scene) -> None:
     scene.task.stop_requested.touch()
     scene.live(5)

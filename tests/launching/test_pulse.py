@@ -282,6 +282,20 @@ def test_the_directory_of_heartbeats_and_its_name_go_with_the_agent() -> None:
     assert not directory.dir.exists()
 
 
+def test_a_full_memory_moves_the_heartbeats_and_ends_no_rank(
+    full_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dead job's files may fill /dev/shm; to write to a mapped page would then be a SIGBUS."""
+    monkeypatch.setattr(module, "_MEMORY", str(full_disk))
+    with heartbeats() as directory:
+        assert not directory.dir.is_relative_to(full_disk)
+        HeartbeatFile(directory.rank(0)).beat(1, "training")
+        assert read_heartbeat(directory.rank(0)) == Beat(1, 1, "training")
+    assert "is full" in capsys.readouterr().out
+    with pytest.raises(OSError, match="No space"):  # filled between the agent's look and the rank's
+        HeartbeatFile(full_disk / "rank-0")
+
+
 def test_a_new_launch_begins_with_a_clean_directory() -> None:
     with heartbeats() as directory:
         HeartbeatFile(directory.rank(0)).beat(1, "training")

@@ -156,9 +156,9 @@ def test_reasons_of_a_later_slurm_have_an_answer(reason: str) -> None:
 def test_what_was_queued_again_and_held_is_told_as_that(
     state: str, reason: str | None, marked: str
 ) -> None:
-    answer = why(PendingEvidence(state=state, reason=reason, job_id="7"))
+    answer = why(PendingEvidence(state=state, reason=reason, job_id="7", run="r"))
     assert answer.words == (f"it was requeued and is held{marked}")
-    assert answer.action == "Release it: scontrol release 7"
+    assert answer.action == "Release it: fsdpkit resume r"
     assert answer.never
 
 

@@ -329,7 +329,7 @@ def test_a_pending_job_comes_with_the_reason_and_the_remedy() -> None:
     history = History(run=Path("r"), array_task=None, dir=Path("r"), attempts=(), checkpoints=())
     view = view_of("r", JobState("PENDING", "squeue", reason="JobHeldUser"), history, job_id="7")
     assert view.state == "PENDING"
-    assert view.action == "Release it: scontrol release 7"
+    assert view.action == "Release it: fsdpkit resume r"
 
 
 def test_each_change_is_told_once() -> None:

@@ -58,8 +58,12 @@ class FakeSlurm:
             "sinfo": "cat {here}/nodes",
             "scancel": 'echo "$@" >> {here}/cancelled',
         }.items():
-            (here / name).write_text("#!/bin/sh\n" + text.format(here=here))
-            (here / name).chmod(0o755)
+            self.says(name, text)
+
+    def says(self, name: str, text: str) -> None:
+        """What a command does from now on, in the words of a shell."""
+        (self.here / name).write_text("#!/bin/sh\n" + text.format(here=self.here))
+        (self.here / name).chmod(0o755)
 
     def queue(self, *lines: str) -> None:
         """What squeue prints: `1|RUNNING|None|n1`; nothing: it knows no job."""
@@ -112,6 +116,50 @@ def test_a_run_that_nobody_can_say_anything_of_is_not_resumed(run: Run, slurm: F
     (slurm.here / "squeue").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(UsageError, match="is not over"):
         run.resume()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("PENDING", "launch failed requeued held"),
+        ("PENDING", "launch_failed_requeued_held"),
+        ("REQUEUE_HOLD", "None"),
+        ("PENDING", "JobHeldUser"),
+    ],
+)
+def test_a_job_that_is_held_is_released_and_no_second_one_made(
+    run: Run, slurm: FakeSlurm, state: str, reason: str
+) -> None:
+    slurm.queue(f"1|{state}|{reason}|")
+    slurm.says("scontrol", 'echo "$@" >> {here}/asked')
+    assert run.resume().job_id == "1"
+    assert (slurm.here / "asked").read_text() == "release 1\n"
+    with pytest.raises(UsageError, match="held"):
+        run.resume(nodes=1)
+    assert (slurm.here / "asked").read_text() == "release 1\n"
+
+
+def test_a_hold_that_slurm_does_not_lift_is_told_in_its_words(
+    run: Run, slurm: FakeSlurm, fsdpkit: Callable[..., Completed]
+) -> None:
+    slurm.queue("1|PENDING|launch failed requeued held|")
+    slurm.says("scontrol", "echo 'Access/permission denied' >&2; exit 1")
+    done = fsdpkit("resume", str(run.dir))
+    assert done.returncode == SchedulerError.exit_code
+    assert "Access/permission denied" in done.stderr
+
+
+def test_only_the_tasks_of_an_array_that_are_held_are_released(
+    slurm: FakeSlurm, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    words = ["--nodes", "1", "--gpus", "1", "--set", "template=bare", "--array", "0-1"]
+    assert fsdpkit("submit", "train.py", *words).returncode == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    slurm.queue("1_0|RUNNING|None|n1", "1_1|PENDING|launch failed requeued held|")
+    slurm.says("scontrol", 'echo "$@" >> {here}/asked')
+    done = fsdpkit("resume", str(directory))
+    assert done.returncode == 0, done.stderr
+    assert (slurm.here / "asked").read_text() == "release 1_1\n"
 
 
 def test_another_place_to_resume_from_changes_nothing(

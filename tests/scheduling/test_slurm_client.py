@@ -42,6 +42,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ("77\nthank you for using job 3 of our service\n", SbatchAnswer("77", None)),
         ("Submitted batch job 77 on cluster pitzer\n", SbatchAnswer("77", "pitzer")),
         ("Submitted batch job 77\n", SbatchAnswer("77", None)),
+        ("77\n77\n", SbatchAnswer("77", None)),
+        ("77\nhours left:\n5000\n", None),
+        ("Submitted batch job 76\nSubmitted batch job 77\n", None),
         ("this job 2 nodes charged\n", None),
         ("", None),
     ],
@@ -60,6 +63,17 @@ def test_sbatch_gets_parsable_and_the_cluster(command: Command, tmp_path: Path) 
     assert (tmp_path / "args").read_text().splitlines() == [
         "--parsable", "-M", "ascend", str(tmp_path / "a script.sh"),
     ]  # fmt: skip
+
+
+def test_a_job_is_not_told_which_clusters_the_person_asks(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own scontrol would wait for slurmdbd, which compute nodes may not reach."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "ascend,pitzer")
+    command("sbatch", f'printf "%s\\n" "$@" $SLURM_CLUSTERS > {tmp_path}/told; echo "5;pitzer"')
+    assert SlurmClient().submit(tmp_path / "x") == SbatchAnswer("5", "pitzer")
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told == ["--parsable", "--clusters=ascend,pitzer", str(tmp_path / "x")]
 
 
 def test_a_refusal_shows_sbatch_s_words_and_the_remedy(command: Command, tmp_path: Path) -> None:
@@ -93,6 +107,43 @@ def test_an_answer_without_a_job_id_leaves_it_open(command: Command, tmp_path: P
     command("sbatch", 'echo "this job 2 nodes charged"')
     with pytest.raises(SubmissionUnconfirmed, match="this job 2 nodes charged"):
         SlurmClient().submit(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "sbatch",
+    [
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv "
+        "operation' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted or "
+        "received' >&2; exit 1",
+        "echo 77; echo 'the wrapper itself failed' >&2; exit 1",
+    ],
+)
+def test_an_answer_that_was_lost_on_its_way_is_no_refusal(
+    command: Command, tmp_path: Path, sbatch: str
+) -> None:
+    command("sbatch", sbatch)
+    with pytest.raises(SubmissionUnconfirmed):
+        SlurmClient().submit(tmp_path / "x")
+
+
+def test_a_controller_that_was_never_reached_has_no_job(command: Command, tmp_path: Path) -> None:
+    words = "Unable to contact slurm controller (connect failure)"
+    command("sbatch", f"echo 'sbatch: error: Batch job submission failed: {words}' >&2; exit 1")
+    with pytest.raises(SchedulerError) as caught:
+        SlurmClient().submit(tmp_path / "x")
+    assert not isinstance(caught.value, SubmissionUnconfirmed)
+
+
+def test_own_jobs_are_asked_for_by_who_runs_the_command(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `su` or in a container LOGNAME may be somebody else's."""
+    monkeypatch.setenv("LOGNAME", "somebody")
+    command("squeue", f'printf "%s\\n" "$@" > {tmp_path}/args')
+    SlurmClient().find_by_comment("fsdpkit:x")
+    words = (tmp_path / "args").read_text().splitlines()
+    assert words[words.index("-u") + 1] == str(os.getuid())
 
 
 def test_without_sbatch_the_local_cluster_is_offered(
@@ -170,6 +221,20 @@ def test_known_refusals_have_a_remedy() -> None:
     ):
         assert remedy_for(words), words
     assert remedy_for("something never seen") is None
+
+
+def test_a_person_s_defaults_for_slurm_s_commands_change_no_answer(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SCANCEL_INTERACTIVE` would have scancel ask, and take no answer for a no."""
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
+    monkeypatch.setenv("SCONTROL_ALL", "1")
+    command("scancel", f"env > {tmp_path}/env")
+    SlurmClient().cancel("7")
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert "SCANCEL_INTERACTIVE" not in names
+    assert "SCONTROL_ALL" in names
+    assert scrubbed({"SQUEUE_FORMAT": "%i", "PYTHONINSPECT": "1"}) == ({}, [])
 
 
 def test_scrubbing_keeps_how_to_reach_slurm_and_drops_what_a_job_left() -> None:

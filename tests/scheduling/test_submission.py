@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 
 from tests.conftest import Completed
 from tests.reporting.log_runs import make_run
+from tests.slurm_cluster.machines import poll
 
 
 def test_a_full_disk_is_named_and_no_half_run_stays(
@@ -55,6 +60,61 @@ def slurm_commands(tmp_path: Path) -> dict[str, str]:
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
     return {"PATH": f"{directory}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+
+
+def test_a_job_whose_answer_was_lost_is_found_at_once(
+    fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    """By the comment that its script has, among this user's jobs."""
+    taken = 'echo "8|$(sed -n \'s/^#SBATCH --comment=//p\' "$2")" > $ASKED.queue'
+    _put(tmp_path, "sbatch", f"{taken}; echo 'error: Socket timed out on send/recv' >&2; exit 1")
+    _put(tmp_path, "squeue", "cat $ASKED.queue")
+    done = fsdpkit("submit", "--cluster", "generic", "--json", env=slurm_commands)
+    assert json.loads(done.stdout)["job_id"] == "8", done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["state"] == "submitted"
+
+
+@pytest.mark.parametrize("hangs", ["sbatch", "squeue"])
+def test_who_is_interrupted_while_slurm_is_asked_keeps_the_run(
+    hangs: str, fsdpkit: Callable[..., Completed], slurm_commands: dict[str, str], tmp_path: Path
+) -> None:
+    """Slurm may take the job after all, and finds all that it needs. squeue is asked for it once
+    sbatch has lost the answer."""
+    hang = "touch $ASKED; exec sleep 300"
+    lost = "echo 'error: Socket timed out on send/recv operation' >&2; exit 1"
+    _put(tmp_path, "sbatch", f"cp $2 $ASKED.script; {hang if hangs == 'sbatch' else lost}")
+    _put(tmp_path, "squeue", hang)
+    command = [sys.executable, "-m", "fsdpkit", "submit", "--cluster", "generic"]
+    submitting = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **slurm_commands},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Who runs tests in the background of a shell has SIGINT ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    poll(Path(slurm_commands["ASKED"]).exists, 60, "the call of sbatch")
+    os.killpg(submitting.pid, signal.SIGINT)
+    _, told = submitting.communicate(timeout=60)
+    assert submitting.returncode == 130
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"fsdpkit status {run}" in told
+    assert (run / "job.json").exists()
+
+    marked = "sed -n 's/^#SBATCH --comment=//p' $ASKED.script"
+    _put(tmp_path, "squeue", f'case "$*" in *%F*) echo "8|$({marked})" ;; esac')
+    assert (
+        json.loads(fsdpkit("status", str(run), "--json", env=slurm_commands).stdout)["job_id"]
+        == "8"
+    )
+
+
+def _put(tmp_path: Path, name: str, text: str) -> None:
+    """Another of Slurm's commands of `slurm_commands`."""
+    (tmp_path / "commands" / name).write_text(f"#!/bin/sh\n{text}\n")
 
 
 def test_the_end_of_a_run_is_put_on_record_and_not_asked_for_again(
@@ -146,6 +206,32 @@ def test_a_directory_of_runs_that_slurm_reads_as_a_pattern_is_refused(
     assert done.returncode == 2
     assert "which Slurm expands in log names" in done.stderr
     assert fsdpkit(*words, str(tmp_path / "100% sure")).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "place"), [(b"caf\xe9", "working"), (b"two\nlines", "runs")])
+def test_a_directory_whose_name_no_script_can_hold_is_named(
+    name: bytes, place: str, fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(name)
+    odd.mkdir()
+    words = ["submit", "--cluster", "generic", "--dry-run"]
+    runs = str(odd if place == "runs" else tmp_path)
+    done = fsdpkit(*words, "--runs", runs, cwd=odd if place == "working" else tmp_path)
+    assert done.returncode == 2
+    assert f"the {place} directory" in done.stderr
+
+
+def test_a_working_directory_that_was_removed_is_said_to_be(
+    fsdpkit: Callable[..., Completed], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone} && exec {sys.executable} -m fsdpkit status"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 74
+    assert "the current directory" in done.stderr
 
 
 def test_an_array_task_s_number_needs_an_array(

@@ -251,7 +251,7 @@ def test_a_user_environment_that_cannot_be_read_is_named(
         poll(lambda: "held" in str(on_slurm.jobs(run.job_id or "")), 120, "the hold")
         told = fsdpkit("status", str(run.dir)).stdout
         assert "user env retrieval failed" in told
-        assert "scontrol release" in told
+        assert f"fsdpkit resume {run.id}" in told
     finally:
         for node in on_slurm.nodes():
             on_slurm.node_exec(node, ["umount", "/bin/su"], check=True)

@@ -126,6 +126,10 @@ class LocalClient:
                 continue
         return None
 
+    def release(self, job_id: str) -> None:
+        """Raises SchedulerError: no job is ever held here."""
+        raise SchedulerError(f"job {job_id} of the local cluster is not held")
+
     def cancel(self, job_id: str) -> None:
         """Ask the job's supervisor to end it. Raises SchedulerError."""
         job = store.find(job_of(job_id))
