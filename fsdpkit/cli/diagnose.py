@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _LABEL = 11
 _MOST = 5
-"""Failures that only followed."""
+"""Failures of other ranks, of those that followed and of those that did not."""
 _LONGEST = 240
 """Characters of a quoted line."""
 _AGAIN = "To go on: "

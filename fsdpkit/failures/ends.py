@@ -21,6 +21,7 @@ from fsdpkit.failures.tracebacks import (
     PrintedException,
     TracebackLine,
     behind_tracebacks,
+    cut_off,
     ended_by,
     last_of_its_own,
     lines_of,
@@ -88,6 +89,7 @@ def explain(end: ProcessEnd) -> Explanation | None:
         return None
     return (
         _usage(end)
+        or _cut_off(end)
         or _hydra(end)
         or _by_json_line(end)
         or _child_killed(end)
@@ -327,6 +329,24 @@ def _usage(end: ProcessEnd) -> Explanation | None:
     return None
 
 
+_CUT = Pattern(
+    (),
+    "Python, of a log that ends too early",
+    action="The exception itself was not written: see whether the file system is full, and what "
+    "the other ranks say: fsdpkit logs {run} --errors",
+)
+
+
+def _cut_off(end: ProcessEnd) -> Explanation | None:
+    frame = cut_off(end.err)
+    if frame is None:
+        return None
+    words = f"its log ends within a traceback, at {frame}"
+    last = max((line for line in lines_of(end.err) if line.text.strip()), key=lambda one: one.begin)
+    shown = Shown("exception", _CUT, last.begin, last.end, words=words, sure=False)
+    return Explanation(shown, "err")
+
+
 _OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
 _HYDRA_PATTERN = Pattern((), "Hydra, of a configuration that it cannot put together")
 
@@ -457,7 +477,10 @@ def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
     return lines[-1] if lines and not like_one else None
 
 
-_FOLLOWED = re.compile(r"(?i)previous errors?\b|vorheriger Fehler|erreurs? précédente")
+_FOLLOWED = re.compile(
+    r"(?i)^\W*(?:to \w+ |try |run |you can |consider )|"
+    r"previous errors?\b|vorheriger Fehler|erreurs? précédente"
+)
 
 
 def _status(status: int | None, cause: str = "exception", level: Level = Level.OWN) -> Shown:

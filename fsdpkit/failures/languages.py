@@ -84,8 +84,6 @@ _OPEN_MPI = _Language(
     re.compile(r"^\[\S+:\d+\] \*\*\*"),
 )
 _LANGUAGES = (_GO, _RUST, _JULIA, _R, _FORTRAN, _JAVA, _MPICH, _OPEN_MPI)
-_AS_IN_PYTHON = {"OutOfMemoryError": "MemoryError"}
-"""Names that mean the node's memory, while torch's means the GPU's."""
 
 
 def ended_by(text: str) -> PrintedException | None:
@@ -117,12 +115,11 @@ def _one(language: _Language, lines: list[TracebackLine]) -> PrintedException | 
     named = match.groupdict()
     kind, words = named.get("type") or "", named["message"] or ""
     if not kind and (called := re.match(r"^([A-Z]\w+Error)\(\)$", words)):
-        kind, words = called[1], ""
+        kind, words = called[1], "()"
     said = block[1 : marked[0]] if marked[0] else block[1 : last + 1]
     message = "\n".join([words, *(text.strip() for text in said)]).strip()
-    name = kind.rpartition(".")[2]
     return PrintedException(
-        type=_AS_IN_PYTHON.get(name, kind),
+        type=kind,
         message=message,
         begin=lines[first].begin,
         end=lines[first].end,

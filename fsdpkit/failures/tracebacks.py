@@ -150,6 +150,17 @@ def ended_by(text: str) -> PrintedException | None:
     return None if found else _without_traceback(lines)
 
 
+def cut_off(text: str) -> Frame | None:
+    """The innermost call of a traceback within which the text ends."""
+    lines = [line.text for line in lines_of(text) if line.text.strip()]
+    headers = [place for place, line in enumerate(lines) if _HEADER.match(line)]
+    rest = lines[headers[-1] + 1 :] if headers else []
+    if not rest or any(line[:1] != " " for line in rest):
+        return None
+    frame = next(filter(None, map(_FRAME.match, reversed(rest))), None)
+    return Frame(frame[1], int(frame[2]), frame[3] or "<module>") if frame else None
+
+
 def behind_tracebacks(text: str) -> str:
     """What stands behind the first line of the last exception that was printed: if it did not end
     the process, what it said later may tell what did."""

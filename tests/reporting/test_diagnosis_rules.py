@@ -331,3 +331,31 @@ def test_a_rank_that_was_asked_to_dump_does_not_count_as_one_that_waited() -> No
 def test_a_launch_fails_for_the_node_or_for_the_request(why: str, cause: str) -> None:
     line = f"srun: error: Task launch for StepId=7.0 failed on node node1: {why}\n"
     assert found(batch(line)).cause == cause
+
+
+def test_a_hint_behind_a_preludes_error_is_not_the_error() -> None:
+    lines = "fatal: detected dubious ownership\nTo add an exception for this directory, call:\n"
+    told = found(batch(f"fsdpkit: one node (node1)\n{lines}"))
+    assert told.evidence[0].text.startswith("fatal: ")
+
+
+def test_what_concerns_the_whole_job_is_told_in_plain_sentences() -> None:
+    lines = "fsdpkit: one node (node1)\ncurl: (7) Failed to connect to pypi.org\n"
+    assert found(batch(lines)).sentence.startswith("The job could not reach ")
+    cancelled = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-22T00:31:00 ***\n"
+    assert found(batch(cancelled)).sentence == "The job was cancelled."
+    booting = found(state=JobState("BOOT_FAIL", "sacct", exit_code=0, exit_signal=0))
+    assert booting.sentence == "A node failed: Slurm's state is BOOT_FAIL."
+    refused = found(batch("srun: error: Something is wrong with the nodes.\n"))
+    assert refused.sentence.startswith("Perhaps: Slurm will not run ")
+    assert (
+        "in the job" in found(batch(f"fsdpkit: one node (node1)\n{SHELL}Zeile 4: a: b.\n")).sentence
+    )
+
+
+def test_a_log_that_ends_within_a_traceback_says_where_it_was() -> None:
+    told = found(rank(0, "exit status 1", log=TOP))
+    assert told.cause == "exception"
+    assert "/home/ada/train.py:3 in main" in told.sentence
+    whole = found(rank(0, "exit status 1", log=f"{TOP}KeyError: 'mask'\n"))
+    assert "KeyError" in whole.sentence

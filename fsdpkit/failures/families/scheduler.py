@@ -123,10 +123,10 @@ REFUSED = Cause(
     patterns=(
         pattern("srun: fatal: ", "srun", by=("agent", "batch")),
         pattern(
-            "Batch job submission failed: ",
-            "sbatch, of a job that the script submits",
+            ("Batch job submission failed: ", "Unable to allocate resources: "),
+            "sbatch and srun, of a job that the script submits",
             by=("agent", "batch"),
-            line=r"^sbatch: error: ",
+            line=r"^s(?:batch|run|alloc): error: ",
         ),
         pattern(
             "Unable to create step",

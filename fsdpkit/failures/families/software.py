@@ -105,6 +105,12 @@ ENVIRONMENT_MISSING = Cause(
             line=r"slurm_script: (?!line )\S+ \d+: (?:\S*/\S*|[\w.+-]+)\s?: \S",
         ),
         pattern(
+            "pyxis:  ",
+            "enroot, whose log pyxis prints",
+            by=("agent", "batch"),
+            line=r"pyxis: {2,}\S.*(?i:denied|not found|no such|failed|cannot)",
+        ),
+        pattern(
             ("pyxis: couldn't start container", "pyxis: failed to import"),
             "pyxis",
             by=("agent", "batch"),

@@ -388,9 +388,12 @@ def _left_by_child(node: str | None, findings: Sequence[Finding]) -> Finding | N
 # In words
 
 
+_THE_JOB = "the job"
+
+
 def _who(finding: Finding) -> str:
     if finding.rank is None:
-        return finding.node or "the job"
+        return finding.node or _THE_JOB
     return f"rank {finding.rank}" + (f" on {finding.node}" if finding.node else "")
 
 
@@ -398,14 +401,19 @@ def _told(finding: Finding) -> str:
     cause = CAUSES[finding.cause]
     waited = cause.waited if finding.level == Level.WAITED else None
     told = _sentence(waited or cause.sentence, _who(finding), finding.words)
-    return told if finding.sure else f"Perhaps: {told[0].lower()}{told[1:]}"
+    if finding.sure:
+        return told
+    named = told.startswith(("Slurm ", finding.node or "Slurm "))
+    return f"Perhaps: {told if named else told[0].lower() + told[1:]}"
 
 
 def _sentence(text: str, who: str, words: str) -> str:
+    if who == _THE_JOB:
+        text = text.replace(": {who}: ", ": ").replace(" on {who}", " in {who}")
     text = text.replace("{who}", who).replace("{words}", words.rstrip(" .;:"))
     text = re.sub(r"[\s.:]+$", "", text)
     text += "" if text.endswith("…") else "."
-    return f"R{text[1:]}" if text.startswith("rank ") else text
+    return text[0].upper() + text[1:] if text.startswith(("rank ", f"{_THE_JOB} ")) else text
 
 
 def _filled(action: str | None, run: str, node: str | None = None) -> str | None:

@@ -277,6 +277,8 @@ def _finding(shown: Shown, text: LogText | None, voice: Voice) -> Finding:
     words = shown.words or (str(shown.raised) if shown.raised else line) or line
     if shown.raised is not None and (frame := shown.raised.own_frame) is not None:
         words = f"{_shortened(in_words(words), 110)} (at {_base(frame.file)}:{frame.line})"
+    if shown.cause == "cancelled":  # its sentence has room for a person's name alone
+        words = ""
     quoted = line or (text.text.strip().split("\n")[0] if text else words)
     at = _line(text, shown.begin) if text else None
     other = shown.rank is not None and shown.rank != voice.rank
