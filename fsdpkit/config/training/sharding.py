@@ -137,7 +137,7 @@ class ShardingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Over how many of the ranks weights, gradients and optimizer state are spread.
 
         Args:
-            ranks: All of the job.
+            ranks: Number of ranks in the job.
             ranks_per_node: The size of a hybrid's groups unless `shard_size` gives one.
 
         Returns:
