@@ -181,9 +181,10 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
     if ahead:
         state = states.get(ahead[-1])
         how = f": {state.describe()}" if state else ""
+        chain = ", or queue its continuation now with --chained" if run.client().chains else ""
         raise UsageError(
-            f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, end it with "
-            "fsdpkit cancel, or queue its continuation now with --chained"
+            f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, or end it with "
+            f"fsdpkit cancel{chain}"
         )
     standing = decisive(run.record, states).values()
     if all(state and state.succeeded for state in standing) and not otherwise:
