@@ -210,6 +210,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 def _described(status: Status) -> list[str]:
     from fsdpkit.reporting.predictions import in_a_line
+    from fsdpkit.reporting.status.job_words import shape
 
     lines = [status.run, *_labelled("state", status.state)]
     lines += _labelled("job", f"{status.job_id or 'not confirmed'} on {status.cluster}")
@@ -226,9 +227,7 @@ def _described(status: Status) -> list[str]:
         lines += _labelled("to do", status.waiting.action)
     lines += _labelled("without", _left_out(status))
     lines += [f"  {line}" for line in status.others]
-    shape = status.shape
-    nodes = "1 node" if shape["nodes"] == 1 else f"{shape['nodes']} nodes"
-    lines += _labelled("shape", f"{nodes} x {shape['ranks_per_node']} ranks")
+    lines += _labelled("shape", shape(status.shape["nodes"], status.shape["ranks_per_node"]))
     lines += _labelled("nodes", status.nodes)
     for found in status.differences:
         lines += _labelled("granted", f"{found.what} {found.granted}, asked for {found.asked}")

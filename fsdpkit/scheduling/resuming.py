@@ -192,9 +192,10 @@ def _check_not_over(run: OpenRun, states: States, ahead: Sequence[str], otherwis
                 f"job {ahead[-1]} of run {run.id} is held: release it with fsdpkit resume and no "
                 "options, or end it with fsdpkit cancel and then resume it otherwise"
             )
+        chain = ", or queue its continuation now with --chained" if run.client().chains else ""
         raise UsageError(
-            f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, end it with "
-            "fsdpkit cancel, or queue its continuation now with --chained"
+            f"run {run.id} is not over (job {ahead[-1]}{how}); wait for its end, or end it with "
+            f"fsdpkit cancel{chain}"
         )
     standing = decisive(run.record, states).values()
     if all(state and state.succeeded for state in standing) and not otherwise:

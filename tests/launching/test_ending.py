@@ -343,19 +343,34 @@ def test_attempts_without_a_new_checkpoint_are_counted_from_the_last_one(
     assert "2 attempts in a row" in shell.written["why"]
 
 
-@pytest.mark.parametrize("saves", ["lightning", "by itself"])
-def test_what_another_trainer_or_the_script_itself_saves_brings_the_job_further(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, saves: str
+STEPS = (100, 200, 300, 400, 390, 395)
+"""That six attempts reach: the last two get no further."""
+
+
+def test_what_an_attached_trainer_has_saved_brings_the_job_further(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it gets further: one that begins anew each time stops at about the same step."""
     shell.retry = {"requeues": 1}
     told = []
-    for number, step in enumerate([100, 200, 300, 400, 390, 395]):
+    for number, step in enumerate(STEPS):
         shell.attempt = begin(shell.run, number, monkeypatch)
-        if saves == "lightning":
-            mark = shell.run / "lightning" / f"checkpoint-{step}.ckpt.fsdpkit.json"
-            mark.parent.mkdir(exist_ok=True)
-            mark.write_text(json.dumps({"run": shell.run.name, "step": step, "files": {}}))
+        mark = shell.run / "lightning" / f"checkpoint-{step}.ckpt.fsdpkit.json"
+        mark.parent.mkdir(exist_ok=True)
+        mark.write_text(json.dumps({"run": shell.run.name, "step": step, "files": {}}))
+        shell.fails(0, "71 node1: no sign of life")
+        told.append(shell.ask(71))
+    assert told == [*["requeue 71"] * 5, "end 71"]
+    assert shell.written["step"] == 400
+
+
+def test_a_script_that_stopped_as_asked_has_saved_what_it_had_logged(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins anew each time stops at about the same step, and is not repeated for ever."""
+    shell.retry = {"requeues": 1}
+    told = []
+    for number, step in enumerate(STEPS):
+        shell.attempt = begin(shell.run, number, monkeypatch)
         words = "rank 0 on node1: stopped early as asked, after saving a checkpoint"
         trouble = Trouble(cause="stopped", status=75, message=words, step=step)
         write(shell.attempt / "verdict.json", AttemptVerdict(trouble=trouble, warned=True))

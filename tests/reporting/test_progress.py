@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from fsdpkit.reporting.status import progress
 from fsdpkit.reporting.status.progress import TrainingProgress, progress_of
-from fsdpkit.runs.history import Attempt, Checkpoint, History, Launch
+from fsdpkit.runs.history import Attempt, History, Launch
 from fsdpkit.runs.outcomes import Ending
 
 JOB = {"training": {"steps": 1000}}
@@ -100,10 +101,21 @@ def test_an_attempt_that_has_ended_has_no_time_left(written: Write) -> None:
     assert progress_of(history, JOB).eta_s is None
 
 
-def test_the_newest_checkpoint_is_told_with_its_time(written: Write) -> None:
-    found = tuple(Checkpoint(step=k, time_s=k / 2, dir=Path("/")) for k in (10, 20))
-    told = progress_of(written([], checkpoints=found), JOB)
+def test_the_newest_checkpoint_is_told_with_its_time_whoever_saved_it(written: Write) -> None:
+    history = written([])
+    for k in (10, 20):
+        made = history.dir / "checkpoints" / f"step-{k}"
+        made.mkdir(parents=True)
+        os.utime(made, (k / 2, k / 2))
+    told = progress_of(history, JOB)
     assert (told.checkpoint_step, told.checkpoint_s, told.step) == (20, 10.0, None)
+    mark = history.dir / "trainer" / "checkpoint-30" / "fsdpkit.json"
+    mark.parent.mkdir(parents=True)
+    mark.write_text('{"run": "t5-1", "step": 30, "files": {}}')
+    os.utime(mark, (40, 40))
+    (mark.parent.with_name("checkpoint-40")).mkdir()  # without a mark: being written
+    told = progress_of(history, JOB)
+    assert (told.checkpoint_step, told.checkpoint_s) == (30, 40.0)
 
 
 @pytest.mark.parametrize(

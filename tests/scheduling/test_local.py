@@ -60,7 +60,9 @@ def test_two_nodes_of_two_ranks_meet_on_loopback_addresses(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     run = Run.open(submit(str(write_script("who.py", WHO)), "--nodes", "2", "--gpus", "2")["dir"])
-    assert run.wait(poll_s=0.1).succeeded, said(run)
+    state = run.wait(poll_s=0.1)
+    assert state.succeeded, said(run)
+    assert run.record.submitted_s <= (state.start_s or 0) < (state.end_s or 0) <= time.time()
     told = [json.loads(run.rank_log(rank).read_text()) for rank in range(4)]
     assert [t["RANK"] for t in told] == ["0", "1", "2", "3"]
     assert len({t["SLURMD_NODENAME"] for t in told}) == 2

@@ -100,7 +100,7 @@ def test_a_run_goes_on_in_its_directory_on_other_nodes(
 
     told = fsdpkit("status", str(run.dir)).stdout
     assert "state      COMPLETED" in told
-    assert f"before     job {first.job_id}, 1 nodes x 1 ranks: FAILED, exit status 75" in told
+    assert f"before     job {first.job_id}, 1 node x 1 rank: FAILED, exit status 75" in told
     assert "attempts   2, the newest is 1" in told
 
     with pytest.raises(UsageError, match="has reached its goal"):

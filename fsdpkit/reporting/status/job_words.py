@@ -57,6 +57,11 @@ def exit_in_words(state: JobState) -> str | None:
     return words
 
 
+def shape(nodes: int, ranks: int) -> str:
+    """`2 nodes x 4 ranks`; ranks: on each node."""
+    return f"{nodes} node{'s' * (nodes != 1)} x {ranks} rank{'s' * (ranks != 1)}"
+
+
 def other_jobs(record: RunRecord, standing: Standing, states: States) -> list[str]:
     """A line for each job of the run before the one that matters now, and each behind it."""
     lines, word = [], "before"
@@ -71,4 +76,4 @@ def other_jobs(record: RunRecord, standing: Standing, states: States) -> list[st
 def _job_line(job: JobRecord, standing: Standing) -> str:
     ends = Counter(described(standing.states.get(i), standing.answered) for i in job.job_ids)
     words = ", ".join(f"{n} {end}" if job.array else end for end, n in ends.most_common())
-    return f"job {job.job_id}, {job.nodes} nodes x {job.ranks_per_node} ranks: {words}"
+    return f"job {job.job_id}, {shape(job.nodes, job.ranks_per_node)}: {words}"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,11 @@ def main() -> int:
     for task in tasks:
         state = JobState("CANCELLED", "local")
         if not job.cancel_requested.exists():
-            job.save_state(JobState("RUNNING", "local", node_list="this machine"), task)
-            state = _run(job, description, task)
+            start_s = time.time()
+            limit_s = parse_time_s(description["options"]["time"])
+            running = JobState("RUNNING", "local", node_list="this machine", start_s=start_s)
+            job.save_state(replace(running, end_s=start_s + limit_s), task)
+            state = replace(_run(job, description, task), start_s=start_s, end_s=time.time())
         job.save_state(state, task)
     return 0
 
