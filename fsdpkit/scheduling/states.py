@@ -140,8 +140,10 @@ class JobState:
 
     @property
     def held(self) -> bool:
-        """Whether it waits for its owner to release it: they held it, or Slurm did after a requeue,
-        as where a node could not start it."""
+        """Whether it waits for its owner to release it.
+
+        They held it, or Slurm did after a requeue, as where a node could not start it.
+        """
         reason = (self.reason or "").replace("_", " ")
         by_reason = reason in ("JobHeldUser", "JobHoldMaxRequeue") or HELD_AFTER_REQUEUE.search(
             reason
