@@ -199,6 +199,11 @@ _KNOWN = {
     "QOSTimeLimit": _Meaning("its QOS ({qos}) has used up its time"),
     "QOSUsageThreshold": _Meaning("its account has used more than its QOS ({qos}) allows at start"),
     "NodeDown": _Meaning("a node that it needs is down"),
+    # "…, DRAINED or reserved for jobs in higher priority partitions"
+    "Nodes required for job are DOWN": _Meaning(
+        "nodes that it needs are down, drained or reserved for partitions with a higher priority",
+        "See which: sinfo -R",
+    ),
     "FrontEndDown": _Meaning("no front end is available to start it"),
     "Cleaning": _Meaning("its previous attempt is being cleaned up"),
     "Prolog": _Meaning("the nodes are being prepared"),

@@ -4,7 +4,7 @@ A draw is made from its number alone, so that whatever is found can be had again
 or two: the second together with the first, while the run gets over it, or in a later phase. Nodes
 that were lost and cables that were out come back after a while, as if somebody had mended them;
 nobody looks after the run itself. Afterwards it must stand as if nothing had happened, or have
-ended with a diagnosis that is true; `judge` says which.
+ended with a diagnosis that is true, or wait for its owner's word and say so; `judge` says which.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from typing import Any, Literal
 
 import psutil
 
+from fsdpkit.scheduling.states import JobState
 from tests.faults.injectors import tear_newest_checkpoint
 from tests.faults.trial import HELD_AT, PHASES, STEPS, Bed, Phase, Trial, TrialError
 from tests.slurm_cluster import FINISHED, ClusterError
 
 NODES = 3
 """Of the cluster."""
+HELD = "HELD"
+"""Of a job that Slurm requeued and keeps from starting until its owner releases it."""
 ENDLESS_S = 300.0
 """A run that has not ended so long after everything was mended never will."""
 _LOOK_S = 0.2
@@ -484,11 +487,13 @@ def wait_held(struck: Struck, phase: Phase, patience_s: float = 300) -> bool:
 
 
 def wait_ended(struck: Struck) -> str:
-    """The state in which the job ended for good. Raises TrialError if it never did."""
+    """The state in which the job ended for good, or HELD. Raises TrialError if it never did."""
     trial = struck.trial
     mended_s = time.monotonic()
     while (state := _state(trial)) not in FINISHED:
         struck.mend_due()
+        if state == HELD and not struck.mendings:
+            return state
         if struck.mendings:
             mended_s = time.monotonic()
         if time.monotonic() - mended_s > ENDLESS_S:
@@ -498,17 +503,23 @@ def wait_ended(struck: Struck) -> str:
 
 
 def _state(trial: Trial) -> str:
-    """Slurm's; empty while it cannot be asked."""
+    """Slurm's, or HELD; empty while it cannot be asked."""
     try:
-        return trial.job()["JobState"]
+        job = trial.job()
     except ClusterError:
         return ""
+    held = JobState(job["JobState"], "scontrol", reason=job["Reason"]).held
+    return HELD if held else job["JobState"]
 
 
 def judge(struck: Struck, state: str, undisturbed: dict[int, float]) -> tuple[str, bool]:
     """The cause that `diagnose` names, and whether it is a failure, told truly; False: all is as if
     nothing had happened. Raises AssertionError with what is wrong."""
     one, trial = struck.draw, struck.trial
+    if state == HELD:
+        check_held(trial)
+        go_on(trial, undisturbed)
+        return "held", True
     trial.wait_gone()
     shown = trial.bed.fsdpkit("diagnose", str(trial.dir), "--json")
     found = json.loads(shown.stdout)
@@ -527,6 +538,14 @@ def judge(struck: Struck, state: str, undisturbed: dict[int, float]) -> tuple[st
     except AssertionError as error:
         raise trial.error(f"{one}: {error}; diagnose: {found['sentence']}") from error
     return cause, True
+
+
+def check_held(trial: Trial) -> None:
+    """Whoever looks is told that the job waits for its owner, and what to do."""
+    shown = trial.bed.fsdpkit("status", str(trial.dir), "--json")
+    waiting = json.loads(shown.stdout)["waiting"]
+    assert waiting["never"], f"status: {waiting}"
+    assert f"fsdpkit resume {trial.dir.name}" in waiting["action"], f"status: {waiting}"
 
 
 def check_told(one: Draw, found: dict[str, Any]) -> None:

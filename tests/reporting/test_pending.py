@@ -162,6 +162,16 @@ def test_what_was_queued_again_and_held_is_told_as_that(
     assert answer.never
 
 
+@pytest.mark.parametrize("gap", [" ", "_"])  # as squeue and scontrol have it
+def test_the_whole_sentence_that_slurm_says_of_lost_nodes_is_known(gap: str) -> None:
+    told = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
+    told = f"{told} partitions"
+    answer = why(PendingEvidence(state="PENDING", reason=told.replace(" ", gap), job_id="7"))
+    assert "Slurm gives" not in answer.words
+    assert "sinfo -R" in (answer.action or "")
+    assert not answer.never
+
+
 def test_what_slurm_leaves_blank_is_not_read_and_its_own_reason_is_believed_over_none() -> None:
     details = {
         "Reason": "Resources",

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from fsdpkit import Run
+from fsdpkit.errors import SchedulerError
 from tests.conftest import Completed, answer_of
 from tests.scheduling.bare_template import write_bare_template
-from tests.slurm.conftest import COLD, wait_accounted
+from tests.slurm.conftest import COLD, until, wait_accounted
 from tests.slurm_cluster import SlurmCluster
 from tests.slurm_cluster.configuration import CONTROLLER
 from tests.slurm_cluster.machines import poll
@@ -61,11 +62,14 @@ def test_a_pending_job_tells_why_and_what_to_do(
     assert re.search(rf"why .*afterok:{first['job_id']}\b", told(after))
     assert re.search(r"why .*(Resources|Priority|priority)", told(large))
 
-    on_slurm.run(["scontrol", "hold", large["job_id"]], check=True)
+    on_slurm.run(["scontrol", "uhold", large["job_id"]], check=True)
     held = told(large)
     assert re.search(r"why .*held", held)
     assert re.search(r"to do +\S", held)
-    on_slurm.run(["scontrol", "release", large["job_id"]], check=True)
+    released = fsdpkit("resume", large["dir"])
+    assert released.returncode == 0, released.stderr
+    assert on_slurm.jobs(large["job_id"])[0]["Priority"] != "0"
+    assert Run.open(large["dir"]).job_id == large["job_id"]
 
     # A limit that somebody changes, and a dependency without fsdpkit's --kill-on-invalid-dep.
     change = ["scontrol", "update"]
@@ -110,7 +114,12 @@ def test_without_accounting_or_an_answer_nothing_is_taken_for_done(
     assert json.loads(Path(good["dir"], "run.json").read_text())["ended"] is None
     with stalled(on_bare):
         everything = fsdpkit("status")
+        # slurmctld reads the request later, and takes the job that sbatch has given up.
+        unheard = fsdpkit("submit", str(write_script("later.py", "print(1)")), *words)
     assert everything.returncode == 0
+    assert unheard.returncode == SchedulerError.exit_code
+    (later,) = Path(good["dir"]).parent.glob("later-*")
+    until(lambda: answer_of(fsdpkit("status", str(later), "--json"))["phase"] == "succeeded")
     row = rf"{good['run']} +{good['job_id']} +unknown: Slurm does not answer"
     assert re.search(row, everything.stdout)
     assert re.search(rf"{bad['run']} +{bad['job_id']} +FAILED, exit status 4", everything.stdout)
