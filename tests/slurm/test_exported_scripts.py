@@ -15,7 +15,7 @@ import pytest
 
 from fsdpkit.config.job import load_job
 from fsdpkit.config.site import load_site
-from fsdpkit.publishing.export.build import PORTALS, Portal, build
+from fsdpkit.publishing.export.build import RELEASES, Portal, build
 from fsdpkit.publishing.export.writing import write
 from fsdpkit.publishing.template_named import open_template
 from tests.publishing.export import portals
@@ -109,7 +109,7 @@ def office(
     profile = sam.home / "centre" / "site" / "profiles" / "testbed.toml"
     clusters = [(load_site(str(profile)), "testbed")]
     job = load_job(str(apps / "who.toml")).spec
-    for portal in PORTALS:
+    for portal in RELEASES:
         app = build(open_template("torchrun"), clusters, portal, job=job)
         write(app.files, apps / portal, portal=portal, release=app.release, template="torchrun")
     yield Office(shared_cluster, sam, apps)
@@ -119,7 +119,7 @@ def office(
 
 def test_two_nodes_run_as_each_portal_submits_them(office: Office) -> None:
     """With the form's arguments, no variable of the web server's, and a run to read afterwards."""
-    jobs = {portal: office.submit(portal) for portal in PORTALS}
+    jobs = {portal: office.submit(portal) for portal in RELEASES}
     for portal, (job, place) in jobs.items():
         ended = office.cluster.wait_job(job)
         logs = [path for path in place.iterdir() if path.suffix in (".out", ".log")]

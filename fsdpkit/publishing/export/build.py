@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.site import LoadedSite
@@ -23,7 +23,6 @@ from fsdpkit.publishing.export.places import MINUTES, TimeUnit
 from fsdpkit.publishing.export.script import ExportedScript, FormAsks, export_script
 
 Portal = Literal["ondemand", "open-composer", "project-manager", "job-composer"]
-PORTALS: tuple[Portal, ...] = get_args(Portal)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import yaml
 import fsdpkit
 from fsdpkit.config.job import load_job
 from fsdpkit.publishing.export import yaml_text
-from fsdpkit.publishing.export.build import PORTALS, RELEASES, App, Portal, build
+from fsdpkit.publishing.export.build import RELEASES, App, Portal, build
 from fsdpkit.publishing.export.fields import label_of
 from fsdpkit.publishing.template_cases import sites
 from fsdpkit.publishing.template_named import open_template
@@ -24,7 +24,7 @@ from tests.publishing.export import made, portals
 GOLDEN = Path(__file__).parent / "golden"
 """Of the newest release each file; of an older one those that differ. Written anew with
 UPDATE_GOLDEN=1."""
-EVERY = [(portal, release) for portal in PORTALS for release in RELEASES[portal]]
+EVERY = [(portal, release) for portal, releases in RELEASES.items() for release in releases]
 SEVERAL = ("ondemand", "project-manager")
 
 
@@ -88,7 +88,7 @@ def test_the_launchers_of_4_0_ask_for_nodes_by_the_name_it_knows(folder: Path) -
 
 
 def documents(folder: Path) -> Iterator[tuple[str, str]]:
-    for portal in PORTALS:
+    for portal in RELEASES:
         for name, text in app_of(folder, portal, RELEASES[portal][-1]).files.items():
             if name.endswith(".yml"):
                 yield f"{portal}: {name}", text
@@ -129,7 +129,7 @@ def test_every_packaged_profile_can_be_exported_to_every_portal() -> None:
     slurm = [site for site in found if site.profile.kind == "slurm"]
     assert len(slurm) > 20
     for site in slurm:
-        for portal in PORTALS:
+        for portal in RELEASES:
             assert build(template, [(site, "cluster")], portal).files["README.md"]
 
 

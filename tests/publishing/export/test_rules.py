@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fsdpkit.publishing.export.build import PORTALS, RELEASES, Portal
+from fsdpkit.publishing.export.build import RELEASES, Portal
 from fsdpkit.publishing.export.rules import problems
 from tests.publishing.export import made
 
@@ -22,7 +22,7 @@ LAUNCHER = ".ondemand/launchers/{}/form.yml"
 def sound(folder: Path) -> dict[str, Files]:
     """What each portal takes, with YAML as what it holds."""
     found = {}
-    for portal in PORTALS:
+    for portal in RELEASES:
         files = made.app(folder, portal).files
         found[portal] = {
             name: yaml.safe_load(text) if name.endswith(".yml") else text
