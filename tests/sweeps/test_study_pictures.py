@@ -27,7 +27,7 @@ def test_a_picture_is_drawn_from_the_committed_runs(name: str) -> None:
 
 
 def test_the_runs_are_those_of_the_page() -> None:
-    (file,) = re.findall(
+    file, *_ = re.findall(
         r"```toml\n(schema.*?)```", (ROOT / "docs/sweeps.md").read_text(encoding="utf-8"), re.DOTALL
     )
     run = tomllib.loads(SWEEP)
