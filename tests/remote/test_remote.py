@@ -321,7 +321,9 @@ def test_a_script_of_the_laptop_trains_there_and_its_report_comes_back(node: Log
     assert first.returncode == 0, first.stderr
     assert "of the laptop False ['--lr', '$HOME']" in first.stdout
     assert "sending" in first.stderr
-    assert f"fsdpkit --host tcsh logs {node.home}/runs/" in first.stdout
+    name = first.stdout.splitlines()[0]
+    assert f"fsdpkit --host tcsh logs {name} --follow\n" in first.stdout
+    assert node.fsdpkit("--host", "tcsh", "logs", name, cwd=work / "deep").returncode == 0
     (tree,) = (node.home / ".fsdpkit" / "trees").glob("[0-9a-f]*")
     assert "COMPLETED" in node.fsdpkit("--host", "bash", "status").stdout
 
