@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -89,11 +89,34 @@ class RMSNorm(nn.Module):
         return self.weight * normed.to(self.weight.dtype)
 
 
+class _Together(torch.autograd.Function):
+    """One product with weights that lie next to each other for the moment.
+
+    Backward multiplies by each weight as it is: otherwise the joined copy, as large as what FSDP
+    has gathered of them, would be kept from forward to backward in every block.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, *weights)
+        return F.linear(x, torch.cat(weights))
+
+    @staticmethod
+    def backward(ctx: Any, towards: Tensor) -> tuple[Tensor, ...]:
+        x, *weights = ctx.saved_tensors
+        widths = [len(weight) for weight in weights]
+        of_weights = (towards.flatten(0, -2).t() @ x.flatten(0, -2)).split(widths)
+        first, *others = [
+            part @ weight for part, weight in zip(towards.split(widths, -1), weights, strict=True)
+        ]
+        return sum(others, first), *of_weights
+
+
 def products(x: Tensor, *layers: nn.Linear) -> Sequence[Tensor]:
     """What each of `layers` makes of `x`; in a compiled block, one product with all their weights.
 
-    The weights are put next to each other for the moment: their names, and how they are sharded,
-    stay as they are. Not where there is more to a layer than its weight.
+    The weights' names, and how they are sharded, stay as they are. Not where there is more to a
+    layer than its weight.
     """
     plain = all(
         type(layer) is nn.Linear
@@ -104,7 +127,7 @@ def products(x: Tensor, *layers: nn.Linear) -> Sequence[Tensor]:
     if not (plain and torch.compiler.is_compiling()):
         return [layer(x) for layer in layers]
     weights = [layer.weight for layer in layers]
-    return F.linear(x, torch.cat(weights)).split([len(weight) for weight in weights], -1)
+    return _Together.apply(x, *weights).split([len(weight) for weight in weights], -1)
 
 
 class Attention(nn.Module):

@@ -308,8 +308,10 @@ def test_compiled_projections_are_one_product_with_the_numbers_of_each(family):
     counts = []
 
     def count(graph: torch.fx.GraphModule, inputs: list) -> torch.fx.GraphModule:
-        # linear is a C function, which a graph names
-        counts.append(sum("linear" in str(node.target) for node in graph.graph.nodes))
+        # linear is a C function, which a graph names; joined, it is in a graph of its own
+        graphs = [each.graph for each in graph.modules() if isinstance(each, torch.fx.GraphModule)]
+        targets = [str(node.target) for each in graphs for node in each.nodes]
+        counts.append(sum("linear" in target for target in targets))
         return graph
 
     for block in [*model.encoder.block, *model.decoder.block]:
@@ -319,6 +321,27 @@ def test_compiled_projections_are_one_product_with_the_numbers_of_each(family):
     assert set(found[1]) == {name for name, _ in model.named_parameters()}
     # qkv, o, wi, wo; in the decoder q, kv and o of the memory besides.
     assert counts == [4, 7]
+
+
+def test_weights_that_were_joined_for_a_product_are_not_kept_until_backward():
+    """A copy in every block would be as large as what FSDP has gathered, and is to free."""
+    layers = [nn.Linear(8, width, bias=False) for width in (3, 5, 7)]
+    x = torch.randn(2, 6, 8, requires_grad=True)
+    together = torch.compile(
+        lambda x: sum(part.sum() for part in products(x, *layers)),
+        backend="aot_eager_decomp_partition",
+        fullgraph=True,
+    )
+    kept = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        together(x).backward()
+    assert {(3, 8), (5, 8), (7, 8)} <= {*kept}
+    assert (3 + 5 + 7, 8) not in kept
 
 
 def test_a_layer_that_is_more_than_its_weight_keeps_a_product_of_its_own():
