@@ -127,7 +127,10 @@ def products(x: Tensor, *layers: nn.Linear) -> Sequence[Tensor]:
     if not (plain and torch.compiler.is_compiling()):
         return [layer(x) for layer in layers]
     weights = [layer.weight for layer in layers]
-    return _Together.apply(x, *weights).split([len(weight) for weight in weights], -1)
+    learns = torch.is_grad_enabled() and (x.requires_grad or any(w.requires_grad for w in weights))
+    # Without anything to learn Dynamo would call forward without a context.
+    joined = _Together.apply(x, *weights) if learns else F.linear(x, torch.cat(weights))
+    return joined.split([len(weight) for weight in weights], -1)
 
 
 class Attention(nn.Module):
