@@ -51,15 +51,9 @@ def on_card(asked: AskedStep) -> TrainingSettings:
 
 
 def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
-    """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
+    """The settings as they are on the card, but with a kernel that can be followed;
     what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
     settings, notes = on_card(asked), []
-    if settings.compile and not asked.model:
-        notes.append(
-            "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
-            "blocks, and compiled ones usually keep less"
-        )
-    settings = replace(settings, compile=False)
     if settings.model.attention in ("flex", "triton"):
         notes.append(
             f"attention is planned by sdpa, whose bias is a tensor: {settings.model.attention} "

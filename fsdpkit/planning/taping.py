@@ -10,6 +10,7 @@ import torch
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import AskedStep, resolved
+from fsdpkit.planning.compiled import followed
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
@@ -67,7 +68,7 @@ def _tape(
             side=side,
             trust=trust,
         )
-        with recorder.recording(), warnings.catch_warnings():
+        with recorder.recording(), followed(recorder), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
             try:
                 subject = build(ranks)
