@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -39,7 +40,10 @@ from tests.planning.ranks.peaks import ENTRY, asked, pretended  # noqa: E402
 MESSAGE, STEP = "a message", "the step"
 STEPS = 3
 """The first compiles, the second is the first with an optimizer's state, the third is weighed."""
-COLLECTIVES = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "broadcast")
+COLLECTIVES = (
+    *("all_gather", "all_gather_single", "all_gather_into_tensor"),
+    *("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce", "broadcast"),
+)
 
 
 class Done:
@@ -49,6 +53,13 @@ class Done:
         return True
 
 
+def of_numpy(tensor: Tensor) -> Tensor:
+    """The same values in memory that torch knows nothing of."""
+    tensor = tensor.detach()
+    memory = np.empty(tensor.numel() * tensor.element_size(), np.uint8)
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
 def on_copies(usual: Callable[..., Any]) -> Callable[..., Any]:
     """The collective, with copies in the hands of Gloo."""
 
@@ -56,7 +67,9 @@ def on_copies(usual: Callable[..., Any]) -> Callable[..., Any]:
         copies: dict[int, tuple[Tensor, Tensor]] = {}
 
         def copied(tensor: Tensor) -> Tensor:
-            return copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
+            if id(tensor) not in copies:
+                copies[id(tensor)] = tensor, of_numpy(tensor)
+            return copies[id(tensor)][1]
 
         with record_function(MESSAGE), torch.no_grad():
             args, named = tree_map_only(Tensor, copied, (args, named))
@@ -129,19 +142,18 @@ def every(events: Sequence[Any]) -> Iterator[Any]:
 def real(case: list[str], ranks: Any) -> int:
     settings, _ = resolved(asked(case, ranks.world_size))
     torch._dynamo.reset()
+    left = alive_bytes()
     build, _ = of_trainer(ENTRY, settings)
     with messages_apart():
         subject = build(ranks)
         subject.step(0)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             subject.step(1)
-            before = alive_bytes()
+            before = alive_bytes() - left
             with record_function(STEP):
                 subject.step(2)
     subject.close()
     events = seen.profiler.kineto_results.experimental_event_tree()
-    if os.environ.get("DUMP"):
-        print(before, flush=True)
     (main,) = {e.start_tid for e in every(events) if e.name == STEP}
     return before + most_above(events, main)
 

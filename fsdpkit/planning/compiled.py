@@ -188,6 +188,7 @@ def _graphs(given: _Given, recorder: Recorder) -> Callable[..., Any]:
     from torch._functorch.aot_autograd import aot_function
     from torch._inductor.compile_fx import _recursive_joint_graph_passes, partition_fn
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.virtualized import V
 
     for module in given.modules:
         if any(_has_hooks(each) for each in module.modules() if each is not module):
@@ -211,7 +212,7 @@ def _graphs(given: _Given, recorder: Recorder) -> Callable[..., Any]:
         partition_fn=cut,
         decompositions=select_decomp_table(),
     )
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, V.set_fake_mode(fake):
         function(*map(_without_values, given.tensors))  # traces on the first call
     return function
 

@@ -5,7 +5,8 @@ The rule, kept simple so that it errs upwards. A value is stored that
 - leaves the graph, or is what a kernel outside of Inductor makes or takes: a matrix product, an
   attention, and whatever else is neither pointwise, a reduction nor a view;
 - is the result of a reduction;
-- reads more than READS stored values and has several uses, or more than MOST_READS.
+- reads more than MOST_READS stored values, or has several uses and either reads more than READS or
+  has one of HEAVY in it.
 
 All else is computed inside the kernel of the stored value that needs it. Kernels run in the order
 of the graph, and a value is freed behind its last use. Inductor also writes over what it reads last
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 READS, MOST_READS = 4, 8
+HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})
 _aten, _prims = torch.ops.aten, torch.ops.prims
 _REDUCTIONS = frozenset({
     _aten.sum, _aten.mean, _aten.amax, _aten.amin, _aten.argmax, _aten.argmin, _aten.any, _aten.all,
@@ -92,6 +94,8 @@ class _Fusion:
         self._graph, self._kinds = graph, get_default_op_list()
         self._home: dict[fx.Node, fx.Node] = {}
         """Of stored values and their views: the node whose storage it is."""
+        self._heavy: set[fx.Node] = set()
+        """Values not stored that take one of HEAVY."""
         self._reads: dict[fx.Node, frozenset[fx.Node]] = {}
         """Stored values that computing it, or looking at it, reads."""
 
@@ -116,6 +120,8 @@ class _Fusion:
                     kernels.append((node, made, reads))
                 else:
                     self._reads[node] = reads
+                    if self._is_heavy(node):
+                        self._heavy.add(node)
         return self._timed(inputs, kernels)
 
     def _is_stored(self, node: fx.Node) -> None:
@@ -147,6 +153,11 @@ class _Fusion:
             self._reads[node] = frozenset({self._home[base]})
             return
         self._reads[node] = reads
+        if base in self._heavy:
+            self._heavy.add(node)
+
+    def _is_heavy(self, node: fx.Node) -> bool:
+        return _name(node) in HEAVY or any(n in self._heavy for n in node.all_input_nodes)
 
     def _stays(self, node: fx.Node, reads: frozenset[fx.Node]) -> bool:
         if self._is_outside(node):
@@ -156,7 +167,7 @@ class _Fusion:
         users = list(self._users(node))
         if any(user.op == "output" or self._is_outside(user) for user in users):
             return True
-        return len(users) > 1 and len(reads) > READS
+        return len(users) > 1 and (len(reads) > READS or self._is_heavy(node))
 
     def _is_outside(self, node: fx.Node) -> bool:
         """A kernel that takes tensors from memory, and is none of Inductor's."""
