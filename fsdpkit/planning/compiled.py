@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -27,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from fsdpkit.planning.fused import FusedGraph, Returned, fused
+from fsdpkit.planning.pretend import replaced
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.unknown import place_of
 from fsdpkit.training import compilation
@@ -39,9 +39,9 @@ def followed(recorder: Recorder) -> Iterator[None]:
     """Functions that are compiled inside run as their graphs, and are taped by `recorder`."""
     global _following
     _following = _Follower(recorder)
-    with (
-        mock.patch.object(torch, "compile", functools.partial(_compile, torch.compile)),
-        mock.patch.object(compilation, "_compiled", lambda function, *_, **__: _stand_in(function)),
+    with replaced(
+        (torch, "compile", functools.partial(_compile, torch.compile)),
+        (compilation, "_compiled", lambda function, *_, **__: _stand_in(function)),
     ):
         try:
             yield
@@ -146,11 +146,11 @@ class _Given:
         for (held, name), tensor in zip(self.places, of_places, strict=True):
             held[name] = tensor
         try:
-            with (
-                mock.patch.object(torch.compiler, "is_compiling", return_value=True),
-                mock.patch.object(checkpoint, _CHECKPOINTS, _tagging),
-                fx_traceback.preserve_node_meta(),
-            ):
+            changes = (
+                (torch.compiler, "is_compiling", lambda: True),
+                (checkpoint, _CHECKPOINTS, _tagging),
+            )
+            with replaced(*changes), fx_traceback.preserve_node_meta():
                 return self.function(*args, **named)
         finally:
             for (held, name), tensor in zip(self.places, before, strict=True):
@@ -198,11 +198,11 @@ def _graphs(given: _Given, recorder: Recorder) -> Callable[..., Any]:
     def cut(joint: Any, inputs: Any, **how: Any) -> Any:
         return partition_fn(joint, inputs, **{**how, "static_lifetime_input_indices": free})
 
-    def compiled(module: fx.GraphModule, _: Any, backward: bool = False) -> _Run:
-        return _Run(fused(module.graph, backward=backward), recorder)
+    def compiled(gm: fx.GraphModule, example_inputs: Any, backward: bool = False) -> _Run:
+        return _Run(fused(gm.graph, backward=backward), recorder)
 
-    def without_gradients(module: fx.GraphModule, inputs: Any) -> _Run:
-        return compiled(_recursive_joint_graph_passes(module), inputs)
+    def without_gradients(gm: fx.GraphModule, example_inputs: Any) -> _Run:
+        return compiled(_recursive_joint_graph_passes(gm), example_inputs)
 
     function: Callable[..., Any] = aot_function(
         given.run,

@@ -8,19 +8,21 @@ The rule, kept simple so that it errs upwards. A value is stored that
 - reads more than MOST_READS stored values, or has several uses and either reads more than READS or
   has one of HEAVY in it.
 
-All else is computed inside the kernel of the stored value that needs it. Kernels run in the order
-of the graph, and a value is freed behind its last use. Inductor also writes over what it reads last
-and reorders kernels where that saves memory: neither is counted.
+All else is computed inside the kernel of the stored value that needs it. A value is freed after its
+last use. Inductor chooses the order of the kernels; here the one counts, of two, that takes more:
+that of the graph, or the same with gradients of weights last. It also writes over what it reads for
+the last time, which is not counted.
 
-READS and MOST_READS are Inductor's (`realize_reads_threshold`, `realize_acc_reads_threshold`).
+READS and MOST_READS are Inductor's (`realize_reads_threshold`, `realize_acc_reads_threshold`);
+HEAVY is its list for a CPU, which errs upwards on a GPU.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -58,8 +60,6 @@ class Kernel:
     flops: int
     bytes_read: int
     bytes_written: int
-    dtype: torch.dtype | None
-    """Of what it writes."""
     again: bool
     """Whether a checkpoint has it computed a second time, in backward."""
 
@@ -88,6 +88,13 @@ def fused(graph: fx.Graph, *, backward: bool = False) -> FusedGraph:
     return _Fusion(graph, backward).result()
 
 
+class _Launch(NamedTuple):
+    node: fx.Node
+    made: tuple[fx.Node, ...]
+    """`node`, or those of its results that somebody uses."""
+    reads: frozenset[fx.Node]
+
+
 class _Fusion:
     def __init__(self, graph: fx.Graph, backward: bool) -> None:
         self._backward = backward
@@ -100,8 +107,7 @@ class _Fusion:
         """Stored values that computing it, or looking at it, reads."""
 
     def result(self) -> FusedGraph:
-        kernels: list[tuple[fx.Node, tuple[fx.Node, ...], frozenset[fx.Node]]] = []
-        inputs = []
+        launches, inputs = [], []
         for node in self._graph.nodes:
             if node.op == "placeholder":
                 inputs.append(node)
@@ -117,12 +123,12 @@ class _Fusion:
                     for each in made:
                         self._is_stored(each)
                     self._reads[node] = frozenset({node})
-                    kernels.append((node, made, reads))
+                    launches.append(_Launch(node, made, reads))
                 else:
                     self._reads[node] = reads
                     if self._is_heavy(node):
                         self._heavy.add(node)
-        return self._timed(inputs, kernels)
+        return self._timed(inputs, launches)
 
     def _is_stored(self, node: fx.Node) -> None:
         self._home[node] = node
@@ -192,30 +198,33 @@ class _Fusion:
             if user.target is operator.getitem and isinstance(user.meta.get("val"), Tensor)
         )
 
-    def _timed(
-        self,
-        inputs: Sequence[fx.Node],
-        kernels: Sequence[tuple[fx.Node, tuple[fx.Node, ...], frozenset[fx.Node]]],
-    ) -> FusedGraph:
+    def _timed(self, inputs: Sequence[fx.Node], launches: Sequence[_Launch]) -> FusedGraph:
+        """In the order that takes more: as traced, or what nobody reads within the graph last."""
         (output,) = self._graph.find_nodes(op="output")
         returned = [self._returned(value) for value in tree_iter(output.args[0])]
         kept = {each.home for each in returned}
-        last: dict[fx.Node, int] = {}
-        for number, (_, made, reads) in enumerate(kernels):
-            for node in (*reads, *made):
-                last[self._home.get(node, node)] = number
-        frees: list[list[fx.Node]] = [[] for _ in kernels]
+        read = {node for each in launches for node in each.reads}
+        late = sorted(launches, key=lambda each: read.isdisjoint(each.made))
+        orders = [self._kernels(each, kept) for each in (launches, late)]
+        used = read | kept
+        return FusedGraph(
+            inputs=tuple(inputs),
+            unused=tuple(node for node in inputs if node not in used),
+            kernels=max(orders, key=_peak),
+            outputs=tuple(returned),
+        )
+
+    def _kernels(
+        self, launches: Sequence[_Launch], kept: Set[fx.Node | None]
+    ) -> tuple[Kernel, ...]:
+        last = {node: n for n, each in enumerate(launches) for node in (*each.reads, *each.made)}
+        frees: list[list[fx.Node]] = [[] for _ in launches]
         for node, number in last.items():
             if node not in kept:
                 frees[number].append(node)
-        return FusedGraph(
-            inputs=tuple(inputs),
-            unused=tuple(n for n in inputs if n not in last and n not in kept),
-            kernels=tuple(
-                _kernel(node, made, reads, gone, self._backward and "recompute" in node.meta)
-                for (node, made, reads), gone in zip(kernels, frees, strict=True)
-            ),
-            outputs=tuple(returned),
+        return tuple(
+            _kernel(each, gone, again=self._backward and "recompute" in each.node.meta)
+            for each, gone in zip(launches, frees, strict=True)
         )
 
     def _returned(self, value: Any) -> Returned:
@@ -237,27 +246,28 @@ _FUSED_TOO = frozenset({
 })  # fmt: skip
 
 
-def _kernel(
-    node: fx.Node,
-    made: Sequence[fx.Node],
-    reads: frozenset[fx.Node],
-    frees: Sequence[fx.Node],
-    again: bool,
-) -> Kernel:
-    stores = tuple(_store(each) for each in made)
-    count = flop_registry.get(_packet(node))
-    flops = 0
+def _peak(kernels: Sequence[Kernel]) -> int:
+    now = most = 0
+    for kernel in kernels:
+        now += kernel.bytes_written
+        most = max(most, now)
+        now -= sum(map(_bytes, kernel.frees))
+    return most
+
+
+def _kernel(launch: _Launch, frees: Sequence[fx.Node], *, again: bool) -> Kernel:
+    node = launch.node
+    count, flops = flop_registry.get(_packet(node)), 0
     if count:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         flops = int(count(*args, **kwargs, out_val=node.meta["val"]))
     return Kernel(
         name=_name(node),
-        makes=stores,
+        makes=tuple(map(_store, launch.made)),
         frees=tuple(frees),
         flops=flops,
-        bytes_read=sum(_bytes(each) for each in reads),
-        bytes_written=sum(_bytes(each) for each in made),
-        dtype=stores[-1].dtype if stores else None,
+        bytes_read=sum(map(_bytes, launch.reads)),
+        bytes_written=sum(map(_bytes, launch.made)),
         again=again,
     )
 

@@ -425,7 +425,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module = "" if self._muted else self._module(phase)
         finally:
             self._kernel = None
-        if not self._muted and device.type == self._device:
+        if made and not self._muted and device.type == self._device:
             self.tape.work.append(
                 Operation(
                     name=kernel.name,
@@ -435,7 +435,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     phase=phase,
                     module=module,
                     stream=self._stream(),
-                    dtype=str(kernel.dtype).removeprefix("torch."),
+                    dtype=str(made[-1].dtype).removeprefix("torch."),
                 )
             )
         return made
