@@ -1,9 +1,11 @@
 """The most bytes that a rank's tensors take in a step whose blocks are really compiled; started by
 compiled.py through torchrun, or by itself for the plan of the same steps.
 
-    compiled_ranks.py real|planned RANKS CASES
+    compiled_ranks.py real|planned|uncompiled RANKS CASES
 
-CASES is JSON: lists of `KEY=VALUE`. Prints JSON: bytes of each case, rank 0's.
+CASES is JSON: lists of `KEY=VALUE`. Prints JSON: bytes of each case, rank 0's; `uncompiled` is what
+plans do by default. Of real ranks each case is best started by itself: what Python has not let go
+of from one would count for the next.
 
 What a compiled graph allocates passes no dispatch mode, so the profiler is asked: it sees every
 allocation of host memory. Not counted is what messages take for themselves, as in memory.py: a
@@ -18,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,8 +37,10 @@ sys.path[:0] = [str(ROOT)]
 
 from fsdpkit.planning.asked import resolved  # noqa: E402
 from fsdpkit.planning.subjects import of_trainer  # noqa: E402
+from fsdpkit.planning.taping import tape_of  # noqa: E402
+from fsdpkit.planning.verdict import course  # noqa: E402
 from fsdpkit.training import process_group  # noqa: E402
-from tests.planning.ranks.peaks import ENTRY, asked, pretended  # noqa: E402
+from tests.planning.ranks.peaks import ENTRY, asked  # noqa: E402
 
 MESSAGE, STEP = "a message", "the step"
 STEPS = 3
@@ -140,7 +145,7 @@ def every(events: Sequence[Any]) -> Iterator[Any]:
 
 
 def real(case: list[str], ranks: Any) -> int:
-    settings, _ = resolved(asked(case, ranks.world_size))
+    settings, _ = resolved(replace(asked(case, ranks.world_size), compiled=True))
     torch._dynamo.reset()
     left = alive_bytes()
     build, _ = of_trainer(ENTRY, settings)
@@ -158,6 +163,13 @@ def real(case: list[str], ranks: Any) -> int:
     return before + most_above(events, main)
 
 
+def planned(case: list[str], ranks: int, compiled: bool) -> int:
+    tape, _ = tape_of(replace(asked(case, ranks), compiled=compiled), kernels="plain")
+    if tape.uncompiled:
+        raise RuntimeError(tape.uncompiled[0])
+    return max(sum(sizes.values()) for _, sizes in course(tape))
+
+
 def of_real_ranks(cases: list[list[str]]) -> Iterator[int]:
     with process_group() as ranks:
         for case in cases:
@@ -170,7 +182,7 @@ def main() -> None:
     if how == "real":
         found = list(of_real_ranks(cases))
     else:
-        found = [pretended(case, int(count)) for case in cases]
+        found = [planned(case, int(count), how == "planned") for case in cases]
     if int(os.environ.get("RANK", "0")) == 0:
         print("PEAKS", json.dumps(found))
 

@@ -28,10 +28,7 @@ NARROW = 0.9
 and not measured on a GPU."""
 
 _MOST_BYTES = 1 << 20
-_OF_TRAINING = (
-    *("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision"),
-    *("compile", "deterministic"),
-)
+_OF_TRAINING = ("batch_size", "micro_batch", "loss", "grad_clip", "sharding", "precision")
 _OF_DATA = ("source_length", "target_length", "multiple", "packing")
 _OF_OPTIMIZER = ("name", "implementation", "beta1", "rounding", "groups")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 
 import torch
 
@@ -68,7 +68,8 @@ def _tape(
             side=side,
             trust=trust,
         )
-        with recorder.recording(), followed(recorder), warnings.catch_warnings():
+        compiled = followed(recorder) if asked.compiled else nullcontext()
+        with recorder.recording(), compiled, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
             try:
                 subject = build(ranks)
