@@ -54,7 +54,8 @@ def on_card(asked: AskedStep) -> TrainingSettings:
 
 def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
     """The settings as they are on the card, but with a kernel that can be followed, and uncompiled
-    unless `asked.compiled`; what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
+    unless `asked.compiled`; what was changed for that, in words. Raises ConfigError for a type that
+    the card lacks."""
     settings, notes = on_card(asked), []
     if settings.compile and not asked.model and not asked.compiled:
         notes.append(

@@ -132,9 +132,8 @@ class _Given:
         )
 
     def forget(self) -> None:
-        """The tensors, which live no longer for having been traced once."""
-        self.tensors = []
-        self.leaves = [None if isinstance(each, Tensor) else each for each in self.leaves]
+        """All that it holds: AOTAutograd keeps `run`, and nothing is to live longer for that."""
+        del self.function, self.leaves, self.modules, self.places, self.tensors
 
     def run(self, *tensors: Tensor) -> Any:
         """The function on other tensors, as Dynamo would run it."""
@@ -212,9 +211,15 @@ def _graphs(given: _Given, recorder: Recorder) -> Callable[..., Any]:
         partition_fn=cut,
         decompositions=select_decomp_table(),
     )
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, V.set_fake_mode(fake):
+    # Hooks of whoever calls are not for what is saved while tracing.
+    unhooked = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, V.set_fake_mode(fake), unhooked:
         function(*map(_without_values, given.tensors))  # traces on the first call
     return function
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _without_values(tensor: Tensor) -> Tensor:
