@@ -33,6 +33,8 @@ class AskedStep:
     """Whether the allocator has expandable segments."""
     args: tuple[str, ...] = ()
     """What the script is told; `model` reads it as its own, in `sys.argv`."""
+    compiled: bool = False
+    """Whether blocks that the trainer compiles are followed as their graphs (compiled.py)."""
 
     @property
     def ranks(self) -> int:
@@ -51,15 +53,17 @@ def on_card(asked: AskedStep) -> TrainingSettings:
 
 
 def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
-    """The settings as they are on the card, but uncompiled and with a kernel that can be followed;
-    what was changed for that, in words. Raises ConfigError for a type that the card lacks."""
+    """The settings as they are on the card, but with a kernel that can be followed, and uncompiled
+    unless `asked.compiled`; what was changed for that, in words. Raises ConfigError for a type that
+    the card lacks."""
     settings, notes = on_card(asked), []
-    if settings.compile and not asked.model:
+    if settings.compile and not asked.model and not asked.compiled:
         notes.append(
             "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
-            "blocks, and compiled ones usually keep less"
+            "blocks; compiled ones keep less of long batches, and copies of weights beside them"
         )
-    settings = replace(settings, compile=False)
+    if not asked.compiled:
+        settings = replace(settings, compile=False)
     if settings.model.attention in ("flex", "triton"):
         notes.append(
             f"attention is planned by sdpa, whose bias is a tensor: {settings.model.attention} "

@@ -221,7 +221,7 @@ def pretend(
     try:
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as fake,
-            _replaced(memory, kernels),
+            replaced(*_changes(memory, kernels)),
             # Backward in this thread: what fails there ends in an exception, and not the process.
             torch.autograd.set_multithreading_enabled(False),
         ):
@@ -267,7 +267,19 @@ def _with_values(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @contextmanager
-def _replaced(memory: int, kernels: Kernels) -> Iterator[None]:
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Attributes of modules and classes, each (owner, name, new value), for as long as it lasts."""
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    for place, name, new in changes:
+        setattr(place, name, new)
+    try:
+        yield
+    finally:
+        for place, name, old in before:
+            setattr(place, name, old)
+
+
+def _changes(memory: int, kernels: Kernels) -> list[tuple[Any, str, Any]]:
     """What asks for values that are not there, or for random numbers of this device."""
     changes: list[tuple[Any, str, Any]] = [
         (torch, "tensor", _made),
@@ -286,11 +298,4 @@ def _replaced(memory: int, kernels: Kernels) -> Iterator[None]:
         # What torch decides by asking a device. The memory-efficient attention stands for the flash
         # kernels, too: both keep the result and one number a row.
         changes += [(F, "scaled_dot_product_attention", _attention), (F, "rms_norm", _rms_norm)]
-    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
-    for place, name, new in changes:
-        setattr(place, name, new)
-    try:
-        yield
-    finally:
-        for place, name, old in before:
-            setattr(place, name, old)
+    return changes

@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
+from fsdpkit.planning.fused import Kernel
 from fsdpkit.planning.gathered import ROOT, gathered_into, resharded
 from fsdpkit.planning.launches import not_launched
 from fsdpkit.planning.tape import (
@@ -99,6 +100,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._backward_began: int | None = None
         self._recompute_began: int | None = None
         self._in_optimizer = self._muted = self._built = False
+        self._kernel: Kernel | None = None
         self._model: nn.Module | None = None
 
     @classmethod
@@ -135,6 +137,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def phase(self) -> Phase:
+        if self._kernel is not None and self._kernel.again:
+            return "recompute"
         if self._in_optimizer:
             return "optimizer"
         if torch._C._current_graph_task_id() != -1:
@@ -144,7 +148,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "forward" if self._stack else "between"
 
     def _module(self, phase: Phase) -> str:
-        if phase == "backward":
+        if phase == "backward" or (self._kernel is not None and self._kernel.again):
             if self._recomputed is not None:
                 return self._recomputed
             node = torch._C._current_autograd_node()
@@ -153,6 +157,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._paths.get(self._stack[-1], "") if self._stack else ""
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if self._muted:
+            return
         if self._backward_began is not None and torch._C._current_graph_task_id() != -1:
             if not self._stack:
                 self._recompute_began = self.tape.events
@@ -164,6 +170,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._mark(self._paths.get(module, ""))
 
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._muted:
+            return
         while self._stack and self._stack.pop() is not module:
             pass  # a block's recomputation ends early, by an exception
         if self._recompute_began is not None:
@@ -240,8 +248,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             born=self._next(),
             phase=phase,
             module=self._module(phase),
-            operation=operation,
+            operation=self._kernel.name if self._kernel else operation,
         )
+        if self._kernel is not None and self._kernel.again:
+            block.kind = "activations"
         if tensor is not None and self._is_scores(tensor):
             block.kind = "logits"
         self.tape.blocks.append(block)
@@ -392,6 +402,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 dtype=str(tensors[-1].dtype).removeprefix("torch."),
             )
         )
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What runs inside is none of the program's."""
+        before, self._muted = self._muted, True
+        try:
+            yield
+        finally:
+            self._muted = before
+
+    def kernel(self, kernel: Kernel, device: torch.device | None) -> list[Tensor]:
+        """What a kernel of a compiled graph makes, on a device (None: the recorded one)."""
+        device = device or torch.device(self._device)
+        self._kernel = kernel
+        try:
+            made = [
+                torch.empty_strided(store.size, store.stride, dtype=store.dtype, device=device)
+                for store in kernel.makes
+            ]
+            phase = self.phase
+            module = "" if self._muted else self._module(phase)
+        finally:
+            self._kernel = None
+        if made and not self._muted and device.type == self._device:
+            self.tape.work.append(
+                Operation(
+                    name=kernel.name,
+                    flops=kernel.flops,
+                    bytes_read=kernel.bytes_read,
+                    bytes_written=kernel.bytes_written,
+                    phase=phase,
+                    module=module,
+                    stream=self._stream(),
+                    dtype=str(made[-1].dtype).removeprefix("torch."),
+                )
+            )
+        return made
 
     def _also_used(self, tensor: Tensor, stream: Any) -> None:
         if found := self._alive.get(tensor.untyped_storage()._cdata):

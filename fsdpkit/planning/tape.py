@@ -128,6 +128,8 @@ class Tape:
     """Of the whole model."""
     launched: list[str] = field(default_factory=list)
     """Triton kernels that were not run, and where: they make no tensors, and take time."""
+    uncompiled: list[str] = field(default_factory=list)
+    """Why functions that a run compiles are followed uncompiled, and where: an upper bound."""
     lacking: list[str] = field(default_factory=list)
     """What could not be followed, and where: the tape is then a lower bound."""
     least: Tape | None = None

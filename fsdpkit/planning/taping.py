@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 
 import torch
 
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import FsdpkitError, UsageError
 from fsdpkit.planning.asked import AskedStep, resolved
+from fsdpkit.planning.compiled import followed
 from fsdpkit.planning.pretend import Kernels, backend, pretend
 from fsdpkit.planning.recorder import Recorder
 from fsdpkit.planning.subjects import Subject, of_model, of_trainer
@@ -67,7 +68,8 @@ def _tape(
             side=side,
             trust=trust,
         )
-        with recorder.recording(), warnings.catch_warnings():
+        compiled = followed(recorder) if asked.compiled else nullcontext()
+        with recorder.recording(), compiled, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about steps that nobody takes
             try:
                 subject = build(ranks)

@@ -152,6 +152,11 @@ def course(tape: Tape) -> Iterator[tuple[int, dict[Kind, int]]]:
 def _of_tape(tape: Tape) -> Iterator[str]:
     if tape.lacking:
         yield f"a lower bound, for not all was followed: {_first(tape.lacking)}"
+    if tape.uncompiled:
+        yield (
+            "what the run compiles is followed uncompiled, which usually takes more: "
+            f"{_first(tape.uncompiled)}"
+        )
     if tape.launched:
         yield (
             "Triton kernels are not run, and make no tensors: "
