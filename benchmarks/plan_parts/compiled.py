@@ -3,8 +3,8 @@
 A block of our T5 is traced on tensors without values and cut in two by the partitioner that
 `torch.compile` uses; what passes the cut is compared with what a really compiled block of the same
 shape saves on this machine's CPU. Then whole steps of two gloo ranks, whose blocks are really
-compiled, against plans of them (compiled_ranks.py). Bytes alone are measured. By default plans
-follow compiled blocks uncompiled (`AskedStep.compiled`).
+compiled, against plans of them (compiled_ranks.py). Bytes alone are measured. `fsdpkit plan`
+follows compiled blocks so by `--compiled`, uncompiled otherwise.
 """
 
 from __future__ import annotations
@@ -282,7 +282,8 @@ def _of_steps(result: Mapping[str, Any]) -> list[str]:
             *(row[key] for key in ("shape", "engine", "checkpointing")),
             f"{held / 2**20:.2f} MiB",
             f"{row['planned_bytes'] / 2**20:.2f} MiB",
-            *(f"{100 * (row[key] / held - 1):+.2f} %" for key in ("planned_bytes", "uncompiled_bytes")),
+            f"{100 * (row['planned_bytes'] / held - 1):+.2f} %",
+            f"{100 * (row['uncompiled_bytes'] / held - 1):+.2f} %",
         ))  # fmt: skip
     closing = (
         f"Target: never below what is held, at most {ABOVE:.0%} above. Peak bytes of a step on the "

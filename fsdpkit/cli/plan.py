@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,12 @@ def _node_counts(_: Any, __: Any, text: str | None) -> tuple[int, ...]:
     "--most",
     metavar="KEY",
     help="Find the largest value that fits, as for training.batch_size.",
+)
+@grouped(
+    "Questions",
+    "--compiled",
+    is_flag=True,
+    help="Follow compiled blocks as torch.compile's graphs: memory alone, not kept for submit.",
 )
 @grouped(
     "Questions",
@@ -132,6 +139,7 @@ def command(
     nodes: tuple[int, ...],
     tried: tuple[str, ...],
     most: str | None,
+    compiled: bool,
     tune: bool,
     aim: Any,
     speed_file: Path | None,
@@ -172,7 +180,8 @@ def command(
     options["nodes"] = nodes[0] if len(nodes) == 1 else None
 
     def ask(extra: Sequence[str] = ()) -> AskedStep:
-        return asked(job, cluster, gpu, model, extra, options, args)
+        step = asked(job, cluster, gpu, model, extra, options, args)
+        return replace(step, compiled=compiled)
 
     by = By(speed_file, not published, runs_dir(runs), _site_id(cluster))
     if calibration:
@@ -204,9 +213,13 @@ def _refuse_what_does_not_fit(given: Mapping[str, Any]) -> None:
         raise UsageError("--try compares values, --most looks for one, --tune for all: choose one")
     if given["picture"] and several_plans:
         raise UsageError("--picture draws one plan: leave out --try, --most and --tune")
+    if given["compiled"] and (given["tune"] or given["speed_file"] or given["published"]):
+        raise UsageError("--compiled plans memory alone: leave out --tune and options of speed")
     if (given["forget"] or given["save_to"]) and not given["calibration"]:
         raise UsageError("--forget and --save go with --calibration")
-    for_a_plan = several_plans or given["picture"] or given["speed_file"] or given["published"]
+    for_a_plan = several_plans or any(
+        given[one] for one in ("picture", "compiled", "speed_file", "published")
+    )
     if given["calibration"] and for_a_plan:
         raise UsageError("--calibration shows what speeds are based on: ask for a plan separately")
     if given["speed_file"] and given["published"]:
@@ -260,10 +273,10 @@ def _one(
     from fsdpkit.planning.forecast import forecast
 
     one = plans.plan(ask(()))
-    expected = forecast(one.asked, by, one.tape)
+    expected = None if one.asked.compiled else forecast(one.asked, by, one.tape)
     open_ended = one.fit in ("fits", "not known")
     better = [] if open_ended else list(plans.what_would_fit(ask, one.asked))
-    if keep:
+    if keep and expected is not None:
         plans.keep(one, [sets for sets, _ in better], expected, told)
     if picture:
         from fsdpkit.planning.picture import draw
@@ -274,8 +287,9 @@ def _one(
         _answer([((), one), *better], expected)
     else:
         _print(words.table(one))
-        click.echo()
-        _print(speed_words.lines(expected))
+        if expected is not None:
+            click.echo()
+            _print(speed_words.lines(expected))
         if better:
             ((sets, fitting),) = better
             how = " ".join(f"--set {each}" for each in sets)

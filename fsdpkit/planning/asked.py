@@ -60,7 +60,7 @@ def resolved(asked: AskedStep) -> tuple[TrainingSettings, tuple[str, ...]]:
     if settings.compile and not asked.model and not asked.compiled:
         notes.append(
             "blocks are compiled on the GPU and not here: activations are those of the uncompiled "
-            "blocks; compiled ones keep less of long batches, and copies of weights beside them"
+            "blocks, and compiled ones usually keep less: see --compiled"
         )
     if not asked.compiled:
         settings = replace(settings, compile=False)

@@ -129,3 +129,20 @@ def test_questions_that_make_no_sense_are_refused(words):
     gpu = () if "--gpu" in words else ("--gpu", "80")
     with pytest.raises((UsageError, click.UsageError)):
         said(*gpu, *words, "--gpus", "2")
+
+
+def test_compiled_blocks_are_followed_if_asked_and_such_a_plan_is_not_kept(tmp_path):
+    words = ("--gpu", "h100-80", *TWO_BY_TWO, *TINY, "--json")
+    followed = json.loads(said(*words, "--compiled")[1])
+    assert not [*(tmp_path / "cache").rglob("*.json")]
+    usual = json.loads(said(*words)[1])
+    assert [*(tmp_path / "cache").rglob("*.json")]
+    noted = [
+        any("compiled" in note for note in one["plans"][0]["notes"]) for one in (followed, usual)
+    ]
+    assert noted == [False, True]
+    assert followed["speed"] is None
+    first, second = (one["plans"][0]["memory"]["allocated_bytes"] for one in (followed, usual))
+    assert first < second
+    with pytest.raises(UsageError, match="--tune"):
+        said(*words, "--compiled", "--tune")
