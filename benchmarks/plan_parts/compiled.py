@@ -55,8 +55,8 @@ SHAPES = {
 """Attention written out and no dropout: of both a CPU has other kernels outside of the blocks."""
 STEPS = (
     ("tiny-byt5, 2 + 2 blocks, 8 × 128/64", "fsdp2", ("none", "selective", "full")),
-    ("tiny-byt5, 2 + 2 blocks, 8 × 128/64", "fsdp1", ("none", "selective", "full")),
-    ("t5-small in float32, 2 + 2 blocks, 4 × 128/64", "fsdp2", ("selective", "full")),
+    ("tiny-byt5, 2 + 2 blocks, 8 × 128/64", "fsdp1", ("selective",)),
+    ("t5-small in float32, 2 + 2 blocks, 4 × 128/64", "fsdp2", ("full",)),
     ("t5-v1.1-small, 3 + 3 blocks, 2 × 64/32", "fsdp2", ("none", "full")),
 )
 
