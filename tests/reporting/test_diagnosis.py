@@ -588,3 +588,9 @@ def test_any_text_gives_a_diagnosis(text: str, kind: str, status: int | None) ->
     diagnosis = found(voice)
     assert diagnosis.cause in CAUSES
     assert diagnosis.sentence
+
+
+def test_who_cancelled_is_named_though_the_jobs_log_only_says_that_it_was_cancelled() -> None:
+    state = JobState("CANCELLED", "sacct", exit_code=0, exit_signal=15, cancelled_by="ada")
+    log = "slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-25T12:00:00 ***"
+    assert "ada" in found(batch(log), state=state).sentence

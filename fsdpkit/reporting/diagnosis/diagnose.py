@@ -314,7 +314,7 @@ _BREAKS = ("host-out-of-memory", "node-failure", "bad-gpu")
 _PLACES = {name: place for place, name in enumerate(CAUSES)}
 
 
-def _order(finding: Finding) -> tuple[float, float, bool, int, str]:
+def _order(finding: Finding) -> tuple[float, float, bool, int, bool, str]:
     by_table = _PLACES[finding.cause]
     time_s = math.inf if finding.time_s is None else finding.time_s
     particular = finding.level in (Level.OUTSIDE, Level.WAITED)  # then the clock says little
@@ -324,6 +324,7 @@ def _order(finding: Finding) -> tuple[float, float, bool, int, str]:
         time_s if particular else by_table,
         finding.node is None,
         rank,
+        not finding.words,  # who cancelled a job is worth more than that it was
         finding.words,
     )
 
