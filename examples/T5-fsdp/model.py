@@ -120,6 +120,7 @@ def products(x: Tensor, *layers: nn.Linear) -> Sequence[Tensor]:
     """
     plain = all(
         type(layer) is nn.Linear
+        and layer.bias is None
         and layer.weight.dtype is x.dtype
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         for layer in layers

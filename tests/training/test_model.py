@@ -347,10 +347,11 @@ def test_weights_that_were_joined_for_a_product_are_not_kept_until_backward():
 def test_a_layer_that_is_more_than_its_weight_keeps_a_product_of_its_own():
     x = torch.ones(2, 4)
     plain, cast = nn.Linear(4, 3, bias=False), nn.Linear(4, 3, bias=False).double()
+    biased = nn.Linear(4, 3)
     hooked, special = nn.Linear(4, 3, bias=False), type("Other", (nn.Linear,), {})(4, 3, False)
     hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
     cast.register_forward_pre_hook(lambda module, inputs: inputs[0].double())
-    for other in (hooked, cast, special):
+    for other in (biased, hooked, cast, special):
         together = torch.compile(lambda layer: products(x, plain, layer), backend="eager")(other)
         torch.testing.assert_close([*together], [plain(x), other(x)])
 
