@@ -7,6 +7,7 @@ function below looks for one thing and reports it in one sentence, or returns no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -149,19 +150,19 @@ def ecc_in_words(samples: Sequence[Sample]) -> str | None:
     return None
 
 
-def throttling_in_words(samples: Sequence[Sample]) -> str | None:
-    """The GPU whose clock was lowered most often by heat or by its power supply."""
-    hard = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-    counts: dict[tuple[int, str], int] = {}
-    for sample in samples:
-        for place, gpu in enumerate(sample.gpus):
-            for reason in gpu.throttled:
-                if reason in hard:
-                    counts[place, reason] = counts.get((place, reason), 0) + 1
+_BY_HARDWARE = frozenset(
+    {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
+)
+
+
+def throttling_in_words(samples: Sequence[Sample], gpu: int) -> str | None:
+    """What lowered the clock of that GPU most often: its heat or its power supply."""
+    told = [sample.gpus[gpu].throttled for sample in samples if len(sample.gpus) > gpu]
+    counts = Counter(reason for reasons in told for reason in reasons if reason in _BY_HARDWARE)
     if not counts:
         return None
-    (place, reason), count = max(counts.items(), key=lambda item: item[1])
-    return f"GPU {place} ran at a lower clock in {count} of {len(samples)} samples ({reason})"
+    reason, count = max(counts.items(), key=lambda item: item[1])
+    return f"GPU {gpu} ran at a lower clock in {count} of {len(told)} samples ({reason})"
 
 
 def oom_kills_in_words(samples: Sequence[Sample]) -> str | None:
@@ -177,14 +178,10 @@ def oom_kills_in_words(samples: Sequence[Sample]) -> str | None:
     return f"the kernel killed {which} at its memory limit of {limit}"
 
 
-def memory_share(samples: Sequence[Sample]) -> float | None:
-    """The highest observed use of the job's cgroup, as a share of its limit; None: it has none."""
-    shares = [
-        each.cgroup.memory_bytes / each.cgroup.memory_max_bytes
-        for each in samples
-        if each.cgroup and each.cgroup.memory_bytes is not None and each.cgroup.memory_max_bytes
-    ]
-    return max(shares, default=None)
+def memory_share(sample: Sample) -> float:
+    """The part of the node's memory that was in use, 0 to 1; 0 if unknown."""
+    used, total = sample.memory_used_bytes, sample.memory_total_bytes
+    return used / total if used is not None and total else 0.0
 
 
 def full_in_words(samples: Sequence[Sample]) -> str | None:
@@ -197,28 +194,37 @@ def full_in_words(samples: Sequence[Sample]) -> str | None:
     return None
 
 
-def network_in_words(samples: Sequence[Sample]) -> str | None:
-    """The InfiniBand port that went down, or whose errors grew, while the ranks ran."""
+def failed_link_in_words(samples: Sequence[Sample]) -> str | None:
+    """The InfiniBand port that went down while the ranks ran."""
+    for before, port in _ports(samples):
+        if before.state == "ACTIVE" != port.state:
+            return f"InfiniBand port {port.port} went from ACTIVE to {port.state}"
+        if _more(before.link_downed, port.link_downed) > 0:
+            return f"the link of InfiniBand port {port.port} went down"
+    return None
+
+
+def link_errors_in_words(samples: Sequence[Sample]) -> str | None:
+    """The InfiniBand port whose errors grew while the ranks ran."""
+    more: dict[tuple[str, str], int] = {}
+    for before, port in _ports(samples):
+        for counter in ("symbol_error", "port_rcv_errors", "local_link_integrity_errors"):
+            grown = _more(getattr(before, counter), getattr(port, counter))
+            more[port.port, counter] = more.get((port.port, counter), 0) + grown
+    for (port_, counter), grown in more.items():
+        if grown >= _ERRORS_BEFORE_THEY_COUNT:
+            return f"InfiniBand port {port_} counted {grown} more {counter}"
+    return None
+
+
+def _ports(samples: Sequence[Sample]) -> Iterator[tuple[Port, Port]]:
+    """Each port's states, by twos that follow one another."""
     last: dict[str, Port] = {}
-    first: dict[str, Port] = {}
-    fell: list[str] = []
     for sample in samples:
         for port in sample.infiniband:
-            before = last.get(port.port)
-            if before is not None and before.state == "ACTIVE" != port.state:
-                fell.append(f"InfiniBand port {port.port} went from ACTIVE to {port.state}")
-            first.setdefault(port.port, port)
+            if (before := last.get(port.port)) is not None:
+                yield before, port
             last[port.port] = port
-    if fell:
-        return fell[0]
-    for name, port in last.items():
-        if (downs := _more(first[name].link_downed, port.link_downed)) > 0:
-            return f"the link of InfiniBand port {name} failed {downs} times"
-        for counter in ("symbol_error", "port_rcv_errors", "local_link_integrity_errors"):
-            more = _more(getattr(first[name], counter), getattr(port, counter))
-            if more >= _ERRORS_BEFORE_THEY_COUNT:
-                return f"InfiniBand port {name} counted {more} more {counter}"
-    return None
 
 
 def _more(before: int | None, after: int | None) -> int:

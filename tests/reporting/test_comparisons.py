@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
 from fsdpkit.reporting.diagnosis.sources import Voice
 from fsdpkit.runs.flight_record import FlightRecord, Stuck
 from fsdpkit.runs.log_ends import LogText
@@ -148,20 +149,72 @@ def test_silence_says_nothing_where_slurm_ended_the_job() -> None:
 
 def test_a_kill_that_the_kernel_counted_is_for_memory() -> None:
     killed = rank(1, "ended by signal 9 (SIGKILL)", status=137)
-    counted = {"node1": "the kernel killed 1 process of the job at its memory limit of 60.0 GiB"}
-    diagnosis = found(killed, memory_kills=counted)
+    counted = MachineEvidence(
+        memory_kills="the kernel killed 1 process of the job at its memory limit of 60.0 GiB"
+    )
+    diagnosis = found(killed, machines={"node1": counted})
     assert (diagnosis.cause, diagnosis.rank) == ("host-out-of-memory", 1)
     assert "60.0 GiB" in diagnosis.sentence
-    elsewhere = found(killed, memory_kills={"node2": counted["node1"]})
+    elsewhere = found(killed, machines={"node2": counted})
     assert elsewhere.cause == "unknown"
 
 
 def test_an_error_of_the_hardware_explains_what_cuda_says_of_it() -> None:
     cuda = rank(1, "torch.AcceleratorError: CUDA error: unspecified launch failure")
-    words = {"node1": "the driver reported XID 79 of GPU 0"}
-    diagnosis = found(cuda, broken_gpus=words)
+    broken = MachineEvidence(broken_gpu="the driver reported XID 79 of GPU 0")
+    diagnosis = found(cuda, machines={"node1": broken})
     assert (diagnosis.cause, diagnosis.node) == ("bad-gpu", "node1")
     assert found(cuda).cause == "exception"
+
+
+DOWN = MachineEvidence(failed_link="InfiniBand port mlx5_0/1 went from ACTIVE to DOWN")
+NOISY = MachineEvidence(link_errors="InfiniBand port mlx5_0/1 counted 250 more symbol_error")
+QUIET = MachineEvidence()
+ECC = MachineEvidence(lost_bits="GPU 1 had 2 uncorrected memory errors")
+
+
+@pytest.mark.parametrize("felt", [RESET, GAVE_UP])
+def test_a_link_that_failed_explains_ranks_that_only_felt_it(felt: str) -> None:
+    ranks = [rank(n, felt) for n in range(4)]
+    told = found(*ranks, machines={"node1": QUIET, "node2": DOWN}, ranks=4)
+    assert (told.cause, told.rank, told.node) == ("node-failure", None, "node2")
+    assert "mlx5_0/1" in told.sentence
+    assert not told.sentence.startswith("Perhaps")
+    noisy = found(*ranks, machines={"node1": QUIET, "node2": NOISY}, ranks=4)
+    assert (noisy.cause, noisy.node) == ("node-failure", "node2")
+    assert noisy.sentence.startswith("Perhaps")
+    switch = found(*ranks, machines={"node1": DOWN, "node2": DOWN}, ranks=4)
+    assert (switch.cause, switch.node) == ("node-failure", None)
+    assert "node1" in switch.sentence
+    assert "node2" in switch.sentence
+
+
+@pytest.mark.parametrize("machine", [DOWN, NOISY, ECC])
+@pytest.mark.parametrize(
+    ("own", "status"), [("FileNotFoundError: a.bin", 1), ("ended by signal 9 (SIGKILL)", 137)]
+)
+def test_what_has_words_of_its_own_is_not_the_machine_s(
+    own: str, status: int, machine: MachineEvidence
+) -> None:
+    ranks = [rank(0, own, status=status), rank(2, RESET)]
+    told = found(*ranks, machines={"node1": machine, "node2": machine}, ranks=4)
+    assert told.cause == found(*ranks, ranks=4).cause
+
+
+def test_lost_bits_explain_an_error_of_cuda_on_that_node_alone() -> None:
+    cuda = rank(1, "torch.AcceleratorError: CUDA error: unspecified launch failure")
+    told = found(cuda, machines={"node1": ECC})
+    assert (told.cause, told.node) == ("bad-gpu", "node1")
+    assert found(cuda, machines={"node2": ECC}).cause == "exception"
+    assert found(rank(2, GAVE_UP), machines={"node1": ECC, "node2": QUIET}).node == "node1"
+
+
+def test_a_full_dev_shm_explains_a_bus_error_there() -> None:
+    full = MachineEvidence(full="/dev/shm was full: 1 of 65536 MiB were free")
+    ended = rank(3, "ended by signal 7 (SIGBUS)", status=135)
+    told = found(ended, rank(0, RESET), machines={"node2": full})
+    assert (told.cause, told.rank, told.node) == ("disk-full", 3, "node2")
+    assert found(ended, rank(0, RESET), machines={"node1": full}).cause != "disk-full"
 
 
 def flight(**stuck: object) -> FlightRecord:

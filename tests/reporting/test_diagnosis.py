@@ -21,6 +21,7 @@ from fsdpkit.reporting.diagnosis.evidence import (
     AttemptEvidence,
     Evidence,
     JobEvidence,
+    MachineEvidence,
     TaskEvidence,
 )
 from fsdpkit.reporting.diagnosis.sources import Voice
@@ -453,7 +454,7 @@ def test_a_kill_that_nobody_explains_is_not_called_a_lack_of_memory() -> None:
     assert (diagnosis.cause, diagnosis.rank) == ("unknown", 1)
     assert "sacct" in (diagnosis.action or "")
     assert "memory" not in f"{diagnosis.sentence} {diagnosis.action}"
-    full = found(killed, rank(2, RESET), memory_share={"node1": 0.98})
+    full = found(killed, rank(2, RESET), machines={"node1": MachineEvidence(memory_share=0.98)})
     assert (full.cause, full.rank, full.node) == ("host-out-of-memory", 1, "node1")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.failures.ends import ProcessEnd, explain, in_words_of
+from fsdpkit.reporting.diagnosis.evidence import MachineEvidence
 from fsdpkit.runs.log_ends import part_from
 from fsdpkit.runs.outcomes import AttemptVerdict, Trouble
 from fsdpkit.scheduling.states import JobState
@@ -215,7 +216,10 @@ CHILD = "[ERROR] [launch.py:322] ['python', 'main.py'] exits with return code = 
 
 @pytest.mark.parametrize(("share", "cause"), [(0.99, "host-out-of-memory"), (0.2, "unknown")])
 def test_a_child_that_was_killed_is_taken_as_the_rank_itself(share: float, cause: str) -> None:
-    told = found(rank(1, "exit status 247", status=247, log=CHILD), memory_share={"node1": share})
+    told = found(
+        rank(1, "exit status 247", status=247, log=CHILD),
+        machines={"node1": MachineEvidence(memory_share=share)},
+    )
     assert (told.cause, told.rank) == (cause, 1)
     assert told.action
 

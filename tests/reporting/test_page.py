@@ -222,7 +222,7 @@ def test_nothing_but_the_record_is_a_page(tmp_path: Path, job: str) -> None:
 
 
 def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
-    """A spare took node2's place in the launch in which rank 3 was slow."""
+    """A spare took node2's place in the launch in which rank 3 was slow, and its GPU was hot."""
     run = made_run(tmp_path / "made-20260101-000000-0000")
     task = run.paths.task()
     starts(task, 0, T0, nodes=("node1", "node2", "node3"))
@@ -230,11 +230,16 @@ def test_the_slow_rank_is_named_with_the_node_it_was_on(tmp_path: Path) -> None:
     at_s = trains(task, 1, 10, T0 + 20, rank_compute_s=[0.5, 0.5, 0.5, 0.5])
     breaks(task, 0, at_s, 10)
     launches(task, 0, at_s + 1, 1, nodes=("node1", "node3"))
-    at_s = trains(task, 11, 20, at_s + 5, rank_compute_s=[0.5, 0.5, 0.5, 0.8])
+    began_s = at_s + 5
+    at_s = trains(task, 11, 20, began_s, rank_compute_s=[0.5, 0.5, 0.5, 0.8])
+    hot = [{"throttled": ["sw_power_cap"]}, {"throttled": ["hw_thermal_slowdown"]}]
+    samples = [{"time_s": time_s, "gpus": hot} for time_s in (T0, began_s + 2, began_s + 4)]
+    task.attempt(0).node_samples(2).write_text("".join(json.dumps(s) + "\n" for s in samples))
     ends(task, 0, at_s)
     assert (
         "Rank 3 on node3 computes 1.60 times as long as the median rank in 50% of the comparisons "
-        "(steps 11 to 20); all the others wait for it."
+        "(steps 11 to 20); all the others wait for it. Its node's GPU 1 ran at a lower clock in 2 "
+        "of 2 samples (hw_thermal_slowdown)."
     ) in text(page(run))
 
 

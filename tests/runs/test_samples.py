@@ -34,16 +34,15 @@ def test_old_lines_and_torn_ones_are_read_as_far_as_they_go(tmp_path: Path) -> N
     for says in SAYS:
         assert says([sample]) is None
         assert says([]) is None
-    assert module.memory_share([sample]) is None
 
 
 SAYS = (
     module.xids_in_words,
     module.ecc_in_words,
-    module.throttling_in_words,
     module.oom_kills_in_words,
     module.full_in_words,
-    module.network_in_words,
+    module.failed_link_in_words,
+    module.link_errors_in_words,
 )
 
 
@@ -77,12 +76,6 @@ def cgroup(**fields: int) -> dict[str, Any]:
         ),
         (module.ecc_in_words, [gpus({"ecc_uncorrected": 7}), gpus({"ecc_uncorrected": 7})], None),
         (
-            module.throttling_in_words,
-            [gpus({}, {"throttled": ["hw_thermal_slowdown"]})] * 2 + [gpus({}, {})],
-            "GPU 1 ran at a lower clock in 2 of 3 samples (hw_thermal_slowdown)",
-        ),
-        (module.throttling_in_words, [gpus({"throttled": ["sw_power_cap"]})], None),
-        (
             module.oom_kills_in_words,
             [cgroup(oom_kills=0), cgroup(oom_kills=2, memory_max_bytes=64 * GIB)],
             "the kernel killed 2 processes of the job at its memory limit of 64.0 GiB",
@@ -99,22 +92,22 @@ def cgroup(**fields: int) -> dict[str, Any]:
             None,
         ),
         (
-            module.network_in_words,
+            module.failed_link_in_words,
             [port(), port("DOWN"), port()],
             "InfiniBand port mlx5_0/1 went from ACTIVE to DOWN",
         ),
         (
-            module.network_in_words,
+            module.failed_link_in_words,
             [port(link_downed=3), port(link_downed=4)],
-            "the link of InfiniBand port mlx5_0/1 failed 1 times",
+            "the link of InfiniBand port mlx5_0/1 went down",
         ),
         (
-            module.network_in_words,
+            module.link_errors_in_words,
             [port(symbol_error=100), port(symbol_error=350)],
             "InfiniBand port mlx5_0/1 counted 250 more symbol_error",
         ),
-        (module.network_in_words, [port(symbol_error=100), port(symbol_error=103)], None),
-        (module.network_in_words, [port("DOWN"), port("DOWN")], None),
+        (module.link_errors_in_words, [port(symbol_error=100), port(symbol_error=103)], None),
+        (module.failed_link_in_words, [port("DOWN"), port("DOWN")], None),
     ],
 )
 def test_each_thing_is_said_in_one_sentence(
@@ -123,6 +116,13 @@ def test_each_thing_is_said_in_one_sentence(
     assert says(read(tmp_path, *lines)) == said
 
 
-def test_the_job_s_share_of_its_memory_limit(tmp_path: Path) -> None:
-    lines = [cgroup(memory_bytes=n * GIB, memory_max_bytes=8 * GIB) for n in (1, 6, 2)]
-    assert module.memory_share(read(tmp_path, *lines, cgroup(memory_bytes=9 * GIB))) == 0.75
+def test_what_lowered_the_clock_of_one_gpu(tmp_path: Path) -> None:
+    hot = gpus({"throttled": ["sw_power_cap"]}, {"throttled": ["hw_thermal_slowdown"]})
+    some = read(tmp_path, hot, hot, gpus({}, {}), {})
+    said = "GPU 1 ran at a lower clock in 2 of 3 samples (hw_thermal_slowdown)"
+    assert [module.throttling_in_words(some, gpu) for gpu in (0, 1, 2)] == [None, said, None]
+
+
+def test_the_share_of_the_node_s_memory_that_was_in_use(tmp_path: Path) -> None:
+    lines = [{"memory_used_bytes": 3, "memory_total_bytes": 4}, {"memory_used_bytes": 3}]
+    assert [module.memory_share(one) for one in read(tmp_path, *lines)] == [0.75, 0.0]

@@ -7,6 +7,7 @@ the cause.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -27,15 +28,18 @@ class Observation(NamedTuple):
     rank: int | None = None
     node: str | None = None
     seen_in: LogText | None = None
+    time_s: float | None = None
 
 
 def killed_for_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
     """A rank, or a process of its own, ended by SIGKILL on a node whose memory was full: the kernel
     chose it."""
     for voice in attempt.voices:
-        share = attempt.memory_share.get(voice.node or "", 0.0)
-        counted = attempt.memory_kills.get(voice.node or "")
-        if (counted or share >= 0.95) and voice.killed:
+        machine = attempt.machines.get(voice.node or "")
+        if machine is None or not voice.killed:
+            continue
+        share, counted = machine.memory_share, machine.memory_kills
+        if counted or share >= 0.95:
             words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
             words = f"ended by SIGKILL, and {counted}" if counted else words
             yield Observation(words, Level.OWN, voice.rank, voice.node, voice.message)
@@ -43,8 +47,19 @@ def killed_for_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
 
 def broken_hardware(attempt: AttemptEvidence) -> Iterator[Observation]:
     """The driver reported an error of a GPU that NVIDIA attributes to the hardware."""
-    for node, words in attempt.broken_gpus.items():
-        yield Observation(words, Level.OUTSIDE, node=node)
+    for node, machine in attempt.machines.items():
+        if machine.broken_gpu:
+            yield Observation(machine.broken_gpu, Level.OUTSIDE, node=node)
+
+
+def no_room_in_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """SIGBUS, on a node whose /dev/shm or /tmp was full: a mapped file there could not grow."""
+    for voice in attempt.voices:
+        machine = attempt.machines.get(voice.node or "")
+        if machine is not None and machine.full and voice.status == 128 + signal.SIGBUS:
+            words = f"ended by SIGBUS, and {machine.full}"
+            who, when = (voice.rank, voice.node, voice.message), voice.time_s
+            yield Observation(words, Level.OWN, *who, when)
 
 
 def missing_in_flight(attempt: AttemptEvidence) -> Iterator[Observation]:
@@ -274,6 +289,7 @@ def _hung_or_behind(attempt: AttemptEvidence) -> Iterator[Observation]:
 CHECKS: dict[str, Callable[[AttemptEvidence], Iterator[Observation]]] = {
     "host-out-of-memory": killed_for_memory,
     "bad-gpu": broken_hardware,
+    "disk-full": no_room_in_memory,
     "node-failure": silent_node,
     "head-address": different_head_addresses,
     "script-not-visible": log_not_opened,

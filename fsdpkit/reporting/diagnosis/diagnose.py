@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -267,7 +267,53 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         return msgspec.structs.replace(
             first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
         )
-    return _waited_for(first, findings, attempt) or _with_victim(first, findings, attempt)
+    return (
+        _by_machine(first, attempt)
+        or _waited_for(first, findings, attempt)
+        or _with_victim(first, findings, attempt)
+    )
+
+
+_OF_CUDA = re.compile(r"(?i)\b(?:cuda|cublas|cudnn|nccl)\w*")
+
+
+def _by_machine(first: Finding, attempt: AttemptEvidence) -> Finding | None:
+    """Where ranks only waited for others or lost them: the node whose link failed. So, too, the GPU
+    that lost bits, which may also explain an error of CUDA. Both happen without harm as well: they
+    explain no failure that has words of its own."""
+    felt = first.level <= Level.WAITED
+    machines = attempt.machines
+    lost = {node: m.lost_bits for node, m in machines.items() if m.lost_bits}
+    if first.cause == "exception" and _OF_CUDA.search(first.words) and (at := first.node) in lost:
+        told = _of_nodes("bad-gpu", first, {at: lost[at]})
+        return msgspec.structs.replace(told, rank=first.rank)
+    if not felt:
+        return None
+    if lost:
+        return _of_nodes("bad-gpu", first, lost)
+    failed = {node: m.failed_link for node, m in machines.items() if m.failed_link}
+    if failed:
+        return _of_nodes("node-failure", first, failed)
+    errors = {node: m.link_errors for node, m in machines.items() if m.link_errors}
+    if errors:
+        return msgspec.structs.replace(_of_nodes("node-failure", first, errors), sure=False)
+    return None
+
+
+def _of_nodes(cause: str, first: Finding, by_node: Mapping[str, str]) -> Finding:
+    """The finding, explained by what is known of one node, or of several."""
+    node, words = next(iter(by_node.items()))
+    several = len(by_node) > 1
+    words += f" on {node}; so did others of {_listed([*by_node][1:])}" if several else ""
+    return msgspec.structs.replace(
+        first,
+        cause=cause,
+        level=Level.OWN,
+        rank=None,
+        node=None if several else node,
+        words=words,
+        action=CAUSES["bad-gpu"].action,
+    )
 
 
 def _all_interrupted(findings: Sequence[Finding], attempt: AttemptEvidence) -> bool:
@@ -300,7 +346,7 @@ def _waited_for(
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _listed(ranks: Sequence[object]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
 

@@ -8,9 +8,9 @@ and of many ranks those with a failure and some more (reporting/diagnosis/source
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +23,7 @@ from fsdpkit.runs.job_ids import job_of, task_of
 from fsdpkit.runs.layout import RunPaths, TaskPaths
 from fsdpkit.runs.log_ends import end_of
 from fsdpkit.runs.outcomes import AttemptVerdict, Ending
-from fsdpkit.runs.reading import parsed, read_json, read_text
+from fsdpkit.runs.reading import read_json, read_text
 from fsdpkit.runs.record import RunRecord, load
 from fsdpkit.scheduling import states as slurms
 from fsdpkit.scheduling.left_out import in_words, left_out
@@ -51,6 +51,25 @@ class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes it does not use, until when, why, and how to lift it."""
 
 
+class MachineEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last samples of a node show, in words; None: nothing of the kind."""
+
+    memory_share: float = 0.0
+    """The largest part of its memory that was in use, 0 to 1."""
+    memory_kills: str | None = None
+    """The kernel killed processes of the job for want of memory."""
+    broken_gpu: str | None = None
+    """The driver reported an error that NVIDIA attributes to the hardware."""
+    lost_bits: str | None = None
+    """A GPU's memory had errors that it could not correct, in whosever part of it."""
+    failed_link: str | None = None
+    """A port of the network between nodes went down."""
+    link_errors: str | None = None
+    """The errors of such a port grew."""
+    full: str | None = None
+    """/dev/shm or /tmp was full."""
+
+
 class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """One start of the job by Slurm."""
 
@@ -75,12 +94,8 @@ class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the head node."""
     head_addresses: tuple[tuple[str, str], ...] = ()
     """By node, the head first: the address that the head node's name has there."""
-    memory_share: Mapping[str, float] = {}
-    """By node: the largest part of its memory that the last samples saw in use, 0 to 1."""
-    memory_kills: Mapping[str, str] = {}
-    """By node: that the kernel killed processes of the job for want of memory, in words."""
-    broken_gpus: Mapping[str, str] = {}
-    """By node: errors that the driver reported of its GPUs' hardware, in words."""
+    machines: Mapping[str, MachineEvidence] = {}
+    """By node, what its last samples show."""
     flight: FlightRecord | None = None
     """What the flight recorders of the last launch say."""
 
@@ -279,9 +294,7 @@ def _attempt(
             for node in past.nodes
             if node.findings.get("head_address")
         ),
-        memory_share=_memory_share(past) if killed else {},
-        memory_kills=_by_node(past, samples.oom_kills_in_words) if killed else {},
-        broken_gpus=_by_node(past, _hardware_in_words) if last else {},
+        machines=_machines(past) if last or killed else {},
         flight=_flight(past),
     )
 
@@ -292,42 +305,30 @@ def _request(task: TaskPaths) -> str | None:
     return None
 
 
-def _memory_share(past: history.Attempt) -> dict[str, float]:
-    found = {}
-    for node in past.nodes[:_MOST_NODES]:
-        end = end_of(past.paths.node_samples(node.number), 4096)
-        shares = [_share(line) for line in end.text.splitlines()[-3:]] if end else []
-        found[node.name] = max((share for share in shares if share is not None), default=0.0)
-    return found
-
-
-def _by_node(
-    past: history.Attempt, told: Callable[[Sequence[samples.Sample]], str | None]
-) -> dict[str, str]:
-    """By node, what `told` says of its last samples; without nodes of which it says nothing."""
+def _machines(past: history.Attempt) -> dict[str, MachineEvidence]:
     found = {}
     for node in past.nodes[:_MOST_NODES]:
         end = end_of(past.paths.node_samples(node.number), _SAMPLES_BYTES)
-        words = told(list(samples.decoded(end.text.encode()))) if end else None
-        if words is not None:
-            found[node.name] = words
+        if end is not None and (told := list(samples.decoded(end.text.encode()))):
+            found[node.name] = _machine(told)
     return found
 
 
-def _hardware_in_words(told: Sequence[samples.Sample]) -> str | None:
+def _machine(told: Sequence[samples.Sample]) -> MachineEvidence:
     broken = any(one.xid in samples.OF_THE_HARDWARE for one in samples.xids(told))
-    return samples.xids_in_words(told) if broken else None
+    return MachineEvidence(
+        memory_share=max(map(samples.memory_share, told[-3:])),
+        memory_kills=samples.oom_kills_in_words(told),
+        broken_gpu=samples.xids_in_words(told) if broken else None,
+        lost_bits=samples.ecc_in_words(told),
+        failed_link=samples.failed_link_in_words(told),
+        link_errors=samples.link_errors_in_words(told),
+        full=samples.full_in_words(told),
+    )
 
 
 def _flight(past: history.Attempt) -> FlightRecord | None:
     with contextlib.suppress(StorageError):
         number = past.launches[-1].number if past.launches else 0
         return read_flight_record(past.paths.flight_record(number))
-    return None
-
-
-def _share(line: str) -> float | None:
-    with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):
-        sample: Any = parsed(line)
-        return float(sample["memory_used_bytes"]) / float(sample["memory_total_bytes"])
     return None

@@ -186,6 +186,7 @@ def _by_facts(attempt: AttemptEvidence) -> Iterator[Finding]:
                 else None,
                 rank=fact.rank,
                 node=fact.node,
+                time_s=fact.time_s,
             )
 
 

@@ -17,6 +17,7 @@ from fsdpkit.reporting.report.plots import TONES, Band, PlotLine, heat
 from fsdpkit.reporting.scales import Axis, linear
 from fsdpkit.reporting.series import Floats, MetricsTable
 from fsdpkit.runs.history import Attempt, History
+from fsdpkit.runs.samples import read_samples, throttling_in_words
 
 FEW_RANKS, _RANK_ROWS = 8, 64
 _SLOW = 1.2
@@ -38,13 +39,16 @@ class Straggler:
     """Of the comparisons, in which it was slow."""
     from_step: float
     to_step: float
+    throttled: str | None = None
+    """That its GPU ran at a lower clock meanwhile, and why."""
 
     def __str__(self) -> str:
         where = f" on {self.node}" if self.node else ""
+        why = f" Its node's {self.throttled}." if self.throttled else ""
         return (
             f"Rank {self.rank}{where} computes {self.ratio:.2f} times as long as the median rank "
             f"in {self.share:.0%} of the comparisons (steps {self.from_step:,.0f} to "
-            f"{self.to_step:,.0f}); all the others wait for it."
+            f"{self.to_step:,.0f}); all the others wait for it.{why}"
         )
 
 
@@ -72,8 +76,20 @@ def stragglers(metrics: MetricsTable, history: History, ranks_per_node: int) -> 
         node = node_at(history, rank, ranks_per_node, float(time_s[when[-1]]))
         typical = float(np.median(ratio[when, rank]))
         first, last = float(step[when[0]]), float(step[when[-1]])
-        found.append(Straggler(rank, node, typical, float(share[rank]), first, last))
+        during = float(time_s[when[0]]), float(time_s[when[-1]])
+        why = _throttling(history, node, rank % ranks_per_node, during) if node else None
+        found.append(Straggler(rank, node, typical, float(share[rank]), first, last, why))
     return found
+
+
+def _throttling(history: History, node: str, gpu: int, during: tuple[float, float]) -> str | None:
+    """By the samples of that node from `during`."""
+    files = [
+        a.paths.node_samples(n.number) for a in history.attempts for n in a.nodes if n.name == node
+    ]
+    some = [one for file in files for one in read_samples(file)]
+    begin_s, end_s = during
+    return throttling_in_words([one for one in some if begin_s <= one.time_s <= end_s], gpu)
 
 
 def node_at(history: History, rank: int, ranks_per_node: int, time_s: float) -> str | None:
