@@ -21,13 +21,14 @@ from tests.reporting.made_run import T0, made_run, starts, trains, write_lines
 NAMES = ("t-20261121-101500-3f20", "t-20261121-101501-91c1")
 
 
-def made_from(run: Run, commit: str, torch: str) -> None:
+def made_from(run: Run, commit: str | None, torch: str, sha256: str = "0" * 64) -> None:
+    repository = Repository(top="/home/a", commit=commit, branch="main", clean=True)
     found = Provenance(
         made_s=T0,
         command=["fsdpkit"],
         work_dir="/",
-        script=Script(path="/home/a/train.py", sha256="0" * 64, bytes=1),
-        repository=Repository(top="/home/a", commit=commit, branch="main", clean=True),
+        script=Script(path="/home/a/train.py", sha256=sha256, bytes=1),
+        repository=repository if commit else None,
         packages=Packages(environment="/v", pip=["numpy==2.4.6", f"torch=={torch}"]),
     )
     save_provenance(run.paths, found)
@@ -75,6 +76,14 @@ def test_packages_that_differ_are_named(two: list[Run]) -> None:
     told, _ = compare(two)
     assert [one.key for one in told.packages] == ["torch"]
     assert told.packages[0].values == {"a": "2.13.0", "b": "2.14.0"}
+
+
+def test_scripts_that_differ_are_told_once(two: list[Run]) -> None:
+    for commit, keys in (("a" * 40, {"args", "script SHA-256"}), (None, {"args", "code"})):
+        for run, digit in zip(two, "01", strict=True):
+            made_from(run, commit, "2.13.0", digit * 64)
+        told, _ = compare(two)
+        assert {one.key for one in told.settings} == keys
 
 
 def test_no_secret_is_shown(two: list[Run]) -> None:

@@ -229,7 +229,9 @@ def _settings(side: Side) -> dict[str, str]:
     if (made_from := side.made_from) is not None:
         found["entry"] = made_from.script.path  # not that of each run's own copy
         found["code"] = in_words(made_from)
-        found["script SHA-256"] = (made_from.script.sha256 or ABSENT)[:12]
+        digest = (made_from.script.sha256 or ABSENT)[:12]
+        if digest not in found["code"]:
+            found["script SHA-256"] = digest
     return found
 
 
