@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from fsdpkit.config.training.sharding import ShardingSettings, Strategy
 from fsdpkit.planning.work import (
     Collective,
     CollectiveKind,
@@ -55,9 +56,7 @@ class Sharded(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: int
     ranks_per_node: int
-    strategy: Literal[
-        "full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard"
-    ] = "full_shard"
+    strategy: Strategy = "full_shard"
     shard_size: int | None = None
     """Of a hybrid; None: a node."""
     reshard_to: int | None = None
@@ -81,15 +80,15 @@ class Sharded(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> int:
         """Ranks that one copy of the weights is spread over."""
-        if self.strategy == "no_shard":
-            return 1
-        if self.strategy.startswith("hybrid"):
-            return min(self.ranks, self.shard_size or self.ranks_per_node)
-        return self.ranks
+        return min(self.ranks, self._sharding.shard_ranks(self.ranks, self.ranks_per_node))
 
     @property
     def frees(self) -> bool:
-        return self.strategy in ("full_shard", "hybrid_shard") and self.reshard_to != 1
+        return self._sharding.frees_after_forward and self.reshard_to != 1
+
+    @property
+    def _sharding(self) -> ShardingSettings:
+        return ShardingSettings(strategy=self.strategy, shard_size=self.shard_size)
 
 
 def work_of(
