@@ -18,15 +18,6 @@ CUBLAS_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
-class MemoryShare:
-    """Bytes of one kind, or of one module or operation of it."""
-
-    kind: Kind
-    name: str
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Replayed:
     """Peaks in bytes, over the steps. `reserved` counts building, too: what it cached stays."""
 
@@ -122,21 +113,3 @@ def by_kind(blocks: list[MemoryBlock]) -> dict[Kind, int]:
     for block in blocks:
         sizes[block.kind] += rounded(block.size) if block.size else 0
     return {kind: size for kind, size in sizes.most_common() if size}
-
-
-def by_operation(blocks: list[MemoryBlock], kind: Kind, most: int = 3) -> list[MemoryShare]:
-    """What made the blocks of a kind."""
-    sizes = Counter[str]()
-    for block in blocks:
-        if block.kind == kind:
-            sizes[block.operation] += block.size
-    return [MemoryShare(kind, name, size) for name, size in sizes.most_common(most)]
-
-
-def by_module(blocks: list[MemoryBlock], kind: Kind, most: int = 3) -> list[MemoryShare]:
-    """Which modules hold the blocks of a kind: of a repeated layer each by itself."""
-    sizes = Counter[str]()
-    for block in blocks:
-        if block.kind == kind:
-            sizes[block.module or "outside of modules"] += block.size
-    return [MemoryShare(kind, name, size) for name, size in sizes.most_common(most)]

@@ -13,7 +13,7 @@ A bandwidth that `fsdpkit check --nodes` has measured simply replaces the value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -154,9 +154,3 @@ def _moved(
 
 def _rows(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(x) for x in row) for row in matrix)
-
-
-def changed_most(before: SpeedCalibration, after: SpeedCalibration) -> Mapping[str, float]:
-    """By which factor each rate moved, the largest change first."""
-    factors = {n: v.value / before.machine.values[n].value for n, v in after.machine.values.items()}
-    return dict(sorted(factors.items(), key=lambda one: -abs(math.log(one[1]))))

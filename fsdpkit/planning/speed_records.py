@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.planning.efficiency import NAMES, UncertainValue
 from fsdpkit.planning.speed_calibration import (
-    MeasuredStep,
     SpeedCalibration,
     with_bandwidths,
     with_value,
 )
-from fsdpkit.planning.work import StepWork
 from fsdpkit.runs.layout import write_atomically
 from fsdpkit.runs.node_report import NodeReport, judge
 from fsdpkit.runs.reading import read_bytes
@@ -58,13 +56,6 @@ def preflight_figures(report: NodeReport) -> tuple[float | None, float | None, f
     return min(inside, default=None), between, min(products, default=None)
 
 
-def with_preflight(before: SpeedCalibration, report: NodeReport, source: str) -> SpeedCalibration:
-    """What `fsdpkit check --nodes` measured; of ranks on CPU cores nothing is taken."""
-    if report.device != "cuda":
-        return before
-    return with_figures(before, preflight_figures(report), source)
-
-
 def with_figures(
     before: SpeedCalibration, figures: tuple[float | None, float | None, float | None], source: str
 ) -> SpeedCalibration:
@@ -83,21 +74,6 @@ def settled(values: Sequence[Item]) -> Sequence[Item]:
     and memory is found. Nothing where too little is left to say anything."""
     kept = values[len(values) // 3 :]
     return kept if len(kept) >= _FEWEST_LINES else []
-
-
-def sample_of_run(
-    work: StepWork, lines: Iterable[Mapping[str, Any]], run_id: str
-) -> MeasuredStep | None:
-    """A finished run's own step, from the lines of its metrics.jsonl; None where they say too
-    little."""
-    seconds = [
-        value
-        for line in lines
-        if isinstance(value := line.get("step_time_s"), int | float) and 0 < value < 1e6
-    ]
-    if not (kept := settled(seconds)):
-        return None
-    return MeasuredStep(work=work, step_s=statistics.median(kept), source=f"run {run_id}")
 
 
 def save(calibration: SpeedCalibration, path: Path, torch: str | None = None) -> None:

@@ -10,10 +10,10 @@ import pytest
 from fsdpkit.config.training.presets import PRESETS
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.planning.efficiency import machine_for
-from fsdpkit.planning.speed_calibration import calibrated, uncalibrated
+from fsdpkit.planning.speed_calibration import MeasuredStep, calibrated, uncalibrated
 from fsdpkit.planning.speed_layers import Sharded
 from fsdpkit.planning.speed_models import t5_work
-from fsdpkit.planning.speed_records import load, sample_of_run, save, with_preflight
+from fsdpkit.planning.speed_records import load, preflight_figures, save, with_figures
 from fsdpkit.runs.node_report import NodeReport, Pair, RankSpeed, ReportedNode
 
 A100 = uncalibrated(machine_for("a100", 200))
@@ -47,8 +47,10 @@ def report(*nodes: ReportedNode, **changed) -> NodeReport:
 
 def test_the_slowest_node_counts():
     pairs = [Pair(nodes=("a", "b"), gb_s=20)]
-    found = with_preflight(
-        A100, report(node("a"), node("b", inside=150, tflop_s=156), pairs=pairs), "check 3"
+    found = with_figures(
+        A100,
+        preflight_figures(report(node("a"), node("b", inside=150, tflop_s=156), pairs=pairs)),
+        "check 3",
     )
     values = found.machine.values
     assert values["in_node_bytes"].value == 150e9
@@ -60,33 +62,19 @@ def test_the_slowest_node_counts():
 
 def test_all_nodes_at_once_say_more_than_pairs():
     nodes = report(node("a"), node("b"), pairs=[Pair(nodes=("a", "b"), gb_s=20)], all_nodes_gb_s=9)
-    assert with_preflight(A100, nodes, "check").machine.values["node_bytes"].value == 9e9
+    assert (
+        with_figures(A100, preflight_figures(nodes), "check").machine.values["node_bytes"].value
+        == 9e9
+    )
 
 
-def test_what_was_not_measured_stays_and_cpus_tell_nothing():
+def test_what_was_not_measured_stays():
     nothing = report(node("a", inside=None, tflop_s=None))
-    assert with_preflight(A100, nothing, "check") == A100
-    assert with_preflight(A100, report(node("a"), device="cpu"), "check") == A100
-
-
-def test_a_run_is_known_by_its_settled_steps():
-    slow_start = [9.0, 8.0, 7.0, 1.0, 1.2, 1.1, 1.0, 1.3, 1.1]
-    lines = [{"step": n, "step_time_s": s} for n, s in enumerate(slow_start)]
-    found = sample_of_run(WORK, [*lines, {"eval_loss": 3.0}, {"step_time_s": "torn"}], "42")
-    assert found is not None
-    assert found.step_s == pytest.approx(1.1)
-    assert found.source == "run 42"
-
-
-@pytest.mark.parametrize("seconds", [[], [1.0, 1.0], [-1.0] * 9, [float("nan")] * 9])
-def test_a_run_that_says_too_little_calibrates_nothing(seconds):
-    assert sample_of_run(WORK, [{"step_time_s": s} for s in seconds], "1") is None
+    assert with_figures(A100, preflight_figures(nothing), "check") == A100
 
 
 def test_a_calibration_is_read_back_as_it_was_written(tmp_path):
-    lines = [{"step_time_s": 0.5}] * 9
-    sample = sample_of_run(WORK, lines, "7")
-    before = calibrated(A100, [sample])
+    before = calibrated(A100, [MeasuredStep(work=WORK, step_s=0.5, source="run 7")])
     save(before, tmp_path / "speed.json")
     assert load(tmp_path / "speed.json") == (before, None)
     with pytest.raises(NotFoundError):
