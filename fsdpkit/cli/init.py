@@ -63,7 +63,7 @@ def command(
 
     Nothing is overwritten, and nothing is left behind that `fsdpkit submit` would refuse.
     """
-    from fsdpkit.config.job import name_after
+    from fsdpkit.config.job_loading import name_after
     from fsdpkit.config.new_job import Answers
     from fsdpkit.scheduling import first_job
 

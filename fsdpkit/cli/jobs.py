@@ -11,7 +11,8 @@ from fsdpkit.cli.checking import check_option, report_check, say_what_is_skipped
 from fsdpkit.cli.options import complete, json_option, say_what_is_not_read, table
 
 if TYPE_CHECKING:
-    from fsdpkit.config.job import JobSpec, LoadedJob
+    from fsdpkit.config.job import JobSpec
+    from fsdpkit.config.job_loading import LoadedJob
 
 
 @click.command("jobs")
@@ -29,7 +30,7 @@ def command(name: str | None, everything: bool, check: bool, as_json: bool) -> i
       fsdpkit jobs --check
     """
     from fsdpkit.config import assets
-    from fsdpkit.config.job import load_job
+    from fsdpkit.config.job_loading import load_job
 
     say_what_is_not_read()
     if check:
@@ -89,7 +90,7 @@ def _for_elsewhere(job: LoadedJob) -> JobSpec:
 
 def _show(name: str, as_json: bool) -> None:
     from fsdpkit.config.as_toml import inline
-    from fsdpkit.config.job import load_job
+    from fsdpkit.config.job_loading import load_job
     from fsdpkit.reporting.printable import printable
 
     job = load_job(name)

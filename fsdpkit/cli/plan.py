@@ -311,7 +311,7 @@ def asked(
     """The job as `submit` reads it, and the card it would run on. Raises FsdpkitError."""
     import msgspec
 
-    from fsdpkit.config.job import load_job
+    from fsdpkit.config.job_loading import load_job
     from fsdpkit.config.placement import place_to_plan
     from fsdpkit.config.site import choose_site
     from fsdpkit.config.training import TrainingSettings, problems
@@ -353,7 +353,7 @@ def args_alone(
     goes by its settings, which those of `--model` need not be."""
     import msgspec
 
-    from fsdpkit.config.job import load_job
+    from fsdpkit.config.job_loading import load_job
     from fsdpkit.scheduling.wanted import Wanted
 
     said = Wanted(**options)

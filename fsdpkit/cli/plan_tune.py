@@ -23,7 +23,7 @@ def places(
 ) -> tuple[list[int], dict[int, str]]:
     """The numbers of nodes that the site has a place for, and why not the others; all of them where
     a GPU was named and no site. Raises UsageError if it has none for any."""
-    from fsdpkit.config.job import load_job
+    from fsdpkit.config.job_loading import load_job
     from fsdpkit.config.site import choose_site
     from fsdpkit.errors import UsageError
     from fsdpkit.planning.tune_space import nodes_that_fit

@@ -23,7 +23,7 @@ from fsdpkit.cli.trusting import require_trust, trust_option
 def _tasks(_: Any, __: Any, spec: str | None) -> list[int] | None:
     if spec is None:
         return None
-    from fsdpkit.config.job import parse_array
+    from fsdpkit.config.units import parse_array
     from fsdpkit.errors import UsageError
 
     try:

@@ -83,7 +83,7 @@ def command(
     found = open_template(template)
     spec = None
     if job is not None:
-        from fsdpkit.config.job import load_job
+        from fsdpkit.config.job_loading import load_job
 
         spec = load_job(job).spec
     app = build(found, _clusters(clusters), portal, job=spec, python=python, release=release)

@@ -23,7 +23,8 @@ from fsdpkit.config.explain import (
     struct_in,
 )
 from fsdpkit.config.fields import ARRAY, Scalar
-from fsdpkit.config.job import JobSpec, LoadedJob
+from fsdpkit.config.job import JobSpec
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build, overrides
 from fsdpkit.config.secrets import refuse_secrets
 from fsdpkit.errors import UsageError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.layers import AssetLayer, Places
 from fsdpkit.config.loading import read_place, read_toml
 from fsdpkit.config.published.centre import content_of, open_centre

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpkit.config.as_toml import text
-from fsdpkit.config.job import JOB_SCHEMA, Environment, name_after
+from fsdpkit.config.job import JOB_SCHEMA, Environment
+from fsdpkit.config.job_loading import name_after
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.retry import Retry
 

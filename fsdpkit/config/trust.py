@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from fsdpkit.config import assets
 from fsdpkit.config.fields import Text
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import Layered, build, read_toml
 from fsdpkit.config.ownership import only_owner_writes

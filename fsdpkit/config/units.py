@@ -1,8 +1,10 @@
-"""Slurm's spellings of time and memory, read into numbers and written back; sizes in words."""
+"""Slurm's spellings of time, memory and array tasks, read into numbers; sizes in words."""
 
 from __future__ import annotations
 
 import re
+
+from fsdpkit.errors import UsageError
 
 _TIME_FORMS = (
     # sbatch(1) --time: the six accepted forms, most specific first.
@@ -77,3 +79,33 @@ def format_bytes(count: float) -> str:
 
 def format_gb(megabytes: float) -> str:
     return f"{megabytes / 1024:.1f} GB"
+
+
+def parse_array(text: str, *, largest_task: int = 1_000_000) -> tuple[list[int], int | None]:
+    """The tasks of a Slurm array specification such as `0-15:5%2`, and how many run at once.
+
+    Raises UsageError for anything else, duplicates, or more than `largest_task`.
+    """
+    body, percent, at_once = text.partition("%")
+    tasks: list[int] = []
+    try:
+        if percent and int(at_once) < 1:
+            raise ValueError
+        for part in body.split(","):
+            span, _, step = part.partition(":")
+            first, dash, last = span.partition("-")
+            numbers = [first, *([last] if dash else []), *([step] if step else [])]
+            if not all(n.isascii() and n.isdigit() for n in numbers) or (step and not dash):
+                raise ValueError
+            low, high, by = int(first), int(last or first), int(step or 1)
+            if high < low or by < 1 or high > largest_task:
+                raise ValueError
+            tasks.extend(range(low, high + 1, by))
+    except ValueError:
+        raise UsageError(
+            f"--array {text!r}: write tasks as in sbatch, e.g. 0-15, 1,3,5, 0-15:5 or 0-99%10; "
+            f"no task may be above {largest_task}"
+        ) from None
+    if len(set(tasks)) != len(tasks):
+        raise UsageError(f"--array {text!r}: a task is named twice")
+    return tasks, int(at_once) if percent else None

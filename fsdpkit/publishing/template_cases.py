@@ -15,7 +15,8 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config import assets
-from fsdpkit.config.job import JobSpec, LoadedJob
+from fsdpkit.config.job import JobSpec
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import LoadedJob, parse_array
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.published.centre import Release
@@ -24,6 +24,7 @@ from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import PythonEnvironment as PythonEnvironment
 from fsdpkit.config.surroundings import own_python
 from fsdpkit.config.template import Template, parameter_values
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, RenderError, UsageError
 from fsdpkit.rendering.context import (
     Context,

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path, PurePosixPath
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.submit_place import Here, reasons_against

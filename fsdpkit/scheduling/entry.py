@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in

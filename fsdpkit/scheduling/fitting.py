@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fsdpkit.config.job import parse_array
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SchedulerError, StorageError, SubmissionInterrupted
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, make_directory, write_atomically

@@ -15,11 +15,12 @@ import msgspec
 
 from fsdpkit.config.array_tasks import check_own
 from fsdpkit.config.gpu import compute_type, parse_capability, type_note, type_problem
-from fsdpkit.config.job import LoadedJob, parse_array
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import NodeType
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.training import TrainingSettings, problems
 from fsdpkit.config.training.footprint import GIB, memory_problem
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.scheduling.room import check_needed, room_for
 from fsdpkit.scheduling.run_dir import what_to_know_of

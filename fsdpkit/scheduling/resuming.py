@@ -21,10 +21,11 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config import assets
-from fsdpkit.config.job import LoadedJob, parse_array, reload_job
+from fsdpkit.config.job_loading import LoadedJob, reload_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.template import load_template
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import (
     NotFoundError,
     SchedulerError,

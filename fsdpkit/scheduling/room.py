@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.config.training.footprint import checkpoint_bytes
 from fsdpkit.errors import ConfigError, StorageError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.scheduling.cluster import Cluster, cluster_of

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import LoadedJob, load_job, parse_array
+from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.published.centre import one_view
 from fsdpkit.config.site import LoadedSite, choose_site
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.config.template import load_template
 from fsdpkit.config.trust import items_of, refuse_strangers
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import RUN_ID_PLACEHOLDER, Plan, render
 from fsdpkit.runs.layout import RunPaths

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fsdpkit.config.array_tasks import ARGUMENT
-from fsdpkit.config.job import JobSpec, LoadedJob, Name
+from fsdpkit.config.job import JobSpec, Name
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build, overrides, read_toml
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.sweeps.space import SweptParameter, grid, parameters, told

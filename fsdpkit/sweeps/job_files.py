@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpkit.config.as_toml import as_toml
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.errors import StorageError
 
 

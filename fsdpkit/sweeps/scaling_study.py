@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.errors import (
     ConfigError,
     FsdpkitError,

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fsdpkit.config.array_tasks import own_tables
-from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.placement import place
 from fsdpkit.errors import ConfigError, StorageError, SubmissionInterrupted, UsageError
 from fsdpkit.rendering.script import Plan

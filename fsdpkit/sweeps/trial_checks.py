@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdpkit.config.array_tasks import text
-from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.partition import NodeType
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import LoadedSite

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from tests.conftest import Completed
 from tests.terminals import Terminal
 

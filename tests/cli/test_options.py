@@ -16,7 +16,7 @@ import pytest
 import fsdpkit as package
 from fsdpkit.cli import check, resume, submit
 from fsdpkit.cli.options import as_typed
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.units import parse_time_s
 from fsdpkit.scheduling.resuming import ResumeRequest
 from fsdpkit.scheduling.submission import SubmitRequest

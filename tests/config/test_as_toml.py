@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fsdpkit.config import assets
 from fsdpkit.config.as_toml import as_toml
 from fsdpkit.config.fields import VariableName
-from fsdpkit.config.job import Environment, JobSpec, Resources, load_job
+from fsdpkit.config.job import Environment, JobSpec, Resources
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.loading import tomllib
 from tests.conftest import Completed
 

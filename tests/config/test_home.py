@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.trust import Item, forbidden, remembered
 from tests.conftest import Completed
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import LoadedJob, load_job, parse_array, reload_job
+from fsdpkit.config.job_loading import LoadedJob, load_job, reload_job
+from fsdpkit.config.units import parse_array
 from fsdpkit.errors import ConfigError, NotFoundError, StorageError, UsageError
 
 JobFile = Callable[[str], str]

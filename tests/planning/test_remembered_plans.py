@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.errors import ConfigError
 from fsdpkit.planning.cards import card_named

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.site import load_site
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.cards import card_of

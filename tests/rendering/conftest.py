@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.loading import Layered, build
 from fsdpkit.config.placement import place
 from fsdpkit.config.profile import SiteProfile

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.errors import ConfigError
 from fsdpkit.rendering.directives import read_directives
 from tests.rendering.bash_stubs import Bash, RenderScript

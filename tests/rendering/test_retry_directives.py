@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
 from fsdpkit.config.template import Template

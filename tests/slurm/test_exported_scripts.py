@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.site import load_site
 from fsdpkit.publishing.export.build import RELEASES, Portal, build
 from fsdpkit.publishing.export.writing import write

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
 from fsdpkit.config.training.footprint import GIB, least_gpu_bytes, parameter_count

@@ -14,7 +14,8 @@ import pytest
 from fsdpkit.config import array_tasks
 from fsdpkit.config.array_tasks import why_shared
 from fsdpkit.config.explain import alternatives, fields_of, struct_in
-from fsdpkit.config.job import JobSpec, load_job
+from fsdpkit.config.job import JobSpec
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import ConfigError, RenderError, UsageError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import LoadedJob, load_job
+from fsdpkit.config.job_loading import LoadedJob, load_job
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.site import LoadedSite, load_site
 from fsdpkit.config.spelling import nearest

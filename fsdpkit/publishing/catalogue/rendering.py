@@ -16,7 +16,7 @@ import markupsafe
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.profile import SiteProfile
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
-from fsdpkit.config.job import JobSpec, LoadedJob, Resources
+from fsdpkit.config.job import JobSpec, Resources
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.template import Template

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fsdpkit.config.job import Resources, parse_array
-from fsdpkit.config.units import format_gb, parse_memory_mb
+from fsdpkit.config.job import Resources
+from fsdpkit.config.units import format_gb, parse_array, parse_memory_mb
 from fsdpkit.errors import SchedulerError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, read_directives
 from fsdpkit.runs.job_ids import job_of, task_of

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import fsdpkit
-from fsdpkit.config.job import load_job
+from fsdpkit.config.job_loading import load_job
 from fsdpkit.publishing.export import yaml_text
 from fsdpkit.publishing.export.build import RELEASES, App, Portal, build
 from fsdpkit.publishing.export.fields import label_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdpkit.config.job import LoadedJob
+from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.errors import RenderError
 from fsdpkit.publishing.export import checks
 from fsdpkit.publishing.export.bash_quotes import unexpanded

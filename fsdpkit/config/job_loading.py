@@ -1,0 +1,288 @@
+"""How a job is put together: defaults, its file, `--set` and options become one `LoadedJob`.
+
+What a job may say stands in job.py; how files are laid over one another in loading.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from fsdpkit.config import assets
+from fsdpkit.config.job import JOB_SCHEMA, Audit, Files, JobSpec, WorkTreeSource
+from fsdpkit.config.layers import AssetLayer
+from fsdpkit.config.loading import (
+    FileTables,
+    Layered,
+    build,
+    overrides,
+    read_place,
+    read_toml,
+)
+from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
+from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
+from fsdpkit.errors import NotFoundError, StorageError
+
+DEFAULT_JOB = "t5"
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    """A job with the origin of every value, and the files it was read from."""
+
+    spec: JobSpec
+    layered: Layered
+    files: tuple[Path, ...]
+    entry: Path
+
+    def origin(self, key: str) -> str:
+        return self.layered.origin(key)
+
+    @property
+    def resolved(self) -> str:
+        """The text of a run's job.json: the job as it was decided, its script by the whole path."""
+        spec = msgspec.structs.replace(self.spec, entry=str(self.entry))
+        return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
+
+    @property
+    def resolved_sha256(self) -> str:
+        """Of that text; the script hands it to the nodes (runs/job_file.py)."""
+        return hashlib.sha256(self.resolved.encode()).hexdigest()
+
+    @property
+    def on_disk(self) -> Files:
+        return self.spec.files if isinstance(self.spec.files, Files) else Files()
+
+    @property
+    def opens_to_group(self) -> bool:
+        return self.on_disk.group
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the centre is told of the run; see runs/shared_record.py."""
+        audit = self.spec.audit
+        return audit.share if isinstance(audit, Audit) else self.opens_to_group
+
+    @property
+    def source(self) -> WorkTreeSource:
+        return (
+            self.spec.source if isinstance(self.spec.source, WorkTreeSource) else WorkTreeSource()
+        )
+
+    @property
+    def array_args(self) -> dict[int, list[str]]:
+        """What single array tasks are told behind `args`."""
+        given = self.spec.array_args
+        return {} if given is UNSET else {int(task): words for task, words in given.items()}
+
+    @property
+    def array_settings(self) -> dict[int, dict[str, dict[str, Any]]]:
+        """What single array tasks have otherwise, as tables of a job file."""
+        given = self.spec.array_settings
+        return {} if given is UNSET else {int(task): tables for task, tables in given.items()}
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether anything in `[retry]`, of all or of a single task, wants the job queued again."""
+        whole = msgspec.to_builtins(self.spec.retry)
+        own = [tables.get("retry", {}) for tables in self.array_settings.values()]
+        return any(self._wants_return({**whole, **each}) for each in ({}, *own))
+
+    @staticmethod
+    def _wants_return(retry: dict[str, Any]) -> bool:
+        choices = [value for key, value in retry.items() if key.startswith("on_")]
+        # Without a spare node left, `restart` after the loss of a node is a requeue.
+        return "requeue" in choices or retry["on_node_failure"] == "restart"
+
+
+def load_job(
+    job: str | None = None,
+    *,
+    beneath: tuple[str, dict[str, Any]] = ("", {}),
+    options: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    args: Sequence[str] = (),
+) -> LoadedJob:
+    """The job named `job` (a TOML file, a Python script, or a name; default the T5 job).
+
+    beneath: an origin and the values under all files, as sbatch's own environment gives them.
+    options: dotted keys with typed values from command-line flags. sets: `KEY=VALUE` texts.
+    args: appended to the script's arguments. Raises NotFoundError or ConfigError.
+    """
+    layered = Layered()
+    layered.overlay(beneath[1], beneath[0])
+    files = _lay_files(layered, job or DEFAULT_JOB)
+    _lay_command_line(layered, options or {}, sets)
+    if args:
+        layered.overlay({"args": [*layered.values.get("args", []), *args]}, "command line")
+    what = f"job {job or DEFAULT_JOB}"
+    refuse_secrets(layered, what)
+    spec = build(JobSpec, layered, what)
+    entry = _find_entry(spec.entry, layered, files, what)
+    if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
+        del layered.values["training"]
+        spec = msgspec.structs.replace(spec, training=UNSET)
+    return LoadedJob(spec, layered, tuple(files), entry)
+
+
+def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
+    """Whether `[training]` stands in defaults alone, and this script does not read it."""
+    of_training = [o for k, o in layered.origins.items() if k.partition(".")[0] == "training"]
+    if not all(origin.endswith(" defaults.toml") for origin in of_training):
+        return False
+    try:
+        source = read_source(entry)
+        tree = None if source is None else syntax_of(source)
+        return tree is not None and not reads_settings(tree, entry.parent)
+    except OSError:
+        return False
+
+
+def reload_job(
+    path: Path,
+    origin: str,
+    *,
+    work_dir: Path,
+    options: dict[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    read: Callable[[Path], bytes] = Path.read_bytes,
+) -> LoadedJob:
+    """The resolved job in `path` (a run's job.json) with changes; `origin` names it in messages.
+
+    read: how to get at the file's bytes; raises OSError.
+    No defaults are laid beneath it: a run goes on as what it was, whatever changed since. Raises
+    NotFoundError, StorageError or ConfigError.
+    """
+    try:
+        values = msgspec.json.decode(read(path), type=dict[str, Any])
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{origin} has no {path.name}, so its job is not known") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(f"{path} is corrupt: {error}") from error
+    layered = Layered()
+    layered.overlay(values, origin)
+    _lay_command_line(layered, options or {}, sets)
+    refuse_secrets(layered, f"job of {origin}")
+    spec = build(JobSpec, layered, f"job of {origin}")
+    beside = (work_dir / "job.json",)
+    entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
+    return LoadedJob(spec, layered, (path,), entry)
+
+
+def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
+    for text in sets:
+        key = text.partition("=")[0].strip()
+        if why := why_secret(key, text.partition("=")[2]):
+            raise found_secret("--set" if form_of(key) else f"--set {key}", key, why)
+    command_line: dict[str, Any] = {}
+    for key, value in options.items():
+        table = command_line
+        *parents, leaf = key.split(".")
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[leaf] = value
+    layered.overlay(overrides(JobSpec, sets), "--set")
+    layered.overlay(command_line, "command line")
+
+
+_ITS_OWNERS = (("audit", "share"), ("files", "group"))
+"""Keys that let others see a run: its owner alone says so, whoever wrote the job."""
+
+
+def _lay_of(layer: AssetLayer, layered: Layered, tables: FileTables, origin: str) -> None:
+    """Lay a file of a layer over what is there, but for what only a run's owner can say."""
+    before = {table: dict(layered.values.get(table, {})) for table, _ in _ITS_OWNERS}
+    origins = dict(layered.origins)
+    layered.overlay(tables, origin)
+    if layer.name == "user":
+        return
+    for table, key in _ITS_OWNERS:
+        dotted, values = f"{table}.{key}", layered.values.get(table)
+        if layered.origins.get(dotted) != origin or not isinstance(values, dict):
+            continue
+        said = values.pop(key)
+        del layered.origins[dotted]
+        if key in before[table]:
+            values[key], layered.origins[dotted] = before[table][key], origins[dotted]
+        if not values:
+            del layered.values[table]
+        layered.left_out.append(
+            f"{dotted} of {origin} is not read: who sees your runs is yours to say, by --set "
+            f"{dotted}={'true' if said is True else 'false'}"
+        )
+
+
+def _layer_of(path: Path) -> AssetLayer:
+    """The centre's if a job's file is named by its path in there, else the user's."""
+    own = AssetLayer("user", path.parent)
+    real = path.resolve()  # either may be named by a link
+    centres = assets.centre_layers()
+    return next((each for each in centres if real.is_relative_to(each.dir.resolve())), own)
+
+
+def _lay_files(layered: Layered, job: str) -> list[Path]:
+    path = Path(job)
+    if path.suffix == ".py":
+        layered.overlay(_for_script(path), "built in")
+    defaults = assets.defaults_files()
+    for layer, file in defaults:
+        _lay_of(layer, layered, read_toml(file), f"{layer.name} {file.name}")
+    if path.suffix == ".py":
+        return [file for _, file in defaults]
+    if path.suffix == ".toml" or "/" in job:
+        if not path.is_file():
+            raise NotFoundError(f"there is no job file {job}")
+        assets.refuse_behind_the_index(path)
+        _lay_of(_layer_of(path), layered, read_toml(path), str(path))
+        return [*(file for _, file in defaults), path.resolve()]
+    found = assets.find("job", job)
+    for layer, file in found:
+        version = f" version {layer.release.version}" if layer.release else ""
+        tables = read_place(layer, file)
+        _lay_of(layer, layered, tables, f"{layer.name} jobs/{file.name}{version}")
+    return [file for _, file in [*defaults, *found]]
+
+
+def _for_script(path: Path) -> dict[str, Any]:
+    """The job of a bare training script: one node, one GPU, an hour, unless told otherwise."""
+    if not path.is_file():
+        raise NotFoundError(f"there is no script {path}")
+    return {
+        "schema": JOB_SCHEMA,
+        "name": name_after(path),
+        "entry": str(path.resolve()),
+        "resources": {"nodes": 1, "gpus": 1, "time": "01:00:00"},
+    }
+
+
+def name_after(script: Path) -> str:
+    """A job's name after that of its script."""
+    letters = (c if (c.isascii() and c.isalnum()) or c in "._+-" else "-" for c in script.stem)
+    return "".join(letters).lstrip("._+-")[:64] or "job"
+
+
+def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:
+    """The script as an absolute path: beside the job file, in the current directory, packaged; that
+    of a packaged job in the package alone."""
+    origin = layered.origin("entry")
+    bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
+    if origin not in ("command line", "--set"):
+        bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
+    if origin.startswith("packaged "):  # whatever has the same name where this is typed
+        bases = [base for base in bases[:-2] if base.is_relative_to(bases[-1])] + bases[-1:]
+    for base in bases:
+        candidate = (base / entry).resolve()
+        if candidate.is_file():
+            return candidate
+    raise NotFoundError(
+        f"{what}: entry ({origin}): there is no script {entry!r}; "
+        f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
+    )
