@@ -18,6 +18,7 @@ import msgspec
 from fsdpkit.failures import exceptions, languages, nccl, strerror
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
+    BEGINS,
     PrintedException,
     TracebackLine,
     behind_tracebacks,
@@ -93,8 +94,10 @@ def explain(end: ProcessEnd) -> Explanation | None:
         or _hydra(end)
         or _by_json_line(end)
         or _child_killed(end)
+        or _printed_to_out(end)
         or _last_words(end)
         or _logged(end)
+        or _last_line(end)
         or Explanation(_status(end.status), "status")
     )
 
@@ -387,10 +390,10 @@ def tells_of_a_killed_child(words: str) -> bool:
 
 def _by_json_line(end: ProcessEnd) -> Explanation | None:
     """The exception in the last record of a logger that writes a JSON object a line."""
-    texts: tuple[tuple[Where, str], ...] = (("err", end.err), ("out", end.out))
-    for where, text in texts:
-        last = next((line for line in reversed(lines_of(text)) if line.text.strip()), None)
-        if last is None or not last.text.lstrip().startswith("{"):
+    for where, text in _texts(end):
+        lines = [line for line in lines_of(text) if line.text.strip()][-_LAST_LINES:]
+        last = next((one for one in reversed(lines) if one.text.lstrip().startswith("{")), None)
+        if last is None:
             continue
         try:
             record = json.loads(last.text)
@@ -399,7 +402,7 @@ def _by_json_line(end: ProcessEnd) -> Explanation | None:
         if str(record.get("level", record.get("levelname", "error"))).lower() not in _BAD_LEVELS:
             continue
         for value in record.values():
-            raised = ended_by(value) if isinstance(value, str) and _TRACEBACK in value else None
+            raised = ended_by(value) if isinstance(value, str) and BEGINS in value else None
             if raised is not None:
                 shown = exceptions.shown(raised)
                 shown = msgspec.structs.replace(shown, begin=last.begin, end=last.end, sure=False)
@@ -407,16 +410,32 @@ def _by_json_line(end: ProcessEnd) -> Explanation | None:
     return None
 
 
-_TRACEBACK = "Traceback (most recent call last):"
 _BAD_LEVELS = frozenset({"error", "critical", "fatal", "exception"})
 
 
-def _logged(end: ProcessEnd) -> Explanation | None:
-    """The last exception of a process that left by a status of its own and says nothing else."""
-    raised = last_of_its_own(end.err)
-    if raised is None or end.status is None or end.status > 128:
+def _printed_to_out(end: ProcessEnd) -> Explanation | None:
+    """A traceback at the end of standard output, where some loggers and wrappers print it."""
+    raised = _printed(end.out)
+    if raised is None or not _is_own_status(end):
         return None
-    return Explanation(msgspec.structs.replace(exceptions.shown(raised), sure=False), "err")
+    return Explanation(msgspec.structs.replace(exceptions.shown(raised), sure=False), "out")
+
+
+def _logged(end: ProcessEnd) -> Explanation | None:
+    """The last exception of a process that left by a status of its own and names no other error."""
+    for where, text in _texts(end) if _is_own_status(end) else ():
+        if (raised := last_of_its_own(text)) is not None:
+            shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
+            return Explanation(shown, where)
+    return None
+
+
+def _is_own_status(end: ProcessEnd) -> bool:
+    return end.status is not None and end.status <= 128
+
+
+def _texts(end: ProcessEnd) -> tuple[tuple[Where, str], ...]:
+    return ("err", end.err), ("out", end.out)
 
 
 _NOISE = re.compile(
@@ -428,30 +447,42 @@ _NOISE = re.compile(
 def _last_words(end: ProcessEnd) -> Explanation | None:
     """The last lines of a process that left by a status of its own: perhaps they say why. Of those
     before the very last only lines that speak of an error do."""
-    texts: tuple[tuple[Where, str], ...] = (("err", end.err), ("out", end.out))
-    for where, text in texts:
-        later = behind_tracebacks(text)
-        lines = [line for line in lines_of(later) if not _NOISE.search(line.text)][-_LAST_LINES:]
-        offset = len(text) - len(later)
+    for where, text in _texts(end):
+        lines, offset = _last_lines(text)
         for place, line in enumerate(reversed(lines)):
-            if _WENT_ON.search(line.text) or (
-                place >= _VERY_LAST and not _LOOKS_LIKE_AN_ERROR.search(line.text)
-            ):
+            if _WENT_ON.search(line.text):
+                continue
+            if place > 0 and not _LOOKS_LIKE_AN_ERROR.search(line.text):
                 continue
             raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
             if found.cause not in ("exception", "hang", "connection-reset"):
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
-        lines = [line for line in lines if not _WENT_ON.search(line.text)]
-        if lines and (_LOOKS_LIKE_AN_ERROR.search(lines[-1].text) or where == "err"):
-            last = lines[-1]
+        last = next((line for line in reversed(lines) if not _WENT_ON.search(line.text)), None)
+        if last is not None and _LOOKS_LIKE_AN_ERROR.search(last.text):
             shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
             return Explanation(shown.moved(offset), where)
     return None
 
 
-_VERY_LAST = 2
+def _last_line(end: ProcessEnd) -> Explanation | None:
+    """Whatever it wrote last to standard error."""
+    lines, offset = _last_lines(end.err)
+    for line in reversed(lines):
+        if not _WENT_ON.search(line.text):
+            shown = Shown("exception", _LEFT, line.begin, line.end, sure=False)
+            return Explanation(shown.moved(offset), "err")
+    return None
+
+
+def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
+    """Those behind all tracebacks, without noise, and where in the text they begin."""
+    later = behind_tracebacks(text)
+    lines = [line for line in lines_of(later) if not _NOISE.search(line.text)]
+    return lines[-_LAST_LINES:], len(text) - len(later)
+
+
 _WENT_ON = re.compile(
     r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
     r"\bif you\b|falling back|using the cached|skipp"

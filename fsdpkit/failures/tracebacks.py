@@ -92,17 +92,42 @@ _RANK_MARK = re.compile(r" ?\[rank\d+\]: ?")
 
 
 def lines_of(text: str) -> list[TracebackLine]:
-    """The lines of a text, without colours, torch's marks, and what a carriage return erased."""
+    """The lines of a text, without colours, torch's marks, what a carriage return erased, and what
+    a launcher or a logger writes in front of each line of a traceback."""
     found, begin = [], 0
+    prefix = _prefix_of_lines(text)
     for raw in text.split("\n"):
         end = begin + len(raw)
         shown = _UNSEEN.sub("", raw.rstrip("\r").rpartition("\r")[2])
+        if prefix is not None and (in_front := prefix.match(shown)):
+            shown = shown[in_front.end() :]
         mark = _RANK_MARK.match(shown)
         found.append(
             TracebackLine(shown[mark.end() :] if mark else shown, begin, end, mark is not None)
         )
         begin = end + 1
     return found
+
+
+BEGINS = "Traceback (most recent call last):"
+_LONGEST_PREFIX = 80
+
+
+def _prefix_of_lines(text: str) -> re.Pattern[str] | None:
+    """What stands in front of the first traceback, if it does so in front of its next line, too:
+    word for word, else but for numbers, such as those of the time."""
+    at = text.find(BEGINS)
+    while at >= 0:
+        prefix = re.sub(r" ?\[rank\d+\]: ?$", "", text[text.rfind("\n", 0, at) + 1 : at])
+        prefix = _UNSEEN.sub("", prefix)
+        following = _UNSEEN.sub("", text[at:].partition("\n")[2].partition("\n")[0])
+        if prefix.strip(" |+") and len(prefix) <= _LONGEST_PREFIX:
+            words = re.escape(prefix)
+            for pattern in (words, re.sub(r"\d+", r"\\d+", words)):
+                if re.match(rf'{pattern} ?(?:\[rank\d+\]: ?)? +File "', following):
+                    return re.compile(pattern)
+        at = text.find(BEGINS, at + 1)
+    return None
 
 
 _HEADER = re.compile(r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$")
@@ -140,12 +165,13 @@ def ended_by(text: str) -> PrintedException | None:
     for raised, _, own, logged in reversed(found):
         if not own:
             continue
-        behind = (line.text for line in lines if line.begin > raised.end)
-        ordinary = [text for text in behind if text.strip() and not _AFTERMATH.search(text)]
+        behind = [line for line in lines if line.begin > raised.end]
+        said = [line.text for line in behind if line.text.strip()]
+        ordinary = [text for text in said if not _AFTERMATH.search(text)]
         steps = sum(bool(_STEP.search(text)) for text in ordinary)
         most = _MOST_BEHIND_A_LOGGED if logged else _MOST_BEHIND
         if len(ordinary) > most or steps > _MOST_STEPS_BEHIND:
-            return None
+            return _without_traceback(behind)
         return msgspec.structs.replace(raised, sure=not (logged and ordinary))
     return None if found else _without_traceback(lines)
 
@@ -223,7 +249,7 @@ _Found = tuple[PrintedException, bool, bool, bool]
 def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
     """All tracebacks in order; of a chain the last link, which leads to the others."""
     found: list[_Found] = []
-    place = 0
+    place, end = 0, -1
     while place < len(lines):
         if not _HEADER.match(lines[place].text):
             place += 1
@@ -240,8 +266,9 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
             own = False
         elif in_front and not lines[header].marked:
             logged = bool(_LOGGED.match(in_front))
-        before = "\n".join(line.text for line in lines[max(0, header - 12) : header])
-        raised = msgspec.structs.replace(raised, in_front=before)
+        before = [line.text for line in lines[max(0, header - 12) : header] if line.begin > end]
+        end = raised.end
+        raised = msgspec.structs.replace(raised, in_front="\n".join(before))
         found.append((raised, lines[header].marked, own, logged))
     return found
 
@@ -343,7 +370,7 @@ def _without_traceback(lines: Sequence[TracebackLine]) -> PrintedException | Non
 def inner(raised: PrintedException) -> PrintedException:
     """The exception itself, where another process's was caught and raised again with its traceback
     in the message, as torch does with those of loader workers."""
-    if "Traceback (most recent call last):" not in raised.message:
+    if BEGINS not in raised.message:
         return raised
     within = last_printed(raised.message.replace("Original Traceback", "Traceback"))
     if within is None:

@@ -20,10 +20,10 @@ import pytest
 
 from tests.reporting.unseen.build import build
 from tests.reporting.unseen.case import CAUSES, Case
-from tests.reporting.unseen.score import HERE, answer, cases_in
+from tests.reporting.unseen.mutations import MUTATIONS, Mutation, all_cases, changed
+from tests.reporting.unseen.score import answer
 
-SETS = (".", "second", "third", "fourth", "fifth", "sixth")
-ALL = [case for name in SETS for case in cases_in(HERE / name)]
+ALL = all_cases()
 MISSED = {
     "network-file-system-times-out": "only the kernel says that it was the file system, and such a "
     "line may be of a pause that was got over",
@@ -46,6 +46,17 @@ def test_a_case_speaks_of_its_own_ranks_and_nodes_and_of_causes_that_there_are(c
 def test_a_case_is_named_as_an_expert_would(case: Case, tmp_path: Path) -> None:
     found = answer(case, tmp_path)
     assert (found.mark == "right") == (case.name not in MISSED), found.diagnosis.sentence
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_case_changed_in_what_means_nothing_is_named_as_before(
+    mutation: Mutation, tmp_path: Path
+) -> None:
+    """Some cases; all of them in benchmarks/operate.py."""
+    some = [case for case in ALL if case.name not in MISSED][::20]
+    for number, case in enumerate(changed(mutation, some)):
+        found = answer(case, tmp_path / str(number))
+        assert found.mark == "right", f"{case.name}: {found.diagnosis.sentence}"
 
 
 def test_the_same_case_makes_the_same_files(tmp_path: Path) -> None:

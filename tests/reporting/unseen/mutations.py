@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.reporting.unseen.case import Case, Rank
-from tests.reporting.unseen.score import HERE, answer, cases_in
+from tests.reporting.unseen.score import HERE, SETS, answer, cases_in
 
 INNOCENT = (
     "hint: on 'CUDA out of memory' take a smaller batch; on 'Connection reset' see the peer",
@@ -205,7 +205,7 @@ def changed(mutation: Mutation, cases: list[Case]) -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    return [*cases_in(HERE), *cases_in(HERE / "second")]
+    return [case for name in SETS for case in cases_in(HERE / name)]
 
 
 def main() -> int:
