@@ -859,7 +859,11 @@ SLURM = [
         "refused|settings",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available\n",
     ),
-    state("account-has-no-minutes-left", "PENDING|0:0|AssocGrpBillingMinutes", "pending-forever|pending"),
+    state(
+        "account-has-no-minutes-left",
+        "PENDING|0:0|AssocGrpBillingMinutes",
+        "pending-forever|pending",
+    ),
     state("others-of-the-group-use-it-all", "PENDING|0:0|QOSMaxGRESPerUser", "pending"),
     state("longer-than-this-partition-lets", "PENDING|0:0|PartitionTimeLimit", "pending-forever"),
     state(

@@ -367,9 +367,7 @@ OTHERS = [
         node_logs={
             1: "[77120.4] Memory cgroup out of memory: Killed process 4100 (python) total-vm:301244kB, anon-rss:128771360kB, file-rss:91032kB, shmem-rss:61440kB, UID:1000 pgtables:260112kB oom_score_adj:0\n"
         },
-        want=wanted(
-            "host-out-of-memory", rank="any", node="node2", forbid="network", retry="out-of-memory"
-        ),
+        want=wanted("host-out-of-memory", rank="any", node="node2", forbid="network"),
     ),
 ]
 
