@@ -58,6 +58,8 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the program says that `before` caused it (`raise … from`)."""
     sure: bool = True
     """Whether it ended the process for certain; else it is only the last that was printed."""
+    above: PrintedException | None = None
+    """The exception that was printed a few lines before it, by whomever, and did not lead to it."""
     in_front: str = ""
     """The last lines before the traceback, which a child process may have written."""
 
@@ -67,7 +69,9 @@ class PrintedException(msgspec.Struct, frozen=True, kw_only=True):
         return self.type.rpartition(".")[2]
 
     def __str__(self) -> str:
-        first, _, more = self.message.partition("\n")
+        lines = self.message.split("\n")
+        begin = next((i for i, text in enumerate(lines) if re.search(r"\w", text)), 0)
+        first, _, more = "\n".join([lines[begin].strip(), *lines[begin + 1 :]]).partition("\n")
         if first.endswith(":"):  # of a list, such as the keys that a checkpoint lacks
             first = f"{first} {more.strip().partition(chr(10))[0]}".rstrip()
         return f"{self.type}: {first}" if self.type and first else self.type or first
@@ -130,7 +134,12 @@ def _prefix_of_lines(text: str) -> re.Pattern[str] | None:
     return None
 
 
-_HEADER = re.compile(r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$")
+_HEADER = re.compile(
+    r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):\s*$|"
+    r"^╭─+ Traceback \(most recent call last\) ─+╮$"
+)
+"""As Python prints it, or as rich draws it."""
+_DRAWN_FRAME = re.compile(r"^│ (\S+\.py):(\d+) in (\S+) *│$")
 _FRAME = re.compile(r'^[ |]*File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _EXCEPTION = re.compile(
     r"^(?:[| ]*\| )?(?P<type>(?:[A-Za-z_]\w*\.|<locals>\.)*"
@@ -205,6 +214,19 @@ def last_of_its_own(text: str) -> PrintedException | None:
     a step, or says that it tries again. Not for certain what ended it."""
     lines = lines_of(text)
     raised = next((raised for raised, _, own, _ in reversed(_all(lines)) if own), None)
+    return _unless_it_went_on(raised, lines)
+
+
+def last_before_silence(text: str) -> PrintedException | None:
+    """The last exception that the process or a thread or child of it printed, unless it went on."""
+    lines = lines_of(text)
+    found = _all(lines)
+    return _unless_it_went_on(found[-1][0] if found else None, lines)
+
+
+def _unless_it_went_on(
+    raised: PrintedException | None, lines: Sequence[TracebackLine]
+) -> PrintedException | None:
     if raised is None:
         return None
     behind = [line.text for line in lines if line.begin > raised.end and line.text.strip()]
@@ -221,6 +243,17 @@ _WENT_ON = re.compile(
 def goes_on(text: str) -> bool:
     """Whether a line is one of a process that works on: it counts a step, or tries again."""
     return bool(_WENT_ON.search(text))
+
+
+_BY_THE_WAY = re.compile(
+    r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
+    r"\bif you\b|falling back|using the cached|skipp"
+)
+
+
+def is_by_the_way(text: str) -> bool:
+    """Whether a line tells of something that did not keep the process from going on."""
+    return bool(_BY_THE_WAY.search(text))
 
 
 _STEP = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)\b\W{0,3}\d|\bINFO\b|\bloss\W{1,3}\d")
@@ -266,9 +299,11 @@ def _all(lines: Sequence[TracebackLine]) -> list[_Found]:
             own = False
         elif in_front and not lines[header].marked:
             logged = bool(_LOGGED.match(in_front))
-        before = [line.text for line in lines[max(0, header - 12) : header] if line.begin > end]
+        near = lines[max(0, header - 12) : header]
+        before = [line.text for line in near if line.begin > end]
+        above = found[-1][0] if found and near and near[0].begin <= found[-1][0].begin else None
         end = raised.end
-        raised = msgspec.structs.replace(raised, in_front="\n".join(before))
+        raised = msgspec.structs.replace(raised, in_front="\n".join(before), above=above)
         found.append((raised, lines[header].marked, own, logged))
     return found
 
@@ -296,8 +331,10 @@ def _one(lines: Sequence[TracebackLine], place: int) -> tuple[PrintedException |
     match = None
     while place < len(lines) and between <= _MOST_BETWEEN:
         text = lines[place].text
-        if frame := _FRAME.match(text):
+        if frame := _FRAME.match(text) or _DRAWN_FRAME.match(text):
             frames.append(Frame(frame[1], int(frame[2]), frame[3] or "<module>"))
+            between = 0
+        elif text[:1] in ("│", "╰"):
             between = 0
         elif text[:1] not in (" ", "\t", "|") or _IN_A_GROUP.match(text):
             if match := _EXCEPTION.match(text):
