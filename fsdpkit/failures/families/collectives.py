@@ -34,6 +34,15 @@ COLLECTIVE_MISMATCH = Cause(
         pattern(
             "message truncated", "NCCL over sockets, MPI", line=r" : receiving |MPI_ERR_TRUNCATE"
         ),
+        pattern(
+            ("across ranks", "across all ranks", "in process 0"),
+            "FSDP and DDP, which compare the ranks' models and the order of their layers",
+            by=("rank",),
+            line=r"differs? across (?:all )?ranks|same model across all ranks, but |"
+            r"not to match (?:sizes|strides) of the same param in process",
+            action="The ranks built different models, or went through them in another order: look "
+            "for what depends on the rank, on a file that only some see, or on a random seed.",
+        ),
     ),
 )
 

@@ -26,6 +26,13 @@ BAD_GPU = Cause(
         ),
         pattern("fallen off the bus", "the driver, Xid 79", Level.OUTSIDE, by=("agent", "batch")),
         pattern(("fallen off the bus", "GPU is lost"), "NVML, NCCL", by=("rank",)),
+        pattern(
+            ("Unable to determine the device handle for", "Failed to initialize NVML"),
+            "nvidia-smi, of a GPU that does not answer",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+            line=r"(?i)GPU is lost|device handle .*unknown error|requires reset|fallen off",
+        ),
         pattern(("NVLink error", "nvlink error"), "the driver"),
         pattern(
             ("CUDA error: ", "CUDA failure", "Cuda failure"),

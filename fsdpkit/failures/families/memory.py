@@ -65,7 +65,8 @@ HOST_OUT_OF_MEMORY = Cause(
         pattern(
             "MemoryError",
             "Python and numpy; a GPU's has the same end",
-            line=r"^(?!.*OutOfMemoryError.*(?:CUDA|HIP|XPU|GPU))(?:\S+\.)?\w*MemoryError\b(?!\w)",
+            line=r"^(?!.*OutOfMemoryError(?:\(|.*(?:CUDA|HIP|XPU|GPU)))"
+            r"(?:\S+\.)?\w*MemoryError\b(?!\w)",
         ),
         pattern(
             ("annot allocate memory", "std::bad_alloc"),
@@ -92,7 +93,11 @@ GPU_OUT_OF_MEMORY = Cause(
     retry="out-of-memory",
     again=_SAME_MEMORY,
     patterns=(
-        pattern(("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"), "torch"),
+        pattern(
+            ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory"),
+            "torch",
+            line=r"^(?!.*\bout of resource)",  # so Triton calls what one kernel wants too much
+        ),
         pattern("ut of GPU memory", "CUDA.jl"),
         pattern(
             ("ut of memory", "cudaErrorMemoryAllocation", "RESOURCE_EXHAUSTED"),

@@ -131,6 +131,12 @@ NETWORK_SETUP = Cause(
             "by GLOO_SOCKET_IFNAME, or in the site profile rendezvous.interface.",
         ),
         pattern(
+            "connectFullMesh failed",
+            "gloo, of a rank that it did not reach, or that was gone",
+            Level.WAITED,
+            line=r"^(?!.*(?:closed|reset) by peer)",
+        ),
+        pattern(
             (
                 *("no usable transports", "UCX ERROR", "UCX  ERROR", "UCX  WARN"),
                 *("fi_getinfo", "OFI ", "Error: ucp_ep_create"),

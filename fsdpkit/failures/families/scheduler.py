@@ -40,6 +40,12 @@ TIME_LIMIT = Cause(
             Level.OUTSIDE,
             by=("agent", "batch"),
         ),
+        pattern(
+            ("this job is timed-out", "requeued because: timed-out"),
+            "submitit, which knows how long it may run",
+            Level.OUTSIDE,
+            by=("agent", "batch"),
+        ),
     ),
 )
 

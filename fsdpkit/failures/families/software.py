@@ -35,6 +35,36 @@ VERSION_MISMATCH = Cause(
         ),
         pattern("The ranks differ in their software", "our trainer, which compares as well"),
         pattern(
+            ("operator ", "Numpy is not available"),
+            "torch, of an extension or a numpy of another release than it was built for",
+            by=("rank",),
+            line=r"\boperator \w+::[\w.]+ does not exist|No such operator \w+::|"
+            r"^(?:\S+: )?Numpy is",
+        ),
+        pattern(
+            ("unsupported GNU version", "nsupported gpu architecture"),
+            "nvcc, of a compiler or a GPU newer than itself",
+            action="Load a CUDA that knows them, or an older compiler: environment.modules.",
+        ),
+        pattern(
+            ("out of date", "outdated", "too old"),
+            "libraries, of a release that is older than what is asked of it",
+            by=("rank",),
+            line=r"(?i)\b(?:version|release)\b(?: of \S+)? (?:is|seems) "
+            r"(?:out of date|outdated|too old)",
+            action="Update it in the environment that the job activates (pip list, conda list), or "
+            "take a model or a file of the time of that release.",
+        ),
+        pattern(
+            ("apability ", "GPUs or newer"),
+            "FlashAttention, vLLM and others, of a GPU older than what they compute with",
+            by=("rank",),
+            line=r"(?i)only support\w* .{0,40}\bGPUs or newer|"
+            r"\b(?:compute|cuda) capability (?:of )?(?:at least|>=|≥|greater|or higher)",
+            action="Ask for newer GPUs (resources.constraint, --partition), or choose what these "
+            "can compute: another attention, float16 in place of bfloat16.",
+        ),
+        pattern(
             ("' not found (required by", "undefined symbol: ", "symbol lookup error: "),
             "the dynamic linker, of a library of another release, whatever exception carries it",
             quoted=True,
@@ -122,6 +152,13 @@ ENVIRONMENT_MISSING = Cause(
         ),
         pattern("there is no Python in ", "our shell, of a virtual environment"),
         pattern("there is no torchrun on PATH", "our shell"),
+        pattern(
+            ("fatal error: ", "cannot find -l"),
+            "gcc, nvcc and ld, of headers and libraries that the node lacks",
+            line=r": fatal error: \S+\.h(?:pp)?: |\bld: cannot find -l",
+            action="Name the modules that bring them (a compiler, cuda, python's headers) in the "
+            "job: environment.modules; or do not compile there.",
+        ),
         pattern(
             (
                 *("Failed to find C compiler", "CUDA_HOME environment variable is not set"),
