@@ -9,15 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
-from fsdpkit.failures.cause import RESUME
+from fsdpkit.failures.advice import BY_ERRNO, with_action
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.nccl import explained as by_nccl
 from fsdpkit.failures.patterns import Level, Pattern, Shown
-from fsdpkit.failures.tracebacks import PrintedException, inner
+from fsdpkit.failures.tracebacks import PrintedException, inner, is_by_the_way
 
 _ABOUT_DATA = frozenset(
     {
@@ -32,7 +32,10 @@ _ABOUT_DATA = frozenset(
 _ALSO_OF_NUMBERS = frozenset({"ValueError", "AssertionError"})
 """Types that say something of data, or that numbers overflowed, or that a hub is out of reach."""
 _IN_ANY_TYPE = ("nan-loss", "no-internet", "version-mismatch")
-_OF_A_CHILD = ("no-internet", "disk-full", "host-out-of-memory", "gpu-out-of-memory")
+_OF_A_CHILD = (
+    *("no-internet", "disk-full", "host-out-of-memory", "gpu-out-of-memory"),
+    *("version-mismatch", "environment-missing"),
+)
 """What the words of a program that it had called may show."""
 _BY_TYPE = {
     "MemoryError": "host-out-of-memory",
@@ -78,7 +81,12 @@ _BY_ERRNO_OF_A_ROUTE = frozenset({101, 113})
 _ERRNO = re.compile(
     r"\[[Ee]rrno (\d+)\]|\berrno(?: = |:)(\d+)|\(os error (\d+)\)|\bOs \{ code: (\d+),"
 )
-_WITHOUT_NUMBER = (("Too many open files", 24), ("can't start new thread", 11))
+_WITHOUT_NUMBER = (
+    ("Too many open files", 24),
+    ("can't start new thread", 11),
+    ("pthread_create failed", 11),
+    ("hread creation failed", 11),
+)
 """Words of libraries that leave the number out."""
 _TIMED_OUT_ON_A_FILE = re.compile(r"\[Errno 110\] [^\n:]*: ['\"]/")
 _OF_HDF5 = re.compile(r"Unable to (?:\w+ )*open file .*errno = 2\b")
@@ -110,19 +118,21 @@ def _of_one(outer: PrintedException) -> Shown:
     name = raised.name
     plain = Shown("exception", _RAISED, outer.begin, outer.end, raised=raised)
     if name in _INTERRUPTS:
-        return msgspec.structs.replace(plain, pattern=_ASKED)
+        return _of_an_interrupt(raised, plain)
+    if _SHADOWS.search(raised.message):
+        return msgspec.structs.replace(plain, cause="import-error", pattern=_SHADOWED)
     if name in _CHILDREN_FAILED and (of_child := _of_a_child(raised, plain)) is not None:
         return of_child
     if name in _ABOUT_DATA or (name == "FileNotFoundError" and not _of_data(raised)):
         return plain
-    if name in ("OutOfMemoryError", "ResourceExhaustedError"):
+    if name in ("OutOfMemoryError", "ResourceExhaustedError") and not _of_a_kernel(raised.message):
         gpu = raised.type.startswith("torch") or _is_of_gpu(raised) or not raised.message
         return msgspec.structs.replace(plain, cause=f"{'gpu' if gpu else 'host'}-out-of-memory")
     if name == "UnpicklingError" and raised.message.startswith("Weights only load failed"):
-        return plain
+        return with_action(plain, raised, _errno(raised))
     if name == "ImportError" and (another := _other_release(raised)) is not None:
         return msgspec.structs.replace(another, begin=outer.begin, end=outer.end, raised=raised)
-    if (cause := _BY_TYPE.get(name)) is not None:
+    if (cause := _BY_TYPE.get(name)) is not None and _errno(raised) not in _BY_ERRNO:
         if cause == "host-out-of-memory" and _is_of_gpu(raised):
             cause = "gpu-out-of-memory"
         return msgspec.structs.replace(plain, cause=cause)
@@ -140,7 +150,7 @@ def _of_one(outer: PrintedException) -> Shown:
         return msgspec.structs.replace(plain, cause="data-missing")
     if (number := _errno(raised)) in _BY_ERRNO and name not in _ALSO_OF_NUMBERS:
         found = msgspec.structs.replace(plain, cause=_BY_ERRNO[number])
-        return _with_action(found, raised)
+        return with_action(found, raised, _errno(raised))
     if number in _BY_ERRNO_OF_A_PEER and name not in _ALSO_OF_NUMBERS:
         return msgspec.structs.replace(plain, cause="connection-reset", pattern=_PEER)
     if number in _BY_ERRNO_OF_A_ROUTE and name not in _ALSO_OF_NUMBERS:
@@ -150,19 +160,48 @@ def _of_one(outer: PrintedException) -> Shown:
     for found in said(f"{raised.type}: {raised.message}" if raised.type else raised.message):
         if name in _ALSO_OF_NUMBERS and found.cause not in _IN_ANY_TYPE:
             continue
+        if found.cause == "data-missing" and not _quotes_data(raised):
+            continue
         found = msgspec.structs.replace(found, begin=outer.begin, end=outer.end, raised=raised)
-        return _with_action(found, raised)
+        return with_action(found, raised, _errno(raised))
     if name not in _ALSO_OF_NUMBERS and _misses_a_file(raised):
         return msgspec.structs.replace(plain, cause="data-missing")
     if (cause := _memory(raised, only_first=name in _ALSO_OF_NUMBERS)) is not None:
         return msgspec.structs.replace(plain, cause=cause)
     if (by_status := _by_status(raised)) is not None:
         return msgspec.structs.replace(by_status, begin=outer.begin, end=outer.end, raised=raised)
-    if _REFERS_ABOVE.search(raised.message):
-        found = _of_one(PrintedException(type="", message=raised.in_front))
-        if found.cause in _SAID_ABOVE:
-            return msgspec.structs.replace(found, begin=outer.begin, end=outer.end, sure=False)
-    return _with_action(plain, raised)
+    if "device-side assert" in raised.message:
+        return _of_an_assertion(raised, plain)
+    if _of_settings(raised):
+        return msgspec.structs.replace(plain, cause="settings")
+    if (told := _referred_to(raised)) is not None:
+        return msgspec.structs.replace(told, begin=outer.begin, end=outer.end)
+    return with_action(plain, raised, _errno(raised))
+
+
+def _above(raised: PrintedException, causes: Container[str]) -> Shown | None:
+    """What the nearest line above the traceback shows, of these causes. That somebody tries again
+    shows only what he cannot reach."""
+    lines = raised.in_front.split("\n")[::-1]
+    tried = [line for line in lines if is_by_the_way(line)]
+    for line in (*(line for line in lines if line not in tried), *tried):
+        found = _of_one(PrintedException(type="", message=line.strip()))
+        if found.cause in causes and (found.cause == "no-internet" or line not in tried):
+            words = found.words or line.strip()
+            return msgspec.structs.replace(found, words=words, raised=None, sure=False)
+    return None
+
+
+def _referred_to(raised: PrintedException) -> Shown | None:
+    """What was printed above an exception that points there."""
+    if not _REFERS_ABOVE.search(raised.message):
+        return None
+    if (found := _above(raised, _SAID_ABOVE)) is not None:
+        return found
+    found = _of_one(raised.above) if raised.above is not None else None
+    if found is None or found.cause not in _SAID_ABOVE:
+        return None
+    return msgspec.structs.replace(found, sure=False)
 
 
 _RAISED = Pattern((), "Python, as the last line of a traceback")
@@ -172,10 +211,70 @@ _ASKED = Pattern((), "Python, of a process that a person or Slurm interrupted", 
 CHILD_KILLED = Pattern((), "whoever had started a process that was killed", Level.KILLED)
 _INTERRUPTS = frozenset({"KeyboardInterrupt", "SignalException"})
 """What a process raises because a signal asked it to end: whoever sent that knows why."""
+_NO_THREAD = re.compile(r"^.*(?:pthread_create failed|hread creation failed).*$", re.MULTILINE)
+_SHADOWS = re.compile(r"\bpartially initialized module\b|\bsince it has the same name as the ")
+_SHADOWED = Pattern(
+    (),
+    "Python, of a module that it finds in place of another, or that is not loaded to its end",
+    action="A file of your own has the name of a module that is imported, or two of your modules "
+    "import each other: the path in the message says which. Rename the file (and remove its "
+    "__pycache__), or import within the function.",
+)
 _OF_THE_MACHINE = frozenset(
     {"disk-full", "storage", "gpu-out-of-memory", "host-out-of-memory", "bad-gpu"}
 )
 """What fails in a handler of one of these follows from it, where it only misses a file."""
+
+
+def _of_an_interrupt(raised: PrintedException, plain: Shown) -> Shown:
+    """OpenBLAS interrupts its own process where it gets no threads."""
+    told = _NO_THREAD.search(raised.in_front)
+    if told is None:
+        return msgspec.structs.replace(plain, pattern=_ASKED)
+    limited = _RAISED._replace(action=BY_ERRNO[errno.EAGAIN])
+    return msgspec.structs.replace(plain, pattern=limited, raised=None, words=told[0].strip())
+
+
+_ASSERTED = re.compile(r"^\S+\.(?:cuh?|hip|h):\d+: .*Assertion [`'](.+?)['`]? failed", re.MULTILINE)
+_NO_NUMBER = re.compile(r"(?i)\b(?:nan|inf)\b|isfinite")
+_ON_GPU = Pattern(
+    (),
+    "a kernel's assertion, which CUDA prints before the exception",
+    action="A value on the GPU is out of range, most often a token or a label that is not below "
+    "the size of the embedding or the number of classes. CUDA_LAUNCH_BLOCKING=1 (--set "
+    "environment.variables.CUDA_LAUNCH_BLOCKING=1) makes the traceback end at the operation.",
+)
+
+
+def _of_an_assertion(raised: PrintedException, plain: Shown) -> Shown:
+    """What the kernel asserted in vain stands above, once for each of its threads."""
+    if not (told := _ASSERTED.findall(raised.in_front)):
+        return msgspec.structs.replace(plain, pattern=_ON_GPU)
+    cause = "nan-loss" if _NO_NUMBER.search(told[-1]) else "exception"
+    pattern = _ON_GPU if cause == "exception" else _RAISED
+    words = f"{raised.type}: device-side assertion failed: {told[-1]}"
+    return msgspec.structs.replace(plain, cause=cause, pattern=pattern, words=words, raised=None)
+
+
+_PARSERS = re.compile(
+    r"/(?:argparse|optparse|getopt|hf_argparser)\.py$|"
+    r"-packages/(?:jsonargparse|tyro|simple_parsing|fire|click|typer|draccus|absl/flags|omegaconf|"
+    r"hydra|pydantic_settings)/"
+)
+
+
+def _of_settings(raised: PrintedException) -> bool:
+    """Whether a parser of arguments or of a configuration raised it, of what it was given; Hydra
+    wraps what the program raises while it is put together."""
+    if raised.name == "InstantiationException":
+        return False
+    of_parser = bool(raised.frames) and _PARSERS.search(raised.frames[-1].file) is not None
+    return of_parser or raised.type.startswith(("omegaconf.", "hydra."))
+
+
+def _of_a_kernel(text: str) -> bool:
+    """Whether it is a multiprocessor that has too little of its own: Triton calls that so, too."""
+    return "out of resource" in text
 
 
 def said(text: str) -> Iterator[Shown]:
@@ -219,22 +318,23 @@ _NUMBERS["stale nfs file handle"] = 116
 # Processes that this one had started
 
 
-_CHILDREN_FAILED = frozenset({"CalledProcessError", "ChildFailedError"})
+_CHILDREN_FAILED = frozenset({"CalledProcessError", "ChildFailedError", "ProcessExitedException"})
 _OF_A_SIGNAL = re.compile(
-    r"^.*(?:<Signals\.\w+: (\d+)>|Signal (\d+) \(\w+\) received by PID).*$", re.MULTILINE
+    r"^.*(?:<Signals\.(\w+): \d+>|Signal \d+ \((\w+)\) received by PID|"
+    r"terminated with signal (\w+)).*$",
+    re.MULTILINE,
 )
-"""How subprocess and a nested torchrun say which signal ended one."""
+"""How subprocess, a nested torchrun and torch's spawn say which signal ended one."""
 
 
 def _of_a_child(raised: PrintedException, plain: Shown) -> Shown | None:
     signalled = _OF_A_SIGNAL.search(raised.message)
     words = signalled[0].strip() if signalled else None
-    if signalled is not None and (signalled[1] or signalled[2]) == "9":
+    if signalled is not None and "SIGKILL" in signalled.groups():
         return msgspec.structs.replace(plain, cause="unknown", pattern=CHILD_KILLED, words=words)
-    if raised.name == "CalledProcessError":
-        for found in said(raised.in_front):
-            if found.cause in _OF_A_CHILD:
-                return msgspec.structs.replace(found, begin=plain.begin, end=plain.end, sure=False)
+    called = raised.name == "CalledProcessError"
+    if called and (found := _above(raised, _OF_A_CHILD)) is not None:
+        return msgspec.structs.replace(found, begin=plain.begin, end=plain.end)
     return None if words is None else msgspec.structs.replace(plain, words=words)
 
 
@@ -297,16 +397,17 @@ _WAITED = Pattern((), "gRPC, of others that did not come in time", Level.WAITED)
 
 
 _REFERS_ABOVE = re.compile(
-    r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}\b(?:errors?|messages?|warnings?|logs?|output)\b|"
+    r"(?i)\b(?:see|look at|check)\b[^.\n]{0,20}"
+    r"\b(?:errors?|messages?|warnings?|logs?|output|traceback|root cause)\b|"
+    r"^error building extension|"
     r"(?:could not|failed to|unable to) (?:start|create|initiali[sz]e) (?:\w+ ){0,2}server\b"
 )
 """An exception that only says that something was printed before it."""
-_SAID_ABOVE = frozenset(
-    {*_OF_A_CHILD, "version-mismatch", "port-taken", "bad-gpu", "network-setup", "head-address"}
-)
+_SAID_ABOVE = frozenset({*_OF_A_CHILD, "port-taken", "bad-gpu", "network-setup", "head-address"})
 _TWO_RELEASES = re.compile(
     r"(?i)\b(?:needs?|requires?|required|expects?|expected)\b[^\n]*?\d+\.\d+[^\n]*?"
-    r"\b(?:but|got|found|have|installed)\b[^\n]*?\d+\.\d+"
+    r"(?:\b(?:but|got|found|have|installed)\b[^\n]*?\d+\.\d+|"
+    r"\d+\.\d+[^\n]{0,20}\binstalled\b)"
 )
 
 
@@ -336,10 +437,21 @@ def _of_data(raised: PrintedException) -> bool:
     return not (paths and re.fullmatch(r"[\w.+-]+", paths[0]) and "." not in paths[0])
 
 
+_FOUND_NO_FILE = re.compile(r"FileNotFoundError: (.*)")
+
+
+def _quotes_data(raised: PrintedException) -> bool:
+    """The same of a FileNotFoundError that another exception quotes."""
+    quoted = _FOUND_NO_FILE.search(raised.message)
+    return quoted is None or _of_data(PrintedException(type="", message=quoted[1]))
+
+
 _NO_SUCH_FILE = re.compile(
     r"['\"<]/[^'\"<>\n]+['\">][^\n]*: No such file or directory\b|"
     r"^No such file or directory \(os error 2\)|"
-    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'|\bOs \{ code: 2,"
+    r"'/[^'\n]+', (?:probable )?reason 'No such file or directory'|\bOs \{ code: 2,|"
+    r"(?i:\bno (?:\w+ )?files? (?:named|found|in|at|under|match)\b[^\n]* /\S|"
+    r"/\S+['\"]? (?:doesn't|does not|contains no|holds no)(?: contain any)? (?:\w+ )?files?\b)"
 )
 _OF_NO_PERSON = re.compile(
     r"shared memory|\.so\b|\.sock\b|['\"<]/(?:tmp|dev|proc|run|sys|var)/|exec|NCCL|nccl"
@@ -379,9 +491,13 @@ _REFUSED_BY_SERVER = re.compile(
 )
 
 
+_PATH_OF_A_URL = re.compile(r"(\w+://[^/\s'\"]+)[^\s'\"]*")
+
+
 def not_reached(text: str) -> bool:
     """Whether the text says that something could not be reached, and no server that refused."""
-    if not _OUT_OF_REACH.search(text) or _REFUSED_BY_SERVER.search(text):
+    said_itself = _PATH_OF_A_URL.sub(r"\1", text)
+    if not _OUT_OF_REACH.search(said_itself) or _REFUSED_BY_SERVER.search(text):
         return False
     return not re.search(r"TCPStore|c10d|gloo/|NCCL|nccl", text)
 
@@ -394,90 +510,11 @@ def outside_not_reached(text: str) -> bool:
 def _no_internet(raised: PrintedException) -> bool:
     """Whether a program tried to reach a service outside, and could not."""
     first = "\n".join(raised.message.split("\n")[:4])
+    if raised.name == "FileNotFoundError" and re.match(r"\w+://", first):
+        return not_reached(raised.in_front)  # a stream of a remote file, after it tried again
     if not not_reached(f"{raised.name} {first}"):
         return False
     by_client = bool(_BY_CLIENT.match(raised.type))
     through_client = any(_IN_CLIENT.search(frame.file) for frame in raised.frames)
     local = re.search(r"localhost|127\.0\.0\.1", first)
     return bool(_ELSEWHERE.search(first) or ((by_client or through_client) and not local))
-
-
-# What to do
-
-
-_MAY_NOT = (
-    "See who may do that, on a node of the job too: ls -ld of the path and of the directories "
-    "above it, and id for your groups; its owner gives you access, or choose another path."
-)
-_RENEW = (
-    "The ticket or key for this file system is missing or has run out in the job: renew it (kinit, "
-    "aklog), and ask the centre how jobs longer than a ticket keep one; or choose another place "
-    "with --runs. " + RESUME
-)
-_ACTIONS = {
-    1: _MAY_NOT,  # EPERM
-    11: "A limit on processes and threads is reached (ulimit -u, the job's cgroup): fewer loader "
-    "workers and threads (OMP_NUM_THREADS), or more cores a GPU (resources.cpus_per_gpu).",
-    13: _MAY_NOT,  # EACCES
-    24: "Keep fewer files open at once (fewer loader workers, torch.multiprocessing."
-    'set_sharing_strategy("file_system")), or raise the limit at the head of the script: '
-    "resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard)).",  # EMFILE
-    **dict.fromkeys((126, 127, 128, 129), _RENEW),
-}
-"""By errno, where the cause in general says too little."""
-_OF_A_PATH = frozenset({1, 13})
-"""Of these, those that say something only of a file that the message names."""
-_BY_WORDS = (
-    (
-        re.compile(r"(?i)unable to (?:un)?lock file"),
-        "The file system has no locks, or another process has the file open for writing: set "
-        "HDF5_USE_FILE_LOCKING=FALSE (--set environment.variables.HDF5_USE_FILE_LOCKING=FALSE) if "
-        "all only read it.",
-    ),
-    (
-        re.compile(r"invalid load key, 'v'"),
-        "That file is a pointer of Git LFS, not the file itself: git lfs pull.",
-    ),
-    (
-        re.compile(r"invalid load key, '<'"),
-        "That file is a page of HTML, which a download left in its place: fetch it again.",
-    ),
-)
-_PLACES = (
-    (
-        re.compile(r"/dev/shm|shared memory|\bshm\b|Bus error"),
-        "/dev/shm of the node is full: fewer or smaller batches in flight "
-        "(training.data.workers), a larger /dev/shm for the container, or remove what other jobs "
-        "left there.",
-    ),
-    (
-        re.compile(r"['\" ]/tmp\b|TMPDIR|/var/tmp|temporary directory"),
-        "The node's own disk is full: set TMPDIR to a place with room, or leave the node out "
-        "(--set resources.exclude={node}).",
-    ),
-    (
-        re.compile(r"quota", re.IGNORECASE),
-        "See what uses it (quota -s, lfs quota, du), remove what is not needed, or choose another "
-        "place: --runs, HF_HOME, XDG_CACHE_HOME.",
-    ),
-    (
-        re.compile(r"checkpoint", re.IGNORECASE),
-        "Make room (df -h, du), keep fewer checkpoints (training.checkpoint.keep_last), or choose "
-        "another place with --runs. " + RESUME,
-    ),
-)
-
-
-def _with_action(found: Shown, raised: PrintedException) -> Shown:
-    """With what to do at the place that the message names, or about its number."""
-    action, number = None, _errno(raised)
-    if found.cause == "disk-full":
-        action = next((what for words, what in _PLACES if words.search(raised.message)), None)
-    elif found.cause in ("exception", "storage", "checkpoint-unreadable"):
-        action = next((what for words, what in _BY_WORDS if words.search(raised.message)), None)
-        of_a_path = _PATH.search(raised.message) or re.search(r"(?:^|\s)/\S+:", raised.message)
-        if action is None and (number not in _OF_A_PATH or of_a_path):
-            action = _ACTIONS.get(number or 0)
-    if action is None:
-        return found
-    return msgspec.structs.replace(found, pattern=found.pattern._replace(action=action))
