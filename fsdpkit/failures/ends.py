@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from fsdpkit.failures import exceptions, languages, nccl, strerror
+from fsdpkit.failures import exceptions, languages, nccl, refusals, strerror
 from fsdpkit.failures.patterns import Level, Pattern, Shown
 from fsdpkit.failures.tracebacks import (
     BEGINS,
@@ -24,6 +24,7 @@ from fsdpkit.failures.tracebacks import (
     behind_tracebacks,
     cut_off,
     ended_by,
+    is_by_the_way,
     last_of_its_own,
     lines_of,
 )
@@ -89,11 +90,12 @@ def explain(end: ProcessEnd) -> Explanation | None:
     if end.status is None:
         return None
     return (
-        _usage(end)
+        _refused(end)
         or _cut_off(end)
         or _hydra(end)
         or _by_json_line(end)
         or _child_killed(end)
+        or _not_run(end)
         or _printed_to_out(end)
         or _last_words(end)
         or _logged(end)
@@ -107,15 +109,14 @@ def _by_exception(end: ProcessEnd) -> Explanation | None:
     told = _of_record(end.record) if end.record else None
     if told is not None and (printed is None or not _same(printed, told)):
         printed = None
-    if end.status == 2 and _REFUSED.match(end.record):
-        shown = Shown("settings", _USAGE_PATTERN, 0, len(end.record))
-        return Explanation(shown, "record")
+    if (refused := refusals.on_record(end.status, end.record)) is not None:
+        return Explanation(refused, "record")
     if told is not None and (end.callstack or printed is None):
         raised = msgspec.structs.replace(told, begin=0, end=len(end.record.partition("\n")[0]))
         if (traced := ended_by(end.callstack) or printed) is not None:
             raised = msgspec.structs.replace(raised, frames=traced.frames, before=traced.before)
         if printed is not None:
-            raised = msgspec.structs.replace(raised, in_front=printed.in_front)
+            raised = msgspec.structs.replace(raised, in_front=printed.in_front, above=printed.above)
         return Explanation(_with_warning(exceptions.shown(raised), end), "record")
     if printed is None or (end.status is None and not printed.sure):
         return None
@@ -314,22 +315,9 @@ def _of_cpp(thrown: str, text: str, line: TracebackLine) -> Shown:
 # Processes that left in order, and those of which only a number is known
 
 
-_USAGE = re.compile(r"^(?:usage: |Usage: )")
-_REFUSED = re.compile(r"^(?:\S+: error: |Error: |[│|] *(?:No such|Missing|Invalid|Got unexpected))")
-_USAGE_PATTERN = Pattern((), "argparse, click and their like")
-
-
-def _usage(end: ProcessEnd) -> Explanation | None:
-    """The program did not understand its arguments: argparse's line, and click's."""
-    if end.status != 2:
-        return None
-    lines = [line for line in lines_of(end.err) if line.text.strip()]
-    if any(_USAGE.match(line.text) for line in lines):
-        for line in reversed(lines):
-            if _REFUSED.match(line.text):
-                shown = Shown("settings", _USAGE_PATTERN, line.begin, line.end)
-                return Explanation(shown, "err")
-    return None
+def _refused(end: ProcessEnd) -> Explanation | None:
+    shown = refusals.of_arguments(end.status, end.err)
+    return Explanation(shown, "err") if shown is not None else None
 
 
 _CUT = Pattern(
@@ -438,28 +426,36 @@ def _texts(end: ProcessEnd) -> tuple[tuple[Where, str], ...]:
     return ("err", end.err), ("out", end.out)
 
 
+def _not_run(end: ProcessEnd) -> Explanation | None:
+    shown = refusals.of_a_shell(end.status, end.err)
+    if shown is None or next(exceptions.said(end.err[shown.begin : shown.end]), None):
+        return None
+    return Explanation(shown, "err")
+
+
 _NOISE = re.compile(
-    r"Warning\b|^\[W\d|^W\d{4} |resource_tracker|^wandb: |NCCL INFO|^\s*$|^  warnings\.warn|\d+%\||"
+    r"Warning\b|^\[W\d|^W\d{4} |resource_tracker|^wandb: |NCCL INFO|^\W*$|^  warnings\.warn|\d+%\||"
     r"destroy_process_group|^Exception ignored|leaked semaphore|^\s{2,}\S|^\[I\d|^I\d{4} "
 )
 
 
 def _last_words(end: ProcessEnd) -> Explanation | None:
     """The last lines of a process that left by a status of its own: perhaps they say why. Of those
-    before the very last only lines that speak of an error do."""
+    before the very last only lines that speak of an error or of leaving do."""
     for where, text in _texts(end):
         lines, offset = _last_lines(text)
         for place, line in enumerate(reversed(lines)):
-            if _WENT_ON.search(line.text):
-                continue
-            if place > 0 and not _LOOKS_LIKE_AN_ERROR.search(line.text):
+            ends = _LOOKS_LIKE_AN_ERROR.search(line.text) or _LEAVES.search(line.text)
+            if is_by_the_way(line.text) or (place > 0 and not ends):
                 continue
             raised = PrintedException(type="", message=line.text, begin=line.begin, end=line.end)
             found = exceptions.shown(raised)
-            if found.cause not in ("exception", "hang", "connection-reset"):
+            if found.cause == "nan-loss" and not ends:
+                continue
+            if found.cause not in ("exception", "hang", "connection-reset") or found.pattern.action:
                 found = msgspec.structs.replace(found, raised=None, sure=False)
                 return Explanation(found.moved(offset), where)
-        last = next((line for line in reversed(lines) if not _WENT_ON.search(line.text)), None)
+        last = next((line for line in reversed(lines) if not is_by_the_way(line.text)), None)
         if last is not None and _LOOKS_LIKE_AN_ERROR.search(last.text):
             shown = Shown("exception", _LEFT, last.begin, last.end, sure=False)
             return Explanation(shown.moved(offset), where)
@@ -467,11 +463,12 @@ def _last_words(end: ProcessEnd) -> Explanation | None:
 
 
 def _last_line(end: ProcessEnd) -> Explanation | None:
-    """Whatever it wrote last to standard error."""
+    """Whatever it wrote last to standard error; it need have nothing to do with the end."""
     lines, offset = _last_lines(end.err)
     for line in reversed(lines):
-        if not _WENT_ON.search(line.text):
-            shown = Shown("exception", _LEFT, line.begin, line.end, sure=False)
+        if not is_by_the_way(line.text):
+            words = f"{in_words_of(end.status)}; its last line: {refusals.unframed(line.text)}"
+            shown = Shown("exception", _LEFT, line.begin, line.end, words=words, sure=False)
             return Explanation(shown.moved(offset), "err")
     return None
 
@@ -483,10 +480,7 @@ def _last_lines(text: str) -> tuple[list[TracebackLine], int]:
     return lines[-_LAST_LINES:], len(text) - len(later)
 
 
-_WENT_ON = re.compile(
-    r"(?i)(?<![-/.\w])(?:info|debug|warn(?:ing)?|hint|notice|retr(?:y|ied|ying))\b(?![-/=])|"
-    r"\bif you\b|falling back|using the cached|skipp"
-)
+_LEAVES = re.compile(r"(?i)\b(?:stop|exit|abort|terminat|quit|leav|giv\w+ up|diverge)")
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"(?i)error|fail|fatal|abort|exception|can(?:no|')t\b|could not|invalid|denied|not found|"
     r"no such|unable|unbound|conflict|refused|exceeded|fehl(?:er|geschlagen)|erreur|impossible|"
@@ -500,7 +494,7 @@ def last_error(text: str, *, like_one: bool = True) -> TracebackLine | None:
     like_one: False for the very last line, if none looks like one.
     """
     lines = [line for line in lines_of(text) if not _NOISE.search(line.text)]
-    lines = [line for line in lines if not _WENT_ON.search(line.text)][-_LAST_LINES:]
+    lines = [line for line in lines if not is_by_the_way(line.text)][-_LAST_LINES:]
     for line in reversed(lines):
         like = _LOOKS_LIKE_AN_ERROR.search(line.text) or strerror.number_in(line.text)
         if like and not _FOLLOWED.search(line.text):

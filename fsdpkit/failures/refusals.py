@@ -1,0 +1,72 @@
+"""Programs that left because of how they were called: arguments that they do not know, a program
+that a shell could not run. They print no traceback, and most say by their status what it was.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fsdpkit.failures.patterns import Pattern, Shown
+from fsdpkit.failures.tracebacks import lines_of
+
+_USAGE = re.compile(r"^(?:usage: |Usage: )")
+_HELP = re.compile(r"--help|^[╭┌]")
+"""What stands around a refusal: a word about help, a frame."""
+_REFUSED = re.compile(r"^(?:\S+: error: |Error: |No such|Missing|Invalid|Got unexpected)")
+_OF_ARGUMENTS = re.compile(
+    r"(?i)\b(?:un(?:recogni[sz]ed|known|expected)|no such|missing|invalid|ambiguous|required|"
+    r"not consume)\b.{0,40}"
+    r"(?:\b(?:options?|arg(?:ument)?s?|flags?|parameters?|(?:sub)?commands?)\b|\B--?[a-z])|"
+    r"\b(?:options?|arg(?:ument)?s?|flags?)\b.{0,40}\b(?:required|not recogni[sz]ed)\b|"
+    r"\berror parsing -"
+)
+"""How parsers of arguments refuse one: absl, Fire, tyro and others have no form in common."""
+_BY_CONVENTION = 2
+"""The status of a program that does not understand its arguments."""
+_NEAR_THE_END, _AT_THE_END = 15, 6
+"""Lines in which the refusal must stand, of that status and of 1."""
+_PARSER = Pattern((), "argparse, click and their like")
+_NOT_RUN = (126, 127)
+"""A shell's statuses of a program that it may not run or does not find."""
+_OF_A_SHELL = re.compile(r"^\S+: .+: \S")
+"""Its name, what it could not run, and why: `bash: python: command not found`."""
+_SHELL = Pattern((), "the shell in which a rank was started, by its status")
+
+
+def of_arguments(status: int | None, err: str) -> Shown | None:
+    """The line by which a program refuses its arguments: the last one, or one that has a usage
+    message, a word about help or a frame near it."""
+    if status not in (1, _BY_CONVENTION):
+        return None
+    lines = [line for line in lines_of(err) if line.text.strip()]
+    meant = status == _BY_CONVENTION
+    used = meant and any(_USAGE.match(line.text) for line in lines)
+    lines = lines[-(_NEAR_THE_END if meant else _AT_THE_END) :]
+    if not used and not any(_HELP.search(line.text) for line in lines):
+        lines = lines[-1:] if meant else []
+    for line in reversed(lines):
+        words = unframed(line.text)
+        if (used and _REFUSED.match(words)) or _OF_ARGUMENTS.search(words):
+            return Shown("settings", _PARSER, line.begin, line.end, words=words, sure=meant)
+    return None
+
+
+def on_record(status: int | None, record: str) -> Shown | None:
+    """The same of what an agent put on record of it."""
+    if status == _BY_CONVENTION and (_REFUSED.match(record) or _OF_ARGUMENTS.search(record)):
+        return Shown("settings", _PARSER, 0, len(record))
+    return None
+
+
+def of_a_shell(status: int | None, err: str) -> Shown | None:
+    """The last line of a shell that could not run what it was to run; it says so in the language
+    of the account."""
+    lines = [line for line in lines_of(err) if line.text.strip()]
+    if status not in _NOT_RUN or not lines or not _OF_A_SHELL.match(lines[-1].text):
+        return None
+    return Shown("environment-missing", _SHELL, lines[-1].begin, lines[-1].end)
+
+
+def unframed(text: str) -> str:
+    """A line without the frame that rich draws around it."""
+    return text.strip(" │|╭╮╰╯─┌┐└┘")
