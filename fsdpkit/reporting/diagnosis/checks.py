@@ -29,20 +29,23 @@ class Observation(NamedTuple):
     node: str | None = None
     seen_in: LogText | None = None
     time_s: float | None = None
+    sure: bool = True
 
 
 def killed_for_memory(attempt: AttemptEvidence) -> Iterator[Observation]:
     """A rank, or a process of its own, ended by SIGKILL on a node whose memory was full: the kernel
-    chose it."""
+    chose it. Perhaps, too, where a rank only says that a process of its own is gone."""
     for voice in attempt.voices:
         machine = attempt.machines.get(voice.node or "")
-        if machine is None or not voice.killed:
+        if machine is None or not (voice.killed or voice.lost_a_child):
             continue
         share, counted = machine.memory_share, machine.memory_kills
         if counted or share >= 0.95:
-            words = f"ended by SIGKILL while {100 * share:.0f} % of the node's memory were in use"
-            words = f"ended by SIGKILL, and {counted}" if counted else words
-            yield Observation(words, Level.OWN, voice.rank, voice.node, voice.message)
+            used = f"while {100 * share:.0f} % of the node's memory were in use"
+            how = "ended by SIGKILL" if voice.killed else "a process of its own was gone"
+            words = f"{how}, and {counted}" if counted else f"{how} {used}"
+            place = (voice.rank, voice.node, voice.message)
+            yield Observation(words, Level.OWN, *place, sure=voice.killed)
 
 
 def broken_hardware(attempt: AttemptEvidence) -> Iterator[Observation]:
@@ -90,11 +93,20 @@ def silent_node(attempt: AttemptEvidence) -> Iterator[Observation]:
         if voice.message is not None and HEAD_SILENT in voice.message.text:
             words = f"the head's agent does not answer {voice.node} any more"
             yield Observation(words, Level.WAITED, node=attempt.head, seen_in=voice.message)
-        for log in voice.logs if voice.kind == "batch" and not _shell_was_killed(attempt) else ():
+    for node, place in _killed_agent(attempt) if _anybody_spoke(attempt) else ():
+        words = "its agent was killed, and it is unknown by whom"
+        yield Observation(words, Level.KILLED, node=node, seen_in=place)
+
+
+def _killed_agent(attempt: AttemptEvidence) -> Iterator[tuple[str, LogText]]:
+    for voice in attempt.voices if not _shell_was_killed(attempt) else ():
+        for log in voice.logs if voice.kind == "batch" else ():
             if (first := _SRUN.search(log.text)) and first[2] == "Killed":
-                words = "its agent was killed, and it is unknown by whom"
-                place = log.part(*first.span())
-                yield Observation(words, Level.KILLED, node=first[1], seen_in=place)
+                yield first[1], log.part(*first.span())
+
+
+def _anybody_spoke(attempt: AttemptEvidence) -> bool:
+    return any(voice.kind != "batch" for voice in attempt.voices)
 
 
 def _shell_was_killed(attempt: AttemptEvidence) -> bool:
@@ -102,10 +114,14 @@ def _shell_was_killed(attempt: AttemptEvidence) -> bool:
     return attempt.ending is None and state is not None and state.exit_signal == 9
 
 
-def killed_shell(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """The batch shell itself was killed, and all that it had started with it."""
+def killed_in_silence(attempt: AttemptEvidence) -> Iterator[Observation]:
+    """The batch shell itself was killed, and all that it had started with it; or a task before its
+    agent came to be, which says nothing of the node."""
     if _shell_was_killed(attempt):
         yield Observation("the job's own shell was ended by SIGKILL", Level.KILLED)
+    for node, place in _killed_agent(attempt) if not _anybody_spoke(attempt) else ():
+        words = f"the task on {node} was killed before it wrote anything"
+        yield Observation(words, Level.KILLED, node=node, seen_in=place)
 
 
 def different_head_addresses(attempt: AttemptEvidence) -> Iterator[Observation]:
@@ -198,6 +214,9 @@ _WATCHDOG = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
 )
+_SAME_SIZE = re.compile(r"^(?:ALLREDUCE|BROADCAST|_?ALLGATHER\w*|_?REDUCE\w*)$")
+"""Collectives in which all ranks give as many numbers."""
+_OF_A_SUBGROUP = re.compile(r"\[PG (?:ID [1-9]|(?!ID )\S*[1-9]\d* )")
 _ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
 
 
@@ -208,14 +227,23 @@ def _watchdog_texts(attempt: AttemptEvidence) -> Iterator[str]:
 
 
 def _watchdogs_differ(attempt: AttemptEvidence) -> Iterator[Observation]:
-    """NCCL's watchdogs gave up on different collectives with the same number."""
+    """NCCL's watchdogs gave up on different collectives with the same number; on different sizes of
+    one, where there is no group but that of all ranks."""
     seen: dict[str, dict[tuple[str, str], int]] = {}
+    of_all = True
     for text in _watchdog_texts(attempt):
+        of_all = of_all and not _OF_A_SUBGROUP.search(text)
         for rank, number, kind, size in _WATCHDOG.findall(text):
             seen.setdefault(number, {}).setdefault((kind, size), int(rank))
     for number, kinds in seen.items():
-        if len({kind for kind, _ in kinds}) > 1:
-            told = (f"rank {rank} {kind}" for (kind, _), rank in sorted(kinds.items()))
+        names = {kind for kind, _ in kinds}
+        sizes = len(kinds) > 1 and of_all and all(map(_SAME_SIZE.match, names))
+        if len(names) > 1 or sizes:
+            of_size = "" if len(names) > 1 else " of {} numbers"
+            told = (
+                f"rank {rank} {kind}{of_size.format(size)}"
+                for (kind, size), rank in sorted(kinds.items())
+            )
             yield Observation(f"collective {number} is not the same everywhere: {', '.join(told)}")
             return
 
@@ -295,6 +323,6 @@ CHECKS: dict[str, Callable[[AttemptEvidence], Iterator[Observation]]] = {
     "script-not-visible": log_not_opened,
     "collective-mismatch": _collectives,
     "hang": _hung_or_behind,
-    "unknown": killed_shell,
+    "unknown": killed_in_silence,
 }
 """By cause."""

@@ -27,8 +27,8 @@ from fsdpkit.reporting.diagnosis.evidence import (
     JobEvidence,
     TaskEvidence,
 )
-from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of
-from fsdpkit.reporting.diagnosis.sources import Voice
+from fsdpkit.reporting.diagnosis.findings import Finding, Quote, findings_of, in_a_thread
+from fsdpkit.reporting.diagnosis.sources import LOST_A_CHILD, Voice
 
 _MOST_FOLLOW_ON = 20
 _WHO_KILLED = (
@@ -267,6 +267,9 @@ def root(findings: Sequence[Finding], attempt: AttemptEvidence) -> Finding | Non
         return msgspec.structs.replace(
             first, cause="cancelled", words=": each rank was interrupted, as by Ctrl-C", rank=None
         )
+    if LOST_A_CHILD.search(first.words):
+        of_memory = [f for f in candidates if f.cause == "host-out-of-memory" and not f.sure]
+        first = next((f for f in of_memory if f.rank == first.rank), first)
     return (
         _by_machine(first, attempt)
         or _waited_for(first, findings, attempt)
@@ -339,9 +342,11 @@ def _waited_for(
     nodes = {rank: _node_of(rank, attempt) for rank in silent}
     node = nodes[silent[0]] if len(set(nodes.values())) == 1 else None
     one = len(silent) == 1
-    words = "it printed nothing, and all other ranks waited for one in vain"
+    if one and (thread := in_a_thread(silent[0], attempt)) is not None:
+        return thread
+    words = "it printed no error, and all other ranks waited for one in vain"
     if not one:
-        words = f"ranks {_listed(silent)} printed nothing, and all others waited for them in vain"
+        words = f"ranks {_listed(silent)} printed no error, and all others waited for them in vain"
     rank = silent[0] if one else None
     return msgspec.structs.replace(first, level=Level.OWN, rank=rank, node=node, words=words)
 
@@ -394,6 +399,8 @@ def _with_victim(first: Finding, others: Sequence[Finding], attempt: AttemptEvid
     if node is None and first.level == Level.OUTSIDE:
         same = [f for f in others if f.cause == first.cause and f.node is not None]
         node = min(same, key=_order).node if same else None
+    if node is None and rank is None:
+        node = where_a_task_failed(first, attempt)
     if first.cause == "host-out-of-memory" and rank is None:
         told = [f for f in others if f.cause == first.cause and f.rank is not None]
         told = [f for f in told if node in (None, f.node)]
@@ -422,12 +429,25 @@ def _killed(node: str | None, attempt: AttemptEvidence) -> Voice | None:
     return None
 
 
-_LOST_A_CHILD = re.compile(r"exited unexpectedly|BrokenProcessPool|terminated abruptly")
+_TASK_FAILED = re.compile(
+    r"^srun: error: ([\w.-]+): tasks? [\d,-]+: Exited with exit code ", re.MULTILINE
+)
+_OF_THE_SHELL = re.compile(r"slurm_script: |^(?:Lmod|sbatch|salloc|fsdpkit)\b|^\w+Error: ")
+
+
+def where_a_task_failed(finding: Finding, attempt: AttemptEvidence) -> str | None:
+    """The only node of which srun says that its task left by itself, of what a task printed into
+    the job's log."""
+    if finding.quote is None or _OF_THE_SHELL.search(finding.quote.text):
+        return None
+    logs = [log.text for voice in attempt.voices if voice.kind == "batch" for log in voice.logs]
+    nodes = {node for log in logs for node in _TASK_FAILED.findall(log)}
+    return nodes.pop() if len(nodes) == 1 else None
 
 
 def _left_by_child(node: str | None, findings: Sequence[Finding]) -> Finding | None:
     """The only rank there that lost a process of its own, which was what was killed."""
-    told = [f for f in findings if f.rank is not None and _LOST_A_CHILD.search(f.words)]
+    told = [f for f in findings if f.rank is not None and LOST_A_CHILD.search(f.words)]
     told = [f for f in told if node in (None, f.node)]
     return told[0] if len({f.rank for f in told}) == 1 else None
 

@@ -276,7 +276,7 @@ def _attempt(
 ) -> AttemptEvidence:
     voices = voices_of(past, paths, ranks_per_node, newest=last)
     place = paths.task(task)
-    killed = any(voice.killed for voice in voices)
+    killed = any(voice.killed or voice.lost_a_child for voice in voices)
     return AttemptEvidence(
         number=past.number,
         ranks=len(past.launches[-1].nodes) * ranks_per_node if past.launches else 0,

@@ -18,7 +18,7 @@ from fsdpkit.failures import exceptions, strerror
 from fsdpkit.failures.causes import CAUSES
 from fsdpkit.failures.ends import STOPPED, TERM, VAGUE, ProcessEnd, Where, explain, last_error
 from fsdpkit.failures.patterns import Level, Shown, Speaker
-from fsdpkit.failures.tracebacks import ended_by
+from fsdpkit.failures.tracebacks import ended_by, last_before_silence
 from fsdpkit.reporting.diagnosis.checks import CHECKS
 from fsdpkit.reporting.diagnosis.evidence import AttemptEvidence
 from fsdpkit.reporting.diagnosis.sources import WHO, Voice
@@ -187,6 +187,7 @@ def _by_facts(attempt: AttemptEvidence) -> Iterator[Finding]:
                 rank=fact.rank,
                 node=fact.node,
                 time_s=fact.time_s,
+                sure=fact.sure,
             )
 
 
@@ -242,6 +243,20 @@ def _by_rank(voice: Voice) -> Iterator[Finding]:
         found = explain(end)
     if found is not None:
         yield _finding(found.shown, texts[found.where], voice)
+
+
+def in_a_thread(rank: int, attempt: AttemptEvidence) -> Finding | None:
+    """What the last exception shows that a thread or a child of a rank printed, unless the rank
+    went on: of a rank that neither failed nor came where the others waited, that may be why. A
+    thread that is all a library's, such as a tracker's, and a lost connection explain nothing."""
+    for voice in attempt.voices:
+        err = voice.log("err") if voice.kind == "rank" and voice.rank == rank else None
+        if err is not None and (raised := last_before_silence(err.text)) is not None:
+            shown = msgspec.structs.replace(exceptions.shown(raised), sure=False)
+            of_a_library = shown.cause == "exception" and raised.own_frame is None
+            if shown.level >= Level.OWN and not of_a_library:
+                return _finding(shown, err, voice)
+    return None
 
 
 def shown_by(text: str, speaker: Speaker) -> tuple[Shown, ...]:

@@ -56,6 +56,13 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
         return next(of_kind, None)
 
     @property
+    def lost_a_child(self) -> bool:
+        """Whether its last words say that a process of its own is gone, and not why."""
+        err = self.log("err")
+        words = [self.message.text if self.message else "", err.text[-_LAST_WORDS:] if err else ""]
+        return self.status not in (None, 0) and LOST_A_CHILD.search("\n".join(words)) is not None
+
+    @property
     def killed(self) -> bool:
         """Whether SIGKILL ended it, or by its last words a process that it had started."""
         if self.status in (None, 0, 137):
@@ -65,6 +72,13 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
             return False
         found = explain(ProcessEnd(status=self.status, err=err or message))
         return found is not None and found.shown.pattern is CHILD_KILLED
+
+
+LOST_A_CHILD = re.compile(
+    r"exited unexpectedly|BrokenProcessPool|terminated abruptly|abruptly died|"
+    r"unexpectedly terminated"
+)
+"""How pools of processes, torch's DataLoader and datasets' map say that one of theirs is gone."""
 
 
 def voices_of(
