@@ -9,7 +9,10 @@ tickets, written by another one before reading the rules, 88 of 111; of its logg
 them, 15 of 22. Its `kin` was written to try the rules that mend those. Of the sixth's tickets, of
 other languages, launchers and centres, again written before reading the rules, 63 of 101 (one of
 the misses was the case's own mistake: it had not allowed for `exception`); of its kin and traps,
-written after mending, 47 of 53, and of threads of issue trackers 25 of 30.
+written after mending, 47 of 53, and of threads of issue trackers 25 of 30. Of the seventh, what
+researchers meet most often, with the ordinary noise of their logs and 84 of it from threads, 219 of
+228 before its writer read the rules; of its `forms`, thought of after reading them, 46 of 59; of
+its `kin`, written before the rules that they try, 24 of 62 before and 60 at once after them.
 """
 
 from __future__ import annotations
