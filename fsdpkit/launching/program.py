@@ -81,6 +81,8 @@ class Program:
         if sys.version_info < (3, 14):
             vars(main)["__annotations__"] = {}
         sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # as multiprocessing has called it since its import
+            sys.modules["__mp_main__"] = main
         sys.argv = ["-m" if self.is_module else self.name, *self.arguments]
         sys.orig_argv = list(self.command)
         sys.path[:] = search_path(sys.path, os.environ)

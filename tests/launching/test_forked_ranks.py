@@ -210,6 +210,36 @@ def test_it_starts_processes_of_its_own(forking: Forking, tmp_path: Path, method
     assert forked.out.startswith("(5, '3')")
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_classes_of_the_script_come_back_from_its_processes(
+    forking: Forking, tmp_path: Path, method: str
+) -> None:
+    """There the script is called `__mp_main__`, and so it must be known in the rank."""
+    write(
+        tmp_path / "train.py",
+        """
+        import multiprocessing as mp
+        import sys
+
+        class Sample:
+            pass
+
+        def work(queue):
+            queue.put(Sample())
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            queue = context.Queue()
+            child = context.Process(target=work, args=(queue,))
+            child.start()
+            print(type(queue.get()))
+            child.join()
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py", method), tmp_path)
+    assert forked == anew == Ended(0, "<class '__main__.Sample'>\n", "")
+
+
 def test_what_main_pickles_main_unpickles(forking: Forking, tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
