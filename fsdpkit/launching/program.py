@@ -14,7 +14,6 @@ import io
 import multiprocessing
 import os
 import runpy
-import signal
 import sys
 import tempfile
 import types
@@ -88,7 +87,7 @@ class Program:
         sys.path[:] = search_path(sys.path, os.environ)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.directory)
-        frames = 1
+        uncaught: BaseException | None = None
         try:
             if self.is_module:
                 runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
@@ -105,31 +104,54 @@ class Program:
         except SystemExit:
             raise
         except BaseException as error:
-            _report(error, frames)
+            uncaught = error
+        if uncaught is not None:  # reported outside the handler, for the hook is called outside one
+            _report(uncaught)
         raise SystemExit(0)
 
 
-def _report(error: BaseException, own_frames: int) -> NoReturn:
+def _report(error: BaseException) -> NoReturn:
     """What the interpreter does with an uncaught exception."""
-    trace = error.__traceback__
-    for _ in range(own_frames):
-        trace = trace.tb_next if trace else None
-    error.__traceback__ = trace
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    error.__traceback__ = _without_own_frame(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
-    sys.excepthook(type(error), error, trace)
+    _call_hook(error)
     if isinstance(error, KeyboardInterrupt):
-        # The parent should see the signal, once this process has cleaned up.
-        import atexit
-
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        # The interpreter cleans up and then ends by the signal, so that the parent sees it.
+        sys.excepthook = lambda *_: None
+        raise error
     raise SystemExit(1)
+
+
+def _without_own_frame(error: BaseException) -> types.TracebackType | None:
+    return error.__traceback__ and error.__traceback__.tb_next
+
+
+def _call_hook(error: BaseException) -> None:
+    """Source: `_PyErr_PrintEx` in CPython's Python/pythonrun.c."""
+    in_hook: BaseException | None = None
+    if not hasattr(sys, "excepthook"):
+        _tell("sys.excepthook is missing\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException as failed:
+        in_hook = failed
+    if in_hook is not None:
+        in_hook.__traceback__ = _without_own_frame(in_hook)
+        _tell("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(in_hook), in_hook, in_hook.__traceback__)
+        _tell("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _tell(text: str) -> None:
+    with suppress(Exception):  # a script may have closed it
+        sys.stderr.write(text)
 
 
 def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:

@@ -108,11 +108,23 @@ ENDINGS = {
     "a syntax error": "print('never')\nx = = 1",
     "a missing module": "import no_such_module",
     "an exception in atexit": "import atexit\natexit.register(lambda: 1 / 0)\nprint('main')",
+    "a hook that asks what is handled": (
+        "import sys\nsys.excepthook = lambda *a: print(sys.exc_info())\n1 / 0"
+    ),
+    "a hook that fails": "import sys\ndef hook(*a): return {}['x']\nsys.excepthook = hook\n1 / 0",
+    "a hook that is none": "import sys\nsys.excepthook = None\n1 / 0",
+    "no hook": "import sys\ndel sys.excepthook\n1 / 0",
     "a hook of its own": "import sys\nsys.excepthook = lambda *a: print('hook', a[0])\n1 / 0",
     "SIGKILL": "import os\nos.kill(os.getpid(), 9)",
     "SIGSEGV": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "abort": "import os\nos.abort()",
     "Ctrl-C": "raise KeyboardInterrupt",
+    "Ctrl-C beside a thread and an object": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "class A:\n    def __del__(self):\n        print('gone')\n\n\na = A()\n"
+        "raise KeyboardInterrupt"
+    ),
     "SIGINT": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(9)",
     "SIGTERM is ignored": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('on')",
     "a thread that goes on": (
