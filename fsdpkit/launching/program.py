@@ -11,11 +11,14 @@ import builtins
 import fcntl
 import importlib.machinery
 import io
+import logging
 import multiprocessing
 import os
 import runpy
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -92,7 +95,7 @@ class Program:
             if self.is_module:
                 runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
             else:
-                path = os.path.abspath(self.name)
+                path = os.path.join(os.getcwd(), self.name)  # not normalized, as Python does it
                 vars(main).update(
                     __file__=path,
                     __cached__=None,
@@ -216,6 +219,12 @@ def _open_streams(unbuffered: bool) -> None:
 def _forget() -> None:
     """Forget state of the parent process that each process should have of its own."""
     tempfile.tempdir = None  # a rank may set TMPDIR before it uses it
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    # Where `relativeCreated` of log records counts from; nanoseconds since Python 3.13.
+    started: Any = logging
+    started._startTime = time.time_ns() if isinstance(started._startTime, int) else time.time()
+    for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[path]  # it may have been made since
     multiprocessing.current_process().authkey = os.urandom(32)
     # Python reseeds its own generator on fork.
     if numpy_random := sys.modules.get("numpy.random"):

@@ -252,6 +252,38 @@ def test_classes_of_the_script_come_back_from_its_processes(
     assert forked == anew == Ended(0, "<class '__main__.Sample'>\n", "")
 
 
+@pytest.mark.parametrize("path", ["./train.py", "own/../train.py", "{}//train.py"])
+def test_the_script_s_path_is_left_as_it_was_written(
+    forking: Forking, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "train.py", "print(__file__)\nraise ValueError")
+    forked, anew = both(forking, (*PYTHON, path.format(tmp_path)), tmp_path)
+    assert forked == anew
+
+
+def test_its_process_and_its_clock_are_its_own(forking: Forking, tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import logging, os, threading
+        record = logging.LogRecord("", 0, "", 0, "", (), None)
+        print(threading.main_thread().native_id == os.getpid())
+        print(record.created - record.relativeCreated / 1000 > os.stat(__file__).st_mtime)
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked == anew == Ended(0, "True\nTrue\n", "")
+
+
+def test_a_directory_made_since_is_searched(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    script = write(tmp_path / "own" / "train.py", "import staged")
+    with Forking(tmp_path, {"PYTHONPATH": f"{made}:{os.getcwd()}"}) as forking:
+        write(made / "staged.py", "print('found')")
+        assert forking.run((*PYTHON, str(script))).out == "found\n"
+
+
 def test_what_main_pickles_main_unpickles(forking: Forking, tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
