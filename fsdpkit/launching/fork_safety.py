@@ -8,6 +8,7 @@ import must have had the values that the rank would have seen.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -40,6 +41,33 @@ def of_ranks(name: str) -> bool:
 def open_files() -> set[int]:
     """File descriptors of this process beyond the three standard ones."""
     return {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2}
+
+
+def inherited_files() -> set[int]:
+    """Those of them that this process was started with: what Python opens is closed on exec."""
+    found = set()
+    for number in open_files():
+        with suppress(OSError):  # of the listing itself
+            if os.get_inheritable(number):
+                found.add(number)
+    return found
+
+
+def reason_not_to_begin(inherited: Collection[int]) -> str | None:
+    """What has happened in this process, as Python started, that must happen in each rank.
+
+    Environments have Python import `sitecustomize` and what `.pth` files name before any program.
+    """
+    for number in sorted(open_files() - set(inherited)):
+        with suppress(FileNotFoundError):
+            return f"as Python started, it opened {os.readlink(f'/proc/self/fd/{number}')}"
+    for name in ("sitecustomize", "usercustomize"):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        with suppress(OSError):
+            text = Path(path).read_text(errors="replace") if path else ""
+            if named := sorted(set(re.findall(r"""["'](\w+)["']""", text)) & _OF_RANKS):
+                return f"{path} names {', '.join(named)}"
+    return None
 
 
 def reason_not_to_fork(own: Collection[int] = ()) -> str | None:

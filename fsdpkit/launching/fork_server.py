@@ -155,7 +155,9 @@ def start() -> ForkServer | Program:
     Returns the server in the calling process, and in each rank forked later the program that it is
     to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
     """
-    inherited = fork_safety.open_files()
+    inherited = fork_safety.inherited_files()
+    if why := fork_safety.reason_not_to_begin(inherited):
+        raise ColdStartError(why)
     variables = dict(os.environ)
     began_s = time.monotonic()
     with uncollected(), fork_safety.reads_of_rank_variables() as reads:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -458,6 +459,29 @@ def test_a_library_that_cannot_be_loaded_ahead_costs_no_other(tmp_path: Path) ->
         for name in ("first", "unsafe", "last"):
             forking.load(f"{name}_library")
         assert forking.run((*PYTHON, str(script))).out == "['first', 'last']\n"
+
+
+AT_START = {
+    "a file": "import os\nkept = open('/dev/null', 'w')",
+    "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
+    "the rank's number": "import os\nrank = os.environ.get('LOCAL_RANK')",
+}
+
+
+@pytest.mark.parametrize("what", AT_START, ids=lambda w: w.replace(" ", "-"))
+def test_what_python_does_as_it_starts_is_done_by_each_rank(tmp_path: Path, what: str) -> None:
+    """If an environment's `sitecustomize` does it, no server is made."""
+    write(tmp_path / "site" / "sitecustomize.py", AT_START[what])
+    done = subprocess.run(
+        [sys.executable, "-c", "from fsdpkit.launching import fork_server; fork_server.start()"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{os.getcwd()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "ColdStartError" in done.stderr
+    assert ("LOCAL_RANK" if "rank" in what else "opened") in done.stderr
 
 
 def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
