@@ -94,10 +94,14 @@ class ForkServer:
         """
         if self._dead:
             raise ServerLostError(self._dead)
-        mine, theirs = socket.socketpair()
+        try:
+            directory = os.getcwd()
+            mine, theirs = socket.socketpair()
+        except OSError as error:  # it has been removed, or too many files are open
+            raise ColdStartError(f"{type(error).__name__}: {error.strerror}") from error
         request = {
             "command": program.command,
-            "directory": os.getcwd(),
+            "directory": directory,
             "environ": dict(environ),
         }
         with mine:

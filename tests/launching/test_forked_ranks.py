@@ -484,6 +484,16 @@ def test_what_python_does_as_it_starts_is_done_by_each_rank(tmp_path: Path, what
     assert ("LOCAL_RANK" if "rank" in what else "opened") in done.stderr
 
 
+def test_a_working_directory_that_is_gone_costs_a_cold_start(tmp_path: Path) -> None:
+    """A program started anew may do without."""
+    script = write(tmp_path / "train.py", "print('x')")
+    (gone := tmp_path / "gone").mkdir()
+    with Forking(tmp_path) as forking:
+        forking.run((*PYTHON, str(script)), cwd=str(gone))
+        gone.rmdir()
+        assert "cold" in forking.start((*PYTHON, str(script)))
+
+
 def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
     write(tmp_path / "installed" / "changing.py", "import os\nos.environ['SET_BY_LIBRARY'] = '1'")
     script = write(
