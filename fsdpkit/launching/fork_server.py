@@ -39,6 +39,9 @@ _SHORTEST_LIMIT_S = 30.0
 _ADOPTED_S = 30.0
 """How long a rank may take to become the agent's child: the process in between only has to end."""
 _GONE_S = 5.0
+_SET_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
+"""torch's compiler sets it when it is imported and whenever it is used: a script may change TMPDIR
+before it compiles anything."""
 _HEEDED_BY_AGENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -290,7 +293,9 @@ class _Server:
         result, now = dict(environ), os.environ
         for name in self.variables.keys() - now.keys():
             result.pop(name, None)
-        return result | {k: v for k, v in now.items() if self.variables.get(k) != v}
+        changed = {k: v for k, v in now.items() if self.variables.get(k) != v}
+        changed.pop(_SET_WHEN_NEEDED, None)
+        return result | changed
 
     def _introduce(self, talk: socket.socket) -> None:
         """As a rank: become the agent's child, and wait for its signal to start."""

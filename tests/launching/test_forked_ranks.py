@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from fsdpkit.launching.fork_safety import reads_of_rank_variables
+from fsdpkit.launching.preloading import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
 from tests.slurm_cluster.machines import poll
 
@@ -502,6 +503,24 @@ def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Pat
     with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
         forking.load("changing")
         assert forking.run((*PYTHON, str(script))).out == "1\n"
+
+
+def test_the_compiler_s_cache_lies_where_the_script_wants_temporary_files(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        f"""
+        import os, torch
+        print("TORCHINDUCTOR_CACHE_DIR" in os.environ)
+        os.environ["TMPDIR"] = {str(tmp_path)!r}
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        print(cache_dir())
+        """,
+    )
+    with Forking(tmp_path) as forking:
+        forking.load(*WITH_TORCH)
+        forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked == anew
+    assert forked.out.startswith(f"False\n{tmp_path}/torchinductor_"), forked
 
 
 def test_reading_a_rank_s_variable_is_noted_whether_it_is_set_or_not(
