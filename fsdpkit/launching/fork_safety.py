@@ -160,6 +160,25 @@ def reads_of_rank_variables() -> Iterator[set[str]]:
         kind.__getitem__ = before
 
 
+@contextmanager
+def missing_modules() -> Iterator[set[str]]:
+    """Collects the top-level modules that imports in the block look for and do not find."""
+    missing: set[str] = set()
+
+    class AfterAllOthers:
+        @staticmethod
+        def find_spec(name: str, path: object = None, _: object = None) -> None:
+            if path is None:
+                missing.add(name)
+
+    finder: Any = AfterAllOthers
+    sys.meta_path.append(finder)
+    try:
+        yield missing
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Names of variables that differ and are not set per rank, in order."""
     return sorted(
@@ -169,9 +188,9 @@ def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list
     )
 
 
-def shadowed_module(directory: str) -> str | None:
+def shadowed_module(directory: str, missing: Collection[str] = ()) -> str | None:
     """A file or package in a script's directory that Python would have imported in place of a
-    module that is loaded already; None if there is none."""
+    module that is loaded already, or is `missing`; None if there is none."""
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -179,7 +198,9 @@ def shadowed_module(directory: str) -> str | None:
     for entry in sorted(entries):
         name, _, suffix = entry.partition(".")
         module = sys.modules.get(name)
-        if module is None or name == "__main__" or name in sys.builtin_module_names:
+        if module is None and name not in missing:
+            continue
+        if name == "__main__" or name in sys.builtin_module_names:
             continue
         path = os.path.join(directory, entry)
         if suffix:

@@ -167,7 +167,11 @@ def start() -> ForkServer | Program:
         raise ColdStartError(why)
     variables = dict(os.environ)
     began_s = time.monotonic()
-    with uncollected(), fork_safety.reads_of_rank_variables() as reads:
+    with (
+        uncollected(),
+        fork_safety.reads_of_rank_variables() as reads,
+        fork_safety.missing_modules() as missing,
+    ):
         import torch  # noqa: F401
     skip_destructors(os.environ)
     # A slow file server slows the other imports, too: the time limit is a multiple of this import.
@@ -191,7 +195,7 @@ def start() -> ForkServer | Program:
     for number in inherited:
         with contextlib.suppress(OSError):
             os.close(number)
-    return _Server(theirs, agent, variables).serve()
+    return _Server(theirs, agent, variables, missing).serve()
 
 
 @dataclass
@@ -202,6 +206,8 @@ class _Server:
     agent: int
     variables: dict[str, str]
     """The environment in which torch was imported."""
+    missing: set[str]
+    """Modules that imports looked for, which the script may have beside it."""
     search: tuple[str, ...] = ()
     """Directories that the script's imports look into first."""
 
@@ -237,8 +243,13 @@ class _Server:
         kernel.die_with_parent(me)
         kernel.adopt_orphans()  # processes left by a library end with this one
         try:
-            with uncollected(), fork_safety.reads_of_rank_variables() as reads:
+            with (
+                uncollected(),
+                fork_safety.reads_of_rank_variables() as reads,
+                fork_safety.missing_modules() as missing,
+            ):
                 load(request["modules"])
+            self.missing |= missing
             why = fork_safety.reason_not_to_fork([self.control.fileno()])
             if reads:
                 why = f"{', '.join(sorted(reads))} is read, which each rank has of its own"
@@ -283,8 +294,8 @@ class _Server:
         if changed := [name for name in changed if environ.get(name) != now.get(name)]:
             raise ColdStartError(f"{', '.join(changed[:3])} changed since torch was imported")
         for directory in self.search:
-            if path := fork_safety.shadowed_module(directory):
-                raise ColdStartError(f"{path} has the name of a module that is loaded already")
+            if path := fork_safety.shadowed_module(directory, self.missing):
+                raise ColdStartError(f"{path} has the name of a module that torch has looked for")
         if why := fork_safety.reason_not_to_fork([self.control.fileno(), *files]):
             raise ColdStartError(why)
 

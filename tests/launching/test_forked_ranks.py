@@ -373,6 +373,17 @@ def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
     assert forking.run(command).status == 0
 
 
+def test_a_file_beside_the_script_that_torch_looked_for_makes_it_a_cold_start(
+    forking: Forking, tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", "import torch\n")
+    missing = "tensorrt"  # of NVIDIA's, which has no release for these tests' Python
+    write(tmp_path / f"{missing}.py", "mine = True\n")
+    command = (*PYTHON, str(tmp_path / "train.py"))
+    assert forking.preload(command) is None
+    assert f"{missing}.py" in forking.start(command)["cold"]
+
+
 def test_a_variable_that_torch_read_when_it_was_loaded_makes_it_a_cold_start(
     forking: Forking, tmp_path: Path
 ) -> None:
