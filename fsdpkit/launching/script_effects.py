@@ -34,10 +34,8 @@ _AT_RUN_TIME = frozenset({"importlib", "runpy", "ctypes", "site", "pkgutil", "im
 _NOTICED_CALLS = frozenset(
     {
         *("os.putenv", "os.unsetenv", "os.chdir", "os.fork", "os.setuid", "os.sched_setaffinity"),
-        *(f"sys.path.{how}" for how in ("insert", "append", "remove", "pop", "clear", "extend")),
-        *(f"sys.modules.{how}" for how in ("pop", "update", "setdefault", "clear")),
-        *(f"sys.{where}.{how}" for where in ("meta_path", "path_hooks") for how in ("insert",)),
-        *("sys.setdlopenflags", "sys.meta_path.append", "resource.setrlimit", "locale.setlocale"),
+        *("posix.putenv", "posix.unsetenv", "posix.chdir"),
+        *("sys.setdlopenflags", "resource.setrlimit", "locale.setlocale"),
         *("multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"),
     }
 )
@@ -47,6 +45,29 @@ QUIET_LIBRARIES = ("torch", "numpy")
 """Whose own functions have no effect that a later import could notice."""
 _QUIET_CALLS = frozenset({"matplotlib.use"})
 _ENVIRON_CHANGES = frozenset({"update", "setdefault", "pop", "clear", "popitem", "__setitem__"})
+_SEEN_BY_IMPORTS = frozenset(
+    {"os.environ", "os.environb", "sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks"}
+)
+_CHANGES = _ENVIRON_CHANGES | frozenset(
+    {
+        "insert",
+        "append",
+        "remove",
+        "extend",
+        "reverse",
+        "sort",
+        "__delitem__",
+        "__iadd__",
+        "__ior__",
+    }
+)
+# Modules of Python's whose functions only read a mapping that they get.
+_ONLY_READ = frozenset(
+    {
+        *("subprocess", "copy", "json", "pprint", "string", "logging", "collections", "types"),
+        *("configparser", "os"),
+    }
+)
 _UNKNOWN, _OWN_CODE, _VALUE = "?", "def", "str"
 """What a name may stand for, beside a dotted name of a library: anything; a function or class of
 the script's own; a value of Python's own types."""
@@ -331,9 +352,20 @@ class SourceFile:
             self.not_read(call)
             return
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        runs_own_code = any(self._origin(argument) == _OWN_CODE for argument in given)
-        if runs_own_code or not self._is_quiet(call.func, call):
+        if any(map(self._makes_changes, given)) or not self._is_quiet(call.func, call):
             self.notice(call)
+            return
+        top = (dotted or self._origin(call.func)).partition(".")[0]
+        passed_on = any(self._dotted(argument) in _SEEN_BY_IMPORTS for argument in given)
+        if passed_on and top not in _ONLY_READ and top not in vars(builtins):
+            self.notice(call)
+
+    def _makes_changes(self, argument: ast.expr) -> bool:
+        """Whether a function that gets this may, by calling it, do what a later import notices."""
+        if isinstance(argument, ast.Lambda):
+            called = [node.func for node in ast.walk(argument.body) if isinstance(node, ast.Call)]
+            return any(map(self._makes_changes, called))
+        return self._origin(argument) == _OWN_CODE or _changes(self._dotted(argument) or "")
 
     def _is_quiet(self, function: ast.expr, call: ast.Call | None = None) -> bool:
         """Whether no import notices that it was called."""
@@ -347,7 +379,7 @@ class SourceFile:
                 return True
             names = [*call.args[:1], *(ast.Constant(k.arg) for k in call.keywords)] if call else []
             return bool(names) and all(_is_read_late(name) for name in names)
-        if top in (_UNKNOWN, _OWN_CODE) or dotted in _NOTICED_CALLS or top in _AT_RUN_TIME:
+        if top in (_UNKNOWN, _OWN_CODE) or _changes(dotted) or top in _AT_RUN_TIME:
             return False
         if dotted.startswith("os.exec"):
             return False
@@ -380,10 +412,12 @@ class SourceFile:
                 return dotted
             if isinstance(value, ast.Call):
                 dotted = self._dotted(value.func) or _VALUE
-                if dotted.startswith("functools."):
+                if dotted.startswith("functools.") or dotted == "getattr":
                     return _UNKNOWN  # a function, which may call anything
                 value = value.func
             else:
+                if isinstance(value, ast.Subscript) and self._dotted(value.value) == "os.environ":
+                    return _VALUE
                 value = value.value
         match value:
             case ast.Name(id=name):
@@ -426,7 +460,13 @@ def _worst(origins: Iterable[str]) -> str:
     for origin in (_OWN_CODE, _UNKNOWN):
         if origin in found:
             return origin
-    return _VALUE
+    return _UNKNOWN if found & _SEEN_BY_IMPORTS else _VALUE
+
+
+def _changes(dotted: str) -> bool:
+    """Whether this function of Python's own changes what a later import may see."""
+    where, _, how = dotted.rpartition(".")
+    return dotted in _NOTICED_CALLS or (where in _SEEN_BY_IMPORTS and how in _CHANGES)
 
 
 def _captured(pattern: ast.AST) -> Iterator[str]:
