@@ -36,6 +36,7 @@ _NOTICED_CALLS = frozenset(
         *("os.putenv", "os.unsetenv", "os.chdir", "os.fork", "os.setuid", "os.sched_setaffinity"),
         *("posix.putenv", "posix.unsetenv", "posix.chdir"),
         *("sys.setdlopenflags", "resource.setrlimit", "locale.setlocale"),
+        "warnings.resetwarnings",
         *("multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"),
     }
 )
@@ -381,6 +382,8 @@ class SourceFile:
             return bool(names) and all(_is_read_late(name) for name in names)
         if top in (_UNKNOWN, _OWN_CODE) or _changes(dotted) or top in _AT_RUN_TIME:
             return False
+        if dotted in ("warnings.simplefilter", "warnings.filterwarnings"):
+            return call is not None and _only_prints(call)
         if dotted.startswith("os.exec"):
             return False
         if top in sys.stdlib_module_names or top in QUIET_LIBRARIES or dotted in _QUIET_CALLS:
@@ -467,6 +470,13 @@ def _changes(dotted: str) -> bool:
     """Whether this function of Python's own changes what a later import may see."""
     where, _, how = dotted.rpartition(".")
     return dotted in _NOTICED_CALLS or (where in _SEEN_BY_IMPORTS and how in _CHANGES)
+
+
+def _only_prints(call: ast.Call) -> bool:
+    """Whether this filter of warnings raises none. torch puts filters of its own before one that
+    does, if it is imported afterwards."""
+    actions = [*call.args[:1], *(k.value for k in call.keywords if k.arg in ("action", None))]
+    return all(isinstance(action, ast.Constant) and action.value != "error" for action in actions)
 
 
 def _captured(pattern: ast.AST) -> Iterator[str]:

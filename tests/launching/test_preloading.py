@@ -41,6 +41,7 @@ QUIET = [
     "import os, sys\nimport argparse as ap\nparser = ap.ArgumentParser()\nparser.add_argument('n')",
     "import logging\nlog = logging.getLogger(__name__)\nlog.setLevel('INFO')",
     "import warnings\nwarnings.filterwarnings('ignore')",
+    "import warnings\nwarnings.simplefilter(action='ignore', category=FutureWarning)",
     "import os\nrank = int(os.environ.get('RANK', 0))\nwhere = os.environ['HOME']",
     "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'",
     "import os\nos.environ.setdefault('NCCL_DEBUG', 'INFO')",
@@ -131,6 +132,9 @@ NOTICED = [
     "import posix\nposix.putenv('OMP_NUM_THREADS', '4')",
     "import sys\nsys.path.reverse()",
     "import sys\nsys.path_hooks.append(None)",
+    "import warnings\nwarnings.simplefilter('error')",
+    "import warnings\nwarnings.filterwarnings(action='error', category=UserWarning)",
+    "import warnings\nwarnings.resetwarnings()",
 ]
 
 
