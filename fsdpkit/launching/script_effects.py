@@ -15,60 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fsdpkit.launching.import_state import (
+    AT_RUN_TIME,
+    BUILTINS_AT_RUN_TIME,
+    ENVIRON_CHANGES,
+    NOTICED_BUILTINS,
+    ONLY_READ,
+    QUIET_CALLS,
+    QUIET_LIBRARIES,
+    SEEN_BY_IMPORTS,
+    changes,
+    is_read_late,
+    only_prints,
+)
 from fsdpkit.launching.path_expressions import path_of, value_of
 
-# Read when a device or a process group is made, or by other libraries: not when torch is loaded.
-_READ_LATE = frozenset(
-    {
-        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING"),
-        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT"),
-        *("CUBLAS_WORKSPACE_CONFIG", "MPLCONFIGDIR"),
-    }
-)
-_READ_LATE_BY_PREFIX = (
-    *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"),
-    *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "TF_", "MLFLOW_", "HYDRA_", "COMET_"),
-)
-# Python's own modules that can run code which cannot be read here.
-_AT_RUN_TIME = frozenset({"importlib", "runpy", "ctypes", "site", "pkgutil", "imp", "builtins"})
-_NOTICED_CALLS = frozenset(
-    {
-        *("os.putenv", "os.unsetenv", "os.chdir", "os.fork", "os.setuid", "os.sched_setaffinity"),
-        *("posix.putenv", "posix.unsetenv", "posix.chdir"),
-        *("sys.setdlopenflags", "resource.setrlimit", "locale.setlocale"),
-        "warnings.resetwarnings",
-        *("multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"),
-    }
-)
-_BUILTINS_AT_RUN_TIME = frozenset({"exec", "eval", "compile", "__import__"})
-_NOTICED_BUILTINS = frozenset({"setattr", "delattr", "globals", "locals", "vars", "input"})
-QUIET_LIBRARIES = ("torch", "numpy")
-"""Whose own functions have no effect that a later import could notice."""
-_QUIET_CALLS = frozenset({"matplotlib.use"})
-_ENVIRON_CHANGES = frozenset({"update", "setdefault", "pop", "clear", "popitem", "__setitem__"})
-_SEEN_BY_IMPORTS = frozenset(
-    {"os.environ", "os.environb", "sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks"}
-)
-_CHANGES = _ENVIRON_CHANGES | frozenset(
-    {
-        "insert",
-        "append",
-        "remove",
-        "extend",
-        "reverse",
-        "sort",
-        "__delitem__",
-        "__iadd__",
-        "__ior__",
-    }
-)
-# Modules of Python's whose functions only read a mapping that they get.
-_ONLY_READ = frozenset(
-    {
-        *("subprocess", "copy", "json", "pprint", "string", "logging", "collections", "types"),
-        *("configparser", "os"),
-    }
-)
 _UNKNOWN, _OWN_CODE, _VALUE = "?", "def", "str"
 """What a name may stand for, beside a dotted name of a library: anything; a function or class of
 the script's own; a value of Python's own types."""
@@ -247,7 +208,7 @@ class SourceFile:
             case ast.Subscript(value=value, slice=key):
                 dotted = self._dotted(value) or _UNKNOWN
                 if dotted == "os.environ":
-                    if not _is_read_late(key):
+                    if not is_read_late(key):
                         self.notice(node)
                 elif dotted != _VALUE:
                     self.notice(node)
@@ -310,7 +271,7 @@ class SourceFile:
                 self.not_read(node)
             return False
         top = name.partition(".")[0]
-        if top in _AT_RUN_TIME:
+        if top in AT_RUN_TIME:
             self.found.unread = self.found.unread or self.place(node)
         if self.found.noticed is None and not self._perhaps:
             self.found.first += [name, *(f"{name}:{member}" for member in members)]
@@ -349,7 +310,7 @@ class SourceFile:
         dotted = self._dotted(call.func)
         if dotted in ("sys.path.insert", "sys.path.append") and self._adds_directory(call, dotted):
             return
-        if dotted in _BUILTINS_AT_RUN_TIME or (dotted or "").partition(".")[0] in _AT_RUN_TIME:
+        if dotted in BUILTINS_AT_RUN_TIME or (dotted or "").partition(".")[0] in AT_RUN_TIME:
             self.not_read(call)
             return
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -357,8 +318,8 @@ class SourceFile:
             self.notice(call)
             return
         top = (dotted or self._origin(call.func)).partition(".")[0]
-        passed_on = any(self._dotted(argument) in _SEEN_BY_IMPORTS for argument in given)
-        if passed_on and top not in _ONLY_READ and top not in vars(builtins):
+        passed_on = any(self._dotted(argument) in SEEN_BY_IMPORTS for argument in given)
+        if passed_on and top not in ONLY_READ and top not in vars(builtins):
             self.notice(call)
 
     def _makes_changes(self, argument: ast.expr) -> bool:
@@ -366,7 +327,7 @@ class SourceFile:
         if isinstance(argument, ast.Lambda):
             called = [node.func for node in ast.walk(argument.body) if isinstance(node, ast.Call)]
             return any(map(self._makes_changes, called))
-        return self._origin(argument) == _OWN_CODE or _changes(self._dotted(argument) or "")
+        return self._origin(argument) == _OWN_CODE or changes(self._dotted(argument) or "")
 
     def _is_quiet(self, function: ast.expr, call: ast.Call | None = None) -> bool:
         """Whether no import notices that it was called."""
@@ -376,21 +337,21 @@ class SourceFile:
             return of is not None and self._origin(of) not in (_UNKNOWN, _OWN_CODE)
         top, _, rest = dotted.partition(".")
         if dotted.startswith("os.environ."):
-            if dotted.removeprefix("os.environ.") not in _ENVIRON_CHANGES:
+            if dotted.removeprefix("os.environ.") not in ENVIRON_CHANGES:
                 return True
             names = [*call.args[:1], *(ast.Constant(k.arg) for k in call.keywords)] if call else []
-            return bool(names) and all(_is_read_late(name) for name in names)
-        if top in (_UNKNOWN, _OWN_CODE) or _changes(dotted) or top in _AT_RUN_TIME:
+            return bool(names) and all(is_read_late(name) for name in names)
+        if top in (_UNKNOWN, _OWN_CODE) or changes(dotted) or top in AT_RUN_TIME:
             return False
         if dotted in ("warnings.simplefilter", "warnings.filterwarnings"):
-            return call is not None and _only_prints(call)
+            return call is not None and only_prints(call)
         if dotted.startswith("os.exec"):
             return False
-        if top in sys.stdlib_module_names or top in QUIET_LIBRARIES or dotted in _QUIET_CALLS:
+        if top in sys.stdlib_module_names or top in QUIET_LIBRARIES or dotted in QUIET_CALLS:
             return True
         if top == _VALUE:
             return True
-        at_run_time = top in _NOTICED_BUILTINS or top in _BUILTINS_AT_RUN_TIME
+        at_run_time = top in NOTICED_BUILTINS or top in BUILTINS_AT_RUN_TIME
         return not rest and top in vars(builtins) and not at_run_time
 
     def _adds_directory(self, call: ast.Call, dotted: str) -> bool:
@@ -463,35 +424,13 @@ def _worst(origins: Iterable[str]) -> str:
     for origin in (_OWN_CODE, _UNKNOWN):
         if origin in found:
             return origin
-    return _UNKNOWN if found & _SEEN_BY_IMPORTS else _VALUE
-
-
-def _changes(dotted: str) -> bool:
-    """Whether this function of Python's own changes what a later import may see."""
-    where, _, how = dotted.rpartition(".")
-    return dotted in _NOTICED_CALLS or (where in _SEEN_BY_IMPORTS and how in _CHANGES)
-
-
-def _only_prints(call: ast.Call) -> bool:
-    """Whether this filter of warnings raises none. torch puts filters of its own before one that
-    does, if it is imported afterwards."""
-    actions = [*call.args[:1], *(k.value for k in call.keywords if k.arg in ("action", None))]
-    return all(isinstance(action, ast.Constant) and action.value != "error" for action in actions)
+    return _UNKNOWN if found & SEEN_BY_IMPORTS else _VALUE
 
 
 def _captured(pattern: ast.AST) -> Iterator[str]:
     for node in ast.walk(pattern):
         if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name
-
-
-def _is_read_late(key: ast.expr) -> bool:
-    match key:
-        case ast.Constant(value=str(name)):
-            return name in _READ_LATE or name.startswith(_READ_LATE_BY_PREFIX)
-        case ast.Dict(keys=keys):
-            return all(name is not None and _is_read_late(name) for name in keys)
-    return False
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
