@@ -15,8 +15,13 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
-_TOOLS = ("LD_PRELOAD", "LD_AUDIT")
-"""By these, profilers get into a process, which write what they found in a destructor."""
+_TOOLS = (
+    *("LD_PRELOAD", "LD_AUDIT"),
+    *("CUDA_INJECTION64_PATH", "HSA_TOOLS_LIB", "ROCP_TOOL_LIB", "ROCP_TOOL_LIBRARIES"),
+    "OMP_TOOL_LIBRARIES",
+)
+"""By these, profilers get into a process, which write what they found in a destructor: by the
+loader's, and by those of CUDA's, ROCm's and OpenMP's own libraries."""
 
 
 def skip_destructors(environ: Mapping[str, str]) -> None:

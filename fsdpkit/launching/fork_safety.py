@@ -8,6 +8,7 @@ import must have had the values that the rank would have seen.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -40,6 +41,33 @@ def of_ranks(name: str) -> bool:
 def open_files() -> set[int]:
     """File descriptors of this process beyond the three standard ones."""
     return {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2}
+
+
+def inherited_files() -> set[int]:
+    """Those of them that this process was started with: what Python opens is closed on exec."""
+    found = set()
+    for number in open_files():
+        with suppress(OSError):  # of the listing itself
+            if os.get_inheritable(number):
+                found.add(number)
+    return found
+
+
+def reason_not_to_begin(inherited: Collection[int]) -> str | None:
+    """What has happened in this process, as Python started, that must happen in each rank.
+
+    Environments have Python import `sitecustomize` and what `.pth` files name before any program.
+    """
+    for number in sorted(open_files() - set(inherited)):
+        with suppress(FileNotFoundError):
+            return f"as Python started, it opened {os.readlink(f'/proc/self/fd/{number}')}"
+    for name in ("sitecustomize", "usercustomize"):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        with suppress(OSError):
+            text = Path(path).read_text(errors="replace") if path else ""
+            if named := sorted(set(re.findall(r"""["'](\w+)["']""", text)) & _OF_RANKS):
+                return f"{path} names {', '.join(named)}"
+    return None
 
 
 def reason_not_to_fork(own: Collection[int] = ()) -> str | None:
@@ -132,6 +160,25 @@ def reads_of_rank_variables() -> Iterator[set[str]]:
         kind.__getitem__ = before
 
 
+@contextmanager
+def missing_modules() -> Iterator[set[str]]:
+    """Collects the top-level modules that imports in the block look for and do not find."""
+    missing: set[str] = set()
+
+    class AfterAllOthers:
+        @staticmethod
+        def find_spec(name: str, path: object = None, _: object = None) -> None:
+            if path is None:
+                missing.add(name)
+
+    finder: Any = AfterAllOthers
+    sys.meta_path.append(finder)
+    try:
+        yield missing
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Names of variables that differ and are not set per rank, in order."""
     return sorted(
@@ -141,9 +188,9 @@ def changed_variables(before: Mapping[str, str], now: Mapping[str, str]) -> list
     )
 
 
-def shadowed_module(directory: str) -> str | None:
+def shadowed_module(directory: str, missing: Collection[str] = ()) -> str | None:
     """A file or package in a script's directory that Python would have imported in place of a
-    module that is loaded already; None if there is none."""
+    module that is loaded already, or is `missing`; None if there is none."""
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -151,7 +198,9 @@ def shadowed_module(directory: str) -> str | None:
     for entry in sorted(entries):
         name, _, suffix = entry.partition(".")
         module = sys.modules.get(name)
-        if module is None or name == "__main__" or name in sys.builtin_module_names:
+        if module is None and name not in missing:
+            continue
+        if name == "__main__" or name in sys.builtin_module_names:
             continue
         path = os.path.join(directory, entry)
         if suffix:

@@ -39,6 +39,9 @@ _SHORTEST_LIMIT_S = 30.0
 _ADOPTED_S = 30.0
 """How long a rank may take to become the agent's child: the process in between only has to end."""
 _GONE_S = 5.0
+_SET_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
+"""torch's compiler sets it when it is imported and whenever it is used: a script may change TMPDIR
+before it compiles anything."""
 _HEEDED_BY_AGENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -94,10 +97,14 @@ class ForkServer:
         """
         if self._dead:
             raise ServerLostError(self._dead)
-        mine, theirs = socket.socketpair()
+        try:
+            directory = os.getcwd()
+            mine, theirs = socket.socketpair()
+        except OSError as error:  # it has been removed, or too many files are open
+            raise ColdStartError(f"{type(error).__name__}: {error.strerror}") from error
         request = {
             "command": program.command,
-            "directory": os.getcwd(),
+            "directory": directory,
             "environ": dict(environ),
         }
         with mine:
@@ -155,10 +162,16 @@ def start() -> ForkServer | Program:
     Returns the server in the calling process, and in each rank forked later the program that it is
     to run. Raises ColdStartError if forking is not safe, and what importing torch raises.
     """
-    inherited = fork_safety.open_files()
+    inherited = fork_safety.inherited_files()
+    if why := fork_safety.reason_not_to_begin(inherited):
+        raise ColdStartError(why)
     variables = dict(os.environ)
     began_s = time.monotonic()
-    with uncollected(), fork_safety.reads_of_rank_variables() as reads:
+    with (
+        uncollected(),
+        fork_safety.reads_of_rank_variables() as reads,
+        fork_safety.missing_modules() as missing,
+    ):
         import torch  # noqa: F401
     skip_destructors(os.environ)
     # A slow file server slows the other imports, too: the time limit is a multiple of this import.
@@ -182,7 +195,7 @@ def start() -> ForkServer | Program:
     for number in inherited:
         with contextlib.suppress(OSError):
             os.close(number)
-    return _Server(theirs, agent, variables).serve()
+    return _Server(theirs, agent, variables, missing).serve()
 
 
 @dataclass
@@ -193,6 +206,8 @@ class _Server:
     agent: int
     variables: dict[str, str]
     """The environment in which torch was imported."""
+    missing: set[str]
+    """Modules that imports looked for, which the script may have beside it."""
     search: tuple[str, ...] = ()
     """Directories that the script's imports look into first."""
 
@@ -228,8 +243,13 @@ class _Server:
         kernel.die_with_parent(me)
         kernel.adopt_orphans()  # processes left by a library end with this one
         try:
-            with uncollected(), fork_safety.reads_of_rank_variables() as reads:
+            with (
+                uncollected(),
+                fork_safety.reads_of_rank_variables() as reads,
+                fork_safety.missing_modules() as missing,
+            ):
                 load(request["modules"])
+            self.missing |= missing
             why = fork_safety.reason_not_to_fork([self.control.fileno()])
             if reads:
                 why = f"{', '.join(sorted(reads))} is read, which each rank has of its own"
@@ -274,8 +294,8 @@ class _Server:
         if changed := [name for name in changed if environ.get(name) != now.get(name)]:
             raise ColdStartError(f"{', '.join(changed[:3])} changed since torch was imported")
         for directory in self.search:
-            if path := fork_safety.shadowed_module(directory):
-                raise ColdStartError(f"{path} has the name of a module that is loaded already")
+            if path := fork_safety.shadowed_module(directory, self.missing):
+                raise ColdStartError(f"{path} has the name of a module that torch has looked for")
         if why := fork_safety.reason_not_to_fork([self.control.fileno(), *files]):
             raise ColdStartError(why)
 
@@ -284,7 +304,9 @@ class _Server:
         result, now = dict(environ), os.environ
         for name in self.variables.keys() - now.keys():
             result.pop(name, None)
-        return result | {k: v for k, v in now.items() if self.variables.get(k) != v}
+        changed = {k: v for k, v in now.items() if self.variables.get(k) != v}
+        changed.pop(_SET_WHEN_NEEDED, None)
+        return result | changed
 
     def _introduce(self, talk: socket.socket) -> None:
         """As a rank: become the agent's child, and wait for its signal to start."""

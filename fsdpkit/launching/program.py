@@ -11,12 +11,14 @@ import builtins
 import fcntl
 import importlib.machinery
 import io
+import logging
 import multiprocessing
 import os
 import runpy
-import signal
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -81,17 +83,19 @@ class Program:
         if sys.version_info < (3, 14):
             vars(main)["__annotations__"] = {}
         sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # as multiprocessing has called it since its import
+            sys.modules["__mp_main__"] = main
         sys.argv = ["-m" if self.is_module else self.name, *self.arguments]
         sys.orig_argv = list(self.command)
         sys.path[:] = search_path(sys.path, os.environ)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.directory)
-        frames = 1
+        uncaught: BaseException | None = None
         try:
             if self.is_module:
                 runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]
             else:
-                path = os.path.abspath(self.name)
+                path = os.path.join(os.getcwd(), self.name)  # not normalized, as Python does it
                 vars(main).update(
                     __file__=path,
                     __cached__=None,
@@ -103,31 +107,54 @@ class Program:
         except SystemExit:
             raise
         except BaseException as error:
-            _report(error, frames)
+            uncaught = error
+        if uncaught is not None:  # reported outside the handler, for the hook is called outside one
+            _report(uncaught)
         raise SystemExit(0)
 
 
-def _report(error: BaseException, own_frames: int) -> NoReturn:
+def _report(error: BaseException) -> NoReturn:
     """What the interpreter does with an uncaught exception."""
-    trace = error.__traceback__
-    for _ in range(own_frames):
-        trace = trace.tb_next if trace else None
-    error.__traceback__ = trace
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    error.__traceback__ = _without_own_frame(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
-    sys.excepthook(type(error), error, trace)
+    _call_hook(error)
     if isinstance(error, KeyboardInterrupt):
-        # The parent should see the signal, once this process has cleaned up.
-        import atexit
-
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        # The interpreter cleans up and then ends by the signal, so that the parent sees it.
+        sys.excepthook = lambda *_: None
+        raise error
     raise SystemExit(1)
+
+
+def _without_own_frame(error: BaseException) -> types.TracebackType | None:
+    return error.__traceback__ and error.__traceback__.tb_next
+
+
+def _call_hook(error: BaseException) -> None:
+    """Source: `_PyErr_PrintEx` in CPython's Python/pythonrun.c."""
+    in_hook: BaseException | None = None
+    if not hasattr(sys, "excepthook"):
+        _tell("sys.excepthook is missing\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException as failed:
+        in_hook = failed
+    if in_hook is not None:
+        in_hook.__traceback__ = _without_own_frame(in_hook)
+        _tell("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(in_hook), in_hook, in_hook.__traceback__)
+        _tell("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _tell(text: str) -> None:
+    with suppress(Exception):  # a script may have closed it
+        sys.stderr.write(text)
 
 
 def take_over(program: Program, environ: Mapping[str, str], files: Sequence[int]) -> None:
@@ -192,6 +219,12 @@ def _open_streams(unbuffered: bool) -> None:
 def _forget() -> None:
     """Forget state of the parent process that each process should have of its own."""
     tempfile.tempdir = None  # a rank may set TMPDIR before it uses it
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    # Where `relativeCreated` of log records counts from; nanoseconds since Python 3.13.
+    started: Any = logging
+    started._startTime = time.time_ns() if isinstance(started._startTime, int) else time.time()
+    for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[path]  # it may have been made since
     multiprocessing.current_process().authkey = os.urandom(32)
     # Python reseeds its own generator on fork.
     if numpy_random := sys.modules.get("numpy.random"):

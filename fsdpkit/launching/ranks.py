@@ -219,17 +219,21 @@ class RankForks:
     """Forks ranks instead of cold starts, as far as the node's fork server can.
 
     refused: gets the reason each time that a rank needs a cold start; may raise.
+    read_again: called before each launch but the first; raises ColdStartError if the program has
+    changed and its ranks can no longer be forked.
     """
 
     server: ForkServer | None
     refused: Callable[[ColdStartError], None]
+    read_again: Callable[[], None]
     forked: int = 0
     """Ranks forked so far."""
+    _used: bool = False
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block torchelastic starts its processes here."""
-        if self.server is None:
+        if self.server is None or not self._may_fork():
             yield
             return
         start_anew = SubprocessHandler._popen
@@ -246,6 +250,16 @@ class RankForks:
             yield
         finally:
             setattr(SubprocessHandler, "_popen", start_anew)  # noqa: B010
+
+    def _may_fork(self) -> bool:
+        try:
+            if self._used:
+                self.read_again()
+        except ColdStartError as error:
+            self.refused(error)
+            return False
+        self._used = True
+        return True
 
     def _fork(
         self, args: tuple[str, ...], env: dict[str, str], outputs: tuple[Any, Any]

@@ -15,38 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fsdpkit.launching.import_state import (
+    AT_RUN_TIME,
+    BUILTINS_AT_RUN_TIME,
+    ENVIRON_CHANGES,
+    NOTICED_BUILTINS,
+    ONLY_READ,
+    QUIET_CALLS,
+    QUIET_LIBRARIES,
+    SEEN_BY_IMPORTS,
+    changes,
+    is_read_late,
+    only_prints,
+)
 from fsdpkit.launching.path_expressions import path_of, value_of
 
-# Read when a device or a process group is made, or by other libraries: not when torch is loaded.
-_READ_LATE = frozenset(
-    {
-        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING"),
-        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT"),
-        *("CUBLAS_WORKSPACE_CONFIG", "MPLCONFIGDIR"),
-    }
-)
-_READ_LATE_BY_PREFIX = (
-    *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"),
-    *("HF_", "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "TF_", "MLFLOW_", "HYDRA_", "COMET_"),
-)
-# Python's own modules that can run code which cannot be read here.
-_AT_RUN_TIME = frozenset({"importlib", "runpy", "ctypes", "site", "pkgutil", "imp", "builtins"})
-_NOTICED_CALLS = frozenset(
-    {
-        *("os.putenv", "os.unsetenv", "os.chdir", "os.fork", "os.setuid", "os.sched_setaffinity"),
-        *(f"sys.path.{how}" for how in ("insert", "append", "remove", "pop", "clear", "extend")),
-        *(f"sys.modules.{how}" for how in ("pop", "update", "setdefault", "clear")),
-        *(f"sys.{where}.{how}" for where in ("meta_path", "path_hooks") for how in ("insert",)),
-        *("sys.setdlopenflags", "sys.meta_path.append", "resource.setrlimit", "locale.setlocale"),
-        *("multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"),
-    }
-)
-_BUILTINS_AT_RUN_TIME = frozenset({"exec", "eval", "compile", "__import__"})
-_NOTICED_BUILTINS = frozenset({"setattr", "delattr", "globals", "locals", "vars", "input"})
-QUIET_LIBRARIES = ("torch", "numpy")
-"""Whose own functions have no effect that a later import could notice."""
-_QUIET_CALLS = frozenset({"matplotlib.use"})
-_ENVIRON_CHANGES = frozenset({"update", "setdefault", "pop", "clear", "popitem", "__setitem__"})
 _UNKNOWN, _OWN_CODE, _VALUE = "?", "def", "str"
 """What a name may stand for, beside a dotted name of a library: anything; a function or class of
 the script's own; a value of Python's own types."""
@@ -225,7 +208,7 @@ class SourceFile:
             case ast.Subscript(value=value, slice=key):
                 dotted = self._dotted(value) or _UNKNOWN
                 if dotted == "os.environ":
-                    if not _is_read_late(key):
+                    if not is_read_late(key):
                         self.notice(node)
                 elif dotted != _VALUE:
                     self.notice(node)
@@ -288,7 +271,7 @@ class SourceFile:
                 self.not_read(node)
             return False
         top = name.partition(".")[0]
-        if top in _AT_RUN_TIME:
+        if top in AT_RUN_TIME:
             self.found.unread = self.found.unread or self.place(node)
         if self.found.noticed is None and not self._perhaps:
             self.found.first += [name, *(f"{name}:{member}" for member in members)]
@@ -327,13 +310,24 @@ class SourceFile:
         dotted = self._dotted(call.func)
         if dotted in ("sys.path.insert", "sys.path.append") and self._adds_directory(call, dotted):
             return
-        if dotted in _BUILTINS_AT_RUN_TIME or (dotted or "").partition(".")[0] in _AT_RUN_TIME:
+        if dotted in BUILTINS_AT_RUN_TIME or (dotted or "").partition(".")[0] in AT_RUN_TIME:
             self.not_read(call)
             return
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        runs_own_code = any(self._origin(argument) == _OWN_CODE for argument in given)
-        if runs_own_code or not self._is_quiet(call.func, call):
+        if any(map(self._makes_changes, given)) or not self._is_quiet(call.func, call):
             self.notice(call)
+            return
+        top = (dotted or self._origin(call.func)).partition(".")[0]
+        passed_on = any(self._dotted(argument) in SEEN_BY_IMPORTS for argument in given)
+        if passed_on and top not in ONLY_READ and top not in vars(builtins):
+            self.notice(call)
+
+    def _makes_changes(self, argument: ast.expr) -> bool:
+        """Whether a function that gets this may, by calling it, do what a later import notices."""
+        if isinstance(argument, ast.Lambda):
+            called = [node.func for node in ast.walk(argument.body) if isinstance(node, ast.Call)]
+            return any(map(self._makes_changes, called))
+        return self._origin(argument) == _OWN_CODE or changes(self._dotted(argument) or "")
 
     def _is_quiet(self, function: ast.expr, call: ast.Call | None = None) -> bool:
         """Whether no import notices that it was called."""
@@ -343,19 +337,21 @@ class SourceFile:
             return of is not None and self._origin(of) not in (_UNKNOWN, _OWN_CODE)
         top, _, rest = dotted.partition(".")
         if dotted.startswith("os.environ."):
-            if dotted.removeprefix("os.environ.") not in _ENVIRON_CHANGES:
+            if dotted.removeprefix("os.environ.") not in ENVIRON_CHANGES:
                 return True
             names = [*call.args[:1], *(ast.Constant(k.arg) for k in call.keywords)] if call else []
-            return bool(names) and all(_is_read_late(name) for name in names)
-        if top in (_UNKNOWN, _OWN_CODE) or dotted in _NOTICED_CALLS or top in _AT_RUN_TIME:
+            return bool(names) and all(is_read_late(name) for name in names)
+        if top in (_UNKNOWN, _OWN_CODE) or changes(dotted) or top in AT_RUN_TIME:
             return False
+        if dotted in ("warnings.simplefilter", "warnings.filterwarnings"):
+            return call is not None and only_prints(call)
         if dotted.startswith("os.exec"):
             return False
-        if top in sys.stdlib_module_names or top in QUIET_LIBRARIES or dotted in _QUIET_CALLS:
+        if top in sys.stdlib_module_names or top in QUIET_LIBRARIES or dotted in QUIET_CALLS:
             return True
         if top == _VALUE:
             return True
-        at_run_time = top in _NOTICED_BUILTINS or top in _BUILTINS_AT_RUN_TIME
+        at_run_time = top in NOTICED_BUILTINS or top in BUILTINS_AT_RUN_TIME
         return not rest and top in vars(builtins) and not at_run_time
 
     def _adds_directory(self, call: ast.Call, dotted: str) -> bool:
@@ -380,10 +376,12 @@ class SourceFile:
                 return dotted
             if isinstance(value, ast.Call):
                 dotted = self._dotted(value.func) or _VALUE
-                if dotted.startswith("functools."):
+                if dotted.startswith("functools.") or dotted == "getattr":
                     return _UNKNOWN  # a function, which may call anything
                 value = value.func
             else:
+                if isinstance(value, ast.Subscript) and self._dotted(value.value) == "os.environ":
+                    return _VALUE
                 value = value.value
         match value:
             case ast.Name(id=name):
@@ -426,22 +424,13 @@ def _worst(origins: Iterable[str]) -> str:
     for origin in (_OWN_CODE, _UNKNOWN):
         if origin in found:
             return origin
-    return _VALUE
+    return _UNKNOWN if found & SEEN_BY_IMPORTS else _VALUE
 
 
 def _captured(pattern: ast.AST) -> Iterator[str]:
     for node in ast.walk(pattern):
         if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name
-
-
-def _is_read_late(key: ast.expr) -> bool:
-    match key:
-        case ast.Constant(value=str(name)):
-            return name in _READ_LATE or name.startswith(_READ_LATE_BY_PREFIX)
-        case ast.Dict(keys=keys):
-            return all(name is not None and _is_read_late(name) for name in keys)
-    return False
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:

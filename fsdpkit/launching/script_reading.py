@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from fsdpkit.launching.script_effects import QUIET_LIBRARIES, Reading, SourceFile
+from fsdpkit.launching.import_state import QUIET_LIBRARIES
+from fsdpkit.launching.script_effects import Reading, SourceFile
 
 _TORCH_VARIABLES = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR")
 

@@ -157,6 +157,7 @@ def _answer_requests(server: fork_server.ForkServer, answers: int) -> None:
 def main() -> None:
     del sys.path[0]
     answers = os.dup(1)
+    os.set_inheritable(answers, True)  # as if this process had been started with it
     os.dup2(2, 1)  # what the server says is no answer
     started = fork_server.start()
     if isinstance(started, Program):

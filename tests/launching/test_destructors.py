@@ -37,8 +37,12 @@ sys.exit(3)
         ({"LD_PRELOAD": ""}, ["atexit", "deleted", "loaded later"]),
         ({"LD_PRELOAD": "libdarshan.so"}, ["atexit", "deleted", "loaded later", "loaded before"]),
         ({"LD_AUDIT": "tool.so"}, ["atexit", "deleted", "loaded later", "loaded before"]),
+        (
+            {"CUDA_INJECTION64_PATH": "tool.so"},
+            ["atexit", "deleted", "loaded later", "loaded before"],
+        ),
     ],
-    ids=["alone", "no-tool", "profiled", "audited"],
+    ids=["alone", "no-tool", "profiled", "audited", "injected"],
 )
 def test_all_is_heard_but_what_was_loaded_before(environ: dict[str, str], said: list[str]) -> None:
     """And what C has printed comes out, with the program's own status."""

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from fsdpkit.launching.fork_safety import reads_of_rank_variables
+from fsdpkit.launching.preloading import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
 from tests.slurm_cluster.machines import poll
 
@@ -108,11 +110,23 @@ ENDINGS = {
     "a syntax error": "print('never')\nx = = 1",
     "a missing module": "import no_such_module",
     "an exception in atexit": "import atexit\natexit.register(lambda: 1 / 0)\nprint('main')",
+    "a hook that asks what is handled": (
+        "import sys\nsys.excepthook = lambda *a: print(sys.exc_info())\n1 / 0"
+    ),
+    "a hook that fails": "import sys\ndef hook(*a): return {}['x']\nsys.excepthook = hook\n1 / 0",
+    "a hook that is none": "import sys\nsys.excepthook = None\n1 / 0",
+    "no hook": "import sys\ndel sys.excepthook\n1 / 0",
     "a hook of its own": "import sys\nsys.excepthook = lambda *a: print('hook', a[0])\n1 / 0",
     "SIGKILL": "import os\nos.kill(os.getpid(), 9)",
     "SIGSEGV": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "abort": "import os\nos.abort()",
     "Ctrl-C": "raise KeyboardInterrupt",
+    "Ctrl-C beside a thread and an object": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "class A:\n    def __del__(self):\n        print('gone')\n\n\na = A()\n"
+        "raise KeyboardInterrupt"
+    ),
     "SIGINT": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(9)",
     "SIGTERM is ignored": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('on')",
     "a thread that goes on": (
@@ -210,6 +224,68 @@ def test_it_starts_processes_of_its_own(forking: Forking, tmp_path: Path, method
     assert forked.out.startswith("(5, '3')")
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_classes_of_the_script_come_back_from_its_processes(
+    forking: Forking, tmp_path: Path, method: str
+) -> None:
+    """There the script is called `__mp_main__`, and so it must be known in the rank."""
+    write(
+        tmp_path / "train.py",
+        """
+        import multiprocessing as mp
+        import sys
+
+        class Sample:
+            pass
+
+        def work(queue):
+            queue.put(Sample())
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            queue = context.Queue()
+            child = context.Process(target=work, args=(queue,))
+            child.start()
+            print(type(queue.get()))
+            child.join()
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py", method), tmp_path)
+    assert forked == anew == Ended(0, "<class '__main__.Sample'>\n", "")
+
+
+@pytest.mark.parametrize("path", ["./train.py", "own/../train.py", "{}//train.py"])
+def test_the_script_s_path_is_left_as_it_was_written(
+    forking: Forking, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "own").mkdir()
+    write(tmp_path / "train.py", "print(__file__)\nraise ValueError")
+    forked, anew = both(forking, (*PYTHON, path.format(tmp_path)), tmp_path)
+    assert forked == anew
+
+
+def test_its_process_and_its_clock_are_its_own(forking: Forking, tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import logging, os, threading
+        record = logging.LogRecord("", 0, "", 0, "", (), None)
+        print(threading.main_thread().native_id == os.getpid())
+        print(record.created - record.relativeCreated / 1000 > os.stat(__file__).st_mtime)
+        """,
+    )
+    forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked == anew == Ended(0, "True\nTrue\n", "")
+
+
+def test_a_directory_made_since_is_searched(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    script = write(tmp_path / "own" / "train.py", "import staged")
+    with Forking(tmp_path, {"PYTHONPATH": f"{made}:{os.getcwd()}"}) as forking:
+        write(made / "staged.py", "print('found')")
+        assert forking.run((*PYTHON, str(script))).out == "found\n"
+
+
 def test_what_main_pickles_main_unpickles(forking: Forking, tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
@@ -295,6 +371,17 @@ def test_a_file_beside_the_script_wins_over_a_loaded_library_by_a_cold_start(
     assert "fractions.py" in forking.start(command)["cold"]
     (tmp_path / "fractions.py").unlink()
     assert forking.run(command).status == 0
+
+
+def test_a_file_beside_the_script_that_torch_looked_for_makes_it_a_cold_start(
+    forking: Forking, tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", "import torch\n")
+    missing = "tensorrt"  # of NVIDIA's, which has no release for these tests' Python
+    write(tmp_path / f"{missing}.py", "mine = True\n")
+    command = (*PYTHON, str(tmp_path / "train.py"))
+    assert forking.preload(command) is None
+    assert f"{missing}.py" in forking.start(command)["cold"]
 
 
 def test_a_variable_that_torch_read_when_it_was_loaded_makes_it_a_cold_start(
@@ -386,6 +473,39 @@ def test_a_library_that_cannot_be_loaded_ahead_costs_no_other(tmp_path: Path) ->
         assert forking.run((*PYTHON, str(script))).out == "['first', 'last']\n"
 
 
+AT_START = {
+    "a file": "import os\nkept = open('/dev/null', 'w')",
+    "a socket": "import socket\nkept = socket.create_server(('127.0.0.1', 0))",
+    "the rank's number": "import os\nrank = os.environ.get('LOCAL_RANK')",
+}
+
+
+@pytest.mark.parametrize("what", AT_START, ids=lambda w: w.replace(" ", "-"))
+def test_what_python_does_as_it_starts_is_done_by_each_rank(tmp_path: Path, what: str) -> None:
+    """If an environment's `sitecustomize` does it, no server is made."""
+    write(tmp_path / "site" / "sitecustomize.py", AT_START[what])
+    done = subprocess.run(
+        [sys.executable, "-c", "from fsdpkit.launching import fork_server; fork_server.start()"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{os.getcwd()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "ColdStartError" in done.stderr
+    assert ("LOCAL_RANK" if "rank" in what else "opened") in done.stderr
+
+
+def test_a_working_directory_that_is_gone_costs_a_cold_start(tmp_path: Path) -> None:
+    """A program started anew may do without."""
+    script = write(tmp_path / "train.py", "print('x')")
+    (gone := tmp_path / "gone").mkdir()
+    with Forking(tmp_path) as forking:
+        forking.run((*PYTHON, str(script)), cwd=str(gone))
+        gone.rmdir()
+        assert "cold" in forking.start((*PYTHON, str(script)))
+
+
 def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Path) -> None:
     write(tmp_path / "installed" / "changing.py", "import os\nos.environ['SET_BY_LIBRARY'] = '1'")
     script = write(
@@ -394,6 +514,24 @@ def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Pat
     with Forking(tmp_path, {"PYTHONPATH": f"{tmp_path / 'installed'}:{os.getcwd()}"}) as forking:
         forking.load("changing")
         assert forking.run((*PYTHON, str(script))).out == "1\n"
+
+
+def test_the_compiler_s_cache_lies_where_the_script_wants_temporary_files(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        f"""
+        import os, torch
+        print("TORCHINDUCTOR_CACHE_DIR" in os.environ)
+        os.environ["TMPDIR"] = {str(tmp_path)!r}
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        print(cache_dir())
+        """,
+    )
+    with Forking(tmp_path) as forking:
+        forking.load(*WITH_TORCH)
+        forked, anew = both(forking, (*PYTHON, "train.py"), tmp_path)
+    assert forked == anew
+    assert forked.out.startswith(f"False\n{tmp_path}/torchinductor_"), forked
 
 
 def test_reading_a_rank_s_variable_is_noted_whether_it_is_set_or_not(

@@ -41,6 +41,7 @@ QUIET = [
     "import os, sys\nimport argparse as ap\nparser = ap.ArgumentParser()\nparser.add_argument('n')",
     "import logging\nlog = logging.getLogger(__name__)\nlog.setLevel('INFO')",
     "import warnings\nwarnings.filterwarnings('ignore')",
+    "import warnings\nwarnings.simplefilter(action='ignore', category=FutureWarning)",
     "import os\nrank = int(os.environ.get('RANK', 0))\nwhere = os.environ['HOME']",
     "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'",
     "import os\nos.environ.setdefault('NCCL_DEBUG', 'INFO')",
@@ -60,6 +61,11 @@ QUIET = [
     "with open(__file__) as file:\n    text = file.read().strip()",
     "import local",
     "import numpy as np\nnp.random.seed(1)",
+    "import os, subprocess\nsubprocess.run(['true'], env=dict(os.environ, A='b'))",
+    "import os, subprocess\nsubprocess.run(['true'], env=os.environ)",
+    "import sys\nlast = sys.path[-1].split('/')\nn = sys.path.index(sys.path[0])",
+    "import os\nfor d in [os.environ['HOME'], '/x']:\n    d.startswith('/')",
+    "names = sorted(['b', 'a'], key=lambda name: name.lower())",
 ]
 
 
@@ -113,6 +119,22 @@ NOTICED = [
     "import os\n@os.environ.setdefault('OMP_NUM_THREADS', '2').join\ndef f(): ...",
     "import os\nx = (lambda: 1)() or os.environ.pop('OMP_NUM_THREADS')",
     "import no_library_of_this_name",
+    "import os\nfrom unittest import mock\n"
+    "mock.patch.dict(os.environ, {'OMP_NUM_THREADS': '4'}).start()",
+    "import os, operator\noperator.setitem(os.environ, 'OMP_NUM_THREADS', '4')",
+    "import os\nlist(map(os.environ.setdefault, ['OMP_NUM_THREADS'], ['4']))",
+    "import os\nlist(map(lambda name: os.environ.pop(name, 0), ['OMP_NUM_THREADS']))",
+    "import contextlib, os\nwith contextlib.ExitStack() as stack:\n"
+    "    stack.callback(os.environ.pop, 'OMP_NUM_THREADS')",
+    "import os\nvariables = getattr(os, 'environ')\nvariables.update(OMP_NUM_THREADS='4')",
+    "import os\nfor each in [os.environ]:\n    each['OMP_NUM_THREADS'] = '4'",
+    "import os\nos.environb.update({b'OMP_NUM_THREADS': b'4'})",
+    "import posix\nposix.putenv('OMP_NUM_THREADS', '4')",
+    "import sys\nsys.path.reverse()",
+    "import sys\nsys.path_hooks.append(None)",
+    "import warnings\nwarnings.simplefilter('error')",
+    "import warnings\nwarnings.filterwarnings(action='error', category=UserWarning)",
+    "import warnings\nwarnings.resetwarnings()",
 ]
 
 

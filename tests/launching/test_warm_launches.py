@@ -85,6 +85,29 @@ def test_fork_servers_that_are_killed_cost_a_cold_start_and_not_the_run(
     assert printed(run, 3, 1) == "rank 3 of 4 launch 1\n"
 
 
+EDITED = """
+    import os, sys
+    launch = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    print("as it was")
+    with open(__file__, "w") as file:
+        file.write("import os\\nos.environ['OMP_NUM_THREADS'] = '2'\\n")
+        file.write("import torch\\nprint('as it is now')")
+    sys.exit(9)
+"""
+
+
+def test_a_script_that_is_edited_while_it_runs_is_read_again(
+    fsdpkit: Command, write_script: Write
+) -> None:
+    script = write_script("train.py", EDITED)
+    done, run = submit(fsdpkit, script, "--nodes", "1", "--gpus", "1")
+    assert done.returncode == 0, done.stderr
+    assert forked(run, 0) == [1, 0]
+    assert (printed(run, 0, 0), printed(run, 0, 1)) == ("as it was\n", "as it is now\n")
+    (told,) = events(run, 0, "ranks-not-forked")
+    assert "train.py:3 imports torch" in told["reason"]
+
+
 UNSAFE = """
     import os
     os.environ["OMP_NUM_THREADS"] = "1"
