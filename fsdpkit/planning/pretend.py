@@ -43,6 +43,9 @@ class Stream:
     """A queue of the device, by number; 0 is the one that computes."""
 
     _numbers = itertools.count(1)
+    device_index = 0
+    device_type = 20
+    """c10's number of privateuse1 (c10/core/DeviceType.h)."""
 
     def __init__(self, *_: Any, number: int | None = None, **__: Any) -> None:
         self.stream_id = next(self._numbers) if number is None else number
