@@ -17,6 +17,7 @@ from fsdpkit.planning import compiled
 from fsdpkit.planning.asked import AskedStep, resolved
 from fsdpkit.planning.cards import card_named
 from fsdpkit.planning.compiled import followed
+from fsdpkit.planning.outside import CALIBRATED_TORCH
 from fsdpkit.planning.recorder import Recorder
 
 pytestmark = pytest.mark.torch
@@ -94,6 +95,10 @@ def test_a_function_that_cannot_be_traced_runs_as_it_is_and_is_named():
     assert len(taped.tape.uncompiled) == 1
 
 
+@pytest.mark.skipif(
+    not torch.__version__.startswith(f"{CALIBRATED_TORCH}."),
+    reason="what a compiled block keeps is planned by the rules of torch 2.13, as the plan says",
+)
 def test_a_checkpointed_function_keeps_no_more_than_its_input():
     module, x = Mlp(), torch.randn(8, 16, requires_grad=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -145,7 +146,9 @@ def test_a_library_that_a_case_names_is_imported_once_for_all_to_come(write_scri
     before = run_ranks(1, script).stdout
     named = run_ranks(2, script, libraries=["pydoc_data.topics"]).stdout
     after = run_ranks(1, script).stdout
-    assert (before, named, after) == ("False\n", "True\nTrue\n", "True\n")
+    # Triton 3.9 says at the end which of its types are left.
+    told = [re.findall("^(?:True|False)$", out, re.M) for out in (before, named, after)]
+    assert told == [["False"], ["True", "True"], ["True"]]
 
 
 def test_tests_themselves_compute_with_one_thread_as_the_pool_s_ranks_do() -> None:
