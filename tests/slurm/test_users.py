@@ -50,6 +50,14 @@ def test_a_user_has_a_name_a_home_and_no_power_wherever_their_commands_run(
     assert done.stdout.split() == ["sam", "[61002]", "0", "0", bounding, "0", "True"]
 
 
+def test_root_in_a_node_logs_a_user_in_as_slurmd_does_for_their_environment(
+    shared_cluster: SlurmCluster,
+) -> None:
+    done = shared_cluster.node_exec("node1", ["su", "-", "sam", "-c", "/usr/bin/env"])
+    assert done.returncode == 0, done.stderr
+    assert f"HOME={shared_cluster.users['sam'].home}" in done.stdout.splitlines()
+
+
 def test_what_this_machine_keeps_closed_is_closed_after_all(shared_cluster: SlurmCluster) -> None:
     """Seen are the Python and the checkout, for reading, and nothing else below /root."""
     before = stat.S_IMODE(Path("/root").stat().st_mode)

@@ -53,7 +53,9 @@ def lay_out(cluster_root: Path, users: Iterable[User], mounts: Mapping[str, Path
     """
     etc, stage = cluster_root / "etc", cluster_root / "stage"
     users = list(users)
-    passwd = [f"{u.name}:x:{u.id}:{u.id}::{u.home}:/bin/bash\n" for u in users]
+    # `*`, not `x`, which sends PAM to /etc/shadow: there `su` would find nobody, and slurmd starts
+    # `su` for a user's environment.
+    passwd = [f"{u.name}:*:{u.id}:{u.id}::{u.home}:/bin/bash\n" for u in users]
     group = [f"{u.name}:x:{u.id}:\n" for u in users]
     (etc / "passwd").write_text("".join([Path("/etc/passwd").read_text(), *passwd]))
     (etc / "group").write_text("".join([Path("/etc/group").read_text(), *group]))
