@@ -51,6 +51,19 @@ def test_a_root_is_made_once(bootstrap: Bootstrap) -> None:
     make(Release("26.05"))
 
 
+def test_another_list_of_packages_makes_another_root(
+    bootstrap: Bootstrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap(FINISHED)
+    make(Release("26.05"))
+    before = Release("26.05").root
+    monkeypatch.setattr(releases, "PACKAGES", "slurmctld another")
+    assert not releases.is_made("26.05")
+    make(Release("26.05"))
+    assert Release("26.05").root.is_dir()
+    assert before.is_dir()  # a running cluster may stand on it
+
+
 def test_a_root_that_fails_half_way_is_not_there(bootstrap: Bootstrap) -> None:
     bootstrap('mkdir "$root/usr"; echo "E: no such mirror" >&2; exit 25')
     with pytest.raises(ClusterError, match="cannot be made: E: no such mirror"):
@@ -95,7 +108,7 @@ def test_clients_of_two_releases_are_never_on_one_path(
 ) -> None:
     monkeypatch.setenv("FSDPKIT_SLURM_ROOTS", str(tmp_path))
     first = path_with(Release("24.11"), "/bin")
-    assert path_with(Release("26.05"), first) == f"{tmp_path}/26.05/clients:/bin"
+    assert path_with(Release("26.05"), first) == f"{Release('26.05').clients}:/bin"
     assert path_with(None, first) == "/bin"
 
 

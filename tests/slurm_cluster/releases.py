@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shlex
 import shutil
@@ -42,10 +43,11 @@ LIMIT_S = 300
 ROOM_MB = 1000
 
 # python3 and libstdc++6 for their libraries, which a Python from outside wants, too: their names
-# differ from suite to suite. `mount` is a package of its own in newer ones.
+# differ from suite to suite. `mount` is a package of its own in newer ones. fsdpkit, which
+# runs inside, too, signs with ssh-keygen.
 PACKAGES = """
     slurmctld slurmd slurm-client slurmdbd slurm-wlm-basic-plugins slurm-wlm-mysql-plugin munge
-    iproute2 mount procps python3 libstdc++6 ca-certificates
+    iproute2 mount procps python3 libstdc++6 ca-certificates openssh-client
 """
 
 CLIENTS = """
@@ -70,7 +72,10 @@ class Release:
 
     @property
     def root(self) -> Path:
-        return roots() / self.name
+        """Named for its packages, too: another list makes another root, and a cluster of another
+        checkout keeps the one it runs on."""
+        digest = hashlib.sha256(" ".join(PACKAGES.split()).encode()).hexdigest()
+        return roots() / f"{self.name}-{digest[:8]}"
 
     @property
     def clients(self) -> Path:
