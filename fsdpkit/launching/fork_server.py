@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -285,6 +286,7 @@ class _Server:
                 os._exit(0)
             self.control.close()
             self._introduce(talk)
+        heed_signals_in_children()
         take_over(program, self._with_changes(environ), files)
         return program
 
@@ -322,6 +324,26 @@ class _Server:
         _send(talk, {"pid": os.getpid()})
         if talk.recv(1) != _GO:  # the agent has given it up
             os._exit(1)
+
+
+def heed_signals_in_children() -> None:
+    """What this process forks from now on ends when it is told to, as multiprocessing tells its
+    pools; none that is sent before that is lost."""
+    usual = threading.local()
+
+    def hold() -> None:
+        usual.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED_BY_AGENTS)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual.mask)
+
+    def heed() -> None:
+        for number in _HEEDED_BY_AGENTS:
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=heed)
 
 
 def _send(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:

@@ -165,6 +165,30 @@ def said(ended: Ended) -> list[str]:
     return lines
 
 
+def test_processes_that_it_forks_end_when_they_are_told_to(
+    forking: Forking, tmp_path: Path
+) -> None:
+    """A rank ignores SIGTERM, by which multiprocessing ends pools and processes that it then waits
+    for."""
+    write(
+        tmp_path / "train.py",
+        """
+        import multiprocessing as mp
+        import signal
+        import time
+
+        process = mp.get_context("fork").Process(target=time.sleep, args=(5,))
+        process.start()
+        process.terminate()
+        process.join()
+        signal.raise_signal(signal.SIGTERM)
+        print(process.exitcode)
+        """,
+    )
+    ended = forking.run((*PYTHON, "train.py"), OF_A_RANK, cwd=str(tmp_path))
+    assert (ended.status, ended.out) == (0, "-15\n")
+
+
 def test_torchelastic_gets_the_exception_that_record_caught(
     forking: Forking, tmp_path: Path
 ) -> None:
