@@ -435,7 +435,8 @@ def _not_run(end: ProcessEnd) -> Explanation | None:
 
 _NOISE = re.compile(
     r"Warning\b|^\[W\d|^W\d{4} |resource_tracker|^wandb: |NCCL INFO|^\W*$|^  warnings\.warn|\d+%\||"
-    r"destroy_process_group|^Exception ignored|leaked semaphore|^\s{2,}\S|^\[I\d|^I\d{4} "
+    r"destroy_process_group|^Exception ignored|leaked semaphore|^\s{2,}\S|^\[I\d|^I\d{4} |"
+    r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |^See https?://"
 )
 
 

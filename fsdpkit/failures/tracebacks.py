@@ -263,7 +263,8 @@ _AFTERMATH = re.compile(
     r"^Set the environment variable HYDRA|destroy_process_group|^srun:|^slurmstepd|"
     r"ProcessGroupNCCL|^[EWIF]\d{4} |^For debugging consider|^Compile with|^CUDA kernel errors|"
     r"^Python runtime state|^(?:Current thread|Thread) 0x|^Extension modules|^Fatal Python error|"
-    r"leaked semaphore|(?i:at[ _]?exit|shutting down|cleaning up|exiting|aborting|terminating)|"
+    r"^nanobind: |^See https?://|leaked semaphore|"
+    r"(?i:at[ _]?exit|shutting down|cleaning up|exiting|aborting|terminating)|"
     r"^\W*$|^\w*Error\b.*ignored|\d+%\||^what\(\)|^Current exception|^https?://|"
     r"TORCH_(?:USE_CUDA_DSA|SHOW_CPP_STACKTRACES|NCCL)|^Original Traceback|^[A-Za-z_.]*Error:"
 )

@@ -127,3 +127,44 @@ CASES = [
         forbid="nan",
     ),
 ]
+LEAKS = """nanobind: leaked 4 instances!
+ - leaked instance 0x7fe3d82fcc48 of type "triton._C.libtriton.ir.attribute"
+ - leaked instance 0x7fe3d82fcc88 of type "triton._C.libtriton.ir.attribute"
+nanobind: leaked 64 types!
+ - leaked type "triton._C.libtriton.ir.location"
+ - ... skipped remainder
+nanobind: this is likely caused by a reference counting issue in the binding code.
+See https://nanobind.readthedocs.io/en/latest/refleaks.html
+"""
+CASES += [
+    failing(
+        "words-before-what-nanobind-says-at-the-end",
+        "Triton 3.9, JAX",
+        "disk-full",
+        "could not save the last step: No space left on device",
+        "-",
+        rank=6,
+        prefix="",
+        after=LEAKS,
+    ),
+    failing(
+        "a-traceback-before-what-nanobind-says-at-the-end",
+        "Triton 3.9, JAX",
+        "gpu-out-of-memory",
+        OOM,
+        rank=1,
+        prefix="",
+        after=LEAKS * 3,
+    ),
+    failing(
+        "a-sentence-before-what-nanobind-says-at-the-end",
+        "Triton 3.9, JAX",
+        "exception",
+        "the vocabulary has 32,100 words, the checkpoint 32,128",
+        "-",
+        rank=1,
+        prefix="",
+        after=LEAKS,
+        forbid="nanobind",
+    ),
+]
