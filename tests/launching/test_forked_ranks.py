@@ -540,7 +540,10 @@ def test_what_libraries_change_in_the_environment_reaches_the_rank(tmp_path: Pat
         assert forking.run((*PYTHON, str(script))).out == "1\n"
 
 
-def test_the_compiler_s_cache_lies_where_the_script_wants_temporary_files(tmp_path: Path) -> None:
+def test_the_compiler_s_cache_lies_where_the_script_wants_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # set by torch's own import
     write(
         tmp_path / "train.py",
         f"""

@@ -56,7 +56,8 @@ DAMAGE = {
     "flipped shard": "step-2/__0_0.distcp is not what was written",
     "flipped index": "step-2/.metadata is not what was written",
     "flipped description": "step-2/checkpoint.json is not what was written",
-    "flipped sums": "step-2/SHA256SUMS is torn|step-2/.* is not what was written",
+    "flipped sums": "step-2/SHA256SUMS is (?:torn|incomplete or was changed)|"
+    "step-2/.* is not what was written",
     "truncated shard": "step-2/__0_0.distcp is not what was written",
     "missing shard": "step-2/__0_0.distcp is missing",
     "missing sums": "step-2/SHA256SUMS is missing",
