@@ -66,6 +66,8 @@ class Figure:
     unit: str = "s"
     met: bool = False
     samples: dict[str, list[float]] = field(default_factory=dict)
+    of: int | None = None
+    """Of a count without samples: how many were tried."""
 
     def __post_init__(self) -> None:
         self.met = self.value <= self.target if self.bound == "≤" else self.value >= self.target
@@ -171,7 +173,7 @@ def _step(row: dict[str, Any]) -> tuple[str, ...]:
 def _amount(value: float, figure: dict[str, Any]) -> str:
     unit = figure.get("unit", "s")
     if figure["kind"] == "count" and unit == "s":
-        return f"{value:.0f} of {len(figure['samples']['ours'])}"
+        return f"{value:.0f} of {figure.get('of') or len(figure['samples']['ours'])}"
     if figure["kind"] == "count":
         return f"{value:.0f} {unit}"
     if unit != "s":

@@ -71,5 +71,5 @@ def _figure(name: str, what: str, right: int, of: int, *, least: float) -> Figur
         ours=right,
         theirs=None,
         value=right,
-        samples={"ours": [1.0] * right + [0.0] * (of - right)},
+        of=of,
     )
