@@ -124,7 +124,8 @@ def _prefix_of_lines(text: str) -> re.Pattern[str] | None:
     while at >= 0:
         prefix = re.sub(r" ?\[rank\d+\]: ?$", "", text[text.rfind("\n", 0, at) + 1 : at])
         prefix = _UNSEEN.sub("", prefix)
-        following = _UNSEEN.sub("", text[at:].partition("\n")[2].partition("\n")[0])
+        nearby = text[at : at + 4 * _LONGEST_PREFIX]  # the whole rest, each time, would be slow
+        following = _UNSEEN.sub("", nearby.partition("\n")[2].partition("\n")[0])
         if prefix.strip(" |+") and len(prefix) <= _LONGEST_PREFIX:
             words = re.escape(prefix)
             for pattern in (words, re.sub(r"\d+", r"\\d+", words)):
