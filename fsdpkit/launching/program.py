@@ -219,7 +219,7 @@ def _open_streams(unbuffered: bool) -> None:
 def _forget() -> None:
     """Forget state of the parent process that each process should have of its own."""
     tempfile.tempdir = None  # a rank may set TMPDIR before it uses it
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    threading.main_thread()._native_id = threading.get_native_id()  # type: ignore[attr-defined]
     # Where `relativeCreated` of log records counts from; nanoseconds since Python 3.13.
     started: Any = logging
     started._startTime = time.time_ns() if isinstance(started._startTime, int) else time.time()
