@@ -5,6 +5,10 @@ end the command: a kernel that reads at an address that is none, say. The step i
 without what may have done that. A process that has taped once tapes again in two thirds of the
 time, so `one_child` lets plans of the trainer share one. A model of one's own has a child for each
 tape: importing a file and building a model a second time may not do what it did first.
+
+A child is forked, for torch is imported then; but a fork lacks autograd's threads for devices, and
+without them a backward ends, half of it taped. Where there are such threads (a notebook that has
+trained on a GPU), the child is a program of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 from fsdpkit.errors import FsdpkitError
 from fsdpkit.planning.asked import AskedStep
@@ -46,14 +52,16 @@ _MOST_DUMPED = 1 << 16
 class Child:
     """A process that answers until this one lets go of it."""
 
-    def __init__(self, serve: Callable[[Connection], None]) -> None:
+    def __init__(self) -> None:
         self._pipe, other = Pipe()
         self._dump = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the child is there
-        self._pid = os.fork()
-        if not self._pid:
-            self._pipe.close()
-            faulthandler.enable(self._dump, all_threads=False)
-            _live(lambda: serve(other))
+        if _has_threads_of_autograd():
+            self._pid = _started(other, self._dump)
+        else:
+            self._pid = os.fork()
+            if not self._pid:
+                self._pipe.close()
+                _live(other, self._dump)
         other.close()
 
     @property
@@ -89,14 +97,43 @@ class Child:
             self._dump.close()
 
 
-def _live(serve: Callable[[], None]) -> NoReturn:
-    """The child's whole life."""
+def _live(pipe: Connection, dump: IO[bytes] | int) -> NoReturn:
+    """The child's whole life. dump: where it writes what its program did when a signal ended it."""
     status = 1
     try:
-        serve()
+        faulthandler.enable(dump, all_threads=False)
+        _answer_all(pipe)
         status = 0
     finally:
         os._exit(status)
+
+
+_PROGRAM = """\
+import sys
+sys.path[:] = sys.argv[3:]
+from fsdpkit.planning.apart import _live, Connection
+_live(Connection(int(sys.argv[1])), int(sys.argv[2]))
+"""
+
+
+def _started(pipe: Connection, dump: IO[bytes]) -> int:
+    """The process number of a child that is a program of its own, and imports what this one did."""
+    descriptors = pipe.fileno(), dump.fileno()
+    for each in descriptors:
+        os.set_inheritable(each, True)
+    argv = [sys.executable, "-c", _PROGRAM, *map(str, descriptors), *sys.path]
+    return os.posix_spawn(sys.executable, argv, os.environ)
+
+
+def _has_threads_of_autograd() -> bool:
+    """torch names them so (`Engine::thread_init`, torch/csrc/autograd/engine.cpp)."""
+    for name in Path("/proc/self/task").glob("*/comm"):
+        try:
+            if name.read_text().startswith("pt_autograd_"):
+                return True
+        except OSError:  # the thread has ended
+            continue
+    return False
 
 
 _shared: list[Child | None] = []
@@ -138,7 +175,7 @@ def _taped(asked: AskedStep, trust: Trust, dump: str) -> Taped:
 
         import fsdpkit.planning.taping  # noqa: F401
 
-        own = Child(_answer_all)
+        own = Child()
         try:
             return _answer_of(own, question)
         finally:
@@ -146,7 +183,7 @@ def _taped(asked: AskedStep, trust: Trust, dump: str) -> Taped:
     with one_child():
         child = _shared[0]
         if child is None or child.has_ended:
-            child = _shared[0] = Child(_answer_all)
+            child = _shared[0] = Child()
         return _answer_of(child, question)
 
 

@@ -142,7 +142,7 @@ def test_compiled_blocks_are_followed_if_asked_and_such_a_plan_is_not_kept(tmp_p
     ]
     assert noted == [False, True]
     assert followed["speed"] is None
-    first, second = (one["plans"][0]["memory"]["allocated_bytes"] for one in (followed, usual))
-    assert first < second
+    first, second = (one["plans"][0]["memory"]["kept_for_backward"] for one in (followed, usual))
+    assert first["encoder.block.0"] < second["encoder.block.0"]
     with pytest.raises(UsageError, match="--tune"):
         said(*words, "--compiled", "--tune")
