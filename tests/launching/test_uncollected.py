@@ -64,3 +64,23 @@ print(during, len(gc.get_objects()) < 1000 < gc.get_freeze_count())
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert done.stdout.split() == ["0", "True"]
+
+
+@pytest.mark.parametrize(("binder", "said"), [("nanobind", "collected\n"), ("pybind11", "")])
+def test_where_leaks_are_reported_nothing_is_left_when_python_has_ended(
+    binder: str, said: str
+) -> None:
+    program = f"""
+from fsdpkit.launching.uncollected import uncollected
+class Knot:
+    def __init__(self):
+        self.myself = self
+    def __del__(self, tell=print):
+        tell("collected")
+with uncollected():
+    class nb_type(type):
+        __module__ = {binder!r}
+    Knot()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
