@@ -20,7 +20,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel
+from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
 from fsdpkit.launching.preloading import Preload, load
 from fsdpkit.launching.program import ColdStartError, Program, ServerLostError, take_over
@@ -43,7 +43,6 @@ _GONE_S = 5.0
 _SET_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
 """torch's compiler sets it when it is imported and whenever it is used: a script may change TMPDIR
 before it compiles anything."""
-_HEEDED_BY_AGENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ForkedRank:
@@ -219,7 +218,7 @@ class _Server:
             os.setsid()  # the agent handles a terminal's Ctrl-C
             with contextlib.suppress(OSError):
                 kernel.show_as((sys.executable, f"fsdpkit-fork-server of {self.agent}"), {})
-            for number in _HEEDED_BY_AGENTS:  # Slurm sends its warnings to all processes of a step
+            for number in WARNINGS:  # Slurm sends its warnings to all processes of a step
                 signal.signal(number, signal.SIG_IGN)
             while True:
                 request, files = _receive(self.control)
@@ -286,7 +285,7 @@ class _Server:
                 os._exit(0)
             self.control.close()
             self._introduce(talk)
-        heed_signals_in_children()
+        pass_over_warnings()
         take_over(program, self._with_changes(environ), files)
         return program
 
@@ -324,26 +323,6 @@ class _Server:
         _send(talk, {"pid": os.getpid()})
         if talk.recv(1) != _GO:  # the agent has given it up
             os._exit(1)
-
-
-def heed_signals_in_children() -> None:
-    """What this process forks from now on ends when it is told to, as multiprocessing tells its
-    pools; none that is sent before that is lost."""
-    usual = threading.local()
-
-    def hold() -> None:
-        usual.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED_BY_AGENTS)
-
-    def release() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, usual.mask)
-
-    def heed() -> None:
-        for number in _HEEDED_BY_AGENTS:
-            if signal.getsignal(number) is signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        release()
-
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=heed)
 
 
 def _send(to: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:

@@ -38,12 +38,16 @@ from fsdpkit.runs.rank_ends import RankEnd
 
 # Asks the kernel to end this process with its parent, then replaces itself with the rank: torchrun
 # gives each rank its own session, so without this a rank would outlive an agent that was killed.
-# Slurm sends its warnings to every process of a step; the agent passes them on to ranks. py-spy, a
-# child of the agent, may inspect the rank (PR_SET_PTRACER; see kernel.be_traced_by).
+# Slurm sends its warnings to every process of a step; the agent passes them on to ranks, where
+# at_start/sitecustomize.py handles them. py-spy, a child of the agent, may inspect the rank
+# (PR_SET_PTRACER; see kernel.be_traced_by).
+_AT_START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "at_start")
 _SHIELD = (
     "import ctypes, os, signal, sys; c = ctypes.CDLL(None).prctl; c(1, 9, 0, 0, 0); "
     "c(0x59616D61, os.getppid(), 0, 0, 0); "
     "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]; "
+    f"path = [{_AT_START!r}, os.environ.get('PYTHONPATH')]; "
+    "os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, path)); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 _SHIELDED = (sys.executable, "-I", "-S", "-c", _SHIELD)
@@ -164,7 +168,7 @@ class _Agent(LocalElasticAgent):
         ends = self.ends = _Ends(context, numbers)
 
         def kill(*_: object, **__: object) -> None:
-            """Ranks ignore SIGTERM, which Slurm sends to all processes as a warning."""
+            """SIGTERM does not end ranks: Slurm sends it to all processes as a warning."""
             ends.look()
             if failed := ends.failed_alone():
                 self.hooks.failing(failed)

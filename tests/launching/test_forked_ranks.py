@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fsdpkit.launching.at_start import sitecustomize
 from fsdpkit.launching.fork_safety import reads_of_rank_variables
 from fsdpkit.launching.preloading import WITH_TORCH
 from tests.launching.forking import Ended, Forking, started_anew
@@ -82,6 +83,7 @@ def test_a_forked_rank_finds_what_a_started_one_finds(
     }[form]
     forked, anew = (told_by(e) for e in both(forking, (*PYTHON, *words), tmp_path))
     assert forked.keys() == anew.keys()
+    anew["environ_shown"].remove(f"PYTHONPATH={Path(sitecustomize.__file__).parent}")
     different = {key for key in forked if forked[key] != anew[key]} - KNOWN
     assert {key: forked[key] for key in different} == {key: anew[key] for key in different}
 
@@ -165,28 +167,36 @@ def said(ended: Ended) -> list[str]:
     return lines
 
 
-def test_processes_that_it_forks_end_when_they_are_told_to(
-    forking: Forking, tmp_path: Path
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_processes_that_it_starts_end_when_they_are_told_to(
+    forking: Forking, tmp_path: Path, how: str
 ) -> None:
-    """A rank ignores SIGTERM, by which multiprocessing ends pools and processes that it then waits
-    for."""
+    """A rank passes over SIGTERM, by which multiprocessing ends pools and processes that it then
+    waits for."""
     write(
         tmp_path / "train.py",
-        """
+        f"""
         import multiprocessing as mp
         import signal
+        import subprocess
         import time
 
-        process = mp.get_context("fork").Process(target=time.sleep, args=(5,))
-        process.start()
-        process.terminate()
-        process.join()
-        signal.raise_signal(signal.SIGTERM)
-        print(process.exitcode)
+        if __name__ == "__main__":
+            own = mp.get_context({how!r})
+            process = own.Process(target=time.sleep, args=(60,))
+            process.start()
+            process.terminate()
+            process.join()
+            with own.Pool(2) as pool:
+                print(pool.map(abs, [-1, -2]))
+            program = subprocess.Popen(["sleep", "60"])
+            program.terminate()
+            signal.raise_signal(signal.SIGTERM)
+            print(process.exitcode, program.wait())
         """,
     )
-    ended = forking.run((*PYTHON, "train.py"), OF_A_RANK, cwd=str(tmp_path))
-    assert (ended.status, ended.out) == (0, "-15\n")
+    for ended in both(forking, (*PYTHON, "train.py"), tmp_path):
+        assert (ended.status, ended.out, ended.err) == (0, "[1, 2]\n-15 -15\n", "")
 
 
 def test_torchelastic_gets_the_exception_that_record_caught(

@@ -31,7 +31,8 @@ def stream(file):
 
 
 def dispositions():
-    return {str(n): str(signal.getsignal(n)) for n in signal.valid_signals()}
+    handlers = {str(n): signal.getsignal(n) for n in signal.valid_signals()}
+    return {n: getattr(one, "__qualname__", str(one)) for n, one in handlers.items()}
 
 
 def masks():

@@ -1,0 +1,129 @@
+"""What a rank that is started anew does before its script, and that the script does not see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.launching.at_start import sitecustomize
+from tests.launching.forking import Ended, started_anew
+
+pytestmark = pytest.mark.torch
+
+SEES = """
+import os, sys
+print(sys.path[1:], [*sys.path_importer_cache], os.environ.get("PYTHONPATH"))
+print(sys.argv, __name__, __spec__, sorted(vars()), "sitecustomize" in sys.modules)
+print({m for m in sys.modules if "fsdpkit" in m})
+"""
+ALONE = {"PATH": os.environ["PATH"]}
+
+
+def started_by_hand(command: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Ended:
+    done = subprocess.run(
+        command, env=dict(environ), cwd=cwd, capture_output=True, text=True, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("path", [None, "lib", "lib:/nowhere", ":lib"])
+@pytest.mark.parametrize("own", ["", "print('the own one', __name__)", "1 / 0", "import missing"])
+def test_a_script_finds_path_and_environment_as_without(
+    tmp_path: Path, path: str | None, own: str
+) -> None:
+    """The site's own module runs if there is one, and fails as it would."""
+    (tmp_path / "train.py").write_text(SEES)
+    if own:
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "sitecustomize.py").write_text(own)
+    environ = ALONE if path is None else {**ALONE, "PYTHONPATH": path}
+    command = (sys.executable, "train.py", "--lr", "1e-3")
+    started = started_anew(command, environ, tmp_path)
+    assert started == started_by_hand(command, environ, tmp_path)
+    assert started.status == 0
+
+
+def test_programs_that_it_starts_have_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(f"{SEES}\nimport signal\nprint(signal.getsignal(15))")
+    (tmp_path / "train.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)"
+    )
+    command = (sys.executable, "train.py")
+    assert started_anew(command, ALONE, tmp_path) == started_by_hand(command, ALONE, tmp_path)
+
+
+@pytest.mark.parametrize("flags", [(), ("-I",), ("-E",), ("-S",)], ids=str)
+@pytest.mark.parametrize("number", sitecustomize.WARNINGS)
+def test_a_warning_ends_no_rank_whatever_its_python_reads(
+    tmp_path: Path, flags: tuple[str, ...], number: int
+) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import os\nos.kill(os.getpid(), {number})\nprint('goes on')"
+    )
+    started = started_anew((sys.executable, *flags, "train.py"), ALONE, tmp_path)
+    assert started == Ended(0, "goes on\n", "")
+
+
+def test_a_shell_s_python_passes_over_them_too(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(
+        f"kill $$\n{sys.executable} -c 'import os; os.kill(os.getpid(), 15); print(1)'\n"
+    )
+    assert started_anew(("/bin/bash", "train.sh"), ALONE, tmp_path) == Ended(0, "1\n", "")
+
+
+def test_a_warning_while_python_ends_changes_no_status(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "class Last:\n"
+        "    def __del__(self, kill=__import__('os').kill, me=__import__('os').getpid()):\n"
+        "        kill(me, 15)\n"
+        "import sys\nsys.kept = Last()\n"
+    )
+    assert started_anew((sys.executable, "train.py"), ALONE, tmp_path).status == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_script_s_own_handler_is_the_script_s_and_its_children_s(
+    tmp_path: Path, number: int
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal\n"
+        f"signal.signal({number}, lambda *_: print('told', flush=True))\n"
+        f"os.kill(os.getpid(), {number})\n"
+        "if not (child := os.fork()):\n"
+        f"    os.kill(os.getpid(), {number}); os._exit(0)\n"
+        "print(os.waitpid(child, 0)[1])\n"
+    )
+    started = started_anew((sys.executable, "-u", "train.py"), ALONE, tmp_path)
+    assert started == Ended(0, "told\ntold\n0\n", "")
+
+
+def test_a_wait_in_the_rank_goes_on_after_a_warning(tmp_path: Path) -> None:
+    """Also one of a library that does not expect to be interrupted: the kernel begins it again."""
+    script = (
+        "import ctypes, os\n"
+        "print('waits', flush=True)\n"
+        "print(ctypes.CDLL(None).read(0, ctypes.create_string_buffer(1), 1))\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    from fsdpkit.launching.ranks import _SHIELDED
+
+    with subprocess.Popen(
+        [*_SHIELDED, sys.executable, "train.py"],
+        env=ALONE, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "waits\n"
+        time.sleep(0.2)  # until it reads; if it does not yet, the test only shows less
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        process.stdin.write("x")
+        process.stdin.flush()
+        assert process.stdout.readline() == "1\n"
