@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,9 @@ def _forget() -> None:
 
 
 def test_a_publisher_who_is_stopped_at_any_write_leaves_the_old_or_the_new(
-    centre: Centre, monkeypatch: pytest.MonkeyPatch
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # nor does it tidy up
     monkeypatch.setattr("fsdpkit.runs.lock.ABANDONED_S", -1e9)  # the dead hold no lock
     centre.publish_version("1.0.0")
     seen, at = set(), 0
