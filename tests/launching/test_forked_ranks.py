@@ -199,6 +199,35 @@ def test_processes_that_it_starts_end_when_they_are_told_to(
         assert (ended.status, ended.out, ended.err) == (0, "[1, 2]\n-15 -15\n", "")
 
 
+@pytest.mark.parametrize("how", ["os.execv(*c)", "os.execvp(*c)", "os.execve(*c, {'A': '1'})"])
+def test_it_remains_a_rank_when_it_replaces_its_program(
+    forking: Forking, tmp_path: Path, how: str
+) -> None:
+    """As for a library's variable that must be set when the process begins."""
+    write(
+        tmp_path / "train.py",
+        f"""
+        import os, signal, subprocess, sys
+
+        c = (sys.executable, [sys.executable, *sys.argv, "again"])
+        if len(sys.argv) == 1:
+            try:
+                os.execv("/nowhere", ["nowhere"])
+            except FileNotFoundError as error:
+                print(error, os.environ.get("PYTHONPATH"), flush=True)
+            signal.raise_signal(signal.SIGTERM)
+            {how}
+        signal.raise_signal(signal.SIGTERM)
+        program = subprocess.Popen(["/bin/sleep", "60"])
+        program.terminate()
+        print(sys.argv, program.wait(), os.environ.get("PYTHONPATH"))
+        """,
+    )
+    said = "[Errno 2] No such file or directory None\n['train.py', 'again'] -15 None\n"
+    for ended in both(forking, (*PYTHON, "train.py"), tmp_path):
+        assert (ended.status, ended.out, ended.err) == (0, said, "")
+
+
 def test_torchelastic_gets_the_exception_that_record_caught(
     forking: Forking, tmp_path: Path
 ) -> None:

@@ -4,14 +4,16 @@ them.
 Slurm sends SIGTERM to every process of a step, and a rank is to live on until it has saved. If it
 ignored the signal, so would all that it forks or executes: `Popen.terminate()` would do nothing,
 and leaving `with multiprocessing.Pool()` would wait for ever. A handler ends with exec, and forked
-children take it away.
+children take it away. A rank that replaces its program by exec is still the rank.
 
-A rank that is started anew begins with the signals ignored and this directory first on PYTHONPATH
-(`ranks.py`). Whatever Python it is takes this module for its site's own. Afterwards path and
-environment are as before, and the site's own module runs. So this needs the standard library alone
-(of Python 3.7 or later), and little of it: the script may want to be first to import the rest.
-Without it (`python -I`), the signals stay ignored.
+A rank that is started anew (`ranks.py`), or goes on as another program, begins with the signals
+ignored and this directory first on PYTHONPATH. Whatever Python it is takes this module for its
+site's own. Afterwards path and environment are as before, and the site's own module runs. So this
+needs the standard library alone (of Python 3.7 or later), and little of it: the script may want to
+be first to import the rest. Without it (`python -I`), the signals stay ignored.
 """
+
+from __future__ import annotations
 
 import _thread
 import atexit
@@ -19,19 +21,25 @@ import os
 import signal
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+    from typing import Any
+
 WARNINGS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def pass_over_warnings() -> None:
     """Each of these signals that is ignored has no effect here, and its usual one in processes that
-    are forked or executed from here; none that is sent meanwhile is lost."""
+    are forked from here or are other programs; none that is sent meanwhile is lost."""
     ours = [number for number in WARNINGS if signal.getsignal(number) is signal.SIG_IGN]
     usual = _thread._local()
 
-    def change(before: object, after: object) -> None:
-        for number in ours:
-            if signal.getsignal(number) is before:
-                signal.signal(number, after)  # type: ignore[arg-type]
+    def change(before: Any, after: Any) -> list[signal.Signals]:
+        changed = [number for number in ours if signal.getsignal(number) is before]
+        for number in changed:
+            signal.signal(number, after)
+        return changed
 
     def hold() -> None:
         usual.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
@@ -49,18 +57,53 @@ def pass_over_warnings() -> None:
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=heed)
     # Python gives its handlers up while it ends.
     atexit.register(change, _pass_over, signal.SIG_IGN)
+    _remain_a_rank_in_exec(change)
 
 
 def _pass_over(*_: object) -> None:
     pass
 
 
+def _remain_a_rank_in_exec(change: Callable[[Any, Any], list[signal.Signals]]) -> None:
+    """Let this process's next program begin as the rank that it is."""
+    execv, execve = os.execv, os.execve
+
+    def execute(environ: MutableMapping[Any, Any], call: Callable[[], object]) -> None:
+        before = environ.get("PYTHONPATH")
+        try:
+            ignored = change(_pass_over, signal.SIG_IGN)
+        except ValueError:  # only the main thread may do that
+            ignored = []
+        if ignored:
+            environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_HERE, before)))
+        try:
+            call()
+        finally:  # there is no such program
+            for number in ignored:
+                signal.signal(number, _pass_over)
+            if ignored and before is None:
+                del environ["PYTHONPATH"]
+            elif ignored:
+                environ["PYTHONPATH"] = before
+
+    def with_own(path: Any, argv: Any) -> None:
+        execute(os.environ, lambda: execv(path, argv))
+
+    def with_given(path: Any, argv: Any, env: Any) -> None:
+        given = dict(env)
+        execute(given, lambda: execve(path, argv, given))
+
+    os.execv, os.execve = with_own, with_given  # type: ignore[assignment]
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
 def _begin() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [place for place in sys.path if place != here]
-    sys.path_importer_cache.pop(here, None)
+    sys.path[:] = [place for place in sys.path if place != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
     first, more, others = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == here:
+    if first == _HERE:
         if more:
             os.environ["PYTHONPATH"] = others
         else:
