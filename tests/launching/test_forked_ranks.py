@@ -199,7 +199,13 @@ def test_processes_that_it_starts_end_when_they_are_told_to(
         assert (ended.status, ended.out, ended.err) == (0, "[1, 2]\n-15 -15\n", "")
 
 
-@pytest.mark.parametrize("how", ["os.execv(*c)", "os.execvp(*c)", "os.execve(*c, {'A': '1'})"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("os.execv(*c)", "os.execvp(*c)", "os.execve(*c, {'A': '1'})"),
+        "os.execve(*c, {b'PYTHONPATH': b''})",
+    ],
+)
 def test_it_remains_a_rank_when_it_replaces_its_program(
     forking: Forking, tmp_path: Path, how: str
 ) -> None:

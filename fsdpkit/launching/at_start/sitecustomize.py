@@ -75,7 +75,8 @@ def _remain_a_rank_in_exec(change: Callable[[Any, Any], list[signal.Signals]]) -
         except ValueError:  # only the main thread may do that
             ignored = []
         if ignored:
-            environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_HERE, before)))
+            others = os.fsdecode(before or "")
+            environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_HERE, others)))
         try:
             call()
         finally:  # there is no such program
@@ -90,7 +91,7 @@ def _remain_a_rank_in_exec(change: Callable[[Any, Any], list[signal.Signals]]) -
         execute(os.environ, lambda: execv(path, argv))
 
     def with_given(path: Any, argv: Any, env: Any) -> None:
-        given = dict(env)
+        given = {os.fsdecode(name): value for name, value in dict(env).items()}
         execute(given, lambda: execve(path, argv, given))
 
     os.execv, os.execve = with_own, with_given  # type: ignore[assignment]
