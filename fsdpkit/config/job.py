@@ -265,3 +265,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="Settings of the fsdpkit trainer."),
         PER_TASK,
     ] = UNSET
+
+    def __post_init__(self) -> None:
+        if (ranks := self.launch.ranks_per_node) and self.resources.gpus % ranks:
+            raise ValueError(
+                f"launch.ranks_per_node: {ranks} ranks cannot share {self.resources.gpus} GPUs per "
+                f"node evenly: take a divisor of resources.gpus, such as 1"
+            )
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.launch.ranks_per_node or self.resources.gpus

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpkit.config.fields import once
+from fsdpkit.config.fields import RENDERED_ONCE, once
 
 Warm = Literal["auto", "on", "off"]
 ModuleName = Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
@@ -21,6 +21,21 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "safe, `on` fails if it is not safe, `off` starts each rank anew."
         ),
     ] = "auto"
+    ranks_per_node: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description="Ranks per node; unset: one for each GPU. With 1, a script that starts its "
+            "own workers (mp.spawn, deepspeed, accelerate launch) sees all GPUs of the node."
+        ),
+        RENDERED_ONCE,
+    ] = None
+    world: Annotated[
+        Literal["checked", "any"],
+        Meta(
+            description="`checked`: the default process group must have the job's ranks, all of "
+            "them, or the job ends; `any`: it may have others."
+        ),
+    ] = "checked"
     check: Annotated[
         bool,
         Meta(

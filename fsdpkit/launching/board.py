@@ -29,6 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[int, ...] = ()
     """run: which nodes take part."""
     delay_s: float = 0.0
+    """run: before the ranks start; stop: until Slurm ends the job, 0 while that is not known."""
     because: str = ""
     """Why the launch before is over; `hang` makes the agents ask ranks for their stacks."""
     status: int = 0

@@ -27,6 +27,7 @@ from fsdpkit.launching.saying import say
 from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
+from fsdpkit.runs.reading import read_text
 
 _SETTLE_S = 3.0
 """How long other reports of the same trouble are waited for, so that the first is known."""
@@ -69,6 +70,8 @@ class Conductor:
     _began_s: float = 0.0
     _trouble_s: float | None = None
     _stopping: bool = False
+    _timed: bool = False
+    """Whether the agents know when Slurm ends the job."""
     _look_s: float = 0.0
     _stacks_look_s: float = 0.0
     _stacks_asked: str | None = None
@@ -166,10 +169,14 @@ class Conductor:
         )
 
     def _look_for_stop(self, now: float) -> None:
-        if self._stopping or now < self._look_s:
+        if self._timed or now < self._look_s:
             return
         self._look_s = now + 1.0
-        if os.path.exists(self.task.stop_requested):  # no error where a file server fails to say
+        if self._stopping:
+            if (end_s := ends_at(self.task)) is not None:
+                self._timed = True
+                self.board.order(Order(do="stop", delay_s=max(0.1, end_s - time.time())))
+        elif os.path.exists(self.task.stop_requested):  # no error where a file server fails to say
             self._stopping = True
             self.record(event="stop-requested")
             self.board.order(Order(do="stop"))
@@ -257,6 +264,14 @@ class Conductor:
                 message=f"{trouble.message}" + (f"; {why}" if why else "") if trouble else "",
             )
         )
+
+
+def ends_at(task: TaskPaths) -> float | None:
+    """When Slurm ends the job, in seconds since the epoch, as the batch shell has asked it after
+    the warning."""
+    with contextlib.suppress(OSError, ValueError):
+        return float(read_text(task.ends_at))
+    return None
 
 
 def warn(task: TaskPaths) -> None:

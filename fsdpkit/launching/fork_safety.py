@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fsdpkit.launching import slurm_variables
+
 _GPU_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 _SHARED_FILES = ("socket:", "pipe:", "anon_inode:")
@@ -28,6 +30,7 @@ _OF_RANKS = frozenset(
         *("MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         *("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
         "TORCH_FR_DUMP_TEMP_FILE",
+        *slurm_variables.NAMES,
     }
 )
 _OF_RANKS_BY_PREFIX = ("TORCHELASTIC_", "FSDPKIT_", "SUBMITIT_")

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpkit.launching import fork_safety, kernel
+from fsdpkit.launching.at_start import in_rank
 from fsdpkit.launching.at_start.sitecustomize import WARNINGS, pass_over_warnings
 from fsdpkit.launching.destructors import skip_destructors
 from fsdpkit.launching.preloading import Preload, load
@@ -167,6 +168,7 @@ def start() -> ForkServer | Program:
         raise ColdStartError(why)
     variables = dict(os.environ)
     began_s = time.monotonic()
+    in_rank.watch_imports()  # has no effect before a rank begins
     with (
         uncollected(),
         fork_safety.reads_of_rank_variables() as reads,
@@ -287,6 +289,7 @@ class _Server:
             self._introduce(talk)
         pass_over_warnings()
         take_over(program, self._with_changes(environ), files)
+        in_rank.begin()
         return program
 
     def _check(self, environ: Mapping[str, str], files: Sequence[int]) -> None:

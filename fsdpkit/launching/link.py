@@ -41,7 +41,7 @@ class Link:
     def __init__(self, line: LinkLine, nodes: int, lost_s: float) -> None:
         self.line, self.lost_s = line, lost_s
         self.ticks: list[Callable[[], None]] = []
-        self.on_stop: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[float], None] = lambda _: None
         self.on_stacks: Callable[[str], None] = lambda _: None
         self.orders: queue.Queue[Order] = queue.Queue()
         self.broken: Exception | None = None
@@ -171,7 +171,7 @@ class Link:
 
     def _obey(self, order: Order) -> None:
         if order.do == "stop":
-            self.on_stop()
+            self.on_stop(order.delay_s)
         elif order.do == "stacks":
             self.on_stacks(order.message)
         elif order.do == "meet":

@@ -14,12 +14,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from fsdpkit.config.launch import LaunchSettings
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
@@ -33,11 +34,12 @@ from fsdpkit.launching.node_failure import NodeFailure, TrainingEnded, record_fa
 from fsdpkit.launching.node_launch import AgentNode, NodeLaunch
 from fsdpkit.launching.policy import CHECK_FAILED
 from fsdpkit.launching.preflight import compare_nodes, run_checks
-from fsdpkit.launching.pulse import Pulse, StopRelay, heartbeats
+from fsdpkit.launching.pulse import Pulse, heartbeats
 from fsdpkit.launching.sampling import sampling
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.signing import keys_of
 from fsdpkit.launching.stack_requests import AskedForStacks
+from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.uncollected import uncollected
 from fsdpkit.launching.waiting import why_superseded
 from fsdpkit.launching.without_shapes import without_shapes
@@ -68,7 +70,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     node = int(environ["SLURM_NODEID"])
     attempt = AttemptPaths(Path(environ["FSDPKIT_ATTEMPT_DIR"]))
     task = TaskPaths(attempt.dir.parent)
-    heed_warnings(task)
+    signals = heed_warnings(task)
     try:
         with uncollected(), without_shapes():  # imports torchelastic
             warm.prepare(arguments, attempt, environ)  # while this process checks the node
@@ -86,8 +88,8 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     started = time.monotonic()
     try:
         with sampling(attempt.node_samples(node), float(environ.get("FSDPKIT_SAMPLE_S", "10"))):
-            here = AgentNode(node, name, attempt, task, events, forks)
-            order = _follow_orders(here, arguments, environ)
+            here = AgentNode(node, name, attempt, task, events, forks, *_settings(environ))
+            order = _follow_orders(here, arguments, environ, signals)
     except BaseException as error:
         raise record_failure(NodeFailure.of(error), attempt, node, name) from error
     finally:
@@ -97,18 +99,32 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     return {"node": name, "seconds": round(time.monotonic() - started, 1), **findings}
 
 
-def heed_warnings(task: TaskPaths) -> None:
-    """Treat the signal that Slurm sends before it ends a step as a request for a last
-    checkpoint."""
+def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, frozenset[str]]:
+    """`[launch]` of the job, GPUs of a node, and the names of the variables that the job sets."""
+    run = Path(environ["FSDPKIT_RUN_DIR"])
+    environment = table_of_job(run, "environment", dict[str, Any])
+    resources = table_of_job(run, "resources", dict[str, Any])
+    names = frozenset(environment.get("variables", ()))
+    return table_of_job(run, "launch", LaunchSettings), int(resources.get("gpus", 1)), names
 
-    def heed(*_: object) -> None:
+
+def heed_warnings(task: TaskPaths) -> set[int]:
+    """Treat the signal that Slurm sends before it ends a step as a request for a last
+    checkpoint. Returns the signals received, as they come."""
+    received: set[int] = set()
+
+    def heed(number: int, _: object) -> None:
+        received.add(number)
         warn(task)
 
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, heed)
+    return received
 
 
-def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, str]) -> Order:
+def _follow_orders(
+    node: AgentNode, arguments: list[str], environ: Mapping[str, str], signals: Collection[int]
+) -> Order:
     """Connect to the other agents and follow the head's orders, until the order to end."""
     from fsdpkit.launching.ranks import Torchrun
 
@@ -124,7 +140,7 @@ def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, 
         linked(node, torchrun, names, retry, start_s) as link,
         heartbeats() as directory,
     ):
-        relay = StopRelay(directory, node.events.write)
+        relay = StopRelay(directory, node.events.write, signals)
         link.on_stop = relay.pass_on
         asked = AskedForStacks(node.number, node.name, node.attempt, directory)
         link.on_stacks = asked.answer

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fsdpkit.launching import flight
+from fsdpkit.config.launch import LaunchSettings
+from fsdpkit.errors import STOPPED_EARLY, NodeError
+from fsdpkit.launching import flight, slurm_variables, worlds
 from fsdpkit.launching.board import Meeting, Order
 from fsdpkit.launching.link import HeadLostError, Link
 from fsdpkit.launching.node_failure import (
@@ -22,9 +24,10 @@ from fsdpkit.launching.node_failure import (
     record_failure,
 )
 from fsdpkit.launching.policy import Outcome, Report
-from fsdpkit.launching.pulse import Pulse, StopRelay
+from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.launching.stop_relay import StopRelay
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
@@ -33,7 +36,12 @@ from fsdpkit.runs.rank_ends import RankEnd, event_of
 from fsdpkit.runs.stacks import Why
 
 if TYPE_CHECKING:
-    from fsdpkit.launching.ranks import RankForks, Torchrun
+    from fsdpkit.launching.ranks import RankForks, RankVariables, Torchrun
+
+
+_TERMINATED = 143
+"""Exit status (128 + SIGTERM) for ranks that were ended because the job's time is up."""
+_LOOK_FOR_LAUNCHERS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,10 @@ class AgentNode:
     task: TaskPaths
     events: JsonLines
     forks: RankForks
+    launch: LaunchSettings
+    gpus: int
+    own_variables: frozenset[str]
+    """Names of environment variables that the job itself sets."""
 
 
 @dataclass
@@ -59,6 +71,9 @@ class NodeLaunch:
     relay: StopRelay
     hang: NodeFailure | None = None
     """Why the ranks were ended, if they made no progress."""
+    cut_short: NodeFailure | None = None
+    """Why this agent ended them otherwise."""
+    _look_s: float = 0.0
 
     def wait(self) -> bool:
         """Let the order's delay pass; False if another order came meanwhile."""
@@ -84,29 +99,49 @@ class NodeLaunch:
                 order.launch,
                 node.attempt,
                 self.pulse.dir,
-                variables=flight.switched_on(
-                    os.environ, node.attempt, order.launch, self.pulse.node
-                ),
+                variables=self._variables(),
                 meet=Meet(
                     order.nodes.index(node.number),
                     len(order.nodes),
                     tell=lambda host, port: self.link.meet(Meeting(order.launch, host, port)),
                     ask=lambda: self.link.meeting(order.launch, meet_s),
                 ),
+                own_workers=torchrun.config.nproc_per_node < node.gpus,
                 forks=node.forks,
                 hooks=self,
             )
         except ChildFailedError as error:
+            if found := worlds.wrong_world(self.pulse.node, self.pulse.ranks):
+                return self._report("failed", self._wrong_world(*found))
             return self._report("failed", first_failure(error, node.attempt, order.launch))
         except InterruptedLaunch as error:
             if self.hang:
                 return self._report("hung", self.hang)
+            if self.cut_short:
+                return self._report("failed", self.cut_short)
             if self.link.lost:
                 raise HeadLostError(str(error)) from error
             return self._report("interrupted")
         except Exception as error:  # rendezvous, or the ranks' start
             return self._report("failed", NodeFailure.of(error))
+        if self.relay.left_by_handler:
+            words = "left with status 0 after the warning, by the script's own handler"
+            return self._report("failed", NodeFailure(STOPPED_EARLY, words, time.time_ns()))
         return self._report("done")
+
+    def _variables(self) -> RankVariables:
+        """What ranks have in their environment beside torchrun's; what the job sets stays."""
+        node = self.node
+        dumps = flight.switched_on(os.environ, node.attempt, self.order.launch, self.pulse.node)
+        names = os.environ.get("FSDPKIT_NODE_NAMES", node.name).split()
+        training = [names[number] for number in self.order.nodes]
+
+        def of_rank(torchrun: Mapping[str, str]) -> dict[str, str]:
+            slurm = slurm_variables.of_rank(torchrun, os.environ, training)
+            own = {name: value for name, value in slurm.items() if name not in node.own_variables}
+            return {**dumps, **own, "FSDPKIT_WORLD": node.launch.world}
+
+        return of_rank
 
     def interrupted(self) -> str | None:
         """Why to end the ranks: another order, a silent head node, or a rank that hangs."""
@@ -121,10 +156,32 @@ class NodeLaunch:
             self._take_stacks("hang")
             blamed = self.pulse.blame(self.node.attempt, self.order.launch)
             self.hang = hang_failure(found, blamed)
-        return self.hang.message if self.hang else None
+        failure = self.hang or self._why_cut_short()
+        return failure.message if failure else None
+
+    def _why_cut_short(self) -> NodeFailure | None:
+        """Why this agent ends ranks that do nothing wrong by themselves."""
+        if self.cut_short is None and (why := self.relay.overdue()):
+            self.cut_short = NodeFailure(_TERMINATED, why, time.time_ns())
+        now = time.monotonic()
+        if self.cut_short is None and self.node.launch.world != "any" and now > self._look_s:
+            self._look_s = now + _LOOK_FOR_LAUNCHERS_S
+            sizes = (self._size, len(self.order.nodes) * self.node.gpus)
+            if found := worlds.inner_world(self.pulse.node, self.pulse.ranks, sizes):
+                self.cut_short = self._wrong_world(*found)
+        return self.cut_short
+
+    def _wrong_world(self, rank: int, why: str) -> NodeFailure:
+        return NodeFailure(NodeError.exit_code, why, time.time_ns(), rank)
+
+    @property
+    def _size(self) -> int:
+        """How many ranks the launch has."""
+        return len(self.order.nodes) * len(self.pulse.ranks)
 
     def started(self, ranks: Sequence[RankProcess]) -> None:
         self.pulse.started(ranks)
+        self.relay.started(ranks)
         self.node.events.write(
             event="ranks-started",
             launch=self.order.launch,
@@ -150,9 +207,15 @@ class NodeLaunch:
 
     def _report(self, outcome: Outcome, failure: NodeFailure | None = None) -> Report:
         node, step = self.node, self.pulse.step
-        told = {"event": f"ranks-{outcome}", "launch": self.order.launch, "step": step}
+        told: dict[str, object] = {
+            "event": f"ranks-{outcome}",
+            "launch": self.order.launch,
+            "step": step,
+        }
         report = Report(self.order.launch, node.number, node.name, outcome)
         if failure is None:
+            if outcome == "done":
+                told["process_group"] = worlds.made_a_group(self.pulse.node, self.pulse.ranks)
             node.events.write(**told)
             return report
         node.events.write(**told, rank=failure.rank, status=failure.status, message=failure.message)

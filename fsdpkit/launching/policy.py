@@ -41,13 +41,20 @@ def came_back(trouble: Trouble, before: Trouble) -> bool:
     """Whether the same thing happened as in the launch before, which restarting did not cure.
 
     Killed ranks and dying nodes can happen at any step; a failure that recurs at the same step is
-    in the program or its data.
+    in the program or its data. Which rank, on which node, was first to say it, and what addresses
+    and numbers it names, differs from launch to launch.
     """
     if trouble.cause not in _IN_THE_PROGRAM or trouble.cause != before.cause:
         return False
     if trouble.step is not None:
         return trouble.step == before.step
-    return trouble.message == before.message and trouble.lasted_s < _YOUNG_S
+    return _words(trouble) == _words(before) and trouble.lasted_s < _YOUNG_S
+
+
+def _words(trouble: Trouble) -> list[str]:
+    """Of the message without who says it, those that hold no digit."""
+    message = re.sub(r"^(?:rank \d+ on )?\S+: ", "", trouble.message)
+    return [word for word in message.split() if not re.search(r"\d", word)]
 
 
 def cause_of(status: int, message: str) -> Cause:

@@ -26,7 +26,7 @@ def check_gpus(environ: Mapping[str, str]) -> int | None:
     device = environ.get("FSDPKIT_DEVICE", "gpu")
     if device == "cpu":
         return None
-    wanted = int(environ["FSDPKIT_RANKS_PER_NODE"])
+    wanted = int(environ.get("FSDPKIT_GPUS_PER_NODE") or environ["FSDPKIT_RANKS_PER_NODE"])
     if problem := _torch_without_gpus():
         if device != "gpu":
             raise NodeError(f"{problem}: install the build for {device} GPUs")

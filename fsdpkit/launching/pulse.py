@@ -1,4 +1,4 @@
-"""The agent's side of its ranks' heartbeats: which hang, how far they are, what they are told."""
+"""The agent's side of its ranks' heartbeats: which hang, how far they are."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fsdpkit.launching import flight, machine, stacks
 from fsdpkit.launching.blame import RankPlace, place_of, standing_out
@@ -84,27 +83,6 @@ def _has_room(memory: str) -> bool:
     return True
 
 
-class StopRelay:
-    """Passes a request to stop on to this node's ranks, and records whether any looks for it."""
-
-    def __init__(self, directory: HeartbeatDir, record: Callable[..., Any]) -> None:
-        self._dir, self._record = directory, record
-        self._looked: bool | None = None
-
-    def pass_on(self) -> None:
-        self._dir.stop.touch()
-        self._tell()
-
-    def look(self) -> None:
-        """Whether a rank has looked by now; to be called periodically."""
-        if self._looked is False and self._dir.looks.exists():
-            self._tell()
-
-    def _tell(self) -> None:
-        self._looked = self._dir.looks.exists()
-        self._record(event="stop-passed-on", looked=self._looked)
-
-
 class Pulse:
     """The heartbeats of one launch on this node."""
 
@@ -118,7 +96,7 @@ class Pulse:
         self._looked_s = time.monotonic()
         self._asked = False
         directory.dump.unlink(missing_ok=True)
-        for kind in ("rank-*", "stacks-*", "flight-*", "looks"):
+        for kind in ("rank-*", "stacks-*", "flight-*", "world-*", "unheard-*", "looks"):
             for file in directory.dir.glob(kind):
                 file.unlink()
 

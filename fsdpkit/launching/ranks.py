@@ -50,6 +50,8 @@ _SHIELD = (
     "os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, path)); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
+RankVariables = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Of torchrun's variables of a rank: what else its environment has, or has otherwise."""
 _SHIELDED = (sys.executable, "-I", "-S", "-c", _SHIELD)
 """What a rank's command begins with when it is started anew."""
 
@@ -63,7 +65,7 @@ class RunDirectoryLogs(LogsSpecs):
     """
 
     def __init__(
-        self, attempt: AttemptPaths, launch: int, memory: Path, variables: Mapping[str, str]
+        self, attempt: AttemptPaths, launch: int, memory: Path, variables: RankVariables
     ) -> None:
         super().__init__()
         self._variables = variables
@@ -102,7 +104,7 @@ class RunDirectoryLogs(LogsSpecs):
         errors = {i: str(self._memory / path.name) for i, path in kept.items()}
         self._errors = {errors[i]: path for i, path in kept.items()}
         for local, env in envs.items():
-            env.update(self._variables)
+            env.update(self._variables(env))
             env["TORCHELASTIC_ERROR_FILE"] = errors[local]
             env["TORCHELASTIC_RESTART_COUNT"] = str(self._launch)
         shown = {local for local, rank in ranks.items() if rank == 0}
@@ -363,16 +365,18 @@ class Torchrun:
         attempt: AttemptPaths,
         memory: Path,
         *,
-        variables: Mapping[str, str],
+        variables: RankVariables,
         meet: Meet,
+        own_workers: bool,
         forks: RankForks,
         hooks: Hooks,
     ) -> None:
         """Run the ranks until they have ended; returns if all ended with status 0.
 
         number: index of the launch within the attempt. memory: a directory of this node for what
-        must not depend on the run's. variables: for the ranks' environment. meet: how they find
-        each other. forks: how ranks are started. Raises torch's ChildFailedError if ranks failed,
+        must not depend on the run's. variables: more for a rank's environment. meet: how they find
+        each other. own_workers: ranks start further ones, which need a free port to meet at, so
+        that no agent opens the store there. forks: how ranks are started. Raises torch's ChildFailedError if ranks failed,
         InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
@@ -385,7 +389,10 @@ class Torchrun:
             store = RankStore.open(here if self.endpoint else LOOPBACK)
             meet.tell(*store.address())
             ask = store.address
-        handler = KnownNodes(f"{config.run_id}_{number}", meet.place, meet.nodes, ask)
+            if own_workers:
+                store.close()
+        name = f"{config.run_id}_{number}"
+        handler = KnownNodes(name, meet.place, meet.nodes, ask, agent_store=not own_workers)
         logs = RunDirectoryLogs(attempt, number, memory, variables)
         agent = _Agent(
             self._spec(handler),

@@ -57,12 +57,19 @@ class RankStore:
 
 
 class KnownNodes(RendezvousHandler):
-    """place: this node's number among those of the launch. meet: where their ranks meet; blocks."""
+    """place: this node's number among those of the launch. meet: where their ranks meet; blocks.
+    agent_store: whether an agent has opened the store there, else the first rank does."""
 
     def __init__(
-        self, run_id: str, place: int, nodes: int, meet: Callable[[], tuple[str, int]]
+        self,
+        run_id: str,
+        place: int,
+        nodes: int,
+        meet: Callable[[], tuple[str, int]],
+        agent_store: bool = True,
     ) -> None:
         self._run_id, self._place, self._nodes, self._meet = run_id, place, nodes, meet
+        self._agent_store = agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
         host, port = self._meet()
@@ -74,7 +81,7 @@ class KnownNodes(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        return True
+        return self._agent_store
 
     def is_closed(self) -> bool:
         return False

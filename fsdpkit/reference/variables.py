@@ -40,6 +40,8 @@ IN_RANKS: Group = {
     "LOCAL_WORLD_SIZE": "Number of ranks on this node.",
     "GROUP_RANK": "Index of this node within the job.",
     "GROUP_WORLD_SIZE": "Number of nodes.",
+    "SLURM_PROCID": "The rank; with `SLURM_LOCALID`, `SLURM_NTASKS`, `SLURM_NTASKS_PER_NODE`, "
+    "`SLURM_CPUS_PER_TASK` and the like: what `srun` with one task for each rank would set.",
     "MASTER_ADDR": "Address where the ranks meet.",
     "MASTER_PORT": "Port there, anew at each launch.",
     "OMP_NUM_THREADS": "Threads of a rank: cores of the task divided by its ranks, unless the job "
@@ -111,7 +113,9 @@ INTERNAL: Group = {
     "FSDPKIT_PREFLIGHT": "`0`: no checks before training (`parameters.preflight`).",
     "FSDPKIT_PROGRAM": "The training script and its arguments.",
     "FSDPKIT_PYTHONPATH": "`PYTHONPATH` as you had it, until the agent has started.",
+    "FSDPKIT_GPUS_PER_NODE": "GPUs of each node.",
     "FSDPKIT_RANKS_PER_NODE": "Ranks on each node.",
+    "FSDPKIT_WORLD": "`any` where a process group may have other ranks than the job.",
     "FSDPKIT_SAMPLE_S": "`parameters.sample_s`.",
     "FSDPKIT_SECRET": "32 random bytes by which the agents know each other; no rank and no file "
     "has it.",

@@ -158,6 +158,7 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         nodes=resources.nodes,
         spare=resources.spare,
         gpus=resources.gpus,
+        ranks_per_node=spec.ranks_per_node,
         retry=spec.retry,
         notify=spec.notify,
         array=plan.array is not None,

@@ -9,6 +9,9 @@ for messages between the agent and the ranks:
     looks               a rank has checked for `stop`, so it would see it
     dump                something hangs: record what you were doing
     flight-<rank>.pipe  NCCL's: writing to it makes the rank dump its last collectives
+    world-<local rank>  the process group that the rank made (launching/worlds.py)
+    unheard-<local rank> the rank's script has no handler for the warning
+    terminated          Slurm has sent SIGTERM to all processes of this node
     stacks-<local rank> where the rank's threads are, on request (runs/stacks.py)
 """
 
@@ -66,6 +69,16 @@ class HeartbeatDir:
 
     def stacks(self, local_rank: int) -> Path:
         return self.dir / f"stacks-{local_rank}"
+
+    def world(self, local_rank: int) -> Path:
+        return self.dir / f"world-{local_rank}"
+
+    def unheard(self, local_rank: int) -> Path:
+        return self.dir / f"unheard-{local_rank}"
+
+    @property
+    def terminated(self) -> Path:
+        return self.dir / "terminated"
 
     @property
     def stop(self) -> Path:

@@ -45,6 +45,7 @@
         debug/                      profiles, memory snapshots, the flight recorder's dumps, which
                                     are their owner's alone: attempt-<n>/flight-<launch>/
         stop-requested              makes the job save and stop; `warning` in it: and come back
+        ends-at                     seconds since the epoch: the job's end, once Slurm has warned
         save-requested              makes it save and go on (runs/save_requests.py)
         save-answered               what became of the request
         save-heard                  that a script's trainer of another make looks for requests
@@ -198,6 +199,11 @@ class TaskPaths:
     def stop_requested(self) -> Path:
         """A file that makes the job save and stop while it exists."""
         return self.dir / "stop-requested"
+
+    @property
+    def ends_at(self) -> Path:
+        """When Slurm ends the job, which the batch shell asks after the warning."""
+        return self.dir / "ends-at"
 
     @property
     def save_requested(self) -> Path:

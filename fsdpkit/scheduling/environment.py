@@ -70,6 +70,7 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         "FSDPKIT_TASK_DIR",
         "FSDPKIT_ATTEMPT_DIR",
         "FSDPKIT_NODES",
+        "FSDPKIT_GPUS_PER_NODE",
         "FSDPKIT_RANKS_PER_NODE",
         "FSDPKIT_DEVICE",
     }

@@ -319,7 +319,7 @@ def _next_job(plan: Plan) -> JobRecord:
     resources = plan.job.spec.resources
     return JobRecord(
         nodes=resources.nodes,
-        ranks_per_node=resources.gpus,
+        ranks_per_node=plan.job.spec.ranks_per_node,
         array=parse_array(plan.array)[0] if plan.array else None,
         first_attempt=plan.first_attempt,
         after=list(plan.chained),

@@ -30,7 +30,7 @@ def _record(plan: Plan, directory: Path) -> SharedRecord:
         run=directory.name,
         submitted_s=now_s(),
         nodes=resources.nodes,
-        ranks_per_node=resources.gpus,
+        ranks_per_node=plan.job.spec.ranks_per_node,
         fsdpkit=fsdpkit.__version__,
         used=[
             Used(

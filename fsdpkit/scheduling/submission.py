@@ -245,7 +245,7 @@ def _record(plan: Plan, directory: Path) -> RunRecord:
         kind=plan.site.profile.kind,
         cluster=plan.site.profile.slurm_clusters,
         nodes=resources.nodes,
-        ranks_per_node=resources.gpus,
+        ranks_per_node=plan.job.spec.ranks_per_node,
         array=parse_array(plan.array)[0] if plan.array else None,
         left_out=[node for node, _ in plan.avoided],
         submitted_s=now_s(),

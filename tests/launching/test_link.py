@@ -83,8 +83,8 @@ def talks(head: Head, link: Link, node: int = 1) -> None:
 
 def test_signs_of_life_reports_and_orders_pass(head: Head) -> None:
     link = head.agent(1)
-    stopped: list[int] = []
-    link.on_stop = lambda: stopped.append(1)
+    stopped: list[float] = []
+    link.on_stop = stopped.append
     link.start()
     assert wait_for(lambda: head.board.alive()[1] > 1)
     assert head.board.alive()[::2] == [0, 0]
@@ -93,7 +93,7 @@ def test_signs_of_life_reports_and_orders_pass(head: Head) -> None:
     head.board.order(Order(do="stop"))
     head.board.order(Order(do="end", status=3, message="over"))
     assert link.next_order() == Order(do="end", status=3, message="over")
-    assert stopped == [1]
+    assert stopped == [0.0]
 
 
 def test_whatever_a_rank_left_as_its_last_words_passes(head: Head) -> None:

@@ -39,6 +39,22 @@ def launch(
 # ---- Within an attempt
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("rank 3 on node2: ImportError: no x", "rank 61 on node8: ImportError: no x", True),
+        ("node1: bind 10.0.0.1:2937 failed", "node2: bind 10.0.0.2:3144 failed", True),
+        ("rank 0 on n1: KeyError: 'a'", "rank 0 on n1: KeyError: 'b'", False),
+    ],
+)
+def test_what_another_rank_says_of_the_same_failure_is_the_same(
+    first: str, second: str, same: bool
+) -> None:
+    """Which of 64 ranks reports an ImportError first differs each time."""
+    again = launch(trouble(message=first), trouble(message=second))
+    assert isinstance(again, EndAttempt) is same
+
+
 def test_a_crash_starts_the_ranks_again_and_each_time_later() -> None:
     first, second, third = (trouble(step=step) for step in (5, 9, 12))
     assert launch(first) == Restart(4.0)

@@ -410,21 +410,6 @@ def test_the_rank_that_does_not_log_may_be_the_one_to_blame(
     assert pulse.blame(attempt, 0) == (2, "it is at /x/own/c10d.py:5 in all_reduce")
 
 
-def test_it_is_recorded_whether_a_rank_looks_for_the_request_to_stop(tmp_path: Path) -> None:
-    node, told = HeartbeatDir(tmp_path), list[dict[str, object]]()
-    relay = module.StopRelay(node, lambda **fields: told.append(fields))
-    relay.look()
-    assert told == []
-    relay.pass_on()
-    assert node.stop.exists()
-    relay.look()
-    assert told == [{"event": "stop-passed-on", "looked": False}]
-    looked_whether_to_stop(node)
-    relay.look()
-    relay.look()
-    assert told[1:] == [{"event": "stop-passed-on", "looked": True}]
-
-
 WAITS = RankPlace("", "collective")
 BACKWARD = RankPlace("it is at /x/torch/autograd/graph.py:900 in _engine_run_backward", "backward")
 READS = RankPlace("it is at /home/me/data.py:3 in read", "own")

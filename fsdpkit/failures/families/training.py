@@ -57,6 +57,24 @@ SETTINGS = Cause(
     ),
 )
 
+WRONG_WORLD = Cause(
+    "wrong-world",
+    "The ranks did not train together: {who}: {words}",
+    "Let the script take rank, size and address from the variables that torchrun sets: "
+    "init_process_group() without them; in Lightning, devices and num_nodes of the job, or "
+    'devices="auto". For a script that starts its own workers: launch.ranks_per_node = 1.',
+    retry="settings",
+    again="not until the script is corrected",
+    patterns=(
+        pattern("wrong world: ", "our agents, of what a rank has noted", by=("agent", "batch")),
+        pattern(
+            ("makes a process group", "lets the ranks of "),
+            "a rank, of the call in its script",
+            line=r"^fsdpkit: \S+ (?:makes a process group|lets the ranks of )",
+        ),
+    ),
+)
+
 EXCEPTION = Cause(
     "exception",
     "{who} failed: {words}",

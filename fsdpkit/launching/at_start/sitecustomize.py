@@ -60,8 +60,21 @@ def pass_over_warnings() -> None:
     _remain_a_rank_in_exec(change)
 
 
-def _pass_over(*_: object) -> None:
-    pass
+def _pass_over(number: int, _: object) -> None:
+    """The agent's own warning, SIGUSR1, goes to the script's handler for SIGTERM if it has one. Who
+    has none says so: its end has nothing to do with the warning."""
+    directory = os.environ.get("FSDPKIT_HEARTBEAT_DIR")
+    if number != signal.SIGUSR1 or directory is None:
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is _pass_over or not callable(handler):
+        mark = os.path.join(directory, "unheard-" + os.environ.get("LOCAL_RANK", ""))
+        try:
+            os.close(os.open(mark, os.O_CREAT | os.O_WRONLY, 0o600))
+        except OSError:
+            return
+    elif not os.path.exists(os.path.join(directory, "terminated")):  # Slurm has sent it one
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _remain_a_rank_in_exec(change: Callable[[Any, Any], list[signal.Signals]]) -> None:
@@ -101,6 +114,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
+    if "FSDPKIT_HEARTBEAT_DIR" in os.environ:
+        import in_rank  # type: ignore  # this directory is still on the path
+
+        in_rank.begin()
+        del sys.modules["in_rank"]
     sys.path[:] = [place for place in sys.path if place != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     first, more, others = os.environ.get("PYTHONPATH", "").partition(os.pathsep)

@@ -1,0 +1,263 @@
+"""What a rank does as its script imports argparse and torch.distributed: take LOCAL_RANK for an
+option `--local_rank`, and look at the process group that the script makes.
+
+A job whose ranks train in other worlds than their own (each by itself, half of them together) ends
+well and trains something else. So size, rank and address of the default process group are compared
+with those the rank was given, once, where it is made. What was found stands in
+`$FSDPKIT_HEARTBEAT_DIR/world-<local rank>`, which the agent reads (worlds.py); a wrong world ends
+the rank.
+
+Runs in whatever Python the rank has (3.7 or later), with the standard library alone, and imports
+little of it before the script does (sitecustomize.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+WRONG_WORLD = 78
+"""Exit status (EX_CONFIG) of a rank whose process group is not the job's."""
+_LOOPBACK = ("localhost", "127.", "::1", "[::1]")
+
+
+class _Given:
+    """What the agent gave this rank. Forked children of it are other processes: not watched."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.local_rank = os.environ["LOCAL_RANK"]
+        self.nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        self.file = os.path.join(os.environ["FSDPKIT_HEARTBEAT_DIR"], f"world-{self.local_rank}")
+        self.any_world = os.environ.get("FSDPKIT_WORLD") == "any"
+        self.one_machine = bool(os.environ.get("FSDPKIT_ALLOW_LOOPBACK"))
+
+    def note(self, text: str) -> None:
+        try:
+            with open(self.file, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            return
+
+
+_given: _Given | None = None
+
+
+def _here() -> _Given | None:
+    return _given if _given is not None and _given.process == os.getpid() else None
+
+
+def begin() -> None:
+    """From now on this process is the rank that its environment describes."""
+    global _given
+    try:
+        _given = _Given()
+    except (KeyError, ValueError):  # started otherwise than by an agent
+        return
+    _given.note("none\n")
+    watch_imports()
+
+
+class _Finder:
+    """First on sys.meta_path: lets the others find a module, and acts once it has run."""
+
+    def __init__(self, actions: dict[str, Callable[[Any], None]]) -> None:
+        self.actions = actions
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self.actions:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec = find(name, path, target)
+            if spec is not None:
+                self._follow(spec)
+                return spec
+        return None
+
+    def _follow(self, spec: Any) -> None:
+        loader, act = spec.loader, self.actions[spec.name]
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            run(module)
+            act(module)
+            self.actions.pop(module.__name__, None)
+            if not self.actions and self in sys.meta_path:
+                sys.meta_path.remove(self)
+
+        if hasattr(loader, "__dict__"):  # none in C
+            loader.exec_module = exec_module
+
+
+def watch_imports() -> None:
+    """Act on modules that are loaded, and on the others when they are. Is idempotent."""
+    waiting = {}
+    for name, act in _ACTIONS.items():
+        module = sys.modules.get(name)
+        if module is None:
+            waiting[name] = act
+        elif not hasattr(module, "_fsdpkit"):
+            act(module)
+    if waiting and not any(type(finder).__name__ == "_Finder" for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(waiting))
+
+
+# An option --local_rank
+
+
+def _give_local_rank(argparse: Any) -> None:
+    """A parser with the option that torch.distributed.launch passes gets it, as under that one."""
+    argparse._fsdpkit = True
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_known_args(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        given = _here()
+        if args is None and given is not None:
+            args = [*_local_rank_option(self, given), *sys.argv[1:]]
+        return parse(self, args, namespace)
+
+    parse_known_args.__doc__ = parse.__doc__
+    argparse.ArgumentParser.parse_known_args = parse_known_args
+
+
+def _local_rank_option(parser: Any, given: _Given) -> list[str]:
+    known = getattr(parser, "_option_string_actions", {})
+    names = [name for name in ("--local_rank", "--local-rank") if name in known]
+    said = any(word.partition("=")[0] in names for word in sys.argv[1:])
+    if not names or said or known[names[0]].nargs == 0:
+        return []
+    return [f"{names[0]}={given.local_rank}"]
+
+
+# The default process group
+
+
+def _look_at_groups(c10d: Any) -> None:
+    c10d._fsdpkit = True
+    make = c10d.init_process_group
+
+    def init_process_group(*args: Any, **more: Any) -> Any:
+        given = _here()
+        if given is None:
+            return make(*args, **more)
+        if not given.any_world:
+            asked = _asked_for(args, more)
+            _compare(given, asked["rank"], asked["world_size"])
+            _look_at_address(given, str(asked["init_method"] or ""), asked["store"])
+        made = make(*args, **more)
+        size, rank = c10d.get_world_size(), c10d.get_rank()
+        if not given.any_world:
+            _compare(given, rank, size)
+        given.note(f"{rank} {size}\n")
+        return made
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(init_process_group, name, getattr(make, name, None))
+    init_process_group.__wrapped__ = make  # type: ignore[attr-defined]
+    for module in list(sys.modules.values()):  # torch.distributed, and others that have copied it
+        if getattr(module, "__dict__", {}).get("init_process_group") is make:
+            setattr(module, "init_process_group", init_process_group)  # noqa: B010
+
+
+def _asked_for(args: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
+    """The call's arguments by name, the numbers from the environment where it gives none."""
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+    asked = {**dict.fromkeys(names), **dict(zip(names, args)), **more}  # noqa: B905
+    from_variables = str(asked["init_method"] or "env://").startswith("env://")
+    for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
+        number = asked[name]
+        if not isinstance(number, int) or number < 0:
+            text = os.environ.get(variable, "")
+            known = from_variables and asked["store"] is None and text.isdigit()
+            asked[name] = int(text) if known else None
+    return asked
+
+
+def _compare(given: _Given, rank: int | None, size: int | None) -> None:
+    wrong_size = size is not None and size != given.size
+    if not wrong_size and (rank is None or rank == given.rank):
+        return
+    what = f"a process group of {size}" if size is not None else "a process group"
+    as_rank = f" as rank {rank}" if rank is not None else ""
+    follows = ""
+    if wrong_size and size == 1:
+        follows = ": each rank would train by itself, and all would write the same files"
+    elif wrong_size:
+        follows = ": its ranks would not train together"
+    changed = [
+        f"{name}={os.environ.get(name)}"
+        for name, value in (("WORLD_SIZE", given.size), ("RANK", given.rank))
+        if os.environ.get(name) != str(value)
+    ]
+    set_by = f" (the script has set {' and '.join(changed)})" if changed else ""
+    _end(
+        given,
+        f"{_caller()} makes {what}{as_rank}{set_by}, but this is rank {given.rank} of "
+        f"{given.size}{follows}. Take rank and size from RANK and WORLD_SIZE, or call "
+        f"init_process_group() without them",
+    )
+
+
+def _look_at_address(given: _Given, method: str, store: Any) -> None:
+    """Ranks on several nodes cannot meet at an address of the node itself."""
+    if store is not None or given.nodes < 2 or given.one_machine:
+        return
+    if method.startswith("tcp://"):
+        place, address = "init_method", method[len("tcp://") :]
+    elif not method or method.startswith("env://"):
+        place, address = "MASTER_ADDR", os.environ.get("MASTER_ADDR", "")
+    else:
+        return
+    if address.startswith(_LOOPBACK):
+        _end(
+            given,
+            f"{_caller()} lets the ranks of {given.nodes} nodes meet at {address} ({place}), where "
+            f"each node finds only itself. Leave MASTER_ADDR and MASTER_PORT as they are, and "
+            f"call init_process_group() without init_method",
+        )
+
+
+def _caller() -> str:
+    """The first frame outside of torch and of here, as `train.py:12`."""
+    frame: Any = sys._getframe(1)
+    name = "the script"
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path != __file__ and f"{os.sep}torch{os.sep}" not in path:
+            name = f"{os.path.basename(path)}:{frame.f_lineno}"
+            if f"{os.sep}site-packages{os.sep}" not in path:
+                return name
+        frame = frame.f_back
+    return name
+
+
+def _end(given: _Given, why: str) -> NoReturn:
+    """No exception: a script may catch one, and train on."""
+    why = f'{why}; for a world of its own: launch.world = "any".'
+    given.note(f"wrong {why}\n")
+    import traceback
+
+    print(*traceback.format_stack(sys._getframe(2)), f"fsdpkit: {why}", file=sys.stderr, sep="")
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(WRONG_WORLD)
+
+
+_ACTIONS: dict[str, Callable[[Any], None]] = {
+    "argparse": _give_local_rank,
+    "torch.distributed.distributed_c10d": _look_at_groups,
+}

@@ -1,0 +1,142 @@
+"""No job ends well whose ranks trained in another world than the job's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.launching import worlds
+from fsdpkit.launching.policy import cause_of
+from fsdpkit.launching.stacks import RankProcess
+from fsdpkit.runs.heartbeat import HeartbeatDir
+from tests.launching.forking import Ended, Forking, started_anew
+
+pytestmark = pytest.mark.torch
+RANKS = [RankProcess(0, 2, os.getpid())]
+MAKE = "import os, torch.distributed as dist\n"
+STORE = "store=dist.HashStore()"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    with Forking(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(params=["forked", "anew"])
+def started(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(server: Forking, how: str, directory: Path, script: str, *words: str, **more: str) -> Ended:
+    """A script as global rank 2 of 4, on the second of two nodes."""
+    (directory / "train.py").write_text(script)
+    environ = {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    environ |= {"GROUP_WORLD_SIZE": "2", "FSDPKIT_HEARTBEAT_DIR": str(directory), **more}
+    command = (sys.executable, "-u", str(directory / "train.py"), *words)
+    if how == "forked":
+        return server.run(command, environ)
+    return started_anew(command, {**server.environ, **environ}, directory)
+
+
+WRONG = {
+    "by its arguments": (
+        f"dist.init_process_group('gloo', rank=0, world_size=1, {STORE})",
+        "train.py:3 makes a process group of 1 as rank 0, but this is rank 2 of 4: each rank",
+    ),
+    "by variables that it sets": (
+        "os.environ.update(RANK='0', WORLD_SIZE='2')\ndist.init_process_group('gloo')",
+        "(the script has set WORLD_SIZE=2 and RANK=0), but this is rank 2 of 4",
+    ),
+    "by an address of the node itself": (
+        "os.environ['MASTER_ADDR'] = 'localhost'\ndist.init_process_group('gloo')",
+        "meet at localhost (MASTER_ADDR), where each node finds only itself",
+    ),
+    "by a method": (
+        "dist.init_process_group('gloo', 'tcp://127.0.0.1:2345', rank=2, world_size=4)",
+        "meet at 127.0.0.1:2345 (init_method)",
+    ),
+    "from a function's copy of the call": (
+        "from torch.distributed.device_mesh import init_process_group\n"
+        f"init_process_group('gloo', rank=0, world_size=1, {STORE})",
+        "train.py:4 makes a process group of 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_rank_in_another_world_ends_whatever_its_script_catches(
+    server: Forking, started: str, tmp_path: Path, case: str
+) -> None:
+    call, told = WRONG[case]
+    caught = "".join(f"    {line}\n" for line in call.splitlines())
+    script = f"{MAKE}try:\n{caught}except BaseException: pass\nprint('trains')\n"
+    ended = run(server, started, tmp_path, script)
+    assert (ended.status, ended.out) == (78, "")
+    found = worlds.wrong_world(HeartbeatDir(tmp_path), RANKS)
+    assert found is not None
+    assert found[0] == 2
+    assert told in found[1]
+    assert told in ended.err
+    assert cause_of(78, found[1]) == "settings"  # nothing that another start would mend
+
+
+@pytest.mark.parametrize("world", ["checked", "any"])
+def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
+    server: Forking, started: str, tmp_path: Path, world: str
+) -> None:
+    size, rank = ("4", "2") if world == "checked" else ("1", "0")
+    make = f"{MAKE}from torch.testing._internal.distributed.fake_pg import FakeStore\n"
+    make += f"dist.init_process_group('fake', rank={rank}, world_size={size}, store=FakeStore())\n"
+    script = f"{make}print(dist.get_rank(), dist.init_process_group.__name__)"
+    ended = run(server, started, tmp_path, script, FSDPKIT_WORLD=world)
+    assert ended == Ended(0, f"{rank} init_process_group\n", ended.err)
+    assert worlds.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
+
+
+def test_it_is_known_that_no_group_was_made(server: Forking, started: str, tmp_path: Path) -> None:
+    node = HeartbeatDir(tmp_path)
+    assert worlds.made_a_group(node, RANKS) is None
+    assert run(server, started, tmp_path, "print('trains')").status == 0
+    assert worlds.made_a_group(node, RANKS) is False
+
+
+PARSE = """
+import argparse, sys
+p = argparse.ArgumentParser()
+p.add_argument("--local_rank", type=int, default=-1)
+p.add_argument("--lr")
+print(p.parse_args().local_rank, sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "printed"),
+    [
+        (PARSE, ["--lr", "1"], "0 ['--lr', '1']"),
+        (PARSE, ["--local_rank=3"], "3 ['--local_rank=3']"),
+        (PARSE.replace("--local_rank", "--local-rank"), [], "0 []"),
+        (PARSE.replace("parse_args()", "parse_args([])"), [], "-1 []"),
+    ],
+)
+def test_a_parser_that_wants_local_rank_gets_it(
+    server: Forking, started: str, tmp_path: Path, script: str, words: list[str], printed: str
+) -> None:
+    assert run(server, started, tmp_path, script, *words) == Ended(0, f"{printed}\n", "")
+
+
+@pytest.mark.parametrize(("size", "wrong"), [("2", True), ("4", False), ("8", False)])
+def test_launchers_that_ranks_start_are_seen(tmp_path: Path, size: str, wrong: bool) -> None:
+    node = HeartbeatDir(tmp_path)
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": size}
+    with subprocess.Popen(["sleep", "600"], env=environ) as child:
+        found = worlds.inner_world(node, RANKS, (4, 8))
+        node.world(0).write_text("2 4\n")  # the rank itself has made the job's group
+        assert worlds.inner_world(node, RANKS, (4, 8)) is None
+        child.kill()
+    assert (found is not None and "WORLD_SIZE=2" in found[1]) is wrong
