@@ -24,6 +24,7 @@ from fsdpkit.launching.policy import (
     first_trouble,
 )
 from fsdpkit.launching.saying import say
+from fsdpkit.launching.stop_relay import ENDED_IN_TIME
 from fsdpkit.runs import outcomes, stack_requests
 from fsdpkit.runs.layout import AttemptPaths, TaskPaths, write_new
 from fsdpkit.runs.outcomes import WARNING, AttemptVerdict, Trouble
@@ -220,7 +221,8 @@ class Conductor:
             event="trouble", cause=trouble.cause, message=trouble.message, step=trouble.step
         )
         if self._stopping and trouble.cause != "stopped":
-            self._end(trouble, "the run was asked to stop meanwhile")
+            in_time = trouble.status == ENDED_IN_TIME
+            self._end(trouble, "" if in_time else "the run was asked to stop meanwhile")
             return
         self._gone |= {n for n, name in enumerate(self.nodes) if name in trouble.lost}
         left = [n for n in range(len(self.nodes)) if n not in self._gone]

@@ -57,6 +57,8 @@ _REFUSED = "Unable to create step"
 _FEW = 5
 """Starts that Slurm may refuse and that are not counted: at least ten minutes, for after each it
 holds the job back for two."""
+_LONG_S = 300.0
+"""A script that stops so late has had time to do something."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB = re.compile(ONE)
 
@@ -307,8 +309,11 @@ def _fruitless(attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None) 
 
     Attempts that Slurm ended without asking (a lost node, a preemption) have left no record, and
     do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
-    node is gone (SlurmdTimeout) it may refuse one after another.
+    node is gone (SlurmdTimeout) it may refuse one after another. A script that stops when it is
+    warned has saved, though nobody knows up to which step.
     """
+    if trouble is not None and trouble.cause == "stopped" and trouble.lasted_s > _LONG_S:
+        return 0
     number = _number(attempt)
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}

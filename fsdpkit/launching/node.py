@@ -99,13 +99,13 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
     return {"node": name, "seconds": round(time.monotonic() - started, 1), **findings}
 
 
-def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, frozenset[str]]:
-    """`[launch]` of the job, GPUs of a node, and the names of the variables that the job sets."""
+def _settings(environ: Mapping[str, str]) -> tuple[LaunchSettings, int, dict[str, str]]:
+    """`[launch]` of the job, GPUs of a node, and the variables that the job sets."""
     run = Path(environ["FSDPKIT_RUN_DIR"])
     environment = table_of_job(run, "environment", dict[str, Any])
     resources = table_of_job(run, "resources", dict[str, Any])
-    names = frozenset(environment.get("variables", ()))
-    return table_of_job(run, "launch", LaunchSettings), int(resources.get("gpus", 1)), names
+    own = dict(environment.get("variables", {}))
+    return table_of_job(run, "launch", LaunchSettings), int(resources.get("gpus", 1)), own
 
 
 def heed_warnings(task: TaskPaths) -> set[int]:

@@ -27,7 +27,7 @@ from fsdpkit.launching.policy import Outcome, Report
 from fsdpkit.launching.pulse import Pulse
 from fsdpkit.launching.saying import say
 from fsdpkit.launching.stacks import RankProcess
-from fsdpkit.launching.stop_relay import StopRelay
+from fsdpkit.launching.stop_relay import ENDED_IN_TIME, StopRelay
 from fsdpkit.launching.waiting import local_time_out, why_superseded
 from fsdpkit.runs import stacks
 from fsdpkit.runs.events import JsonLines
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fsdpkit.launching.ranks import RankForks, RankVariables, Torchrun
 
 
-_TERMINATED = 143
-"""Exit status (128 + SIGTERM) for ranks that were ended because the job's time is up."""
 _LOOK_FOR_LAUNCHERS_S = 5.0
 
 
@@ -56,8 +54,8 @@ class AgentNode:
     forks: RankForks
     launch: LaunchSettings
     gpus: int
-    own_variables: frozenset[str]
-    """Names of environment variables that the job itself sets."""
+    own_variables: Mapping[str, str]
+    """Environment variables that the job itself sets; srun has set some of them anew."""
 
 
 @dataclass
@@ -138,8 +136,10 @@ class NodeLaunch:
 
         def of_rank(torchrun: Mapping[str, str]) -> dict[str, str]:
             slurm = slurm_variables.of_rank(torchrun, os.environ, training)
-            own = {name: value for name, value in slurm.items() if name not in node.own_variables}
-            return {**dumps, **own, "FSDPKIT_WORLD": node.launch.world}
+            slurm |= {
+                name: node.own_variables[name] for name in slurm if name in node.own_variables
+            }
+            return {**dumps, **slurm, "FSDPKIT_WORLD": node.launch.world}
 
         return of_rank
 
@@ -162,7 +162,7 @@ class NodeLaunch:
     def _why_cut_short(self) -> NodeFailure | None:
         """Why this agent ends ranks that do nothing wrong by themselves."""
         if self.cut_short is None and (why := self.relay.overdue()):
-            self.cut_short = NodeFailure(_TERMINATED, why, time.time_ns())
+            self.cut_short = NodeFailure(ENDED_IN_TIME, why, time.time_ns())
         now = time.monotonic()
         if self.cut_short is None and self.node.launch.world != "any" and now > self._look_s:
             self._look_s = now + _LOOK_FOR_LAUNCHERS_S

@@ -376,8 +376,8 @@ class Torchrun:
         number: index of the launch within the attempt. memory: a directory of this node for what
         must not depend on the run's. variables: more for a rank's environment. meet: how they find
         each other. own_workers: ranks start further ones, which need a free port to meet at, so
-        that no agent opens the store there. forks: how ranks are started. Raises torch's ChildFailedError if ranks failed,
-        InterruptedLaunch, or NodeError if they cannot meet.
+        that no agent opens the store there. forks: how ranks are started. Raises torch's
+        ChildFailedError if ranks failed, InterruptedLaunch, or NodeError if they cannot meet.
         """
         config = self.config
         # This process handles signals itself: torchrun would end the ranks.

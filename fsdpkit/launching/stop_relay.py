@@ -17,6 +17,8 @@ from typing import Any
 from fsdpkit.launching.stacks import RankProcess
 from fsdpkit.runs.heartbeat import HeartbeatDir
 
+ENDED_IN_TIME = 143
+"""Exit status (128 + SIGTERM) for ranks that were ended because the job's time is up."""
 _TO_REQUEUE_S = 20.0
 """Between the end of the ranks and that of the job: the agents leave, the batch shell decides and
 calls scontrol."""

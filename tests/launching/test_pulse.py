@@ -24,7 +24,6 @@ from fsdpkit.runs.heartbeat import (
     Beat,
     HeartbeatDir,
     HeartbeatFile,
-    looked_whether_to_stop,
     read_heartbeat,
 )
 from fsdpkit.runs.layout import AttemptPaths

@@ -1,4 +1,4 @@
-"""A request to stop reaches scripts that know nothing of it; those that do not answer end in time."""
+"""A request to stop reaches scripts that know nothing of it; who does not answer ends in time."""
 
 from __future__ import annotations
 
