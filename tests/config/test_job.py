@@ -235,3 +235,11 @@ def test_a_persons_own_files_say_who_sees_their_runs(
     assert load_job(job_file(OPENS)).is_shared
     user_file("defaults.toml", OPENS)
     assert load_job(job_file("")).opens_to_group
+
+
+def test_ranks_share_a_node_s_gpus_evenly(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    options = {"resources.gpus": 4, "launch.ranks_per_node": 2}
+    assert load_job(str(tmp_path / "train.py"), options=options).spec.ranks_per_node == 2
+    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 GPUs.*divisor"):
+        load_job(str(tmp_path / "train.py"), options={**options, "launch.ranks_per_node": 3})

@@ -453,6 +453,25 @@ def test_a47_the_threads_can_be_set(shell: Bash, render_script: RenderScript) ->
     assert shell.seen(0)["OMP_NUM_THREADS"] == "3"
 
 
+def test_a_job_s_own_threads_reach_its_ranks_and_the_submitting_shell_s_do_not(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.environment |= {"SLURM_CPUS_PER_TASK": "16", "OMP_NUM_THREADS": "1"}
+    shell.run(render_script(python=shell.python))
+    assert shell.seen(0)["OMP_NUM_THREADS"] == "4"
+    own = {"environment.variables": {"OMP_NUM_THREADS": "7"}}
+    shell.run(render_script(python=shell.python, options=own))
+    assert shell.seen(0)["OMP_NUM_THREADS"] == "7"
+
+
+def test_one_process_a_node_is_what_torchrun_starts(
+    shell: Bash, render_script: RenderScript
+) -> None:
+    shell.run(render_script(python=shell.python, options={"launch.ranks_per_node": 1}))
+    assert "--nproc-per-node=1" in shell.arguments(0)
+    assert shell.seen(0)["FSDPKIT_GPUS_PER_NODE"] == "4"
+
+
 def test_a42_conda_is_activated_through_its_own_shell_code(
     shell: Bash, render_script: RenderScript
 ) -> None:
