@@ -138,7 +138,8 @@ def _semaphores() -> bool:
 
 @contextmanager
 def reads_of_rank_variables() -> Iterator[set[str]]:
-    """Collects which of the per-rank variables Python code reads in the block."""
+    """Collects which of the per-rank variables Python code reads in the block. Those of Slurm that
+    this process has, for its node, are hidden meanwhile: a copy of the environment reads no name."""
     found: set[str] = set()
     kind: Any = type(os.environ)
     before = kind.__getitem__
@@ -156,11 +157,13 @@ def reads_of_rank_variables() -> Iterator[set[str]]:
             found.add(key)
         return value
 
+    hidden = {name: os.environ.pop(name) for name in slurm_variables.NAMES if name in os.environ}
     kind.__getitem__ = getitem
     try:
         yield found
     finally:
         kind.__getitem__ = before
+        os.environ.update(hidden)
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fsdpkit.launching.fork_safety import of_ranks
+import os
+
+import pytest
+
+from fsdpkit.launching.fork_safety import of_ranks, reads_of_rank_variables
 from fsdpkit.launching.slurm_variables import NAMES, of_rank
 
 AGENT = {
@@ -44,3 +48,16 @@ def test_outside_of_a_job_nothing_is_set() -> None:
 
 def test_they_are_no_reason_to_start_a_rank_anew() -> None:
     assert all(of_ranks(name) for name in NAMES)
+
+
+def test_a_copy_of_the_agent_s_environment_reads_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """tqdm, which torch imports, looks through the whole environment."""
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    with reads_of_rank_variables() as reads:
+        dict(os.environ.items())
+    assert (reads, os.environ["SLURM_PROCID"]) == (set(), "1")
+    with reads_of_rank_variables() as reads:
+        os.environ.get("SLURM_PROCID")
+    assert reads == {"SLURM_PROCID"}

@@ -61,6 +61,10 @@ WRONG = {
         "dist.init_process_group('gloo', 'tcp://127.0.0.1:2345', rank=2, world_size=4)",
         "meet at 127.0.0.1:2345 (init_method)",
     ),
+    "by none at all": (
+        "import torch\nw = torch.nn.Parameter(torch.ones(1))\ntorch.optim.SGD([w], 0.1).step()",
+        "train.py:5 trains, but the script has made no process group: each of the job's 4 ranks",
+    ),
     "from a function's copy of the call": (
         "from torch.distributed.device_mesh import init_process_group\n"
         f"init_process_group('gloo', rank=0, world_size=1, {STORE})",
@@ -93,9 +97,11 @@ def test_a_group_is_made_as_the_script_says_where_that_is_right_or_allowed(
     size, rank = ("4", "2") if world == "checked" else ("1", "0")
     make = f"{MAKE}from torch.testing._internal.distributed.fake_pg import FakeStore\n"
     make += f"dist.init_process_group('fake', rank={rank}, world_size={size}, store=FakeStore())\n"
-    script = f"{make}print(dist.get_rank(), dist.init_process_group.__name__)"
+    step = "import torch\ntorch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1).step()\n"
+    step += "from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks\n"
+    script = f"{make}{step}print(dist.get_rank(), dist.init_process_group.__name__, len(hooks))"
     ended = run(server, started, tmp_path, script, FSDPKIT_WORLD=world)
-    assert ended == Ended(0, f"{rank} init_process_group\n", ended.err)
+    assert ended == Ended(0, f"{rank} init_process_group 0\n", ended.err)
     assert worlds.made_a_group(HeartbeatDir(tmp_path), RANKS) is True
 
 

@@ -68,9 +68,9 @@ WRONG_WORLD = Cause(
     patterns=(
         pattern("wrong world: ", "our agents, of what a rank has noted", by=("agent", "batch")),
         pattern(
-            ("makes a process group", "lets the ranks of "),
+            ("makes a process group", "lets the ranks of ", "has made no process group"),
             "a rank, of the call in its script",
-            line=r"^fsdpkit: \S+ (?:makes a process group|lets the ranks of )",
+            line=r"^fsdpkit: \S+ (?:makes a process group|lets the ranks of |trains, but the )",
         ),
     ),
 )

@@ -1,5 +1,5 @@
-"""What a rank does as its script imports argparse and torch.distributed: take LOCAL_RANK for an
-option `--local_rank`, and look at the process group that the script makes.
+"""What a rank does as its script imports argparse and torch: take LOCAL_RANK for an option
+`--local_rank`, and look at the process group that the script makes, or trains without.
 
 A job whose ranks train in other worlds than their own (each by itself, half of them together) ends
 well and trains something else. So size, rank and address of the default process group are compared
@@ -62,6 +62,8 @@ def begin() -> None:
         return
     _given.note("none\n")
     watch_imports()
+    if _given.any_world or _given.size == 1:
+        _look_at_no_step()
 
 
 class _Finder:
@@ -161,6 +163,7 @@ def _look_at_groups(c10d: Any) -> None:
         if not given.any_world:
             _compare(given, rank, size)
         given.note(f"{rank} {size}\n")
+        _look_at_no_step()
         return made
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
@@ -169,6 +172,40 @@ def _look_at_groups(c10d: Any) -> None:
     for module in list(sys.modules.values()):  # torch.distributed, and others that have copied it
         if getattr(module, "__dict__", {}).get("init_process_group") is make:
             setattr(module, "init_process_group", init_process_group)  # noqa: B010
+
+
+_first_step: Any = None
+"""torch's handle of the hook below, until the first step of an optimizer."""
+
+
+def _look_at_first_step(optimizer: Any) -> None:
+    global _first_step
+    optimizer._fsdpkit = True
+    register = getattr(optimizer, "register_optimizer_step_pre_hook", None)
+    if register is not None:
+        _first_step = register(_before_first_step)
+
+
+def _look_at_no_step() -> None:
+    global _first_step
+    if _first_step is not None:
+        _first_step.remove()
+        _first_step = None
+
+
+def _before_first_step(*_: object) -> None:
+    given = _here()
+    if given is None:
+        return
+    _look_at_no_step()
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
+        _end(
+            given,
+            f"{_caller()} trains, but the script has made no process group: each of the job's "
+            f"{given.size} ranks would train by itself, and all would write the same files. Call "
+            f"init_process_group() first, or give the trainer all devices and nodes of the job",
+        )
 
 
 def _asked_for(args: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
@@ -260,4 +297,5 @@ def _end(given: _Given, why: str) -> NoReturn:
 _ACTIONS: dict[str, Callable[[Any], None]] = {
     "argparse": _give_local_rank,
     "torch.distributed.distributed_c10d": _look_at_groups,
+    "torch.optim.optimizer": _look_at_first_step,
 }
