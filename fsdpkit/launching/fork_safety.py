@@ -139,7 +139,7 @@ def _semaphores() -> bool:
 @contextmanager
 def reads_of_rank_variables() -> Iterator[set[str]]:
     """Collects which of the per-rank variables Python code reads in the block. Those of Slurm that
-    this process has, for its node, are hidden meanwhile: a copy of the environment reads no name."""
+    this process has, for its node, are hidden meanwhile: who copies all reads none by name."""
     found: set[str] = set()
     kind: Any = type(os.environ)
     before = kind.__getitem__
