@@ -210,14 +210,20 @@ def _refuse_unprintable(word: str, what: str) -> None:
 
 
 def write(
-    answers: Answers, site: LoadedSite, output: Path, *, cluster: str | None = None
+    answers: Answers,
+    site: LoadedSite,
+    output: Path,
+    *,
+    cluster: str | None = None,
+    with_defaults: bool = True,
 ) -> FirstJobFiles:
     """Make the files, and plan a submission of the job as `fsdpkit submit` does; cluster: its
     option. Raises an error of that plan, or of writing, and then leaves no new file."""
-    before = account_in_defaults()
+    before = account_in_defaults() if with_defaults else None
     account_from = before[1] if before is not None and before[0] == answers.account else None
     defaults = None
-    if account_from is None and answers.account is not None and _may_write_defaults():
+    wanted = with_defaults and account_from is None and answers.account is not None
+    if wanted and _may_write_defaults():
         defaults = assets.user_dir() / "defaults.toml"
         account_from = str(defaults)
     made: list[Path] = []

@@ -77,6 +77,10 @@ def plan(request: SubmitRequest) -> tuple[Plan, str]:
 
 def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
+    if request.job is not None:
+        from fsdpkit.scheduling.batch_file.moving import refuse_batch_file
+
+        refuse_batch_file(request.job)
     site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):

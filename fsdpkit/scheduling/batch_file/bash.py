@@ -284,7 +284,7 @@ class _Parser:
         return Block("for", line, header, (Branch((), body),), name)
 
     def _case(self, line: int, header: str) -> Block:
-        branches = []
+        branches: list[Branch] = []
         while (token := self.take()).text != "in":
             if token.text == "\n" and token.kind == "operator":
                 raise BashError(f"line {line}: no 'in' where one belongs")
@@ -331,7 +331,9 @@ class _Parser:
         first = self.peek()
         assert first is not None
         start, end = first.at, first.end
-        words, redirections, here = [], [], False
+        words: list[str] = []
+        redirections: list[str] = []
+        here = False
         test = first.text == "[["
         while (token := self.peek()) is not None:
             if token.kind == "redirection" and not test:

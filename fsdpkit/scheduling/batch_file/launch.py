@@ -22,7 +22,7 @@ from fsdpkit.scheduling.batch_file.options import (
     TORCHRUN,
     Split,
 )
-from fsdpkit.scheduling.batch_file.walking import Step, Walk
+from fsdpkit.scheduling.batch_file.walking import Step, Walk, is_unknown
 
 _DEEPEST = 6
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
@@ -40,22 +40,24 @@ _COMMANDS = frozenset(["litgpt", "tune", "llamafactory-cli", "axolotl"])
 """Programs that train, started without srun or a launcher."""
 _BEFORE = frozenset(["exec", "time", "nohup", "command", "builtin", "!", "setsid"])
 _WRAPPERS = frozenset(
-    "numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof rocprofv3 "
-    "singularity_wrapper podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry "
+    "numactl taskset nice ionice stdbuf unbuffer timeout nsys ncu perf strace rocprof rocprofv3 "  # noqa: SIM905
+    "podman-hpc docker podman enroot ch-run conda mamba micromamba uv poetry "
     "pixi".split()
 )
 """What runs the command behind its own options; which of them take values is not known here."""
 TOOLS = frozenset(
-    "hostname nvidia-smi rocm-smi echo printf date env printenv cat ls mkdir cp mv rm rsync tar "
+    "hostname nvidia-smi rocm-smi echo printf date env printenv cat ls mkdir cp mv rm rsync tar "  # noqa: SIM905
     "unzip df du free lscpu ulimit sleep true false test touch chmod ln find grep sed awk head "
     "tail sort uniq wc tee id whoami pwd which git pip pip3 wget curl scontrol sacct squeue sinfo "
     "scancel sstat sattach sbcast seff ip ifconfig getent nslookup dcgmi killall pkill kill ps top "
     "htop lspci ibstat ibv_devinfo uname uptime make cmake gcc nvcc virtualenv sync stat module "
-    "conda mamba wandb huggingface-cli hf jq expr seq basename dirname realpath readlink md5sum "
+    "sudo apt apt-get yum dnf npm node ray conda mamba wandb huggingface-cli hf jq expr seq bc "
+    "basename dirname realpath readlink md5sum ssh "
     "xargs wait exit return cd set unset export source . : trap shift eval umask shopt clear "
     "deactivate ml local read declare".split()
 )
 """Commands that are not a training, whoever starts them."""
+_ENGINES = frozenset(["docker", "podman", "podman-hpc", "enroot"])
 _OWN = "fsdpkit starts the ranks and gives them their addresses"
 _SRUN_WHY = "fsdpkit writes its own srun line"
 
@@ -70,6 +72,7 @@ class Launch:
     entry: str = ""
     """A file, `-m MODULE`, or the name of a command."""
     args: tuple[str, ...] = ()
+    is_python: bool = False
     processes: str | None = None
     """As written: a number for each node, or `gpu`; of accelerate and mpirun, a total."""
     total: bool = False
@@ -92,17 +95,11 @@ class Launch:
     def strength(self) -> int:
         """How surely this is the training: 3 by a launcher, 2 by srun, 1 a Python program alone,
         0 some other program below srun."""
-        if self.launcher in ("", "srun", "mpirun") and not self._is_python:
-            return 2 if self.launcher == "mpirun" else 1 if self._is_known else 0
-        return 3 if self.launcher not in ("", "srun", "mpirun") else 2 if self.launcher else 1
-
-    @property
-    def _is_python(self) -> bool:
-        return self.entry.startswith("-m ") or self.entry.endswith(".py")
-
-    @property
-    def _is_known(self) -> bool:
-        return self.entry in _COMMANDS
+        if self.launcher not in ("", "srun", "mpirun"):
+            return 3
+        if self.is_python or self.entry in _COMMANDS or self.entry.endswith(".py"):
+            return 2 if self.launcher else 1
+        return 0
 
 
 def launch_of(walk: Walk, step: Step) -> Launch | None:
@@ -142,7 +139,7 @@ def _peeled(walk: Walk, words: list[str], launch: Launch, depth: int) -> bool:
             inner = list(words[1:])
             launch.evaluated = _text(walk, " ".join(inner), launch, depth)
             return launch.evaluated
-        elif len(word) == 1 and walk.unknowns(word):
+        elif is_unknown(word):
             launch.homeless.append(word)  # a prefix that may be empty
             words.pop(0)
         elif (wrapped := _wrapped(name, words)) is not None:
@@ -153,8 +150,19 @@ def _peeled(walk: Walk, words: list[str], launch: Launch, depth: int) -> bool:
     return False
 
 
+def _starts(word: str) -> bool:
+    """Whether a word is a program that a training is started with."""
+    name = PurePosixPath(word).name
+    known = {*_TORCHRUN, *_SHELLS, *_CONTAINERS, "accelerate", "deepspeed", "shifter"}
+    return name in known or _PYTHON.fullmatch(name) is not None
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith(".py") or word in ("-m", "--module")
+
+
 def _srun(words: list[str], launch: Launch) -> list[str]:
-    split = SRUN.split(words[1:])
+    split = SRUN.split(words[1:], _starts)
     launch.launcher, launch.srun = launch.launcher or "srun", split
     for key, value, said in split.options:
         if key == "container-image":
@@ -164,7 +172,7 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
                 name, equals, text = item.partition("=")
                 if equals:
                     launch.variables[name] = text
-        elif key.startswith("container-"):
+        elif key.startswith("container-") or not key:
             launch.homeless.append(said)
         else:
             launch.dropped.append((said, _SRUN_WHY))
@@ -235,24 +243,20 @@ def _text(walk: Walk, text: str, launch: Launch, depth: int) -> bool:
         return False
     step, tried = starts[0]
     tried.variables = {**launch.variables, **tried.variables}
-    tried.dropped, tried.homeless = [*launch.dropped, *tried.dropped], [
-        *launch.homeless,
-        *tried.homeless,
-    ]
-    tried.steps = [*(each for each in inner if each is not step), *tried.steps]
-    launch.__dict__.update(tried.__dict__)
+    tried.dropped[:0] = launch.dropped
+    tried.homeless[:0] = launch.homeless
+    tried.steps += [each for each in inner if each is not step]
+    vars(launch).update(vars(tried))
     return True
 
 
 def _wrapped(name: str, words: Sequence[str]) -> list[str] | None:
     """The command behind a wrapper: the first word from which on it is one that is known."""
-    if name not in _WRAPPERS:
+    if name not in _WRAPPERS and not name.endswith("_wrapper"):
         return None
-    for at in range(1, len(words)):
-        inner = PurePosixPath(words[at]).name
-        if _PYTHON.fullmatch(inner) or inner in {*_TORCHRUN, *_SHELLS, "accelerate", "deepspeed"}:
-            return list(words[at:])
-    return []
+    if name in _ENGINES and not {"run", "exec", "start"}.intersection(words[1:3]):
+        return []
+    return next((list(words[at:]) for at in range(1, len(words)) if _starts(words[at])), [])
 
 
 def _program(words: list[str], launch: Launch) -> bool:
@@ -305,14 +309,12 @@ def _python(words: Sequence[str], launch: Launch) -> bool:
             return _deepspeed(words[2:], launch)
         if module.partition(".")[0] in ("pip", "venv", "ensurepip", "ipykernel", "json", "http"):
             return False
-        launch.entry, launch.args = f"-m {module}", tuple(words[2:])
+        launch.entry, launch.args, launch.is_python = f"-m {module}", tuple(words[2:]), True
         return True
     if not words or words[0].startswith("-") or PurePosixPath(words[0]).name == "setup.py":
         return False
     launch.entry, launch.args = words[0], tuple(words[1:])
-    launch.launcher = launch.launcher
-    if not launch.entry.endswith(".py"):
-        launch.entry = launch.entry
+    launch.is_python = True
     return True
 
 
@@ -330,7 +332,7 @@ def _started(split: Split, launch: Launch) -> bool:
 
 
 def _torchrun(words: Iterable[str], launch: Launch) -> bool:
-    split = TORCHRUN.split(list(words))
+    split = TORCHRUN.split(list(words), _is_script)
     launch.launcher = "torchrun"
     launch.processes, launch.nodes = split.last("nproc-per-node") or "1", split.last("nnodes")
     _drop(split, launch, {"module", "no-python", "run-path"})
@@ -370,13 +372,13 @@ _BY_VARIABLE = {
 }
 """How `accelerate launch` hands these to a script."""
 _ACCELERATE_OWN = frozenset(
-    "num-processes num-machines machine-rank main-process-ip main-process-port rdzv-backend "
+    "num-processes num-machines machine-rank main-process-ip main-process-port rdzv-backend "  # noqa: SIM905
     "rdzv-conf same-network multi-gpu max-restarts monitor-interval role tee log-dir quiet".split()
 )
 
 
 def _accelerate(words: Iterable[str], launch: Launch) -> bool:
-    split = ACCELERATE.split(list(words))
+    split = ACCELERATE.split(list(words), _is_script)
     launch.launcher, launch.total = "accelerate", True
     launch.processes, launch.nodes = split.last("num-processes"), split.last("num-machines")
     for key, value, said in split.options:
@@ -392,7 +394,7 @@ def _accelerate(words: Iterable[str], launch: Launch) -> bool:
 
 
 def _deepspeed(words: Iterable[str], launch: Launch) -> bool:
-    split = DEEPSPEED.split(list(words))
+    split = DEEPSPEED.split(list(words), _is_script)
     launch.launcher, launch.processes = "deepspeed", split.last("num-gpus") or "gpu"
     launch.nodes = split.last("num-nodes")
     launch.dropped += [

@@ -5,33 +5,33 @@ are written with `=` need no table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-LETTERS = {
-    **{"A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile"},
-    **{"G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes"},
-    **{"S": "core-spec", "W": "wait", "a": "array", "b": "begin", "c": "cpus-per-task"},
-    **{"d": "dependency", "e": "error", "i": "input", "m": "distribution", "n": "ntasks"},
-    **{"o": "output", "p": "partition", "q": "qos", "t": "time", "w": "nodelist"},
-    **{"x": "exclude", "H": "hold", "k": "no-kill", "O": "overcommit", "s": "oversubscribe"},
-    **{"h": "help", "Q": "quiet", "v": "verbose", "V": "version", "I": "immediate"},
-}
+from fsdpkit.scheduling.batch_file.walking import is_unknown
+
+LETTERS = dict(
+    pair.split("=")
+    for pair in """A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold
+    I=immediate J=job-name L=licenses M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version
+    W=wait a=array b=begin c=cpus-per-task d=dependency e=error h=help i=input k=no-kill
+    m=distribution n=ntasks o=output p=partition q=qos s=oversubscribe t=time v=verbose w=nodelist
+    x=exclude""".split()  # noqa: SIM905
+)
 """Short options of sbatch and srun."""
-_SRUN_LETTERS = {
-    **LETTERS,
-    **{"K": "kill-on-bad-exit", "l": "label", "u": "unbuffered", "X": "disable-status"},
-    **{"Z": "no-allocate", "E": "preserve-env", "T": "threads", "r": "relative", "P": "dependency"},
-    **{"g": "gid", "s": "oversubscribe"},
-}
+_SRUN_LETTERS = LETTERS | dict(
+    pair.split("=")
+    for pair in """E=preserve-env K=kill-on-bad-exit P=dependency T=threads X=disable-status
+    Z=no-allocate g=gid l=label r=relative u=unbuffered""".split()  # noqa: SIM905
+)
 _FLAGS = frozenset(
-    "contiguous exclusive help hold ignore-pbs immediate kill-on-bad-exit no-kill no-requeue "
+    "contiguous exclusive help hold ignore-pbs immediate kill-on-bad-exit no-kill no-requeue "  # noqa: SIM905
     "requeue oversubscribe overcommit parsable quiet reboot spread-job test-only use-min-nodes "
     "usage verbose version label unbuffered preserve-env pty multi-prog disable-status whole exact "
     "overlap nice propagate get-user-env nvmps interactive container-mount-home "
     "no-container-mount-home container-writable container-readonly container-remap-root "
-    "no-container-remap-root no-container-entrypoint container-entrypoint share x11 send-libs bcast "
-    "resv-ports no-allocate quit-on-interrupt stepmgr mpi-combine".split()
+    "no-container-remap-root no-container-entrypoint container-entrypoint share x11 send-libs "
+    "bcast resv-ports no-allocate quit-on-interrupt stepmgr mpi-combine".split()
 )
 _SBATCH_FLAGS = _FLAGS | {"wait"}
 
@@ -65,11 +65,19 @@ class Grammar:
     pairs: Collection[str] = ()
     """Options that take two values."""
 
-    def split(self, words: Sequence[str]) -> Split:
-        """Options up to the first word that is none, or `--`."""
+    def split(
+        self, words: Sequence[str], starts: Callable[[str], bool] = lambda word: False
+    ) -> Split:
+        """Options up to the first word that is none, or `--`. starts: whether a word is a program
+        that can follow; before one, a word that is unknown as a whole is an option without name."""
         options: list[tuple[str, str | None, str]] = []
         rest = list(words)
-        while rest and rest[0].startswith("-") and rest[0] != "-":
+        while rest and rest[0] != "-":
+            if is_unknown(rest[0]) and any(map(starts, rest[1:])):
+                options.append(("", None, rest.pop(0)))
+                continue
+            if not rest[0].startswith("-"):
+                break
             word = rest.pop(0)
             if word == "--":
                 break
@@ -120,10 +128,10 @@ class Grammar:
 SBATCH = Grammar(_SBATCH_FLAGS, LETTERS)
 SRUN = Grammar(_FLAGS, _SRUN_LETTERS, underscores=True)
 TORCHRUN = Grammar(
-    frozenset("standalone module no-python run-path use-env virtual-local-rank help".split()),
+    frozenset("standalone module no-python run-path use-env virtual-local-rank help".split()),  # noqa: SIM905
     {"m": "module", "r": "redirects", "t": "tee"},
     frozenset(
-        "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts "
+        "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts "  # noqa: SIM905
         "monitor-interval start-method role log-dir redirects tee local-ranks-filter node-rank "
         "master-addr master-port local-addr logs-specs numa-binding event-log-handler "
         "signals-to-handle duplicate-stdout-filters duplicate-stderr-filters".split()
@@ -132,14 +140,14 @@ TORCHRUN = Grammar(
 )
 ACCELERATE = Grammar(
     frozenset(
-        "quiet cpu multi-gpu tpu ipex use-xpu use-mps-device module no-python same-network debug "
+        "quiet cpu multi-gpu tpu ipex use-xpu use-mps-device module no-python same-network debug "  # noqa: SIM905
         "use-deepspeed use-fsdp use-megatron-lm use-parallelism-config dynamo-use-fullgraph "
         "dynamo-use-dynamic dynamo-use-regional-compilation enable-cpu-affinity tpu-use-cluster "
         "no-tpu-use-cluster tpu-use-sudo no-tpu-cluster main-training-function help".split()
     ),
     {"m": "module", "q": "quiet"},
     frozenset(
-        "config-file num-processes num-machines machine-rank main-process-ip main-process-port "
+        "config-file num-processes num-machines machine-rank main-process-ip main-process-port "  # noqa: SIM905
         "mixed-precision num-cpu-threads-per-process gradient-accumulation-steps dynamo-backend "
         "rdzv-backend rdzv-conf max-restarts monitor-interval role tee log-dir gpu-ids".split()
     ),
@@ -147,7 +155,7 @@ ACCELERATE = Grammar(
 )
 DEEPSPEED = Grammar(
     frozenset(
-        "module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid "
+        "module no-python no-local-rank no-ssh no-ssh-check force-multi save-pid "  # noqa: SIM905
         "enable-each-rank-log elastic-training bind-cores-to-rank help".split()
     ),
     {"H": "hostfile", "i": "include", "e": "exclude"},
@@ -155,20 +163,22 @@ DEEPSPEED = Grammar(
 )
 MPIRUN = Grammar(
     frozenset(
-        "oversubscribe allow-run-as-root tag-output report-bindings bind-to-core nolocal pernode "
+        "oversubscribe allow-run-as-root tag-output report-bindings bind-to-core nolocal pernode "  # noqa: SIM905
         "use-hwthread-cpus quiet verbose version v q l".split()
     ),
     single=True,
     pairs=frozenset({"mca", "gmca", "genv", "env"}),
 )
-PYTHON = Grammar(frozenset("uOBsSEIqvbdixPRtVh"), {}, ())
+PYTHON = Grammar(frozenset("uOBsSEIqvbdixPRtVh"))
 CONTAINER = Grammar(
     frozenset(
-        "nv rocm nvccli cleanenv containall contain no-home writable writable-tmpfs userns fakeroot "
-        "pid ipc net compat no-init unsquash allow-setuid keep-privs no-privs disable-cache "
-        "no-umask no-eval no-https sharens quiet verbose debug silent e C c u f p i n q v s d".split()
+        "nv rocm nvccli cleanenv containall contain no-home writable writable-tmpfs userns "  # noqa: SIM905
+        "fakeroot pid ipc net compat no-init unsquash allow-setuid keep-privs no-privs no-umask "
+        "disable-cache no-eval no-https sharens quiet verbose debug silent "
+        "e C c u f p i n q v s d".split()
     ),
-    {},
 )
-SHIFTER = Grammar(frozenset(["entrypoint"]), {"V": "volume", "i": "image", "m": "module", "e": "env"})
+SHIFTER = Grammar(
+    frozenset(["entrypoint"]), {"V": "volume", "i": "image", "m": "module", "e": "env"}
+)
 ENV = Grammar(frozenset(["i", "ignore-environment", "0", "v"]), {"u": "unset"})

@@ -51,7 +51,7 @@ _OTHER_SCHEDULERS = (
 _SHELL = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
 _BY_SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".slm", ".pbs", ".lsf", ".sge", ".bsub")
 _OF_RANKS = frozenset(
-    "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK "
+    "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK "  # noqa: SIM905
     "ROLE_RANK RANK_ID".split()
 )
 _OF_SLURM = re.compile(r"(SLURM|SRUN|SBATCH|SALLOC|RDZV|FSDPKIT|SUBMITIT|PMI|OMPI)_")
@@ -60,11 +60,11 @@ _OF_ADDRESSES = re.compile(
     r"|import socket|SLURM_(PROCID|NODEID|LOCALID)|nslookup|getent\s+hosts|SLURM_JOB_?ID.*tail"
 )
 _PRINTS = frozenset(
-    "echo printf date hostname nvidia-smi rocm-smi env printenv pwd which whoami id ls cat free "
+    "echo printf date hostname nvidia-smi rocm-smi env printenv pwd which whoami id ls cat free "  # noqa: SIM905
     "lscpu df du uptime uname ulimit-a squeue scontrol sacct sinfo sstat seff head tail ps top "
     "lspci ibstat ibv_devinfo nvcc type ifconfig ip".split()
 )
-_OF_SHELL = frozenset("set shopt clear wait exit sleep return true : exec sync".split())
+_OF_SHELL = frozenset("set shopt clear wait exit sleep return true : exec sync".split())  # noqa: SIM905
 _INITS = re.compile(
     r"(\.bashrc|\.bash_profile|\.profile|/etc/profile\S*|profile\.d/\S+|conda\.sh|lmod\S*"
     r"|modules?(\.sh|/init/\w+)|/init/(ba)?sh)$"
@@ -72,6 +72,7 @@ _INITS = re.compile(
 _LOGS = re.compile(r"log|out|err|slurm|report", re.IGNORECASE)
 _FINDS_ADDRESSES = "fsdpkit finds addresses and ports, and gives each rank its own"
 _KEEPS_OUTPUT = "fsdpkit keeps the output of every rank: fsdpkit logs"
+_UNUSED = "no line that is taken uses it"
 _ON_NODE = "its value is known only where the script runs"
 
 
@@ -191,7 +192,7 @@ def read(
     if start:
         walk.enter(start)
     walk.walk(parse(text))
-    step, launch = _the_launch(walk)
+    step, launch = _the_launch(walk, given)
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
     reader = _Reader(walk, step, launch, shape, tables, environ)
@@ -209,7 +210,7 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _the_launch(walk: Walk) -> tuple[Step, Launch]:
+def _the_launch(walk: Walk, given: Given) -> tuple[Step, Launch]:
     """The one command that starts the training. Raises BatchFileError."""
     found = []
     for step in walk.steps:
@@ -218,10 +219,9 @@ def _the_launch(walk: Walk) -> tuple[Step, Launch]:
     best = max((launch.strength for _, launch in found), default=0)
     # srun with a program, and a launcher without srun, are both the training of many ranks.
     chosen = [each for each in found if each[1].strength >= min(best, 2)]
-    files = [each for each in chosen if each[1].shell_file]
-    chosen = [each for each in chosen if not each[1].shell_file] if best else chosen
     if len(chosen) > 1:
-        listed = "; ".join(f"line {s.command.line}: {_short(s.command.text)}" for s, _ in chosen[:4])
+        steps = [step.command for step, _ in chosen[:4]]
+        listed = "; ".join(f"line {each.line}: {_short(each.text)}" for each in steps)
         raise BatchFileError(
             f"it starts {len(chosen)} programs, and a job has one ({listed}): keep one of them and "
             f"make a job file for each"
@@ -235,10 +235,10 @@ def _the_launch(walk: Walk) -> tuple[Step, Launch]:
             f"line {line}: eval runs text that the script puts together; write the command itself: "
             f"{_short(walk.shown(' '.join(step.words[1:])))}"
         )
-    if files:
+    if launch.shell_file is not None:
         raise BatchFileError(
-            f"line {line} ({said}) starts another shell script, {walk.shown(launch.shell_file or '')}"
-            f", which is not read: put the command that it starts in its place"
+            f"line {line} ({said}) starts another shell script, {walk.shown(launch.shell_file)}, "
+            f"which is not read: put the command that it starts in its place"
         )
     for block in step.within:
         if block.kind in ("for", "while", "until", "select"):
@@ -246,10 +246,10 @@ def _the_launch(walk: Walk) -> tuple[Step, Launch]:
                 f"line {line}: {said} stands in a loop (line {block.line}: {_short(block.text)}); "
                 f"a job starts it once: `fsdpkit sweep` makes a run of each value"
             )
-    if walk.unknowns(launch.entry):
+    if walk.unknowns(launch.entry) and not given.script:
         raise BatchFileError(
             f"line {line}: what it starts, {walk.shown(launch.entry)}, is known only where the "
-            f"script runs; set the variable in your environment, or write the name"
+            f"script runs: init --from names it with --script"
         )
     return step, launch
 
@@ -268,6 +268,8 @@ def _why_none(walk: Walk) -> str:
                 f"nothing that it starts with {tried} was found; the here-document in line {line} "
                 f"is not read: write its command as a line of the script"
             )
+        if "@" in step.names and step.words[0] in ("srun", "python", "python3", "torchrun"):
+            return f"line {line} starts what the script is given as an argument: write the command"
     return f"nothing that it starts with {tried} was found"
 
 
@@ -302,15 +304,18 @@ class _Reader:
         self.variables: dict[str, str] = dict(tables.variables)
         self.prepended: dict[str, str] = {}
         self.modules: list[str] = []
+        self.conda_base: str | None = None
+        self.in_launch = step.names
         self.used = set(step.names)
 
     def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
         walk, launch = self.walk, self.launch
         line = self.step.command.line
-        for step in [*walk.steps, *launch.steps]:
-            if step is not self.step:
-                for fate, note in self._fates(step):
-                    self._find(step.command.line, step.command.text, fate, note)
+        others = [step for step in walk.steps if step is not self.step]
+        inner = [replace(step, command=replace(step.command, line=line)) for step in launch.steps]
+        # Last, what only sets variables: whether these are used is known by then.
+        for step in sorted([*others, *inner], key=_only_sets):
+            self._read_step(step)
         for block, _ in walk.skipped:
             self._find(block.line, block.text, "not needed", "does not hold in a batch job")
         self._launch_line(line)
@@ -331,7 +336,7 @@ class _Reader:
             kind,
             line,
             _short(self.step.command.text, 160),
-            launch.entry,
+            walk.shown(launch.entry),
             tuple(walk.shown(word) for word in launch.args),
             here,
             self.shape,
@@ -415,6 +420,8 @@ class _Reader:
         if self.modules:
             table["modules"] = self.modules
         table |= self.environment
+        if "/" not in table.get("conda", "/") and self.conda_base is not None:
+            table["conda_base"] = self.conda_base
         if self.tables.container is not None:
             for key in ("conda", "venv"):
                 if key in table:
@@ -441,20 +448,27 @@ class _Reader:
 
     # ---- Commands -----------------------------------------------------------------------------
 
-    def _fates(self, step: Step) -> Iterator[tuple[str, str]]:
-        for fate, note in self._fate(step):
-            if fate == "taken" and step.within and note != "in the command":
-                block = step.within[-1]
-                yield "no home", f"depends on line {block.line}: {_short(block.text, 60)}"
-            else:
-                yield fate, note
+    def _read_step(self, step: Step) -> None:
+        line, text = step.command.line, step.command.text
+        if step.words:
+            for fate, note in self._fate(step):
+                self._find_of(step, line, text, fate, note)
+            return
+        for name, value in step.assigned:
+            said = text if len(step.assigned) == 1 else f"{name}={value.text}"
+            for fate, note in self._assignment(step, name, value.text):
+                self._find_of(step, line, said, fate, note)
+
+    def _find_of(self, step: Step, line: int, text: str, fate: str, note: str) -> None:
+        if fate == "taken" and step.within and note != "in the command":
+            block = step.within[-1]
+            fate, note = "no home", f"depends on line {block.line}: {_short(block.text, 60)}"
+        elif fate == "taken":
+            self.used |= step.names.union(*(value.names for _, value in step.assigned))
+        self._find(line, text, fate, note)
 
     def _fate(self, step: Step) -> Iterator[tuple[str, str]]:
-        words = [PurePosixPath(step.words[0]).name, *step.words[1:]] if step.words else []
-        if not words:
-            for name, value in step.assigned:
-                yield from self._assignment(step, name, value.text)
-            return
+        words = [PurePosixPath(step.words[0]).name, *step.words[1:]]
         name = words[0]
         if step.command.here_document:
             yield "no home", "a here-document is not read"
@@ -476,8 +490,8 @@ class _Reader:
         elif name == "eval" and _sets_conda_up(self.walk, step):
             yield "not needed", "fsdpkit sets conda up itself"
         elif name == ":" and step.names:
-            taken = step.names & self.used
-            yield ("taken", "in the command") if taken else ("not needed", "no line that is taken uses it")
+            used = bool(step.names & self.used)
+            yield ("taken", "in the command") if used else ("not needed", _UNUSED)
         elif name in _PRINTS or (name == "ulimit" and words[1:] in (["-a"], [])):
             yield "not needed", "it prints"
         elif name in _OF_SHELL:
@@ -488,22 +502,30 @@ class _Reader:
             yield "no home", "fsdpkit runs no other command"
 
     def _assignment(self, step: Step, name: str, value: str) -> Iterator[tuple[str, str]]:
-        if step.exports and not (name in self.used and re.search(r"\s", value.strip())):
+        pasted = name in self.in_launch and re.search(r"\s", value.strip())
+        of_ranks = name in _OF_RANKS or _OF_ADDRESSES.search(self.walk.shown(value))
+        if step.exports and not pasted:
             yield from self._variable(name, value)
+        elif of_ranks and not self._in_args(value):
+            yield "not needed", _FINDS_ADDRESSES
         elif name in self.used:
             yield "taken", "in the command"
-        elif _OF_ADDRESSES.search(self.walk.shown(value)) or name in _OF_RANKS:
-            yield "not needed", _FINDS_ADDRESSES
         else:
-            yield "not needed", "no line that is taken uses it"
+            yield "not needed", _UNUSED
+
+    def _in_args(self, value: str) -> bool:
+        """Whether an unknown part of a value stands in the arguments."""
+        return any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
 
     def _variable(self, name: str, value: str) -> Iterator[tuple[str, str]]:
         """What every rank would have in its environment."""
         shown, raw = self.walk.shown(value), self.walk.unknowns(value)
         if name in _OF_RANKS or _OF_SLURM.match(name):
             yield "not needed", _FINDS_ADDRESSES if name in _OF_RANKS else "fsdpkit sets it itself"
-        elif raw and (own := re.fullmatch(rf"(.+):.", value, re.DOTALL)) and re.fullmatch(
-            rf"\$\{{?{name}(:?[-+][^}}]*)?\}}?", raw[-1]
+        elif (
+            raw
+            and (own := re.fullmatch(r"(.+):.", value, re.DOTALL))
+            and re.fullmatch(rf"\$\{{?{name}(:?[-+][^}}]*)?\}}?", raw[-1])
         ):
             yield from self._prepend(name, own[1], len(raw))
         elif raw and _OF_ADDRESSES.search(shown):
@@ -563,12 +585,15 @@ class _Reader:
             if self.walk.unknowns(" ".join(words[1:3])):
                 yield "no home", _ON_NODE
                 return
-            if len(words) > 2:
-                yield from self._conda(step, words[2])
-                return
             prefix = str(PurePosixPath(step.directory) / PurePosixPath(path).parent.parent)
             prefix = os.path.normpath(prefix)
+            if len(words) > 2:
+                self.conda_base = prefix if "/" in path else self.conda_base
+                yield from self._conda(step, words[2])
+                return
             key = "conda" if re.search(r"conda|mamba|miniforge", prefix) else "venv"
+            if key == "conda":
+                self.conda_base = prefix
             if path == "activate" or (key == "conda" and self._activates_later(step)):
                 yield "not needed", "fsdpkit sets conda up itself"
                 return
@@ -583,6 +608,13 @@ class _Reader:
     def _activates_later(self, step: Step) -> bool:
         later = self.walk.steps[self.walk.steps.index(step) + 1 :]
         return any(each.words[1:2] == ("activate",) for each in later)
+
+
+def _only_sets(step: Step) -> int:
+    """First what may take variables, then exports, then what only this script uses."""
+    if step.words:
+        return 2 if step.words[0] == ":" else 0
+    return 1 if step.exports else 2
 
 
 def _is_name(name: str) -> bool:

@@ -56,6 +56,8 @@ class Given:
     time: str | None = None
     account: str | None = None
     no_account: bool = False
+    script: bool = False
+    """A script is named."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ _KEYS = {
     "exclude": "exclude",
 }
 _COUNTED = frozenset(
-    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres ntasks-per-gpu "
+    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres ntasks-per-gpu "  # noqa: SIM905
     "tasks-per-node cpus-per-gpu cpus-per-task mem mem-per-cpu mem-per-gpu".split()
 )
 _NOT_NEEDED = {
@@ -362,8 +364,12 @@ def fill_in(options: list[Option], counts: Counts, shape: Shape, given: Given) -
     for option in options:
         for fate, note in _placed(option, counts, shape, given, tables):
             tables.findings.append(Finding(option.line, option.written, fate, note))
-    if given.time is None and not any(option.name == "time" for option in options):
-        text = "no --time: the partition's own limit"
+    names = {option.name for option in options}
+    if given.nodes is None and not names & {"nodes", "ntasks"}:
+        note = f"resources.nodes = {shape.nodes}, as by sbatch"
+        tables.findings.append(Finding(0, "no --nodes", "taken", note))
+    if given.time is None and "time" not in names:
+        text = "no --time, so the partition's own limit"
         tables.findings.append(Finding(0, text, "no home", "resources.time is an hour: check it"))
     return tables
 
@@ -427,9 +433,9 @@ def _counted(
     if name in ("gpus", "gpus-per-node", "gpus-per-task", "gres"):
         if name != "gres" or _gres_of_gpus(value):
             yield "taken", f"resources.gpus = {shape.gpus}"
-        if found := re.search(r"(?:^|gpu:)([A-Za-z][\w.-]*)(?=:\d|$)", value):
-            if found[1] != "gpu":
-                yield "no home", f"{found[1]}: the profile's partition decides the type of the GPUs"
+        kind = re.search(r"(?:^|gpu:)([A-Za-z][\w.-]*)(?=:\d|$)", value)
+        if kind is not None and kind[1] != "gpu":
+            yield "no home", f"{kind[1]}: the profile's partition decides the type of the GPUs"
         if name == "gres" and (others := [i for i in value.split(",") if "gpu" not in i]):
             yield "no home", f"{','.join(others)}: what else a partition needs is in the profile"
     elif name == "nodes":

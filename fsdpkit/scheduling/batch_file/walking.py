@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from fsdpkit.scheduling.batch_file.bash import (
     BashError,
@@ -39,6 +40,7 @@ _SPLITS = re.compile(r"[ \t\n]+")
 _EXPANDED = tuple("{(@*#?!-$0123456789")
 """What makes a `$` before it more than a dollar sign, besides a name."""
 _ALL_ITEMS = re.compile(r'"\$(?:@|\{(?:@|\w+\[@\])\})"')
+_ABOUT_PATHS = re.compile(r"\s*(pwd|(?:dir|base)name(?=\s))\s*([^\s;|&]*|\"[^\"]*\")\s*")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 ALWAYS_SET = re.compile(r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b")
@@ -107,7 +109,12 @@ class Walk:
         return _UNKNOWN.sub(lambda found: self.raw[ord(found.group()) - _FIRST], text)
 
     def unknowns(self, text: str) -> list[str]:
-        return [self.raw[ord(char) - _FIRST] for char in _UNKNOWN.findall(text)]
+        """The unknown parts of a text as they were written."""
+        return [self.raw[ord(char) - _FIRST] for char in self.marks(text)]
+
+    def marks(self, text: str) -> list[str]:
+        """The characters that stand for them."""
+        return _UNKNOWN.findall(text)
 
     # ---- Variables ----------------------------------------------------------------------------
 
@@ -244,11 +251,8 @@ class Walk:
         if raw.startswith("$(("):
             yield self._arithmetic(raw, reading), quoted
             return
-        if raw in ("$(pwd)", "`pwd`"):
-            yield self._parameter("PWD", raw, reading)[0], quoted
-            return
         if not raw.startswith("${"):
-            yield self.unknown(raw), quoted
+            yield self._path_of(raw, reading) or self.unknown(raw), quoted
             return
         inner = raw[2:-1]
         found = _NAME.match(inner)
@@ -288,6 +292,17 @@ class Walk:
         if sign[-1] == "=":
             self.variables[name] = Value(alternative, names=frozenset(reading.names))
         yield alternative, quoted
+
+    def _path_of(self, raw: str, reading: _Reading) -> str | None:
+        """The answer of `pwd`, `dirname` or `basename`, which needs no file; None: another one."""
+        found = _ABOUT_PATHS.fullmatch(raw[2:-1] if raw.startswith("$(") else raw[1:-1])
+        if found is None:
+            return None
+        text = self._joined(found[2] or "$PWD", reading)
+        if not text or self.unknowns(text) or "$0" in raw:
+            return None
+        path = PurePosixPath(text)
+        return {"pwd": text, "dirname": str(path.parent), "basename": path.name}[found[1]]
 
     def _argument(self, number: int, default: str | None, raw: str, reading: _Reading) -> str:
         """Of the function that is called, or of the script, which is started without any."""
@@ -330,7 +345,8 @@ class Walk:
     # ---- Walking ------------------------------------------------------------------------------
 
     def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
-        joined, held = "", True
+        joined = ""
+        held: bool | None = True
         for node in nodes:
             if len(self.steps) > _MOST_STEPS:
                 raise BashError("the script has too many commands to be followed")
@@ -418,9 +434,7 @@ class Walk:
                 return
             self._never(block, branch)
 
-    def _any_of(
-        self, block: Block, branches: Sequence[Branch], within: tuple[Block, ...]
-    ) -> None:
+    def _any_of(self, block: Block, branches: Sequence[Branch], within: tuple[Block, ...]) -> None:
         """Branches of which one or none is taken."""
         before = dict(self.variables)
         for branch in branches:
@@ -449,12 +463,7 @@ class Walk:
             if not isinstance(node, Simple):
                 return None
             one = self._tested(node.words)
-            if joined == "&&":
-                result = False if False in (result, one) else (None if None in (result, one) else True)
-            elif joined == "||":
-                result = True if True in (result, one) else (None if None in (result, one) else False)
-            else:
-                result = one
+            result = _either(joined, result, one) if joined in ("&&", "||") else one
             joined = node.operator
             if joined not in ("", ";", "&&", "||"):
                 return None
@@ -472,9 +481,7 @@ class Walk:
         if "&&" in words or "||" in words:
             join = "&&" if "&&" in words else "||"
             at = words.index(join)
-            sides = (self._test(words[:at]), self._test(words[at + 1 :]))
-            decisive = join == "||"
-            return decisive if decisive in sides else None if None in sides else not decisive
+            return _either(join, self._test(words[:at]), self._test(words[at + 1 :]))
         texts = [self._joined(word, _Reading()) for word in words]
         if len(texts) == 2 and texts[0] in ("-z", "-n"):
             empty = self._is_empty(texts[1])
@@ -530,6 +537,17 @@ def _evaluated(node: ast.expr) -> int:
         if abs(result) < 1 << 40:
             return result
     raise ValueError
+
+
+def _either(join: str, *sides: bool | None) -> bool | None:
+    """Of `&&` or `||` between conditions."""
+    decisive = join == "||"
+    return decisive if decisive in sides else None if None in sides else not decisive
+
+
+def is_unknown(word: str) -> bool:
+    """Whether nothing of a word is known."""
+    return len(word) == 1 and _UNKNOWN.fullmatch(word) is not None
 
 
 def _is_test(words: Sequence[str]) -> bool:
