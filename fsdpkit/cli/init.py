@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.first_job import FirstJobFiles
 
 T = TypeVar("T")
+_THIS_MACHINE = ("resources.nodes=1", "resources.gpus=1", "resources.memory=1G")
+"""A job that was written for a cluster is not refused because this machine is smaller."""
 _BESIDE = 36
 """Characters of a batch script's line beside which there is room to say what became of it."""
 
@@ -125,6 +127,8 @@ def _moved(
     from fsdpkit.scheduling.batch_file.moving import answers_of, read_batch_file
 
     site, _ = choose_site(cluster)
+    if given.account is not None:
+        first_job.read_account(given.account, site)
     path = Path(batch_file)
     found = read_batch_file(path, os.environ, given)
     target = target or first_job.read_output(f"{name_after(path)}.toml")
@@ -134,11 +138,19 @@ def _moved(
         site,
         None if script is None else first_job.read_script(script),
         None if environment is None else first_job.read_environment(environment),
+        for_this_machine=cluster is not None and site.profile.kind == "local",
     )
     option = _option_for(site, cluster)
     _say_what_became(found, batch_file)
     try:
-        written = first_job.write(answers, site, target, cluster=option, with_defaults=False)
+        written = first_job.write(
+            answers,
+            site,
+            target,
+            cluster=option,
+            with_defaults=False,
+            checked_with=_THIS_MACHINE if site.profile.kind == "local" else (),
+        )
     except FsdpkitError:
         click.echo("fsdpkit: nothing was written", err=True)
         raise

@@ -80,7 +80,7 @@ def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     if request.job is not None:
         from fsdpkit.scheduling.batch_file.moving import refuse_batch_file
 
-        refuse_batch_file(request.job)
+        refuse_batch_file(request.job, request.args)
     site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):

@@ -5,9 +5,8 @@ what `fsdpkit submit` answers to somebody who hands it a shell script.
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,8 @@ def answers_of(
     site: LoadedSite,
     script: Path | None,
     environment: Environment | None,
+    *,
+    for_this_machine: bool = False,
 ) -> tuple[Answers, BatchFile]:
     """The job that it becomes on a site; script, environment: what flags say instead. With what
     has no home there. Raises NotFoundError for a script that is not there."""
@@ -56,18 +57,17 @@ def answers_of(
     base = of_job.pop("conda_base", None)
     if base is not None and (prefix := Path(base, "envs", own["conda"])).is_dir():
         own["conda"] = str(prefix)
-    image = own.get("container")
-    if image is not None and site.profile.container.engine is None:
-        del own["container"]
+    resources = dict(found.tables["resources"])
+    if "container" in own and site.profile.container.engine is None:
         note = f"the profile of {site.profile.title} names no container engine"
-        lost = Finding(found.line, f"container {image}", "no home", note)
-        kept = (each for each in found.findings if each.note != "environment.container")
-        found = replace(found, findings=tuple(sorted([*kept, lost], key=lambda f: f.line)))
+        found = _without(found, "environment.container", own.pop("container"), note)
+    if for_this_machine and "memory" in resources:
+        said = resources.pop("memory")
+        found = _without(found, "resources.memory", said, "this machine's is not reserved")
     if environment is not None:
         modules = environment.modules if environment.modules is not None else own.get("modules")
         environment = Environment(modules=modules, conda=environment.conda, venv=environment.venv)
     tables |= {f"environment.{key}": value for key, value in of_job.items()}
-    resources = found.tables["resources"]
     tables["resources"] = {k: v for k, v in resources.items() if k not in _OF_ANSWERS}
     left_out = [
         (f"line {each.line}: " if each.line else "") + f"{each.text}  ({each.note})"
@@ -89,6 +89,18 @@ def answers_of(
     return answers, found
 
 
+def _without(found: BatchFile, key: str, value: str, note: str) -> BatchFile:
+    """With what was taken for a key said to have no home here."""
+    changed = (
+        replace(each, fate="no home", note=note) if each.note.startswith(key) else each
+        for each in found.findings
+    )
+    findings = tuple(changed)
+    if findings == found.findings:
+        findings = (*findings, Finding(0, f"{key} = {value}", "no home", note))
+    return replace(found, findings=findings)
+
+
 def _program(found: BatchFile, path: Path) -> Path | str:
     """The script by its whole path, or an entry that is no file."""
     entry = found.entry
@@ -105,31 +117,34 @@ def _program(found: BatchFile, path: Path) -> Path | str:
     return entry
 
 
-def refuse_batch_file(job: str) -> None:
+def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     """Raises UsageError, with the command that starts the same, if a job is a file that a shell
-    would run."""
+    would run. args: what would be handed to it."""
     path = Path(job)
     if path.suffix in (".toml", ".py") or (not path.suffix and job in assets.available("job")):
         return
     kind = shell_script_kind(path)
     if kind is None:
         return
-    told = f"{job} is {kind}"
-    moved = f"fsdpkit init --from {shlex.quote(job)}"
     try:
-        found = read_batch_file(path, os.environ, Given())
+        text = read_text(path)
     except ConfigError as error:
-        why = re.sub(rf"^{re.escape(str(path))}: ", "", str(error))
+        raise UsageError(str(error)) from error
+    try:
+        found = read(text, os.environ, os.getcwd(), Given())
+    except ConfigError as error:
         raise UsageError(
-            f"{told}; fsdpkit starts a Python program, not a script around it, and cannot say "
-            f"which one this starts: {why}"
+            f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
+            f"cannot be told here: {error}"
         ) from error
-    program, shape = found.entry, found.shape
+    shape, program = found.shape, shlex.join([*found.entry.split(" ", 1), *found.args])
+    ranks = f"{shape.ranks} rank{'s' * (shape.ranks > 1)}"
+    nodes = f"each of {shape.nodes} nodes" if shape.nodes > 1 else "one node"
+    found = replace(found, args=(*found.args, *args))
     raise UsageError(
-        f"{told}; fsdpkit writes its own. Line {found.line} of it starts "
-        f"{shlex.join([*program.split(' ', 1), *found.args])} with {shape.ranks} ranks on "
-        f"{shape.nodes} node{'s' * (shape.nodes > 1)}. The same is\n"
-        f"  {command_of(found, program)}\n"
-        f"and as a job file, with its modules, environment and other options\n"
-        f"  {moved}"
+        f"{job} is {kind}. fsdpkit writes its own: name the program that is trained. Line "
+        f"{found.line} starts {program}, with {ranks} on {nodes}. The same is\n"
+        f"  {command_of(found, found.entry)}\n"
+        f"and with its environment and further options, as a job file,\n"
+        f"  fsdpkit init --from {shlex.quote(job)}"
     )

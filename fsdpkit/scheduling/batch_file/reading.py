@@ -20,7 +20,7 @@ import msgspec
 from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.errors import NotFoundError, StorageError
-from fsdpkit.scheduling.batch_file.bash import BashError, parse
+from fsdpkit.scheduling.batch_file.bash import parse
 from fsdpkit.scheduling.batch_file.launch import Launch, launch_of
 from fsdpkit.scheduling.batch_file.resources import (
     BatchFileError,
@@ -168,8 +168,8 @@ def check_text(text: str) -> str:
             line = text[: match.start()].count("\n") + 1
             said = text[match.start() :].partition("\n")[0][:80]
             raise BatchFileError(
-                f"it is a batch script of {name} (line {line}: {said}), and says nothing to Slurm: "
-                f"write its options as #SBATCH lines"
+                f"its options are for {name} (line {line}: {said}), not for Slurm: write them as "
+                f"#SBATCH lines"
             )
     return "a shell script"
 
@@ -191,7 +191,10 @@ def read(
     walk = Walk(slurm, _passed_on(environ))
     if start:
         walk.enter(start)
-    walk.walk(parse(text))
+    try:
+        walk.walk(parse(text))
+    except RecursionError as error:
+        raise BatchFileError("it is nested deeper than a script that anybody wrote") from error
     step, launch = _the_launch(walk, given)
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
@@ -402,7 +405,8 @@ class _Reader:
                 table["ranks_per_node"] = ranks
                 self._find(line, said, "taken", f"launch.ranks_per_node = {ranks}")
             else:
-                why = f"it starts {ranks} processes on each node; fsdpkit starts one on each GPU"
+                some = f"{ranks} process{'es' * (ranks > 1)}"
+                why = f"it starts {some} on each node; fsdpkit starts one on each GPU"
                 self._find(line, said, "no home", why)
         return table
 
@@ -449,6 +453,12 @@ class _Reader:
     # ---- Commands -----------------------------------------------------------------------------
 
     def _read_step(self, step: Step) -> None:
+        kept = dict(self.environment), dict(self.variables), dict(self.prepended), [*self.modules]
+        self._read_one(step)
+        if step.within:  # what a condition decides is told, and not taken
+            self.environment, self.variables, self.prepended, self.modules = kept
+
+    def _read_one(self, step: Step) -> None:
         line, text = step.command.line, step.command.text
         if step.words:
             for fate, note in self._fate(step):
@@ -468,7 +478,7 @@ class _Reader:
         self._find(line, text, fate, note)
 
     def _fate(self, step: Step) -> Iterator[tuple[str, str]]:
-        words = [PurePosixPath(step.words[0]).name, *step.words[1:]]
+        words = [PurePosixPath(step.words[0]).name or step.words[0], *step.words[1:]]
         name = words[0]
         if step.command.here_document:
             yield "no home", "a here-document is not read"
@@ -559,8 +569,7 @@ class _Reader:
             if self.walk.unknowns(" ".join(names)):
                 yield "no home", _ON_NODE
                 return
-            if not step.within:
-                self.modules += [name for name in names if name not in self.modules]
+            self.modules += [name for name in names if name not in self.modules]
             yield "taken", "environment.modules"
         elif verb in ("list", "avail", "reset"):
             yield "not needed", "it prints" if verb != "reset" else "the profile says it"
@@ -575,8 +584,7 @@ class _Reader:
         if self.walk.unknowns(name):
             yield "no home", _ON_NODE
             return
-        if not step.within:
-            self.environment = {"conda": name}
+        self.environment = {"conda": name}
         yield "taken", "environment.conda"
 
     def _source(self, step: Step, words: list[str]) -> Iterator[tuple[str, str]]:
@@ -597,8 +605,7 @@ class _Reader:
             if path == "activate" or (key == "conda" and self._activates_later(step)):
                 yield "not needed", "fsdpkit sets conda up itself"
                 return
-            if not step.within:
-                self.environment = {key: prefix}
+            self.environment = {key: prefix}
             yield "taken", f"environment.{key}"
         elif _INITS.search(path):
             yield "not needed", "fsdpkit sets modules and conda up itself"
@@ -628,12 +635,8 @@ def _is_name(name: str) -> bool:
 def command_of(found: BatchFile, entry: str) -> str:
     """The `fsdpkit submit` that starts the same; `entry`: how it is named here."""
     resources = found.tables["resources"]
-    words = ["fsdpkit", "submit", *(["-m", entry[3:]] if entry.startswith("-m ") else [entry])]
-    words += ["--nodes", str(resources["nodes"]), "--gpus", str(resources["gpus"])]
-    for key in ("time", "account", "partition"):
+    words = ["fsdpkit", "submit", *entry.split(" ", 1 if entry.startswith("-m ") else 0)]
+    for key in ("nodes", "gpus", "time", "account", "partition"):
         if key in resources:
-            words += [f"--{key}", resources[key]]
+            words += [f"--{key}", str(resources[key])]
     return shlex.join([*words, *(["--", *found.args] if found.args else [])])
-
-
-__all__ = ["BashError", "BatchFile", "BatchFileError", "command_of", "read", "read_text"]

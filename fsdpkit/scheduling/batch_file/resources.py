@@ -99,6 +99,7 @@ _COUNTED = frozenset(
     "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres ntasks-per-gpu "  # noqa: SIM905
     "tasks-per-node cpus-per-gpu cpus-per-task mem mem-per-cpu mem-per-gpu".split()
 )
+_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 _NOT_NEEDED = {
     **dict.fromkeys(
         ("output", "error", "open-mode"), "the run's directory keeps all output: fsdpkit logs"
@@ -361,6 +362,8 @@ def fill_in(options: list[Option], counts: Counts, shape: Shape, given: Given) -
     """The tables of a job, with what becomes of each option."""
     tables = Tables(resources={"nodes": shape.nodes, "gpus": shape.gpus})
     tables.resources["time"] = given.time or "01:00:00"
+    if given.account is not None:
+        tables.resources["account"] = given.account
     for option in options:
         for fate, note in _placed(option, counts, shape, given, tables):
             tables.findings.append(Finding(option.line, option.written, fate, note))
@@ -378,10 +381,10 @@ def _placed(
     option: Option, counts: Counts, shape: Shape, given: Given, tables: Tables
 ) -> Iterator[tuple[Fate, str]]:
     name, value = option.name, option.value or ""
-    overridden = {"nodes": given.nodes, "time": given.time, "gpus": given.gpus}
-    overridden["account"] = "none" if given.no_account else given.account
-    if overridden.get(name) is not None:
-        yield "not needed", f"--{name} says otherwise"
+    flags = {"nodes": given.nodes, "time": given.time, "account": given.account}
+    flags |= dict.fromkeys(_OF_GPUS, given.gpus)
+    if flags.get(name) is not None or (name == "account" and given.no_account):
+        yield "not needed", "a flag says otherwise"
     elif name in _COUNTED:
         yield from _counted(option, counts, shape, given, tables)
     elif name in _KEYS or name == "time":
@@ -430,7 +433,7 @@ def _counted(
     option: Option, counts: Counts, shape: Shape, given: Given, tables: Tables
 ) -> Iterator[tuple[Fate, str]]:
     name, value = option.name, option.value or ""
-    if name in ("gpus", "gpus-per-node", "gpus-per-task", "gres"):
+    if name in _OF_GPUS:
         if name != "gres" or _gres_of_gpus(value):
             yield "taken", f"resources.gpus = {shape.gpus}"
         kind = re.search(r"(?:^|gpu:)([A-Za-z][\w.-]*)(?=:\d|$)", value)
