@@ -78,7 +78,7 @@ def plan(request: SubmitRequest) -> tuple[Plan, str]:
 def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
     if request.job is not None:
-        from fsdpkit.scheduling.batch_file.moving import refuse_batch_file
+        from fsdpkit.scheduling.batch_file.answering import refuse_batch_file
 
         refuse_batch_file(request.job, request.args)
     site, why = choose_site(request.cluster)

@@ -63,7 +63,7 @@ _SRUN_WHY = "fsdpkit writes its own srun line"
 
 
 @dataclass
-class Launch:
+class StartedProgram:
     """What a command line starts. Filled in from outside to inside."""
 
     launcher: str = ""
@@ -102,13 +102,15 @@ class Launch:
         return 0
 
 
-def launch_of(walk: Walk, step: Step) -> Launch | None:
+def launch_of(walk: Walk, step: Step) -> StartedProgram | None:
     """What a command starts; None if it is no training."""
-    launch = Launch(variables={name: value.text for name, value in step.assigned if step.words})
+    launch = StartedProgram(
+        variables={name: value.text for name, value in step.assigned if step.words}
+    )
     return launch if _peeled(walk, list(step.words), launch, 0) else None
 
 
-def _peeled(walk: Walk, words: list[str], launch: Launch, depth: int) -> bool:
+def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> bool:
     """Whether a program is found, which `launch` then has."""
     while words and depth < _DEEPEST:
         word = words[0]
@@ -161,7 +163,7 @@ def _is_script(word: str) -> bool:
     return word.endswith(".py") or word in ("-m", "--module")
 
 
-def _srun(words: list[str], launch: Launch) -> list[str]:
+def _srun(words: list[str], launch: StartedProgram) -> list[str]:
     split = SRUN.split(words[1:], _starts)
     launch.launcher, launch.srun = launch.launcher or "srun", split
     for key, value, said in split.options:
@@ -179,7 +181,7 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
     return list(split.rest)
 
 
-def _mpirun(words: list[str], launch: Launch) -> list[str]:
+def _mpirun(words: list[str], launch: StartedProgram) -> list[str]:
     split = MPIRUN.split(words[1:])
     launch.launcher = "mpirun"
     for key, value, said in split.options:
@@ -194,7 +196,7 @@ def _mpirun(words: list[str], launch: Launch) -> list[str]:
     return list(split.rest)
 
 
-def _container(walk: Walk, words: list[str], launch: Launch) -> list[str]:
+def _container(walk: Walk, words: list[str], launch: StartedProgram) -> list[str]:
     rest = CONTAINER.split(words[1:]).rest
     if not rest or rest[0] not in ("exec", "run"):
         return []
@@ -212,7 +214,7 @@ def _container(walk: Walk, words: list[str], launch: Launch) -> list[str]:
     return list(split.rest[1:])
 
 
-def _shell(walk: Walk, words: list[str], launch: Launch, depth: int) -> bool:
+def _shell(walk: Walk, words: list[str], launch: StartedProgram, depth: int) -> bool:
     at = 1
     while at < len(words) and words[at].startswith("-") and "c" not in words[at].lstrip("-"):
         at += 1
@@ -224,7 +226,7 @@ def _shell(walk: Walk, words: list[str], launch: Launch, depth: int) -> bool:
     return False
 
 
-def _text(walk: Walk, text: str, launch: Launch, depth: int) -> bool:
+def _text(walk: Walk, text: str, launch: StartedProgram, depth: int) -> bool:
     """A shell's string is a script of its own."""
     outer, walk.steps = walk.steps, []
     try:
@@ -232,9 +234,9 @@ def _text(walk: Walk, text: str, launch: Launch, depth: int) -> bool:
         inner = walk.steps
     finally:
         walk.steps = outer
-    starts: list[tuple[Step, Launch]] = []
+    starts: list[tuple[Step, StartedProgram]] = []
     for step in inner:
-        tried = Launch(launch.launcher, launch.srun, container=launch.container)
+        tried = StartedProgram(launch.launcher, launch.srun, container=launch.container)
         tried.variables = {n: value.text for n, value in step.assigned if step.words}
         if _peeled(walk, list(step.words), tried, depth + 1):
             starts.append((step, tried))
@@ -259,7 +261,7 @@ def _wrapped(name: str, words: Sequence[str]) -> list[str] | None:
     return next((list(words[at:]) for at in range(1, len(words)) if _starts(words[at])), [])
 
 
-def _program(words: list[str], launch: Launch) -> bool:
+def _program(words: list[str], launch: StartedProgram) -> bool:
     word, name = words[0], PurePosixPath(words[0]).name
     if name in _TORCHRUN:
         return _torchrun(words[1:], launch)
@@ -283,7 +285,7 @@ def _program(words: list[str], launch: Launch) -> bool:
     return launch.launcher != "" or launch.strength > 0
 
 
-def _python(words: Sequence[str], launch: Launch) -> bool:
+def _python(words: Sequence[str], launch: StartedProgram) -> bool:
     words, options = list(words), []
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-"):
         split = PYTHON.split(words[:1])
@@ -318,7 +320,7 @@ def _python(words: Sequence[str], launch: Launch) -> bool:
     return True
 
 
-def _started(split: Split, launch: Launch) -> bool:
+def _started(split: Split, launch: StartedProgram) -> bool:
     """The program behind a launcher's options."""
     if not split.rest:
         return False
@@ -331,7 +333,7 @@ def _started(split: Split, launch: Launch) -> bool:
     return True
 
 
-def _torchrun(words: Iterable[str], launch: Launch) -> bool:
+def _torchrun(words: Iterable[str], launch: StartedProgram) -> bool:
     split = TORCHRUN.split(list(words), _is_script)
     launch.launcher = "torchrun"
     launch.processes, launch.nodes = split.last("nproc-per-node") or "1", split.last("nnodes")
@@ -339,7 +341,7 @@ def _torchrun(words: Iterable[str], launch: Launch) -> bool:
     return _started(split, launch)
 
 
-def _tune(words: Sequence[str], launch: Launch) -> bool:
+def _tune(words: Sequence[str], launch: StartedProgram) -> bool:
     split = TORCHRUN.split(words[2:])
     if not split.rest:
         return False
@@ -351,7 +353,7 @@ def _tune(words: Sequence[str], launch: Launch) -> bool:
     return True
 
 
-def _drop(split: Split, launch: Launch, kept: set[str]) -> None:
+def _drop(split: Split, launch: StartedProgram, kept: set[str]) -> None:
     for key, _, said in split.options:
         if key in ("rdzv-endpoint", "master-addr", "master-port", "rdzv-id", "rdzv-backend"):
             launch.dropped.append((said, "fsdpkit finds the rendezvous' address and port itself"))
@@ -377,7 +379,7 @@ _ACCELERATE_OWN = frozenset(
 )
 
 
-def _accelerate(words: Iterable[str], launch: Launch) -> bool:
+def _accelerate(words: Iterable[str], launch: StartedProgram) -> bool:
     split = ACCELERATE.split(list(words), _is_script)
     launch.launcher, launch.total = "accelerate", True
     launch.processes, launch.nodes = split.last("num-processes"), split.last("num-machines")
@@ -393,7 +395,7 @@ def _accelerate(words: Iterable[str], launch: Launch) -> bool:
     return _started(split, launch)
 
 
-def _deepspeed(words: Iterable[str], launch: Launch) -> bool:
+def _deepspeed(words: Iterable[str], launch: StartedProgram) -> bool:
     split = DEEPSPEED.split(list(words), _is_script)
     launch.launcher, launch.processes = "deepspeed", split.last("num-gpus") or "gpu"
     launch.nodes = split.last("num-nodes")

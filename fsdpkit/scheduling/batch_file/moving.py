@@ -1,30 +1,20 @@
-"""From a batch script to the files and commands of fsdpkit: what `fsdpkit init --from` writes, and
-what `fsdpkit submit` answers to somebody who hands it a shell script.
-"""
+"""From a batch script to a job: what `fsdpkit init --from` writes."""
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fsdpkit.config import assets
 from fsdpkit.config.job import Environment
 from fsdpkit.config.new_job import Answers
 from fsdpkit.config.site import LoadedSite
-from fsdpkit.errors import ConfigError, NotFoundError, UsageError
+from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.scheduling import first_job
-from fsdpkit.scheduling.batch_file.reading import (
-    BatchFile,
-    command_of,
-    read,
-    read_text,
-    shell_script_kind,
-)
-from fsdpkit.scheduling.batch_file.resources import Finding, Given
+from fsdpkit.scheduling.batch_file.reading import BatchFile, read, read_text
+from fsdpkit.scheduling.batch_file.resources import Accounted, Given
 
 _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")
 _OF_ANSWERS = ("nodes", "gpus", "time", "account")
@@ -97,7 +87,7 @@ def _without(found: BatchFile, key: str, value: str, note: str) -> BatchFile:
     )
     findings = tuple(changed)
     if findings == found.findings:
-        findings = (*findings, Finding(0, f"{key} = {value}", "no home", note))
+        findings = (*findings, Accounted(0, f"{key} = {value}", "no home", note))
     return replace(found, findings=findings)
 
 
@@ -115,36 +105,3 @@ def _program(found: BatchFile, path: Path) -> Path | str:
             f"this where the batch script is submitted from, or name the file with --script"
         )
     return entry
-
-
-def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
-    """Raises UsageError, with the command that starts the same, if a job is a file that a shell
-    would run. args: what would be handed to it."""
-    path = Path(job)
-    if path.suffix in (".toml", ".py") or (not path.suffix and job in assets.available("job")):
-        return
-    kind = shell_script_kind(path)
-    if kind is None:
-        return
-    try:
-        text = read_text(path)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
-    try:
-        found = read(text, os.environ, os.getcwd(), Given())
-    except ConfigError as error:
-        raise UsageError(
-            f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
-            f"cannot be told here: {error}"
-        ) from error
-    shape, program = found.shape, shlex.join([*found.entry.split(" ", 1), *found.args])
-    ranks = f"{shape.ranks} rank{'s' * (shape.ranks > 1)}"
-    nodes = f"each of {shape.nodes} nodes" if shape.nodes > 1 else "one node"
-    found = replace(found, args=(*found.args, *args))
-    raise UsageError(
-        f"{job} is {kind}. fsdpkit writes its own: name the program that is trained. Line "
-        f"{found.line} starts {program}, with {ranks} on {nodes}. The same is\n"
-        f"  {command_of(found, found.entry)}\n"
-        f"and with its environment and further options, as a job file,\n"
-        f"  fsdpkit init --from {shlex.quote(job)}"
-    )

@@ -21,12 +21,12 @@ from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.scheduling.batch_file.bash import parse
-from fsdpkit.scheduling.batch_file.launch import Launch, launch_of
+from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of
 from fsdpkit.scheduling.batch_file.resources import (
+    Accounted,
     BatchFileError,
-    Finding,
     Given,
-    Shape,
+    RankShape,
     Tables,
     counts_of,
     fill_in,
@@ -88,11 +88,11 @@ class BatchFile:
     args: tuple[str, ...]
     directory: str
     """In which the launch stands after `cd`."""
-    shape: Shape
+    shape: RankShape
     name: str | None
     tables: Mapping[str, Mapping[str, Any]]
     """resources, environment, launch, slurm, notify; without empty ones."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Accounted, ...]
 
     @property
     def account(self) -> str | None:
@@ -100,7 +100,7 @@ class BatchFile:
         return account
 
     @property
-    def unknown(self) -> list[Finding]:
+    def unknown(self) -> list[Accounted]:
         """What stands in the arguments as it was written, and is not expanded any more."""
         return [each for each in self.findings if each.note.startswith(_VERBATIM)]
 
@@ -184,11 +184,11 @@ def read(
     options, findings = read_options(text)
     counts = counts_of(options, given)
     slurm = slurm_variables(options, counts)
-    slurm |= {"SLURM_SUBMIT_DIR": directory, "PWD": directory}
+    slurm["SLURM_SUBMIT_DIR"] = directory
     if account := given.account:
         slurm["SLURM_JOB_ACCOUNT"] = account
     start = next((o.value for o in options if o.name == "chdir"), None)
-    walk = Walk(slurm, _passed_on(environ))
+    walk = Walk(slurm, _passed_on(environ), directory)
     if start:
         walk.enter(start)
     try:
@@ -213,7 +213,7 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _the_launch(walk: Walk, given: Given) -> tuple[Step, Launch]:
+def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     """The one command that starts the training. Raises BatchFileError."""
     found = []
     for step in walk.steps:
@@ -295,14 +295,14 @@ class _Reader:
         self,
         walk: Walk,
         step: Step,
-        launch: Launch,
-        shape: Shape,
+        launch: StartedProgram,
+        shape: RankShape,
         tables: Tables,
         environ: Mapping[str, str],
     ) -> None:
         self.walk, self.step, self.launch, self.shape = walk, step, launch, shape
         self.tables, self.environ = tables, environ
-        self.findings: list[Finding] = []
+        self.findings: list[Accounted] = []
         self.environment: dict[str, Any] = {}
         self.variables: dict[str, str] = dict(tables.variables)
         self.prepended: dict[str, str] = {}
@@ -349,7 +349,7 @@ class _Reader:
         )
 
     def _find(self, line: int, text: str, fate: Any, note: str) -> None:
-        self.findings.append(Finding(line, _short(self.walk.shown(text)), fate, note))
+        self.findings.append(Accounted(line, _short(self.walk.shown(text)), fate, note))
 
     # ---- The launch ---------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class _Reader:
         elif name == "deactivate" or words[1:2] == ["deactivate"]:
             yield "not needed", "the job's environment is in [environment]"
         elif name == "cd":
-            if step.directory == self.walk.slurm["PWD"]:
+            if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
                 yield "not needed", "a job runs where it is submitted from"
             elif self.walk.unknowns(" ".join(words)):
                 yield "no home", _ON_NODE

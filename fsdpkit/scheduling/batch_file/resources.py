@@ -17,7 +17,7 @@ from fsdpkit.config.job import JobSpec
 from fsdpkit.config.units import parse_memory_mb, parse_time_s
 from fsdpkit.errors import ConfigError
 from fsdpkit.rendering.directives import DirectiveError, split_directive
-from fsdpkit.scheduling.batch_file.launch import Launch
+from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.options import SBATCH
 
 Fate = Literal["taken", "not needed", "no home"]
@@ -28,7 +28,7 @@ class BatchFileError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Accounted:
     """What becomes of a piece of the script. `note`: the key of what is taken, else why."""
 
     line: int
@@ -83,7 +83,7 @@ class Tables:
     name: str | None = None
     container: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Accounted] = field(default_factory=list)
 
 
 _KEYS = {
@@ -147,7 +147,7 @@ def has_key(dotted: str) -> bool:
     return True
 
 
-def read_options(text: str) -> tuple[list[Option], list[Finding]]:
+def read_options(text: str) -> tuple[list[Option], list[Accounted]]:
     """As sbatch reads them: up to the first command. Raises BatchFileError for what it refuses."""
     options, findings, reading = [], [], True
     for number, line in enumerate(text.split("\n"), 1):
@@ -156,7 +156,7 @@ def read_options(text: str) -> tuple[list[Option], list[Finding]]:
             continue
         if not reading:
             why = "sbatch does not read it either: it stands behind the first command"
-            findings.append(Finding(number, line, "not needed", why))
+            findings.append(Accounted(number, line, "not needed", why))
             continue
         try:
             split = SBATCH.split(split_directive(line.removeprefix("#SBATCH")))
@@ -169,12 +169,12 @@ def read_options(text: str) -> tuple[list[Option], list[Finding]]:
         for name, value, written in split.options:
             options.append(Option(number, name, value, written))
         if split.rest:
-            findings.append(Finding(number, " ".join(split.rest), "no home", "not an option"))
+            findings.append(Accounted(number, " ".join(split.rest), "no home", "not an option"))
     last = {option.name: option for option in options}
     for option in options:
         if last[option.name] is not option:
             again = f"--{option.name} stands again in line {last[option.name].line}"
-            findings.append(Finding(option.line, option.written, "not needed", again))
+            findings.append(Accounted(option.line, option.written, "not needed", again))
     return list(last.values()), findings
 
 
@@ -289,7 +289,7 @@ def slurm_variables(options: list[Option], counts: Counts) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RankShape:
     """What is asked for, and how many ranks are started on each node."""
 
     nodes: int
@@ -298,7 +298,7 @@ class Shape:
     note: str = ""
 
 
-def shape_of(counts: Counts, launch: Launch, given: Given) -> Shape:
+def shape_of(counts: Counts, launch: StartedProgram, given: Given) -> RankShape:
     """The job's shape, by the options and by what is started. Raises BatchFileError."""
     nodes = counts.nodes or _whole(launch.nodes)
     srun = launch.srun
@@ -322,16 +322,16 @@ def shape_of(counts: Counts, launch: Launch, given: Given) -> Shape:
     if ranks is None:
         ranks, counted = gpus, "how many ranks is counted on the node: one on each GPU"
     if given.gpus is not None:
-        return Shape(nodes, given.gpus, given.gpus)
+        return RankShape(nodes, given.gpus, given.gpus)
     if ranks > gpus or gpus % ranks:
         raise BatchFileError(
             f"it starts {ranks} ranks on each node, which has {gpus} GPUs in the job; fsdpkit "
             f"starts a rank on each GPU: say how many with --gpus"
         )
-    return Shape(nodes, gpus, ranks, counted)
+    return RankShape(nodes, gpus, ranks, counted)
 
 
-def _gpus_of_step(launch: Launch, nodes: int, tasks: int | None) -> int | None:
+def _gpus_of_step(launch: StartedProgram, nodes: int, tasks: int | None) -> int | None:
     assert launch.srun is not None
     options = [Option(0, name, value, said) for name, value, said in launch.srun.options]
     try:
@@ -340,7 +340,7 @@ def _gpus_of_step(launch: Launch, nodes: int, tasks: int | None) -> int | None:
         return None
 
 
-def _ranks(launch: Launch, nodes: int, tasks: int | None, gpus: int | None) -> int | None:
+def _ranks(launch: StartedProgram, nodes: int, tasks: int | None, gpus: int | None) -> int | None:
     """On each node; None: counted on the node."""
     if launch.launcher in ("", "srun"):
         return (tasks or 1) if launch.launcher else 1
@@ -358,7 +358,7 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
-def fill_in(options: list[Option], counts: Counts, shape: Shape, given: Given) -> Tables:
+def fill_in(options: list[Option], counts: Counts, shape: RankShape, given: Given) -> Tables:
     """The tables of a job, with what becomes of each option."""
     tables = Tables(resources={"nodes": shape.nodes, "gpus": shape.gpus})
     tables.resources["time"] = given.time or "01:00:00"
@@ -366,19 +366,19 @@ def fill_in(options: list[Option], counts: Counts, shape: Shape, given: Given) -
         tables.resources["account"] = given.account
     for option in options:
         for fate, note in _placed(option, counts, shape, given, tables):
-            tables.findings.append(Finding(option.line, option.written, fate, note))
+            tables.findings.append(Accounted(option.line, option.written, fate, note))
     names = {option.name for option in options}
     if given.nodes is None and not names & {"nodes", "ntasks"}:
         note = f"resources.nodes = {shape.nodes}, as by sbatch"
-        tables.findings.append(Finding(0, "no --nodes", "taken", note))
+        tables.findings.append(Accounted(0, "no --nodes", "taken", note))
     if given.time is None and "time" not in names:
         text = "no --time, so the partition's own limit"
-        tables.findings.append(Finding(0, text, "no home", "resources.time is an hour: check it"))
+        tables.findings.append(Accounted(0, text, "no home", "resources.time is an hour: check it"))
     return tables
 
 
 def _placed(
-    option: Option, counts: Counts, shape: Shape, given: Given, tables: Tables
+    option: Option, counts: Counts, shape: RankShape, given: Given, tables: Tables
 ) -> Iterator[tuple[Fate, str]]:
     name, value = option.name, option.value or ""
     flags = {"nodes": given.nodes, "time": given.time, "account": given.account}
@@ -430,7 +430,7 @@ def _handed_on(name: str, value: str, tables: Tables) -> Iterator[tuple[Fate, st
 
 
 def _counted(
-    option: Option, counts: Counts, shape: Shape, given: Given, tables: Tables
+    option: Option, counts: Counts, shape: RankShape, given: Given, tables: Tables
 ) -> Iterator[tuple[Fate, str]]:
     name, value = option.name, option.value or ""
     if name in _OF_GPUS:
@@ -461,7 +461,7 @@ def _counted(
 
 
 def _memory(
-    name: str, value: str, counts: Counts, shape: Shape, tables: Tables
+    name: str, value: str, counts: Counts, shape: RankShape, tables: Tables
 ) -> Iterator[tuple[Fate, str]]:
     times = 1
     if name == "mem-per-gpu":

@@ -83,10 +83,13 @@ class _Reading:
 
 
 class Walk:
-    """Steps in their order. `slurm`: Slurm's variables by name; `environ`: the person's."""
+    """Steps in their order. `slurm`: Slurm's variables by name; `environ`: the person's;
+    `directory`: where the script is submitted from."""
 
-    def __init__(self, slurm: Mapping[str, str], environ: Mapping[str, str]) -> None:
-        self.slurm, self.environ = slurm, environ
+    def __init__(
+        self, slurm: Mapping[str, str], environ: Mapping[str, str], directory: str
+    ) -> None:
+        self.slurm, self.environ, self.directory = slurm, environ, directory
         self.variables: dict[str, Value | None] = {}
         self.functions: dict[str, Block] = {}
         self.raw: list[str] = []
@@ -120,6 +123,8 @@ class Walk:
 
     def value_of(self, name: str) -> Value | None:
         """None: set nowhere that is known."""
+        if name == "PWD":
+            return Value(self.directory)
         if name in self.variables:
             return self.variables[name] or Value("")
         if name in self.slurm:
@@ -337,10 +342,8 @@ class Walk:
 
     def enter(self, directory: str) -> None:
         """`cd`, by a path that is known."""
-        here = self.variables.get("PWD") or Value(self.slurm.get("PWD", ""))
         if not self.unknowns(directory):
-            joined = os.path.normpath(os.path.join(here.text, directory))
-            self.variables["PWD"] = replace(here, text=joined)
+            self.directory = os.path.normpath(os.path.join(self.directory, directory))
 
     # ---- Walking ------------------------------------------------------------------------------
 
@@ -391,9 +394,8 @@ class Walk:
             names |= {"@"}
         if fields[:1] == ("cd",) and len(fields) == 2:
             self.enter(fields[1])
-        where = self.variables.get("PWD") or Value(self.slurm.get("PWD", ""))
         self.steps.append(
-            Step(command, fields, tuple(assigned), exports, names, within, where.text, piped)
+            Step(command, fields, tuple(assigned), exports, names, within, self.directory, piped)
         )
         if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
             self.called += 1
@@ -436,11 +438,11 @@ class Walk:
 
     def _any_of(self, block: Block, branches: Sequence[Branch], within: tuple[Block, ...]) -> None:
         """Branches of which one or none is taken."""
-        before = dict(self.variables)
+        before, directory = dict(self.variables), self.directory
         for branch in branches:
-            self.variables = dict(before)
+            self.variables, self.directory = dict(before), directory
             self.walk(branch.body, (*within, block))
-        self.variables = before
+        self.variables, self.directory = before, directory
         self._forget(branches)
 
     def _never(self, block: Block, branch: Branch) -> None:
