@@ -35,7 +35,7 @@ from fsdpkit.scheduling.batch_file.resources import (
     shape_of,
     slurm_variables,
 )
-from fsdpkit.scheduling.batch_file.walking import Step, Walk
+from fsdpkit.scheduling.batch_file.walking import Step, Walk, is_unknown
 
 _MOST_BYTES = 262_144
 _OTHER_SCHEDULERS = (
@@ -271,9 +271,22 @@ def _why_none(walk: Walk) -> str:
                 f"nothing that it starts with {tried} was found; the here-document in line {line} "
                 f"is not read: write its command as a line of the script"
             )
-        if "@" in step.names and step.words[0] in ("srun", "python", "python3", "torchrun"):
+        if (
+            "@" in step.names
+            and step.words
+            and step.words[0] in ("srun", "python", "python3", "torchrun")
+        ):
             return f"line {line} starts what the script is given as an argument: write the command"
+        if step.words[:1] and step.words[0] in ("srun", "bash", "sh") and _is_hidden(walk, step):
+            return (
+                f"line {line}: {_short(step.command.text)}: what it starts is known only where the "
+                f"script runs; write the command"
+            )
     return f"nothing that it starts with {tried} was found"
+
+
+def _is_hidden(walk: Walk, step: Step) -> bool:
+    return any(is_unknown(word.strip()) for word in step.words)
 
 
 def _sets_conda_up(walk: Walk, step: Step) -> bool:

@@ -43,6 +43,9 @@ _ALL_ITEMS = re.compile(r'"\$(?:@|\{(?:@|\w+\[@\])\})"')
 _ABOUT_PATHS = re.compile(r"\s*(pwd|(?:dir|base)name(?=\s))\s*([^\s;|&]*|\"[^\"]*\")\s*")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
+_WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
+_OF_NODE = re.compile(r"(SLURM|CUDA|ROCR|HIP|LMOD|EB)|(TMPDIR|HOSTNAME)$|.*(_HOME|_ROOT|PATH)$")
+"""Variables that Slurm, a module or the node itself may set."""
 ALWAYS_SET = re.compile(r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b")
 
 
@@ -98,6 +101,8 @@ class Walk:
         self.arguments: tuple[str, ...] | None = None
         """Those of the function that is being called; None: outside of one."""
         self.called = 0
+        self.set_here: set[str] = set()
+        """Names of all variables that the script sets anywhere."""
 
     # ---- Unknown parts ------------------------------------------------------------------------
 
@@ -348,6 +353,7 @@ class Walk:
     # ---- Walking ------------------------------------------------------------------------------
 
     def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
+        self.set_here |= {*_assigned_in(nodes)}
         joined = ""
         held: bool | None = True
         for node in nodes:
@@ -503,7 +509,13 @@ class Walk:
             return not text
         if len(text) > len(unknown) or any(ALWAYS_SET.match(raw) for raw in unknown):
             return False
-        return None
+        names = [_WHOLE.fullmatch(raw) for raw in unknown]
+        unset = all(name is not None and self._is_unset(name[1]) for name in names)
+        return True if unset else None
+
+    def _is_unset(self, name: str) -> bool:
+        """Whether nothing sets a variable: not this script, not the person, not Slurm."""
+        return name not in self.set_here and not _OF_NODE.match(name)
 
 
 _COMPARES: dict[str, Callable[[int, int], bool]] = {
