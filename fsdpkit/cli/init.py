@@ -18,7 +18,7 @@ from fsdpkit.errors import FsdpkitError, UsageError
 if TYPE_CHECKING:
     from fsdpkit.config.job import Environment
     from fsdpkit.config.site import LoadedSite
-    from fsdpkit.scheduling.batch_file.reading import BatchFile
+    from fsdpkit.scheduling.batch_file.lines import BatchFile
     from fsdpkit.scheduling.batch_file.resources import Given
     from fsdpkit.scheduling.first_job import FirstJobFiles
 

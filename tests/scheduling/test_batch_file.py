@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from fsdpkit.errors import ConfigError
-from fsdpkit.scheduling.batch_file.reading import BatchFile, read, read_text, shell_script_kind
+from fsdpkit.scheduling.batch_file.lines import BatchFile
+from fsdpkit.scheduling.batch_file.reading import read
+from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
 from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given, has_key
 
 HERE = "/work/me"

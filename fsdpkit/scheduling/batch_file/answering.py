@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fsdpkit.config import assets
 from fsdpkit.errors import ConfigError, UsageError
-from fsdpkit.scheduling.batch_file.reading import command_of, read, read_text, shell_script_kind
+from fsdpkit.scheduling.batch_file.reading import command_of, read
+from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
 from fsdpkit.scheduling.batch_file.resources import Given
 
 

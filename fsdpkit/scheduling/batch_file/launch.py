@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from fsdpkit.scheduling.batch_file.bash import parse
+from fsdpkit.scheduling.batch_file.expansion import is_unknown
 from fsdpkit.scheduling.batch_file.options import (
     ACCELERATE,
     CONTAINER,
@@ -22,7 +23,7 @@ from fsdpkit.scheduling.batch_file.options import (
     TORCHRUN,
     Split,
 )
-from fsdpkit.scheduling.batch_file.walking import Step, Walk, is_unknown
+from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 _DEEPEST = 6
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
@@ -152,7 +153,7 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
     return False
 
 
-def _starts(word: str) -> bool:
+def starts_training(word: str) -> bool:
     """Whether a word is a program that a training is started with."""
     name = PurePosixPath(word).name
     known = {*_TORCHRUN, *_SHELLS, *_CONTAINERS, "accelerate", "deepspeed", "shifter"}
@@ -164,7 +165,7 @@ def _is_script(word: str) -> bool:
 
 
 def _srun(words: list[str], launch: StartedProgram) -> list[str]:
-    split = SRUN.split(words[1:], _starts)
+    split = SRUN.split(words[1:], starts_training)
     launch.launcher, launch.srun = launch.launcher or "srun", split
     for key, value, said in split.options:
         if key == "container-image":
@@ -258,7 +259,7 @@ def _wrapped(name: str, words: Sequence[str]) -> list[str] | None:
         return None
     if name in _ENGINES and not {"run", "exec", "start"}.intersection(words[1:3]):
         return []
-    return next((list(words[at:]) for at in range(1, len(words)) if _starts(words[at])), [])
+    return next((list(words[at:]) for at in range(1, len(words)) if starts_training(words[at])), [])
 
 
 def _program(words: list[str], launch: StartedProgram) -> bool:

@@ -13,7 +13,9 @@ from fsdpkit.config.new_job import Answers
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.scheduling import first_job
-from fsdpkit.scheduling.batch_file.reading import BatchFile, read, read_text
+from fsdpkit.scheduling.batch_file.lines import BatchFile
+from fsdpkit.scheduling.batch_file.reading import read
+from fsdpkit.scheduling.batch_file.recognition import read_text
 from fsdpkit.scheduling.batch_file.resources import Accounted, Given
 
 _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")

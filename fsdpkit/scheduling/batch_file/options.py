@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdpkit.scheduling.batch_file.walking import is_unknown
+from fsdpkit.scheduling.batch_file.expansion import is_unknown
 
 LETTERS = dict(
     pair.split("=")

@@ -6,172 +6,33 @@ BatchFileError where no job can be made of it: no launch, more than one, one in 
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Mapping
 
-import msgspec
-
-from fsdpkit.config.fields import VariableName
-from fsdpkit.config.secrets import why_secret
-from fsdpkit.errors import NotFoundError, StorageError
 from fsdpkit.scheduling.batch_file.bash import parse
-from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of
+from fsdpkit.scheduling.batch_file.expansion import is_unknown
+from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of, starts_training
+from fsdpkit.scheduling.batch_file.lines import (
+    OF_RANKS,
+    OF_SLURM,
+    BatchFile,
+    BatchLines,
+    sets_conda_up,
+    short,
+)
+from fsdpkit.scheduling.batch_file.options import SRUN
+from fsdpkit.scheduling.batch_file.recognition import check_text
 from fsdpkit.scheduling.batch_file.resources import (
-    Accounted,
     BatchFileError,
     Given,
-    RankShape,
-    Tables,
     counts_of,
     fill_in,
-    has_key,
     read_options,
     shape_of,
     slurm_variables,
 )
-from fsdpkit.scheduling.batch_file.walking import Step, Walk, is_unknown
-
-_MOST_BYTES = 262_144
-_OTHER_SCHEDULERS = (
-    ("PBS", re.compile(r"^#PBS\b", re.MULTILINE)),
-    ("LSF", re.compile(r"^#BSUB\b", re.MULTILINE)),
-    ("Grid Engine", re.compile(r"^#\$\s+-", re.MULTILINE)),
-    ("Flux", re.compile(r"^#\s?[Ff][Ll][Uu][Xx]:", re.MULTILINE)),
-    ("Cobalt", re.compile(r"^#COBALT\b", re.MULTILINE)),
-    ("OAR", re.compile(r"^#OAR\b", re.MULTILINE)),
-    ("Fujitsu's PJM", re.compile(r"^#PJM\b", re.MULTILINE)),
-    ("LoadLeveler", re.compile(r"^#\s?@\s*\w+\s*=", re.MULTILINE)),
-)
-_SHELL = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?(\w+)")
-_BY_SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".slm", ".pbs", ".lsf", ".sge", ".bsub")
-_OF_RANKS = frozenset(
-    "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK "  # noqa: SIM905
-    "ROLE_RANK RANK_ID".split()
-)
-_OF_SLURM = re.compile(r"(SLURM|SRUN|SBATCH|SALLOC|RDZV|FSDPKIT|SUBMITIT|PMI|OMPI)_")
-_OF_ADDRESSES = re.compile(
-    r"scontrol\s+show\s+host|\bhostname\b|NODELIST|SLURMD_NODENAME|free_port|\bshuf\b|\$RANDOM"
-    r"|import socket|SLURM_(PROCID|NODEID|LOCALID)|nslookup|getent\s+hosts|SLURM_JOB_?ID.*tail"
-)
-_PRINTS = frozenset(
-    "echo printf date hostname nvidia-smi rocm-smi env printenv pwd which whoami id ls cat free "  # noqa: SIM905
-    "lscpu df du uptime uname ulimit-a squeue scontrol sacct sinfo sstat seff head tail ps top "
-    "lspci ibstat ibv_devinfo nvcc type ifconfig ip".split()
-)
-_OF_SHELL = frozenset("set shopt clear wait exit sleep return true : exec sync".split())  # noqa: SIM905
-_INITS = re.compile(
-    r"(\.bashrc|\.bash_profile|\.profile|/etc/profile\S*|profile\.d/\S+|conda\.sh|lmod\S*"
-    r"|modules?(\.sh|/init/\w+)|/init/(ba)?sh)$"
-)
-_LOGS = re.compile(r"log|out|err|slurm|report", re.IGNORECASE)
-_FINDS_ADDRESSES = "fsdpkit finds addresses and ports, and gives each rank its own"
-_KEEPS_OUTPUT = "fsdpkit keeps the output of every rank: fsdpkit logs"
-_UNUSED = "no line that is taken uses it"
-_ON_NODE = "its value is known only where the script runs"
-
-
-@dataclass(frozen=True)
-class BatchFile:
-    """What a batch script becomes. `entry` is a path as written, `-m MODULE`, or a command."""
-
-    kind: str
-    line: int
-    """Of the launch, and its text."""
-    launch: str
-    entry: str
-    args: tuple[str, ...]
-    directory: str
-    """In which the launch stands after `cd`."""
-    shape: RankShape
-    name: str | None
-    tables: Mapping[str, Mapping[str, Any]]
-    """resources, environment, launch, slurm, notify; without empty ones."""
-    findings: tuple[Accounted, ...]
-
-    @property
-    def account(self) -> str | None:
-        account: str | None = self.tables["resources"].get("account")
-        return account
-
-    @property
-    def unknown(self) -> list[Accounted]:
-        """What stands in the arguments as it was written, and is not expanded any more."""
-        return [each for each in self.findings if each.note.startswith(_VERBATIM)]
-
-
-_VERBATIM = "stands in args as written"
-
-
-def shell_script_kind(path: Path) -> str | None:
-    """What a file is, if a shell would run it; None: anything else."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return None
-        with open(path, "rb") as file:
-            head = file.read(4096).decode("utf-8", "replace")
-    except OSError:
-        return None
-    first = head.partition("\n")[0]
-    found = _SHELL.match(first)
-    shell = found is not None and found[1].endswith("sh")
-    named = path.suffix.lower() in _BY_SHELLS
-    if re.search(r"^#SBATCH\b", head, re.MULTILINE):
-        return "an sbatch script" if shell or named or found is None else None
-    if shell or named:
-        other = next((name for name, sign in _OTHER_SCHEDULERS if sign.search(head)), None)
-        return f"a batch script of {other}" if other else "a shell script"
-    return None
-
-
-def read_text(path: Path) -> str:
-    """The text of a batch script. Raises NotFoundError, StorageError or BatchFileError."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise BatchFileError(f"{path} is not a file")
-        with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no batch script {path}") from error
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_BYTES:
-        raise BatchFileError(f"{path} is larger than {_MOST_BYTES // 1024} KiB: no batch script")
-    if b"\0" in content:
-        raise BatchFileError(f"{path} is a binary file, not a batch script")
-    return content.decode("utf-8-sig", "replace")
-
-
-def check_text(text: str) -> str:
-    """What the script is. Raises BatchFileError for what is none of sbatch's or bash's."""
-    if "\r" in text:
-        line = text[: text.index("\r")].count("\n") + 1
-        raise BatchFileError(
-            f"line {line} ends in a carriage return, as files from Windows do; sbatch refuses it "
-            f"as well: dos2unix removes them"
-        )
-    if not text.strip():
-        raise BatchFileError("it is empty")
-    found = _SHELL.match(text)
-    shell = found[1] if found is not None else "bash"
-    if shell in ("csh", "tcsh", "fish") or not shell.endswith("sh"):
-        raise BatchFileError(f"it is a script for {shell}; only those of bash and sh are read")
-    if re.search(r"^#SBATCH\b", text, re.MULTILINE):
-        return "an sbatch script"
-    for name, sign in _OTHER_SCHEDULERS:
-        if match := sign.search(text):
-            line = text[: match.start()].count("\n") + 1
-            said = text[match.start() :].partition("\n")[0][:80]
-            raise BatchFileError(
-                f"its options are for {name} (line {line}: {said}), not for Slurm: write them as "
-                f"#SBATCH lines"
-            )
-    return "a shell script"
+from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 
 def read(
@@ -198,7 +59,7 @@ def read(
     step, launch = _the_launch(walk, given)
     shape = shape_of(counts, launch, given)
     tables = fill_in(options, counts, shape, given)
-    reader = _Reader(walk, step, launch, shape, tables, environ)
+    reader = BatchLines(walk, step, launch, shape, tables, environ)
     reader.findings += [*findings, *tables.findings]
     return reader.read(kind, directory, options_chdir=start)
 
@@ -207,8 +68,8 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on from the submitter's environment, and no node has another value of."""
     kept = {}
     for name, value in environ.items():
-        of_node = name.endswith("PATH") or name in (*_OF_RANKS, "HOSTNAME", "TMPDIR", "SHLVL", "_")
-        if not of_node and not _OF_SLURM.match(name) and "\n" not in value:
+        of_node = name.endswith("PATH") or name in (*OF_RANKS, "HOSTNAME", "TMPDIR", "SHLVL", "_")
+        if not of_node and not OF_SLURM.match(name) and "\n" not in value:
             kept[name] = value
     return kept
 
@@ -224,7 +85,7 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     chosen = [each for each in found if each[1].strength >= min(best, 2)]
     if len(chosen) > 1:
         steps = [step.command for step, _ in chosen[:4]]
-        listed = "; ".join(f"line {each.line}: {_short(each.text)}" for each in steps)
+        listed = "; ".join(f"line {each.line}: {short(each.text)}" for each in steps)
         raise BatchFileError(
             f"it starts {len(chosen)} programs, and a job has one ({listed}): keep one of them and "
             f"make a job file for each"
@@ -232,11 +93,11 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     if not chosen:
         raise BatchFileError(_why_none(walk))
     step, launch = chosen[0]
-    line, said = step.command.line, _short(step.command.text)
+    line, said = step.command.line, short(step.command.text)
     if launch.evaluated or step.words[0] == "eval":
         raise BatchFileError(
             f"line {line}: eval runs text that the script puts together; write the command itself: "
-            f"{_short(walk.shown(' '.join(step.words[1:])))}"
+            f"{short(walk.shown(' '.join(step.words[1:])))}"
         )
     if launch.shell_file is not None:
         raise BatchFileError(
@@ -246,7 +107,7 @@ def _the_launch(walk: Walk, given: Given) -> tuple[Step, StartedProgram]:
     for block in step.within:
         if block.kind in ("for", "while", "until", "select"):
             raise BatchFileError(
-                f"line {line}: {said} stands in a loop (line {block.line}: {_short(block.text)}); "
+                f"line {line}: {said} stands in a loop (line {block.line}: {short(block.text)}); "
                 f"a job starts it once: `fsdpkit sweep` makes a run of each value"
             )
     if walk.unknowns(launch.entry) and not given.script:
@@ -261,7 +122,7 @@ def _why_none(walk: Walk) -> str:
     tried = "torchrun, accelerate launch, deepspeed, srun or python"
     for step in walk.steps:
         line = step.command.line
-        if step.words[:1] == ("eval",) and not _sets_conda_up(walk, step):
+        if step.words[:1] == ("eval",) and not sets_conda_up(walk, step):
             return (
                 f"line {line}: eval runs text that the script puts together, which is not read: "
                 f"write the command itself"
@@ -277,372 +138,20 @@ def _why_none(walk: Walk) -> str:
             and step.words[0] in ("srun", "python", "python3", "torchrun")
         ):
             return f"line {line} starts what the script is given as an argument: write the command"
-        if step.words[:1] and step.words[0] in ("srun", "bash", "sh") and _is_hidden(walk, step):
+        if step.words[:1] and step.words[0] in ("srun", "bash", "sh") and _is_hidden(step):
             return (
-                f"line {line}: {_short(step.command.text)}: what it starts is known only where the "
+                f"line {line}: {short(step.command.text)}: what it starts is known only where the "
                 f"script runs; write the command"
             )
     return f"nothing that it starts with {tried} was found"
 
 
-def _is_hidden(walk: Walk, step: Step) -> bool:
-    return any(is_unknown(word.strip()) for word in step.words)
-
-
-def _sets_conda_up(walk: Walk, step: Step) -> bool:
-    said = walk.shown(" ".join(step.words))
-    return "hook" in said and ("conda" in said or "mamba" in said)
-
-
-def _short(text: str, most: int = 100) -> str:
-    """On one line, without anything that a terminal or a comment would obey."""
-    line = " ".join(text.replace("\\\n", " ").split())
-    line = "".join(c if c.isprintable() else "\ufffd" for c in line)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-class _Reader:
-    """Decides for each command what becomes of it, and collects the tables."""
-
-    def __init__(
-        self,
-        walk: Walk,
-        step: Step,
-        launch: StartedProgram,
-        shape: RankShape,
-        tables: Tables,
-        environ: Mapping[str, str],
-    ) -> None:
-        self.walk, self.step, self.launch, self.shape = walk, step, launch, shape
-        self.tables, self.environ = tables, environ
-        self.findings: list[Accounted] = []
-        self.environment: dict[str, Any] = {}
-        self.variables: dict[str, str] = dict(tables.variables)
-        self.prepended: dict[str, str] = {}
-        self.modules: list[str] = []
-        self.conda_base: str | None = None
-        self.in_launch = step.names
-        self.used = set(step.names)
-
-    def read(self, kind: str, directory: str, options_chdir: str | None) -> BatchFile:
-        walk, launch = self.walk, self.launch
-        line = self.step.command.line
-        others = [step for step in walk.steps if step is not self.step]
-        inner = [replace(step, command=replace(step.command, line=line)) for step in launch.steps]
-        # Last, what only sets variables: whether these are used is known by then.
-        for step in sorted([*others, *inner], key=_only_sets):
-            self._read_step(step)
-        for block, _ in walk.skipped:
-            self._find(block.line, block.text, "not needed", "does not hold in a batch job")
-        self._launch_line(line)
-        self._from_environ(line)
-        here = launch.steps[-1].directory if launch.steps else self.step.directory
-        if options_chdir is not None or here != directory:
-            text = f"--chdir={options_chdir}" if options_chdir is not None else f"cd {here}"
-            note = "a job runs where it is submitted from: submit it from there"
-            self._find(0, text, "no home", note)
-        tables = {
-            "resources": self.tables.resources,
-            "environment": self._environment(),
-            "launch": self._launch_table(line),
-            "slurm": {"options": self.tables.options} if self.tables.options else {},
-            "notify": self._notify(),
-        }
-        return BatchFile(
-            kind,
-            line,
-            _short(self.step.command.text, 160),
-            walk.shown(launch.entry),
-            tuple(walk.shown(word) for word in launch.args),
-            here,
-            self.shape,
-            self.tables.name,
-            {name: table for name, table in tables.items() if table},
-            tuple(sorted(dict.fromkeys(self.findings), key=lambda each: each.line)),
-        )
-
-    def _find(self, line: int, text: str, fate: Any, note: str) -> None:
-        self.findings.append(Accounted(line, _short(self.walk.shown(text)), fate, note))
-
-    # ---- The launch ---------------------------------------------------------------------------
-
-    def _launch_line(self, line: int) -> None:
-        walk, launch = self.walk, self.launch
-        command = " ".join([launch.entry, *map(walk.shown, launch.args)])
-        self._find(line, command, "taken", "entry and args")
-        for said, why in launch.dropped:
-            self._find(line, said, "not needed", why)
-        for said in launch.homeless:
-            self._find(line, said, "no home", "fsdpkit starts the program without it")
-        for word in launch.args:
-            if raw := walk.unknowns(word):
-                self._find(line, word, "no home", f"{_VERBATIM}: {raw[0]} is not expanded there")
-        if "@" in self.used:
-            note = "give them to fsdpkit submit behind --"
-            self._find(line, "$@", "no home", f"arguments of the script: {note}")
-        for redirection in self.step.command.redirections:
-            self._find(line, redirection, "not needed", _KEEPS_OUTPUT)
-        for block in self.step.within:
-            note = "fsdpkit starts the program without asking it"
-            self._find(block.line, block.text, "no home", note)
-        if self.shape.note:
-            self._find(line, self.step.command.text, "not needed", self.shape.note)
-        for name, value in launch.variables.items():
-            for fate, note in self._variable(name, value):
-                self._find(line, f"{name}={value}", fate, note)
-        if launch.container and self.tables.container is None:
-            self.tables.container = walk.shown(launch.container)
-            known = not walk.unknowns(launch.container)
-            if known:
-                self._find(line, launch.container, "taken", "environment.container")
-            else:
-                self._find(line, launch.container, "no home", _ON_NODE)
-                self.tables.container = None
-
-    def _launch_table(self, line: int) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        config = self.launch.accelerate_config
-        if config is not None and not self.walk.unknowns(config):
-            if has_key("launch.accelerate_config"):
-                table["accelerate_config"] = config
-                self._find(line, f"--config_file {config}", "taken", "launch.accelerate_config")
-            else:
-                why = "what it sets is not handed to the script"
-                self._find(line, f"--config_file {config}", "no home", why)
-        elif config is not None:
-            self._find(line, f"--config_file {config}", "no home", _ON_NODE)
-        if self.shape.ranks != self.shape.gpus:
-            ranks = self.shape.ranks
-            said = f"{ranks} of {self.shape.gpus} GPUs"
-            if has_key("launch.ranks_per_node"):
-                table["ranks_per_node"] = ranks
-                self._find(line, said, "taken", f"launch.ranks_per_node = {ranks}")
-            else:
-                some = f"{ranks} process{'es' * (ranks > 1)}"
-                why = f"it starts {some} on each node; fsdpkit starts one on each GPU"
-                self._find(line, said, "no home", why)
-        return table
-
-    def _from_environ(self, line: int) -> None:
-        for name in sorted(self.used):
-            own = any(name == n for s in self.walk.steps for n, _ in s.assigned)
-            if not own and name not in self.walk.slurm and name in self.walk.environ:
-                text = f"{name}={self.walk.environ[name]}"
-                self._find(line, text, "taken", "in the command, from your environment")
-
-    # ---- Tables -------------------------------------------------------------------------------
-
-    def _environment(self) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        if self.modules:
-            table["modules"] = self.modules
-        table |= self.environment
-        if "/" not in table.get("conda", "/") and self.conda_base is not None:
-            table["conda_base"] = self.conda_base
-        if self.tables.container is not None:
-            for key in ("conda", "venv"):
-                if key in table:
-                    note = "the program is in a container"
-                    self._find(0, f"{key} {table.pop(key)}", "not needed", note)
-            table["container"] = self.tables.container
-        if self.variables:
-            table["variables"] = self.variables
-        if self.prepended:
-            table["prepend"] = self.prepended
-        return table
-
-    def _notify(self) -> dict[str, Any]:
-        notify = self.tables.notify
-        if "on" not in notify or "mail" in notify:
-            return notify
-        self.findings = [
-            replace(each, fate="no home", note="notify.mail says to whom")
-            if each.note == "notify.on"
-            else each
-            for each in self.findings
-        ]
-        return {}
-
-    # ---- Commands -----------------------------------------------------------------------------
-
-    def _read_step(self, step: Step) -> None:
-        kept = dict(self.environment), dict(self.variables), dict(self.prepended), [*self.modules]
-        self._read_one(step)
-        if step.within:  # what a condition decides is told, and not taken
-            self.environment, self.variables, self.prepended, self.modules = kept
-
-    def _read_one(self, step: Step) -> None:
-        line, text = step.command.line, step.command.text
-        if step.words:
-            for fate, note in self._fate(step):
-                self._find_of(step, line, text, fate, note)
-            return
-        for name, value in step.assigned:
-            said = text if len(step.assigned) == 1 else f"{name}={value.text}"
-            for fate, note in self._assignment(step, name, value.text):
-                self._find_of(step, line, said, fate, note)
-
-    def _find_of(self, step: Step, line: int, text: str, fate: str, note: str) -> None:
-        if fate == "taken" and step.within and note != "in the command":
-            block = step.within[-1]
-            fate, note = "no home", f"depends on line {block.line}: {_short(block.text, 60)}"
-        elif fate == "taken":
-            self.used |= step.names.union(*(value.names for _, value in step.assigned))
-        self._find(line, text, fate, note)
-
-    def _fate(self, step: Step) -> Iterator[tuple[str, str]]:
-        words = [PurePosixPath(step.words[0]).name or step.words[0], *step.words[1:]]
-        name = words[0]
-        if step.command.here_document:
-            yield "no home", "a here-document is not read"
-        elif step.piped and name in ("tee", "grep", "sed", "awk", "head", "tail", "sort", "ts"):
-            yield "not needed", _KEEPS_OUTPUT
-        elif name in ("module", "ml"):
-            yield from self._module(step, words)
-        elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["activate"]:
-            yield from self._conda(step, words[2] if len(words) > 2 else "base")
-        elif name in ("source", "."):
-            yield from self._source(step, list(words))
-        elif name == "deactivate" or words[1:2] == ["deactivate"]:
-            yield "not needed", "the job's environment is in [environment]"
-        elif name == "cd":
-            if step.directory == self.walk.slurm["SLURM_SUBMIT_DIR"]:
-                yield "not needed", "a job runs where it is submitted from"
-            elif self.walk.unknowns(" ".join(words)):
-                yield "no home", _ON_NODE
-        elif name == "eval" and _sets_conda_up(self.walk, step):
-            yield "not needed", "fsdpkit sets conda up itself"
-        elif name == ":" and step.names:
-            used = bool(step.names & self.used)
-            yield ("taken", "in the command") if used else ("not needed", _UNUSED)
-        elif name in _PRINTS or (name == "ulimit" and words[1:] in (["-a"], [])):
-            yield "not needed", "it prints"
-        elif name in _OF_SHELL:
-            yield "not needed", "it is about this shell"
-        elif name == "mkdir" and all(_LOGS.search(w) for w in words[1:] if not w.startswith("-")):
-            yield "not needed", _KEEPS_OUTPUT
-        elif name not in self.walk.functions:
-            yield "no home", "fsdpkit runs no other command"
-
-    def _assignment(self, step: Step, name: str, value: str) -> Iterator[tuple[str, str]]:
-        pasted = name in self.in_launch and re.search(r"\s", value.strip())
-        of_ranks = name in _OF_RANKS or _OF_ADDRESSES.search(self.walk.shown(value))
-        if step.exports and not pasted:
-            yield from self._variable(name, value)
-        elif of_ranks and not self._in_args(value):
-            yield "not needed", _FINDS_ADDRESSES
-        elif name in self.used:
-            yield "taken", "in the command"
-        else:
-            yield "not needed", _UNUSED
-
-    def _in_args(self, value: str) -> bool:
-        """Whether an unknown part of a value stands in the arguments."""
-        return any(mark in word for word in self.launch.args for mark in self.walk.marks(value))
-
-    def _variable(self, name: str, value: str) -> Iterator[tuple[str, str]]:
-        """What every rank would have in its environment."""
-        shown, raw = self.walk.shown(value), self.walk.unknowns(value)
-        if name in _OF_RANKS or _OF_SLURM.match(name):
-            yield "not needed", _FINDS_ADDRESSES if name in _OF_RANKS else "fsdpkit sets it itself"
-        elif (
-            raw
-            and (own := re.fullmatch(r"(.+):.", value, re.DOTALL))
-            and re.fullmatch(rf"\$\{{?{name}(:?[-+][^}}]*)?\}}?", raw[-1])
-        ):
-            yield from self._prepend(name, own[1], len(raw))
-        elif raw and _OF_ADDRESSES.search(shown):
-            yield "not needed", _FINDS_ADDRESSES
-        elif raw:
-            yield "no home", _ON_NODE
-        elif why := why_secret(name, value):
-            yield "no home", f"{why}: environment.pass hands it on by name"
-        elif name == "CUDA_VISIBLE_DEVICES" and value == ",".join(map(str, range(self.shape.gpus))):
-            yield "not needed", "a node's ranks have its GPUs in this order"
-        elif not _is_name(name) or any(ord(c) < 32 for c in value):
-            yield "no home", "no variable of a job"
-        else:
-            self.variables[name] = value
-            yield "taken", f"environment.variables.{name}"
-
-    def _prepend(self, name: str, before: str, unknown: int) -> Iterator[tuple[str, str]]:
-        if unknown > 1 or not has_key("environment.prepend"):
-            yield "no home", "it stands before what the variable has on the node"
-            return
-        self.prepended[name] = before
-        yield "taken", f"environment.prepend.{name}"
-
-    def _module(self, step: Step, words: list[str]) -> Iterator[tuple[str, str]]:
-        verbs = ("load", "add", "purge", "use", "unload", "swap", "list", "avail", "restore", "rm")
-        if words[0] == "ml" and words[1:] and words[1] not in verbs:
-            words = ["module", "load", *words[1:]]
-        verb, names = (words[1], words[2:]) if len(words) > 1 else ("list", [])
-        names = [name for name in names if name not in ("-q", "-s", "--quiet")]
-        if verb in ("load", "add") and names and not any(n.startswith("-") for n in names):
-            if self.walk.unknowns(" ".join(names)):
-                yield "no home", _ON_NODE
-                return
-            self.modules += [name for name in names if name not in self.modules]
-            yield "taken", "environment.modules"
-        elif verb in ("list", "avail", "reset"):
-            yield "not needed", "it prints" if verb != "reset" else "the profile says it"
-        elif verb == "purge":
-            yield "not needed", "environment.purge_modules of the profile says whether it is done"
-        elif verb == "use":
-            yield "no home", "environment.use_modules of the profile lists such directories"
-        else:
-            yield "no home", "a job loads modules, and does nothing else with them"
-
-    def _conda(self, step: Step, name: str) -> Iterator[tuple[str, str]]:
-        if self.walk.unknowns(name):
-            yield "no home", _ON_NODE
-            return
-        self.environment = {"conda": name}
-        yield "taken", "environment.conda"
-
-    def _source(self, step: Step, words: list[str]) -> Iterator[tuple[str, str]]:
-        path = words[1] if len(words) > 1 else ""
-        if path == "activate" or path.endswith("/activate"):
-            if self.walk.unknowns(" ".join(words[1:3])):
-                yield "no home", _ON_NODE
-                return
-            prefix = str(PurePosixPath(step.directory) / PurePosixPath(path).parent.parent)
-            prefix = os.path.normpath(prefix)
-            if len(words) > 2:
-                self.conda_base = prefix if "/" in path else self.conda_base
-                yield from self._conda(step, words[2])
-                return
-            key = "conda" if re.search(r"conda|mamba|miniforge", prefix) else "venv"
-            if key == "conda":
-                self.conda_base = prefix
-            if path == "activate" or (key == "conda" and self._activates_later(step)):
-                yield "not needed", "fsdpkit sets conda up itself"
-                return
-            self.environment = {key: prefix}
-            yield "taken", f"environment.{key}"
-        elif _INITS.search(path):
-            yield "not needed", "fsdpkit sets modules and conda up itself"
-        else:
-            yield "no home", "what it does to the environment is not read"
-
-    def _activates_later(self, step: Step) -> bool:
-        later = self.walk.steps[self.walk.steps.index(step) + 1 :]
-        return any(each.words[1:2] == ("activate",) for each in later)
-
-
-def _only_sets(step: Step) -> int:
-    """First what may take variables, then exports, then what only this script uses."""
-    if step.words:
-        return 2 if step.words[0] == ":" else 0
-    return 1 if step.exports else 2
-
-
-def _is_name(name: str) -> bool:
-    try:
-        msgspec.convert(name, VariableName)
-    except msgspec.ValidationError:
-        return False
-    return True
+def _is_hidden(step: Step) -> bool:
+    """Whether a step of srun, or a shell's, runs what is known only on the node."""
+    words = step.words
+    if words[0] == "srun":
+        words = SRUN.split(words[1:], starts_training).rest
+    return bool(words) and (is_unknown(words[0]) or is_unknown(words[-1]))
 
 
 def command_of(found: BatchFile, entry: str) -> str:
