@@ -368,6 +368,19 @@ def test_what_a_terminal_would_obey_is_neither_printed_nor_written(
         assert not {"\x1b", "\x07", "\u202e"} & {*text}
 
 
+def test_who_submits_a_script_of_another_scheduler_hears_which_program_it_starts(
+    fsdpkit: Fsdpkit, here: Path
+) -> None:
+    (here / "train.pbs").write_text(
+        "#!/bin/bash\n#PBS -l nodes=2\nmpirun -np 2 python train.py -x\n"
+    )
+    done = fsdpkit("submit", "train.pbs", "--cluster", "local", cwd=here)
+    assert done.returncode == 2
+    assert "of PBS" in done.stderr
+    assert "Line 3 starts train.py -x" in done.stderr
+    assert "fsdpkit submit train.py --nodes N" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["old.sbatch", "train.sh", "./train"])
 def test_who_submits_a_shell_script_gets_the_command_that_does_the_same(
     fsdpkit: Fsdpkit, here: Path, name: str

@@ -66,6 +66,10 @@ LAUNCHES = {
     "its output kept": "srun torchrun --nproc_per_node 4 train.py --lr 1 2>&1 | tee -a log",
     "its failure handled": "torchrun --nproc_per_node 4 train.py --lr 1 || exit 1",
     "the script's own arguments": 'torchrun --nproc_per_node 4 train.py --lr 1 "$@"',
+    "where nobody sets a variable": 'if [ -n "$DEBUG" ]; then\n  X="python -m pdb"\nfi\n'
+    "srun torchrun $X --nproc_per_node 4 train.py --lr 1",
+    "items by key": "declare -A by=([a]=1 [b]=2)\ntorchrun --nproc_per_node 4 train.py --lr 1",
+    "in a directory of the path": "torchrun --nproc-per-node 4 $(basename $PWD/train.py) --lr 1",
     "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",
 }
 

@@ -5,6 +5,7 @@ same.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,11 @@ from pathlib import Path
 from fsdpkit.config import assets
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.scheduling.batch_file.reading import command_of, read
-from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
+from fsdpkit.scheduling.batch_file.recognition import (
+    read_text,
+    shell_script_kind,
+    without_other_options,
+)
 from fsdpkit.scheduling.batch_file.resources import Given
 
 
@@ -30,8 +35,9 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
         text = read_text(path)
     except ConfigError as error:
         raise UsageError(str(error)) from error
+    for_slurm = without_other_options(text)
     try:
-        found = read(text, os.environ, os.getcwd(), Given())
+        found = read(for_slurm, os.environ, os.getcwd(), Given())
     except ConfigError as error:
         raise UsageError(
             f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "
@@ -41,6 +47,14 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     ranks = f"{shape.ranks} rank{'s' * (shape.ranks > 1)}"
     nodes = f"each of {shape.nodes} nodes" if shape.nodes > 1 else "one node"
     found = replace(found, args=(*found.args, *args))
+    if for_slurm != text:
+        words = [*command_of(found, found.entry).partition(" -- ")]
+        words[0] = re.sub(r" --nodes .*", " --nodes N --gpus N --time T", words[0])
+        raise UsageError(
+            f"{job} is {kind}, whose options say nothing to Slurm. Line {found.line} starts "
+            f"{program}. With the nodes, GPUs for each and time that it is to have, that is\n"
+            f"  {''.join(words)}"
+        )
     raise UsageError(
         f"{job} is {kind}. fsdpkit writes its own: name the program that is trained. Line "
         f"{found.line} starts {program}, with {ranks} on {nodes}. The same is\n"

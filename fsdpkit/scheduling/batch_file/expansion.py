@@ -42,7 +42,7 @@ class Value:
 
 
 @dataclass
-class Expanded:
+class ExpandedNames:
     """What one expansion has met."""
 
     names: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class Expander:
         return Value(self.environ[name]) if name in self.environ else None
 
     def assign(self, name: str, raw: str, appended: bool = False) -> Value:
-        reading = Expanded()
+        reading = ExpandedNames()
         if raw.startswith("("):
             inner = raw[1:-1]
             words = [w for node in parse(inner) for w in getattr(node, "words", ())]
@@ -105,6 +105,8 @@ class Expander:
             if appended and before is not None:
                 items = (*(before.items or (before.text,)), *items)
             value = Value(items[0] if items else "", items)
+            if any(word.startswith("[") for word in words):  # items by keys of their own
+                value = Value(self.unknown(f"${name}"))
         else:
             text = self.joined(raw, reading)
             before = self.value_of(name) if appended else None
@@ -119,15 +121,15 @@ class Expander:
 
     def fields(self, words: Iterable[str]) -> tuple[tuple[str, ...], frozenset[str], bool]:
         """The words after expansion; of which variables; whether of the script's arguments."""
-        reading = Expanded()
+        reading = ExpandedNames()
         found = tuple(field for word in words for field in self._fields(word, reading))
         return found, frozenset(reading.names), reading.arguments
 
-    def joined(self, raw: str, reading: Expanded) -> str:
+    def joined(self, raw: str, reading: ExpandedNames) -> str:
         """As on the right of an assignment: one text, nothing split."""
         return "".join(text for text, _ in self._pieces(raw, reading, tilde=True))
 
-    def _fields(self, raw: str, reading: Expanded) -> list[str]:
+    def _fields(self, raw: str, reading: ExpandedNames) -> list[str]:
         fields: list[str] = []
         current: str | None = None
         for text, quoted in self._pieces(raw, reading, tilde=True):
@@ -147,7 +149,7 @@ class Expander:
         return [*fields, *([current] if current is not None else [])]
 
     def _pieces(
-        self, raw: str, reading: Expanded, *, tilde: bool = False
+        self, raw: str, reading: ExpandedNames, *, tilde: bool = False
     ) -> Iterator[tuple[str, bool | None]]:
         """Pieces of a word, each with whether it is safe from splitting."""
         at = 0
@@ -186,7 +188,7 @@ class Expander:
                 yield char, True
             at = end
 
-    def _quoted(self, raw: str, reading: Expanded) -> Iterator[tuple[str, bool | None]]:
+    def _quoted(self, raw: str, reading: ExpandedNames) -> Iterator[tuple[str, bool | None]]:
         """Inside double quotes."""
         at = 0
         while at < len(raw):
@@ -206,7 +208,7 @@ class Expander:
                 at += 1
 
     def _expansion(
-        self, raw: str, reading: Expanded, *, quoted: bool
+        self, raw: str, reading: ExpandedNames, *, quoted: bool
     ) -> Iterator[tuple[str, bool | None]]:
         """Of `${…}`, `$(…)`, `$((…))`, backquotes and special parameters."""
         if raw.strip("${}") in ("@", "*", "@:1"):
@@ -262,7 +264,7 @@ class Expander:
             self.variables[name] = Value(alternative, names=frozenset(reading.names))
         yield alternative, quoted
 
-    def _path_of(self, raw: str, reading: Expanded) -> str | None:
+    def _path_of(self, raw: str, reading: ExpandedNames) -> str | None:
         """The answer of `pwd`, `dirname` or `basename`, which needs no file; None: another one."""
         found = _ABOUT_PATHS.fullmatch(raw[2:-1] if raw.startswith("$(") else raw[1:-1])
         if found is None:
@@ -273,17 +275,17 @@ class Expander:
         path = PurePosixPath(text)
         return {"pwd": text, "dirname": str(path.parent), "basename": path.name}[found[1]]
 
-    def _argument(self, number: int, default: str | None, raw: str, reading: Expanded) -> str:
+    def _argument(self, number: int, default: str | None, raw: str, reading: ExpandedNames) -> str:
         """Of the function that is called, or of the script, which is started without any."""
         if self.arguments is not None and number <= len(self.arguments):
             return self.arguments[number - 1]
         reading.arguments = self.arguments is None
         return self.unknown(raw) if default is None else self._joined_default(default, reading)
 
-    def _joined_default(self, raw: str, reading: Expanded) -> str:
+    def _joined_default(self, raw: str, reading: ExpandedNames) -> str:
         return "".join(text for text, _ in self._pieces(raw, reading))
 
-    def _parameter(self, name: str, raw: str, reading: Expanded) -> tuple[str, bool]:
+    def _parameter(self, name: str, raw: str, reading: ExpandedNames) -> tuple[str, bool]:
         reading.names.add(name)
         value = self.value_of(name)
         if value is None:
@@ -292,7 +294,7 @@ class Expander:
         reading.arguments |= value.arguments
         return value.text, True
 
-    def _arithmetic(self, raw: str, reading: Expanded) -> str:
+    def _arithmetic(self, raw: str, reading: ExpandedNames) -> str:
         """Of whole numbers that are known; else unknown."""
         if len(raw) > 500 or not raw.endswith("))"):
             return self.unknown(raw)

@@ -129,6 +129,8 @@ def _peeled(walk: Walk, words: list[str], launch: StartedProgram, depth: int) ->
             words = _srun(words, launch)
         elif name in _MPI:
             words = _mpirun(words, launch)
+        elif name == "flux" and len(words) > 1:
+            words = _mpirun(words[1:], launch)
         elif name in _CONTAINERS:
             words = _container(walk, words, launch)
         elif name == "shifter":

@@ -89,3 +89,12 @@ def check_text(text: str) -> str:
                 f"#SBATCH lines"
             )
     return "a shell script"
+
+
+def without_other_options(text: str) -> str:
+    """The text of a script for another scheduler without the options for that."""
+    if re.search(r"^#SBATCH\b", text, re.MULTILINE):
+        return text
+    for _, sign in _OTHER_SCHEDULERS:
+        text = sign.sub("##", text)
+    return text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
-from fsdpkit.scheduling.batch_file.expansion import Expanded, Expander, Value
+from fsdpkit.scheduling.batch_file.expansion import ExpandedNames, Expander, Value
 
 _MOST_STEPS = 5_000
 _MOST_CALLS = 20
@@ -201,7 +201,7 @@ class Walk(Expander):
             join = "&&" if "&&" in words else "||"
             at = words.index(join)
             return _either(join, self._test(words[:at]), self._test(words[at + 1 :]))
-        texts = [self.joined(word, Expanded()) for word in words]
+        texts = [self.joined(word, ExpandedNames()) for word in words]
         if len(texts) == 2 and texts[0] in ("-z", "-n"):
             empty = self._is_empty(texts[1])
             return None if empty is None else empty == (texts[0] == "-z")
