@@ -70,6 +70,9 @@ LAUNCHES = {
     "srun torchrun $X --nproc_per_node 4 train.py --lr 1",
     "items by key": "declare -A by=([a]=1 [b]=2)\ntorchrun --nproc_per_node 4 train.py --lr 1",
     "in a directory of the path": "torchrun --nproc-per-node 4 $(basename $PWD/train.py) --lr 1",
+    "beside a here-document": "cat > c.yaml <<-EOF\n\ta: 1\n\ttorchrun x.py\n\tEOF\n"
+    "torchrun --nproc_per_node 4 train.py --lr 1",
+    "a variable of another command": "L=2 echo\ntorchrun --nproc_per_node 4 train.py --lr ${L:-1}",
     "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",
 }
 
@@ -106,7 +109,7 @@ def test_a_module_of_torchrun_and_a_command_that_calls_torchrun() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "srun singularity exec --nv -B /data:/data image.sif torchrun --nproc_per_node 4 train.py",
+        "srun singularity -q exec --nv -B /a:/a image.sif torchrun --nproc_per_node 4 train.py",
         "IMAGE=image.sif\napptainer run $IMAGE bash -c 'torchrun --nproc_per_node 4 train.py'",
         "srun --container-image=image.sif --container-mounts /a:/a torchrun --nproc-per-node 4 "
         "train.py",
@@ -215,6 +218,7 @@ LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
     [
         ("module purge\nmodule load a/1 b\nmodule add c", {"modules": ["a/1", "b", "c"]}),
         ("ml a b", {"modules": ["a", "b"]}),
+        ("module load a || module load b", {"modules": ["a"]}),
         ("source env/bin/activate", {"venv": "/work/me/env"}),
         (". ~/envs/torch/bin/activate", {"venv": "/home/me/envs/torch"}),
         ('eval "$(conda shell.bash hook)"\nconda activate torch', {"conda": "torch"}),
