@@ -130,7 +130,7 @@ def _moved(
     if given.account is not None:
         first_job.read_account(given.account, site)
     path = Path(batch_file)
-    found = read_batch_file(path, os.environ, given)
+    found = read_batch_file(path, given)
     target = target or first_job.read_output(f"{name_after(path)}.toml")
     answers, found = answers_of(
         found,
@@ -149,6 +149,7 @@ def _moved(
             target,
             cluster=option,
             with_defaults=False,
+            array=found.array,
             checked_with=_THIS_MACHINE if site.profile.kind == "local" else (),
         )
     except FsdpkitError:
@@ -156,7 +157,7 @@ def _moved(
         raise
     for each in found.unknown:
         click.echo(f"fsdpkit: line {each.line}: {each.text} {each.note}: replace it", err=True)
-    _tell(written, answers.account, option, first=False)
+    _tell(written, answers.account, option, batch_file=found)
     return 0
 
 
@@ -272,7 +273,11 @@ def _option_for(site: LoadedSite, given: str | None) -> str | None:
 
 
 def _tell(
-    written: FirstJobFiles, account: str | None, cluster: str | None, *, first: bool = True
+    written: FirstJobFiles,
+    account: str | None,
+    cluster: str | None,
+    *,
+    batch_file: BatchFile | None = None,
 ) -> None:
     from fsdpkit.cli.submit import say_where
     from fsdpkit.cli.trusting import require_trust
@@ -284,7 +289,7 @@ def _tell(
         click.echo(f"{written.defaults}: your account, for every job")
     elif written.account_from is not None:
         click.echo(f"{written.account_from} has your account already")
-    elif account is not None and first:
+    elif account is not None and batch_file is None:
         click.echo("the account is in the job file; your defaults stay as they are")
     charged = written.plan.job.spec.resources.account
     if charged != account:
@@ -295,6 +300,8 @@ def _tell(
     name = f"./{written.job.name}" if written.job.name.startswith("-") else written.job.name
     words = [fsdpkit_as_typed(), "submit", shlex.quote(name if here else str(written.job))]
     words += ["--cluster", shlex.quote(cluster)] if cluster is not None else []
+    array = batch_file.array if batch_file is not None else None
+    words += ["--array", array] if array is not None else []
     click.echo("Next, look at the script, then submit it:")
     click.echo(f"  {' '.join(words)} --dry-run")
     click.echo(f"  {' '.join(words)} --follow")

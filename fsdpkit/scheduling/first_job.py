@@ -217,10 +217,11 @@ def write(
     cluster: str | None = None,
     with_defaults: bool = True,
     checked_with: Sequence[str] = (),
+    array: str | None = None,
 ) -> FirstJobFiles:
     """Make the files, and plan a submission of the job as `fsdpkit submit` does; cluster: its
-    option. checked_with: what that plan has otherwise, as with --set. Raises an error of that
-    plan, or of writing, and then leaves no new file."""
+    option. checked_with, array: what that plan has besides, as by --set and --array. Raises an
+    error of that plan, or of writing, and then leaves no new file."""
     before = account_in_defaults() if with_defaults else None
     account_from = before[1] if before is not None and before[0] == answers.account else None
     defaults = None
@@ -234,7 +235,9 @@ def write(
             _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
         _make(output, job_text(answers, site.profile, output, account_from), made)
-        request = submission.SubmitRequest(job=str(output), cluster=cluster, sets=[*checked_with])
+        request = submission.SubmitRequest(
+            job=str(output), cluster=cluster, sets=[*checked_with], array=array
+        )
         plan = submission.plan(request)[0]
         refuse_forbidden(items_of(plan.job, plan.site, plan.template))
         submission.script_of(plan)

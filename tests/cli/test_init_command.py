@@ -352,6 +352,16 @@ def test_a_batch_script_that_is_not_taken_leaves_nothing(
     assert not [*here.glob("*.toml")]
 
 
+def test_the_tasks_of_an_array_are_named_where_it_is_submitted(
+    fsdpkit: Fsdpkit, here: Path
+) -> None:
+    text = OLD.replace("#SBATCH --job", "#SBATCH --array=0-3\n#SBATCH --job")
+    done = moved(fsdpkit, here, text=text.replace("1e-4", "x-$SLURM_ARRAY_TASK_ID"))
+    assert done.returncode == 0, done.stderr
+    assert load_job(str(here / "old-one.toml")).spec.args[:2] == ["--lr", "x-{array_task}"]
+    assert "--array 0-3 --dry-run\n" in done.stdout
+
+
 def test_a_job_file_that_is_there_is_not_written_over(fsdpkit: Fsdpkit, here: Path) -> None:
     (here / "old-one.toml").write_text("mine")
     done = moved(fsdpkit, here)

@@ -15,6 +15,7 @@ from fsdpkit.config import assets
 from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.scheduling.batch_file.reading import command_of, read
 from fsdpkit.scheduling.batch_file.recognition import (
+    environ_of_person,
     read_text,
     shell_script_kind,
     without_other_options,
@@ -37,7 +38,7 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
         raise UsageError(str(error)) from error
     for_slurm = without_other_options(text)
     try:
-        found = read(for_slurm, os.environ, os.getcwd(), Given())
+        found = read(for_slurm, environ_of_person(), os.getcwd(), Given())
     except ConfigError as error:
         raise UsageError(
             f"{job} is {kind}. fsdpkit writes its own and starts the Python program in it, which "

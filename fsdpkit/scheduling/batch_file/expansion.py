@@ -71,9 +71,14 @@ class Expander:
         self.raw.append(raw)
         return chr(_FIRST + len(self.raw) - 1)
 
-    def shown(self, text: str) -> str:
-        """The text with its unknown parts as they were written."""
-        return _UNKNOWN.sub(lambda found: self.raw[ord(found.group()) - _FIRST], text)
+    def shown(self, text: str, known: Mapping[str, str] | None = None) -> str:
+        """The text with its unknown parts as they were written, or as `known` has them."""
+
+        def part(found: re.Match[str]) -> str:
+            raw = self.raw[ord(found.group()) - _FIRST]
+            return (known or {}).get(raw, raw)
+
+        return _UNKNOWN.sub(part, text)
 
     def unknowns(self, text: str) -> list[str]:
         """The unknown parts of a text as they were written."""

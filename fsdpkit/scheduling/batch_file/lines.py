@@ -39,6 +39,8 @@ _INITS = re.compile(
 _LOGS = re.compile(r"log|out|err|slurm|report", re.IGNORECASE)
 _FINDS_ADDRESSES = "fsdpkit finds addresses and ports, and gives each rank its own"
 _KEEPS_OUTPUT = "fsdpkit keeps the output of every rank: fsdpkit logs"
+_OF_TASK = dict.fromkeys(("$SLURM_ARRAY_TASK_ID", "${SLURM_ARRAY_TASK_ID}"), "{array_task}")
+"""How the arguments of a job name the number of an array task."""
 _UNUSED = "no line that is taken uses it"
 _ON_NODE = "its value is known only where the script runs"
 
@@ -57,6 +59,8 @@ class BatchFile:
     """In which the launch stands after `cd`."""
     shape: RankShape
     name: str | None
+    array: str | None
+    """What --array of `fsdpkit submit` says."""
     tables: Mapping[str, Mapping[str, Any]]
     """resources, environment, launch, slurm, notify; without empty ones."""
     findings: tuple[Accounted, ...]
@@ -92,6 +96,7 @@ class BatchLines:
         self.findings: list[Accounted] = []
         self.environment: dict[str, Any] = {}
         self.variables: dict[str, str] = dict(tables.variables)
+        self.of_task = _OF_TASK if tables.array is not None else {}
         self.prepended: dict[str, str] = {}
         self.modules: list[str] = []
         self.conda_base: str | None = None
@@ -127,10 +132,11 @@ class BatchLines:
             line,
             short(self.step.command.text, 160),
             walk.shown(launch.entry),
-            tuple(walk.shown(word) for word in launch.args),
+            tuple(walk.shown(word, self.of_task) for word in launch.args),
             here,
             self.shape,
             self.tables.name,
+            self.tables.array,
             {name: table for name, table in tables.items() if table},
             tuple(sorted(dict.fromkeys(self.findings), key=lambda each: each.line)),
         )
@@ -142,14 +148,15 @@ class BatchLines:
 
     def _launch_line(self, line: int) -> None:
         walk, launch = self.walk, self.launch
-        command = " ".join([launch.entry, *map(walk.shown, launch.args)])
+        words = (walk.shown(word, self.of_task) for word in launch.args)
+        command = " ".join([launch.entry, *words])
         self._find(line, command, "taken", "entry and args")
         for said, why in launch.dropped:
             self._find(line, said, "not needed", why)
         for said in launch.homeless:
             self._find(line, said, "no home", "fsdpkit starts the program without it")
         for word in launch.args:
-            if raw := walk.unknowns(word):
+            if raw := [each for each in walk.unknowns(word) if each not in self.of_task]:
                 self._find(line, word, "no home", f"{_VERBATIM}: {raw[0]} is not expanded there")
         if "@" in self.used:
             note = "give them to fsdpkit submit behind --"

@@ -15,19 +15,19 @@ from fsdpkit.errors import ConfigError, NotFoundError
 from fsdpkit.scheduling import first_job
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
-from fsdpkit.scheduling.batch_file.recognition import read_text
+from fsdpkit.scheduling.batch_file.recognition import environ_of_person, read_text
 from fsdpkit.scheduling.batch_file.resources import Accounted, Given
 
 _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")
 _OF_ANSWERS = ("nodes", "gpus", "time", "account")
 
 
-def read_batch_file(path: Path, environ: Mapping[str, str], given: Given) -> BatchFile:
+def read_batch_file(path: Path, given: Given) -> BatchFile:
     """As if it were submitted from the current directory. Raises NotFoundError, StorageError or
     ConfigError, which names the file."""
     text = read_text(path)
     try:
-        return read(text, environ, os.getcwd(), given)
+        return read(text, environ_of_person(), os.getcwd(), given)
     except ConfigError as error:
         raise type(error)(f"{path}: {error}") from error
 

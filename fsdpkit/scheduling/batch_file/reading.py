@@ -161,4 +161,5 @@ def command_of(found: BatchFile, entry: str) -> str:
     for key in ("nodes", "gpus", "time", "account", "partition"):
         if key in resources:
             words += [f"--{key}", str(resources[key])]
+    words += ["--array", found.array] if found.array is not None else []
     return shlex.join([*words, *(["--", *found.args] if found.args else [])])

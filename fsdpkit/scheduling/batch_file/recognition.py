@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from fsdpkit.errors import NotFoundError, StorageError
@@ -89,6 +91,17 @@ def check_text(text: str) -> str:
                 f"#SBATCH lines"
             )
     return "a shell script"
+
+
+def environ_of_person() -> dict[str, str]:
+    """The environment, with the names that every login has."""
+    here = dict(os.environ)
+    with suppress(KeyError):
+        entry = pwd.getpwuid(os.getuid())
+        for name in ("USER", "LOGNAME"):
+            here.setdefault(name, entry.pw_name)
+        here.setdefault("HOME", entry.pw_dir)
+    return here
 
 
 def without_other_options(text: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from fsdpkit.config.job import JobSpec
-from fsdpkit.config.units import parse_memory_mb, parse_time_s
-from fsdpkit.errors import ConfigError
+from fsdpkit.config.units import parse_array, parse_memory_mb, parse_time_s
+from fsdpkit.errors import ConfigError, UsageError
 from fsdpkit.rendering.directives import DirectiveError, split_directive
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
 from fsdpkit.scheduling.batch_file.options import SBATCH
@@ -82,6 +82,7 @@ class Tables:
     notify: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
     container: str | None = None
+    array: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
     findings: list[Accounted] = field(default_factory=list)
 
@@ -114,7 +115,6 @@ _NOT_NEEDED = {
     "kill-on-bad-exit": "a failed rank ends its launch: [retry] says what follows",
 }
 _NO_HOME = {
-    "array": "give --array to fsdpkit submit",
     "dependency": "give --after RUN to fsdpkit submit",
     "no-requeue": "[retry] says when a job is queued again",
     "comment": "fsdpkit finds its jobs by their comment",
@@ -409,6 +409,9 @@ def _placed(
         yield from _mailed(value, tables)
     elif name == "export":
         yield from _exported(value, tables)
+    elif name == "array" and _reads(parse_array, value):
+        tables.array = value
+        yield "taken", f"fsdpkit submit --array {value}"
     elif name == "container-image":
         tables.container = value
         yield "taken", "environment.container"
@@ -480,7 +483,7 @@ def _memory(
 def _reads(read: Any, value: str) -> bool:
     try:
         read(value)
-    except ValueError:
+    except (ValueError, UsageError):
         return False
     return True
 
