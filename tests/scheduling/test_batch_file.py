@@ -238,6 +238,18 @@ def test_modules_environments_and_literal_variables(
     assert found.tables.get("environment", {}) == environment
 
 
+@pytest.mark.parametrize(
+    "value", ["/x:$PATH", "/x:${PATH}", "/x:${PATH:-}", "/x${PATH:+:$PATH}", "/x:${PATH:+${PATH}}"]
+)
+def test_a_path_that_others_add_to_is_not_replaced(value: str) -> None:
+    found = moved(f"{TWO_BY_FOUR}export PATH={value}\n{LAUNCH}")
+    if has_key("environment.prepend"):
+        assert found.tables["environment"] == {"prepend": {"PATH": "/x"}}
+    else:
+        assert "environment" not in found.tables
+        assert f"export PATH={value}" in fates(found, "no home")
+
+
 def test_variables_before_the_command_and_those_that_srun_exports() -> None:
     found = moved(f"{TWO_BY_FOUR}A=1 srun --export=ALL,B=2 env C=3 {LAUNCH}")
     assert found.tables["environment"]["variables"] == {"A": "1", "B": "2", "C": "3"}

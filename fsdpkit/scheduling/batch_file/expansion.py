@@ -27,6 +27,11 @@ _EXPANDED = tuple("{(@*#?!-$0123456789")
 """What makes a `$` before it more than a dollar sign, besides a name."""
 _ALL_ITEMS = re.compile(r'"\$(?:@|\{(?:@|\w+\[@\])\})"')
 _ABOUT_PATHS = re.compile(r"\s*(pwd|(?:dir|base)name(?=\s))\s*([^\s;|&]*|\"[^\"]*\")\s*")
+_OF_NODE = re.compile(
+    r"(SLURM|CUDA|ROCR|HIP|ROCM|LMOD|MPI|OMPI|PMI)_\w*|EB(ROOT|VERSION)\w+|TMPDIR|HOSTNAME|LD_PRELOAD"
+    r"|(LD_LIBRARY_|LIBRARY_|PYTHON|C|MAN|MODULE|INFO|PKG_CONFIG_|CMAKE_PREFIX_|C(PLUS)?_INCLUDE_)?"
+    r"PATH"
+)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 
 
@@ -255,6 +260,9 @@ class Expander:
         if rest and not (found := re.match(r":?[-=+]", rest)):
             yield self.unknown(raw), quoted
             return
+        if rest and self.value_of(name) is None and is_of_node(name):
+            yield self.unknown(raw), quoted
+            return
         text, is_set = self._parameter(name, raw, reading)
         sign = found.group() if rest else ""
         if not sign or (is_set and sign[-1] != "+" and not (":" in sign and text == "")):
@@ -337,6 +345,11 @@ def _evaluated(node: ast.expr) -> int:
         if abs(result) < 1 << 40:
             return result
     raise ValueError
+
+
+def is_of_node(name: str) -> bool:
+    """Whether Slurm, a module or the node itself may set a variable."""
+    return _OF_NODE.fullmatch(name) is not None
 
 
 def is_unknown(word: str) -> bool:

@@ -326,14 +326,12 @@ class BatchLines:
         shown, raw = self.walk.shown(value), self.walk.unknowns(value)
         if name in OF_RANKS or OF_SLURM.match(name):
             yield "not needed", _FINDS_ADDRESSES if name in OF_RANKS else "fsdpkit sets it itself"
-        elif (
-            raw
-            and (own := re.fullmatch(r"(.+):.", value, re.DOTALL))
-            and re.fullmatch(rf"\$\{{?{name}(:?[-+][^}}]*)?\}}?", raw[-1])
-        ):
-            yield from self._prepend(name, own[1], len(raw))
+        elif raw and (before := self._put_before(name, value)) is not None:
+            yield from self._prepend(name, before)
         elif raw and _OF_ADDRESSES.search(shown):
             yield "not needed", _FINDS_ADDRESSES
+        elif raw and re.match(rf"\$\{{?{name}\b", shown):
+            yield "no home", "it stands behind what the variable has on the node"
         elif raw:
             yield "no home", _ON_NODE
         elif why := why_secret(name, value):
@@ -346,8 +344,17 @@ class BatchLines:
             self.variables[name] = value
             yield "taken", f"environment.variables.{name}"
 
-    def _prepend(self, name: str, before: str, unknown: int) -> Iterator[tuple[str, str]]:
-        if unknown > 1 or not has_key("environment.prepend"):
+    def _put_before(self, name: str, value: str) -> str | None:
+        """What stands before the variable's own value, as in `PATH=/x:$PATH`; None: another."""
+        raw = self.walk.unknowns(value)
+        if len(raw) != 1 or value[-1] not in self.walk.marks(value):
+            return None
+        own = re.fullmatch(rf"\$\{{?{name}(:?[-+](:\$\{{?{name}\}}?)?)?\}}?", raw[0])
+        before = value[:-1] if own is not None and ":$" in raw[0] else value[:-1].rstrip(":")
+        return before if own is not None and before else None
+
+    def _prepend(self, name: str, before: str) -> Iterator[tuple[str, str]]:
+        if not has_key("environment.prepend"):
             yield "no home", "it stands before what the variable has on the node"
             return
         self.prepended[name] = before

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 
 from fsdpkit.scheduling.batch_file.bash import parse
-from fsdpkit.scheduling.batch_file.expansion import is_unknown
+from fsdpkit.scheduling.batch_file.expansion import is_of_node, is_unknown
 from fsdpkit.scheduling.batch_file.launch import StartedProgram, launch_of, starts_training
 from fsdpkit.scheduling.batch_file.lines import (
     OF_RANKS,
@@ -68,7 +68,7 @@ def _passed_on(environ: Mapping[str, str]) -> dict[str, str]:
     """What sbatch hands on from the submitter's environment, and no node has another value of."""
     kept = {}
     for name, value in environ.items():
-        of_node = name.endswith("PATH") or name in (*OF_RANKS, "HOSTNAME", "TMPDIR", "SHLVL", "_")
+        of_node = is_of_node(name) or name in (*OF_RANKS, "SHLVL", "_")
         if not of_node and not OF_SLURM.match(name) and "\n" not in value:
             kept[name] = value
     return kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -122,7 +122,12 @@ _NO_HOME = {
     "tres-per-task": "fsdpkit asks for GPUs by node",
     "gpus-per-socket": "fsdpkit asks for GPUs by node",
     "no-kill": "resources.spare keeps a job alive without a node",
-    "clusters": "--cluster names the profile of another cluster",
+    **dict.fromkeys(("cluster", "clusters"), "--cluster names the profile of another cluster"),
+    "container": "environment.container names an image; the profile says which engine runs it",
+    **dict.fromkeys(("uid", "gid"), "a job is its submitter's own"),
+    **dict.fromkeys(("help", "usage", "version", "test-only"), "fsdpkit itself calls sbatch"),
+    "kill-on-invalid-dep": "fsdpkit submit --after sets it",
+    "tres-bind": "the one task of a node has all of its GPUs",
     "export-file": "variables are in environment.variables",
     "nodefile": "resources.nodelist names nodes",
     "wrap": "the job's entry is what is run",
@@ -133,17 +138,20 @@ _NO_HOME = {
 _PLAIN = re.compile(r"[^\s$`<>{}\"']+")
 _MAIL = {"END": ["end"], "FAIL": ["failure"], "REQUEUE": ["requeue"]}
 _MAIL["ALL"] = ["end", "failure", "requeue"]
+_WITH_A_KEY = {"exclusive": "resources.exclusive", "mail-user": "notify.mail", "array": "--array"}
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 def has_key(dotted: str) -> bool:
     """Whether a job has this key."""
-    fields: Any = JobSpec
+    held: Any = JobSpec
     for name in dotted.split("."):
-        known = {each.encode_name: each.type for each in msgspec.structs.fields(fields)}
-        if name not in known:
+        kinds = (each for each in (held, *get_args(held)) if isinstance(each, type))
+        struct = next((each for each in kinds if issubclass(each, msgspec.Struct)), None)
+        known = msgspec.structs.fields(struct) if struct is not None else ()
+        held = next((each.type for each in known if each.encode_name == name), None)
+        if held is None:
             return False
-        fields = known[name]
     return True
 
 
@@ -427,6 +435,9 @@ def _handed_on(name: str, value: str, tables: Tables) -> Iterator[tuple[Fate, st
     """An option that no key stands for."""
     if not has_key("slurm.options") or not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         yield "no home", "no key stands for this option of sbatch"
+        return
+    if name in _WITH_A_KEY:
+        yield "no home", f"its key, {_WITH_A_KEY[name]}, does not take this value"
         return
     tables.options[name] = value or True
     yield "taken", f"slurm.options.{name}"

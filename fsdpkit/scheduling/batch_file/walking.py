@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
-from fsdpkit.scheduling.batch_file.expansion import ExpandedNames, Expander, Value
+from fsdpkit.scheduling.batch_file.expansion import ExpandedNames, Expander, Value, is_of_node
 
 _MOST_STEPS = 5_000
 _MOST_CALLS = 20
@@ -19,8 +19,6 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.
 _DECLARES = ("export", "declare", "typeset", "readonly", "local")
 _NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
-_OF_NODE = re.compile(r"(SLURM|CUDA|ROCR|HIP|LMOD|EB)|(TMPDIR|HOSTNAME)$|.*(_HOME|_ROOT|PATH)$")
-"""Variables that Slurm, a module or the node itself may set."""
 _ALWAYS_SET = re.compile(
     r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b"
 )
@@ -226,7 +224,7 @@ class Walk(Expander):
 
     def _is_unset(self, name: str) -> bool:
         """Whether nothing sets a variable: not this script, not the person, not Slurm."""
-        return name not in self.set_here and not _OF_NODE.match(name)
+        return name not in self.set_here and not is_of_node(name)
 
 
 _COMPARES: dict[str, Callable[[int, int], bool]] = {
