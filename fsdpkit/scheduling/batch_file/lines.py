@@ -349,7 +349,7 @@ class BatchLines:
         raw = self.walk.unknowns(value)
         if len(raw) != 1 or value[-1] not in self.walk.marks(value):
             return None
-        own = re.fullmatch(rf"\$\{{?{name}(:?[-+](:\$\{{?{name}\}}?)?)?\}}?", raw[0])
+        own = re.fullmatch(rf"\$\{{?{name}(:?[-+]:?(\$\{{?{name}\}}?)?)?\}}?", raw[0])
         before = value[:-1] if own is not None and ":$" in raw[0] else value[:-1].rstrip(":")
         return before if own is not None and before else None
 
