@@ -77,7 +77,7 @@ def plan(request: SubmitRequest) -> tuple[Plan, str]:
 
 def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
-    if request.job is not None:
+    if request.job is not None and not request.job.endswith((".py", ".toml")):
         from fsdpkit.scheduling.batch_file.answering import refuse_batch_file
 
         refuse_batch_file(request.job, request.args)

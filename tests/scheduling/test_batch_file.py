@@ -197,7 +197,7 @@ def test_flags_come_before_the_script() -> None:
     assert found.tables["resources"] == {"nodes": 3, "gpus": 2, "time": "5", "account": "mine"}
     assert found.args == ("3",)
     without = moved(text, Given(no_account=True))
-    assert without.account is None
+    assert "account" not in without.tables["resources"]
 
 
 def test_an_option_without_a_key_is_handed_on_or_said_to_have_no_home() -> None:
@@ -330,6 +330,14 @@ def test_what_is_not_needed_any_more_is_told_with_its_reason() -> None:
     assert "fsdpkit logs" in told["--output=%x-%j.out"]
     assert "submitted" in told["cd $SLURM_SUBMIT_DIR"]
     assert {"UNUSED=3", "mkdir -p logs", "set -euo pipefail"} <= told.keys()
+
+
+def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
+    text = (
+        'ulimit -n "5\n[resources]\nnodes = 9\x1b[2J"\ntorchrun --nproc_per_node 4 t.py "$(a\nb)"\n'
+    )
+    for each in moved(TWO_BY_FOUR + text).findings:
+        assert (each.text + each.note).isprintable()
 
 
 def test_another_directory_is_where_the_script_is_looked_for() -> None:

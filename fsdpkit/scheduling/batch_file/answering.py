@@ -27,7 +27,7 @@ def refuse_batch_file(job: str, args: Sequence[str] = ()) -> None:
     """Raises UsageError, with the command that starts the same, if a job is a file that a shell
     would run. args: what would be handed to it."""
     path = Path(job)
-    if path.suffix in (".toml", ".py") or (not path.suffix and job in assets.available("job")):
+    if not path.suffix and job in assets.available("job"):
         return
     kind = shell_script_kind(path)
     if kind is None:

@@ -14,7 +14,7 @@ import msgspec
 from fsdpkit.config.fields import VariableName
 from fsdpkit.config.secrets import why_secret
 from fsdpkit.scheduling.batch_file.launch import StartedProgram
-from fsdpkit.scheduling.batch_file.resources import Accounted, RankShape, Tables, has_key
+from fsdpkit.scheduling.batch_file.resources import LineOutcome, RankShape, Tables, has_key
 from fsdpkit.scheduling.batch_file.walking import Step, Walk
 
 OF_RANKS = frozenset(
@@ -63,15 +63,10 @@ class BatchFile:
     """What --array of `fsdpkit submit` says."""
     tables: Mapping[str, Mapping[str, Any]]
     """resources, environment, launch, slurm, notify; without empty ones."""
-    findings: tuple[Accounted, ...]
+    findings: tuple[LineOutcome, ...]
 
     @property
-    def account(self) -> str | None:
-        account: str | None = self.tables["resources"].get("account")
-        return account
-
-    @property
-    def unknown(self) -> list[Accounted]:
+    def unknown(self) -> list[LineOutcome]:
         """What stands in the arguments as it was written, and is not expanded any more."""
         return [each for each in self.findings if each.note.startswith(_VERBATIM)]
 
@@ -93,7 +88,7 @@ class BatchLines:
     ) -> None:
         self.walk, self.step, self.launch, self.shape = walk, step, launch, shape
         self.tables, self.environ = tables, environ
-        self.findings: list[Accounted] = []
+        self.findings: list[LineOutcome] = []
         self.environment: dict[str, Any] = {}
         self.variables: dict[str, str] = dict(tables.variables)
         self.of_task = _OF_TASK if tables.array is not None else {}
@@ -138,11 +133,11 @@ class BatchLines:
             self.tables.name,
             self.tables.array,
             {name: table for name, table in tables.items() if table},
-            tuple(sorted(dict.fromkeys(self.findings), key=lambda each: each.line)),
+            tuple(sorted(dict.fromkeys(map(_plain, self.findings)), key=lambda each: each.line)),
         )
 
     def _find(self, line: int, text: str, fate: Any, note: str) -> None:
-        self.findings.append(Accounted(line, short(self.walk.shown(text)), fate, note))
+        self.findings.append(LineOutcome(line, self.walk.shown(text), fate, note))
 
     # ---- The launch ---------------------------------------------------------------------------
 
@@ -221,6 +216,7 @@ class BatchLines:
         if "/" not in table.get("conda", "/") and self.conda_base is not None:
             table["conda_base"] = self.conda_base
         if self.tables.container is not None:
+            table.pop("conda_base", None)
             for key in ("conda", "venv"):
                 if key in table:
                     note = "the program is in a container"
@@ -416,6 +412,11 @@ class BatchLines:
     def _activates_later(self, step: Step) -> bool:
         later = self.walk.steps[self.walk.steps.index(step) + 1 :]
         return any(each.words[1:2] == ("activate",) for each in later)
+
+
+def _plain(outcome: LineOutcome) -> LineOutcome:
+    """As it is printed, and as a comment of the job file has it."""
+    return replace(outcome, text=short(outcome.text, 400), note=short(outcome.note, 200))
 
 
 def _only_sets(step: Step) -> int:

@@ -16,7 +16,7 @@ from fsdpkit.scheduling import first_job
 from fsdpkit.scheduling.batch_file.lines import BatchFile
 from fsdpkit.scheduling.batch_file.reading import read
 from fsdpkit.scheduling.batch_file.recognition import environ_of_person, read_text
-from fsdpkit.scheduling.batch_file.resources import Accounted, Given
+from fsdpkit.scheduling.batch_file.resources import Given, LineOutcome
 
 _OF_ENVIRONMENT = ("modules", "conda", "venv", "container")
 _OF_ANSWERS = ("nodes", "gpus", "time", "account")
@@ -89,7 +89,7 @@ def _without(found: BatchFile, key: str, value: str, note: str) -> BatchFile:
     )
     findings = tuple(changed)
     if findings == found.findings:
-        findings = (*findings, Accounted(0, f"{key} = {value}", "no home", note))
+        findings = (*findings, LineOutcome(0, f"{key} = {value}", "no home", note))
     return replace(found, findings=findings)
 
 

@@ -28,7 +28,7 @@ class BatchFileError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Accounted:
+class LineOutcome:
     """What becomes of a piece of the script. `note`: the key of what is taken, else why."""
 
     line: int
@@ -84,7 +84,7 @@ class Tables:
     container: str | None = None
     array: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
-    findings: list[Accounted] = field(default_factory=list)
+    findings: list[LineOutcome] = field(default_factory=list)
 
 
 _KEYS = {
@@ -155,7 +155,7 @@ def has_key(dotted: str) -> bool:
     return True
 
 
-def read_options(text: str) -> tuple[list[Option], list[Accounted]]:
+def read_options(text: str) -> tuple[list[Option], list[LineOutcome]]:
     """As sbatch reads them: up to the first command. Raises BatchFileError for what it refuses."""
     options, findings, reading = [], [], True
     for number, line in enumerate(text.split("\n"), 1):
@@ -164,7 +164,7 @@ def read_options(text: str) -> tuple[list[Option], list[Accounted]]:
             continue
         if not reading:
             why = "sbatch does not read it either: it stands behind the first command"
-            findings.append(Accounted(number, line, "not needed", why))
+            findings.append(LineOutcome(number, line, "not needed", why))
             continue
         try:
             split = SBATCH.split(split_directive(line.removeprefix("#SBATCH")))
@@ -177,12 +177,12 @@ def read_options(text: str) -> tuple[list[Option], list[Accounted]]:
         for name, value, written in split.options:
             options.append(Option(number, name, value, written))
         if split.rest:
-            findings.append(Accounted(number, " ".join(split.rest), "no home", "not an option"))
+            findings.append(LineOutcome(number, " ".join(split.rest), "no home", "not an option"))
     last = {option.name: option for option in options}
     for option in options:
         if last[option.name] is not option:
             again = f"--{option.name} stands again in line {last[option.name].line}"
-            findings.append(Accounted(option.line, option.written, "not needed", again))
+            findings.append(LineOutcome(option.line, option.written, "not needed", again))
     return list(last.values()), findings
 
 
@@ -374,14 +374,16 @@ def fill_in(options: list[Option], counts: Counts, shape: RankShape, given: Give
         tables.resources["account"] = given.account
     for option in options:
         for fate, note in _placed(option, counts, shape, given, tables):
-            tables.findings.append(Accounted(option.line, option.written, fate, note))
+            tables.findings.append(LineOutcome(option.line, option.written, fate, note))
     names = {option.name for option in options}
     if given.nodes is None and not names & {"nodes", "ntasks"}:
         note = f"resources.nodes = {shape.nodes}, as by sbatch"
-        tables.findings.append(Accounted(0, "no --nodes", "taken", note))
+        tables.findings.append(LineOutcome(0, "no --nodes", "taken", note))
     if given.time is None and "time" not in names:
         text = "no --time, so the partition's own limit"
-        tables.findings.append(Accounted(0, text, "no home", "resources.time is an hour: check it"))
+        tables.findings.append(
+            LineOutcome(0, text, "no home", "resources.time is an hour: check it")
+        )
     return tables
 
 
