@@ -1,4 +1,4 @@
-"""`fsdpkit init`: four questions, and then a job file that can be submitted."""
+"""`fsdpkit init`: four questions, or a batch script, and then a job file that can be submitted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ from fsdpkit.errors import FsdpkitError, UsageError
 if TYPE_CHECKING:
     from fsdpkit.config.job import Environment
     from fsdpkit.config.site import LoadedSite
+    from fsdpkit.scheduling.batch_file.lines import BatchFile
+    from fsdpkit.scheduling.batch_file.resources import Given
     from fsdpkit.scheduling.first_job import FirstJobFiles
 
 T = TypeVar("T")
+_THIS_MACHINE = ("resources.nodes=1", "resources.gpus=1", "resources.memory=1G")
+"""A job that was written for a cluster is not refused because this machine is smaller."""
+_BESIDE = 36
+"""Characters of a batch script's line beside which there is room to say what became of it."""
 
 
 @click.command("init")
+@click.option(
+    "--from", "batch_file", type=click.Path(), help="An sbatch script to make a job file of."
+)
 @click.option("--cluster", help="Site profile, or `local`.", shell_complete=complete("site"))
 @click.option("--account", help="Account (project) to charge.")
 @click.option("--no-account", is_flag=True, help="No account: Slurm charges your default one.")
@@ -33,21 +42,22 @@ T = TypeVar("T")
     help="Directory or name of the job's environment, module:NAME,…, or `current`.",
 )
 @click.option("--script", type=click.Path(), help="The training script.")
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Nodes (default: 1).")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, help="GPUs per node (default: 1).")
-@click.option("--time", default="01:00:00", help="Time limit (default: 01:00:00).")
+@click.option("--nodes", type=click.IntRange(1, 10_000), help="Nodes (default: 1).")
+@click.option("--gpus", type=click.IntRange(1, 64), help="GPUs per node (default: 1).")
+@click.option("--time", help="Time limit (default: 01:00:00).")
 @click.option(
     "-o", "--output", type=click.Path(), help="The job file (default: named after the script)."
 )
 def command(
+    batch_file: str | None,
     cluster: str | None,
     account: str | None,
     no_account: bool,
     environment: str | None,
     script: str | None,
-    nodes: int,
-    gpus: int,
-    time: str,
+    nodes: int | None,
+    gpus: int | None,
+    time: str | None,
     output: str | None,
 ) -> int:
     """Write a first job file, and your account into your defaults.
@@ -56,10 +66,16 @@ def command(
       fsdpkit init
       fsdpkit init --cluster osc-pitzer --account PAS2136 \\
           --environment ~/envs/torch --script train.py
+      fsdpkit init --from old.sbatch
 
     It asks for cluster, account, environment and script, and suggests what it finds; a flag
     answers in advance. Without a terminal all four flags are required. `current` is the
     environment that `fsdpkit submit` is called from.
+
+    --from reads an sbatch script and runs nothing of it: its options, modules, environment,
+    variables and the one command that starts the training. It prints line by line what is taken,
+    what is not needed any more, and what has no home in a job; it asks nothing, and flags come
+    before what the script says.
 
     Nothing is overwritten, and nothing is left behind that `fsdpkit submit` would refuse.
     """
@@ -72,6 +88,11 @@ def command(
         raise click.UsageError("--account and --no-account: choose one.")
     cluster = cluster or os.environ.get("FSDPKIT_CLUSTER")
     target = first_job.read_output(output) if output is not None else None
+    if batch_file is not None:
+        from fsdpkit.scheduling.batch_file.resources import Given
+
+        given = Given(nodes, gpus, time, account, no_account, script is not None)
+        return _moved(batch_file, cluster, given, environment, script, target)
     known = {"--cluster": cluster, "--environment": environment, "--script": script}
     known["--account"] = "none" if no_account else account
     _refuse_silence([name for name, word in known.items() if word is None], cluster)
@@ -82,13 +103,79 @@ def command(
     target = target or first_job.read_output(f"{name_after(entry)}.toml")
     option = _option_for(site, cluster)
     try:
-        answers = Answers(entry, where, charged, nodes, gpus, time)
+        answers = Answers(entry, where, charged, nodes or 1, gpus or 1, time or "01:00:00")
         written = first_job.write(answers, site, target, cluster=option)
     except FsdpkitError:
         click.echo("fsdpkit: nothing was written", err=True)
         raise
     _tell(written, charged, option)
     return 0
+
+
+def _moved(
+    batch_file: str,
+    cluster: str | None,
+    given: Given,
+    environment: str | None,
+    script: str | None,
+    target: Path | None,
+) -> int:
+    """A job file of a batch script."""
+    from fsdpkit.config.job_loading import name_after
+    from fsdpkit.config.site import choose_site
+    from fsdpkit.scheduling import first_job
+    from fsdpkit.scheduling.batch_file.moving import answers_of, read_batch_file
+
+    site, _ = choose_site(cluster)
+    if given.account is not None:
+        first_job.read_account(given.account, site)
+    path = Path(batch_file)
+    found = read_batch_file(path, given)
+    target = target or first_job.read_output(f"{name_after(path)}.toml")
+    answers, found = answers_of(
+        found,
+        path,
+        site,
+        None if script is None else first_job.read_script(script),
+        None if environment is None else first_job.read_environment(environment),
+        for_this_machine=cluster is not None and site.profile.kind == "local",
+    )
+    option = _option_for(site, cluster)
+    _say_what_became(found, batch_file)
+    try:
+        written = first_job.write(
+            answers,
+            site,
+            target,
+            cluster=option,
+            with_defaults=False,
+            array=found.array,
+            checked_with=_THIS_MACHINE if site.profile.kind == "local" else (),
+        )
+    except FsdpkitError:
+        click.echo("fsdpkit: nothing was written", err=True)
+        raise
+    for each in found.unknown:
+        click.echo(f"fsdpkit: line {each.line}: {each.text} {each.note}: replace it", err=True)
+    _tell(written, answers.account, option, batch_file=found)
+    return 0
+
+
+def _say_what_became(found: BatchFile, name: str) -> None:
+    click.echo(f"{name}: {found.kind}, read and not run")
+    for fate, heading in (
+        ("taken", "taken"),
+        ("not needed", "not needed any more"),
+        ("no home", "no home in a job, so not done"),
+    ):
+        rows = [each for each in found.findings if each.fate == fate]
+        click.echo(f"{heading}:" if rows else f"{heading}: nothing")
+        for each in rows:
+            place = f"line {each.line}" if each.line else ""
+            if len(each.text) <= _BESIDE:
+                click.echo(f"  {place:<9}{each.text:<{_BESIDE}}  {each.note}")
+            else:
+                click.echo(f"  {place:<9}{each.text}\n  {'':<9}{'':<{_BESIDE}}  {each.note}")
 
 
 def _refuse_silence(missing: list[str], cluster: str | None) -> None:
@@ -185,7 +272,13 @@ def _option_for(site: LoadedSite, given: str | None) -> str | None:
     return given or site.id
 
 
-def _tell(written: FirstJobFiles, account: str | None, cluster: str | None) -> None:
+def _tell(
+    written: FirstJobFiles,
+    account: str | None,
+    cluster: str | None,
+    *,
+    batch_file: BatchFile | None = None,
+) -> None:
     from fsdpkit.cli.submit import say_where
     from fsdpkit.cli.trusting import require_trust
 
@@ -196,7 +289,7 @@ def _tell(written: FirstJobFiles, account: str | None, cluster: str | None) -> N
         click.echo(f"{written.defaults}: your account, for every job")
     elif written.account_from is not None:
         click.echo(f"{written.account_from} has your account already")
-    elif account is not None:
+    elif account is not None and batch_file is None:
         click.echo("the account is in the job file; your defaults stay as they are")
     charged = written.plan.job.spec.resources.account
     if charged != account:
@@ -207,6 +300,8 @@ def _tell(written: FirstJobFiles, account: str | None, cluster: str | None) -> N
     name = f"./{written.job.name}" if written.job.name.startswith("-") else written.job.name
     words = [fsdpkit_as_typed(), "submit", shlex.quote(name if here else str(written.job))]
     words += ["--cluster", shlex.quote(cluster)] if cluster is not None else []
+    array = batch_file.array if batch_file is not None else None
+    words += ["--array", array] if array is not None else []
     click.echo("Next, look at the script, then submit it:")
     click.echo(f"  {' '.join(words)} --dry-run")
     click.echo(f"  {' '.join(words)} --follow")

@@ -37,15 +37,15 @@ def _table(value: msgspec.Struct, above: tuple[str, ...]) -> Iterator[str]:
             continue
         for line in textwrap.wrap(_description(hints[attribute]), _WIDTH - 2):
             yield f"# {line}"
-        yield f"# {name} is not set" if held is None else f"{_key(name)} = {inline(held)}"
+        yield f"# {name} is not set" if held is None else f"{key_text(name)} = {inline(held)}"
     for name, held in tables:
         path = (*above, name)
         yield ""
-        yield f"[{'.'.join(map(_key, path))}]"
+        yield f"[{'.'.join(map(key_text, path))}]"
         if isinstance(held, msgspec.Struct):
             yield from _table(held, path)
         else:
-            yield from (f"{_key(key)} = {inline(one)}" for key, one in held.items())
+            yield from (f"{key_text(key)} = {inline(one)}" for key, one in held.items())
 
 
 def _description(hint: Any) -> str:
@@ -55,7 +55,8 @@ def _description(hint: Any) -> str:
     return next(said, "")
 
 
-def _key(name: str) -> str:
+def key_text(name: str) -> str:
+    """A key, in quotation marks where it needs them."""
     return name if _BARE.fullmatch(name) else text(name)
 
 
@@ -69,7 +70,7 @@ def inline(value: Any) -> str:
         return f"[{', '.join(map(inline, value))}]"
     if isinstance(value, dict):  # TOML has no word for none; a key that may be unset is left out
         known = {key: one for key, one in value.items() if one is not None}
-        return f"{{{', '.join(f'{_key(key)} = {inline(one)}' for key, one in known.items())}}}"
+        return f"{{{', '.join(f'{key_text(key)} = {inline(one)}' for key, one in known.items())}}}"
     return repr(value)
 
 

@@ -1,15 +1,17 @@
 """The text of a person's first job file and defaults, with comments that say what else can stand
-there. What it says was asked by `fsdpkit init` (cli/init.py); nothing is read or written here.
+there. What it says was asked by `fsdpkit init` (cli/init.py), or read from a batch script; nothing
+is read or written here.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fsdpkit.config.as_toml import text
+from fsdpkit.config.as_toml import inline, key_text, text
 from fsdpkit.config.job import JOB_SCHEMA, Environment
 from fsdpkit.config.job_loading import name_after
 from fsdpkit.config.profile import SiteProfile
@@ -21,14 +23,21 @@ _WIDTH = 98
 
 @dataclass(frozen=True)
 class Answers:
-    """What a person said of a first job. `script` is a whole path."""
+    """What a person said of a first job. `script` is a whole path, or an entry that is no file."""
 
-    script: Path
+    script: Path | str
     environment: Environment
     account: str | None
     nodes: int = 1
     gpus: int = 1
     time: str = "01:00:00"
+    name: str | None = None
+    """None: after the script."""
+    args: Sequence[str] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further keys, by table; below `environment` tables of their own."""
+    left_out: Sequence[str] = ()
+    """Of a batch script, what the job has not: a line each."""
 
 
 def job_text(
@@ -40,8 +49,9 @@ def job_text(
         *_head(answers, site, file),
         *_resources(answers, site, account_from),
         *_environment(answers.environment, site),
+        *_tables(answers),
         *_retry(),
-        *_others(),
+        *_others(answers),
     ]
     return "\n".join(lines) + "\n"
 
@@ -66,11 +76,33 @@ def _head(answers: Answers, site: SiteProfile, file: Path) -> Iterator[str]:
     yield "# --set KEY=VALUE changes any key for one submission; fsdpkit jobs t5 --all lists them."
     yield ""
     yield _line("schema", text(JOB_SCHEMA))
-    yield _line("name", text(name_after(answers.script)), "seen in squeue and in the run's id")
-    beside = answers.script.is_relative_to(file.parent)
-    entry = answers.script.relative_to(file.parent) if beside else answers.script
-    yield _line("entry", text(str(entry)), "the script, looked for beside this file")
-    yield _line("args", "[]", 'its arguments, such as ["--lr", "1e-4"]')
+    script = answers.script
+    name = answers.name or name_after(script if isinstance(script, Path) else file)
+    yield _line("name", text(name), "seen in squeue and in the run's id")
+    if isinstance(script, Path):
+        beside = script.is_relative_to(file.parent)
+        entry = script.relative_to(file.parent) if beside else script
+        yield _line("entry", text(str(entry)), "the script, looked for beside this file")
+    else:
+        yield _line("entry", text(script))
+    yield from _args(answers.args)
+
+
+def _args(args: Sequence[str]) -> Iterator[str]:
+    comment = 'its arguments, such as ["--lr", "1e-4"]'
+    line = _line("args", inline(args), "" if args else comment)
+    if len(line) <= _WIDTH:
+        yield line
+        return
+    yield "args = ["
+    row = "   "
+    for each in args:
+        item = f" {text(each)},"
+        if row.strip() and (len(row + item) > _WIDTH or each.startswith("-")):
+            yield row
+            row = "   "
+        row += item
+    yield from (row, "]")
 
 
 def _resources(answers: Answers, site: SiteProfile, account_from: str | None) -> Iterator[str]:
@@ -82,9 +114,13 @@ def _resources(answers: Answers, site: SiteProfile, account_from: str | None) ->
         yield f"# account is in {text(account_from)}"
     elif answers.account is not None:
         yield _line("account", text(answers.account), "the project to charge")
+    further = answers.tables.get("resources", {})
+    yield from (_line(key, inline(value)) for key, value in further.items())
     if site.kind != "local":
-        yield _line("# partition", '"NAME"', _partitions(site))
-        yield _line("# memory", '"64G"', "per node")
+        if "partition" not in further:
+            yield _line("# partition", '"NAME"', _partitions(site))
+        if "memory" not in further:
+            yield _line("# memory", '"64G"', "per node")
 
 
 def _most_gpus(site: SiteProfile) -> str:
@@ -103,6 +139,8 @@ def _environment(wanted: Environment, site: SiteProfile) -> Iterator[str]:
         yield _line("venv", text(wanted.venv), "activated in the job; compute nodes must see it")
     elif wanted.conda is not None:
         yield _line("conda", text(wanted.conda), "activated in the job; compute nodes must see it")
+    elif wanted.container is not None:
+        yield _line("container", text(wanted.container), "the site says which engine runs it")
     elif wanted.modules is None:
         yield "# The job activates the environment that `fsdpkit submit` is called from, or:"
         yield _line("# venv", '"/path/to/venv"', "or conda, or container")
@@ -117,6 +155,13 @@ def _modules(site: SiteProfile) -> str:
     return f"instead of the cluster's: {names}" if names else "loaded before it"
 
 
+def _tables(answers: Answers) -> Iterator[str]:
+    for table, keys in answers.tables.items():
+        if table != "resources":
+            yield from ("", f"[{table}]")
+            yield from (_line(key_text(key), inline(value)) for key, value in keys.items())
+
+
 def _retry() -> Iterator[str]:
     usual = Retry()
     yield from (
@@ -129,11 +174,15 @@ def _retry() -> Iterator[str]:
     yield _line("hang_s", str(usual.hang_s), "a rank that makes no step for so long hangs")
 
 
-def _others() -> Iterator[str]:
+def _others(answers: Answers) -> Iterator[str]:
     yield from ("", "# [source]")
     yield _line("# snapshot", "true", "run in a copy of the work tree as it is when submitted")
-    yield from ("", "# [notify]")
-    yield _line("# mail", '"me@example.org"', "at an end, a failure, a requeue")
+    if "notify" not in answers.tables:
+        yield from ("", "# [notify]")
+        yield _line("# mail", '"me@example.org"', "at an end, a failure, a requeue")
+    if answers.left_out:
+        yield from ("", "# Of the batch script, this job does not do:")
+        yield from (f"#   {line}" for line in answers.left_out)
 
 
 def _line(key: str, value: str, comment: str = "") -> str:

@@ -210,14 +210,23 @@ def _refuse_unprintable(word: str, what: str) -> None:
 
 
 def write(
-    answers: Answers, site: LoadedSite, output: Path, *, cluster: str | None = None
+    answers: Answers,
+    site: LoadedSite,
+    output: Path,
+    *,
+    cluster: str | None = None,
+    with_defaults: bool = True,
+    checked_with: Sequence[str] = (),
+    array: str | None = None,
 ) -> FirstJobFiles:
     """Make the files, and plan a submission of the job as `fsdpkit submit` does; cluster: its
-    option. Raises an error of that plan, or of writing, and then leaves no new file."""
-    before = account_in_defaults()
+    option. checked_with, array: what that plan has besides, as by --set and --array. Raises an
+    error of that plan, or of writing, and then leaves no new file."""
+    before = account_in_defaults() if with_defaults else None
     account_from = before[1] if before is not None and before[0] == answers.account else None
     defaults = None
-    if account_from is None and answers.account is not None and _may_write_defaults():
+    wanted = with_defaults and account_from is None and answers.account is not None
+    if wanted and _may_write_defaults():
         defaults = assets.user_dir() / "defaults.toml"
         account_from = str(defaults)
     made: list[Path] = []
@@ -226,7 +235,10 @@ def write(
             _make_user_dir()
             _make(defaults, defaults_text(answers.account), made)
         _make(output, job_text(answers, site.profile, output, account_from), made)
-        plan = submission.plan(submission.SubmitRequest(job=str(output), cluster=cluster))[0]
+        request = submission.SubmitRequest(
+            job=str(output), cluster=cluster, sets=[*checked_with], array=array
+        )
+        plan = submission.plan(request)[0]
         refuse_forbidden(items_of(plan.job, plan.site, plan.template))
         submission.script_of(plan)
     except BaseException:

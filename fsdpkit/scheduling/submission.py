@@ -77,6 +77,11 @@ def plan(request: SubmitRequest) -> tuple[Plan, str]:
 
 def asked_for(request: SubmitRequest) -> tuple[LoadedSite, str, LoadedJob]:
     """The site, why that one, and the job as it was asked for, unchecked. Raises FsdpkitError."""
+    job_file = Path(request.job or "")
+    if job_file.suffix not in (".py", ".toml") and job_file.is_file():
+        from fsdpkit.scheduling.batch_file.answering import refuse_batch_file
+
+        refuse_batch_file(str(request.job), request.args)
     site, why = choose_site(request.cluster)
     beneath = {}
     if "SLURM_JOB_ID" not in os.environ and (account := os.environ.get("SBATCH_ACCOUNT")):

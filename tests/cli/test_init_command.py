@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -272,3 +274,135 @@ def test_without_an_account_the_one_that_is_charged_all_the_same_is_named(
     assert done.returncode == 0, done.stderr
     assert "pas0007" in done.stderr
     assert not defaults.exists()
+
+
+OLD = """\
+#!/bin/bash
+#SBATCH --job-name=old-one
+#SBATCH --nodes=2 --gpus-per-node=4 --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --time=02:00:00 --account=PAS2136 --mem=64G
+module load cuda/12.1
+export NCCL_DEBUG=INFO
+touch this-was-run; $(touch this-was-run)
+ulimit -n 4096
+srun torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint $(hostname):1 train.py --lr 1e-4 'a b'
+"""
+
+
+def moved(fsdpkit: Fsdpkit, here: Path, *words: str, text: str = OLD) -> Completed:
+    (here / "old one.sbatch").write_text(text)
+    return fsdpkit("init", "--from", "old one.sbatch", "--cluster", "generic", *words, cwd=here)
+
+
+def test_an_sbatch_script_becomes_a_job_that_asks_for_the_same(
+    fsdpkit: Fsdpkit, here: Path, defaults: Path
+) -> None:
+    done = moved(fsdpkit, here)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["line", "7", "export", "NCCL_DEBUG=INFO", "environment.variables.NCCL_DEBUG"] in rows
+    homeless = done.stdout.partition("no home in a job")[2]
+    assert "ulimit -n 4096" in homeless
+    assert "touch this-was-run" in homeless
+    shown = fsdpkit("submit", "old-one.toml", "--cluster", "generic", "--dry-run", cwd=here)
+    for line in (
+        *("job-name=old-one", "nodes=2", "gpus-per-node=4", "cpus-per-task=32", "mem=65536M"),
+        *("time=02:00:00", "account=PAS2136"),
+    ):
+        assert f"#SBATCH --{line}\n" in shown.stdout, shown.stderr
+    assert "(--lr 1e-4 'a b')" in shown.stdout
+    assert "modules=(cuda/12.1)" in shown.stdout
+    assert "ulimit -n 4096" in (here / "old-one.toml").read_text()
+    assert not (here / "this-was-run").exists()
+    assert not defaults.exists()
+
+
+def test_flags_come_before_what_a_batch_script_says(
+    fsdpkit: Fsdpkit, here: Path, venv: Path
+) -> None:
+    (here / "other.py").write_text(MAIN)
+    words = ("--nodes", "3", "--gpus", "2", "--time", "30", "--account", "PAS0001")
+    more = ("--environment", str(venv), "--script", "other.py", "-o", "new.toml")
+    done = moved(fsdpkit, here, *words, *more)
+    assert done.returncode == 0, done.stderr
+    job = load_job(str(here / "new.toml"))
+    asked = job.spec.resources
+    assert (asked.nodes, asked.gpus, asked.time, asked.account) == (3, 2, "30", "PAS0001")
+    assert (job.entry.name, job.spec.environment.venv) == ("other.py", str(venv))
+    assert job.spec.environment.modules == ["cuda/12.1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (("train.py --lr", "gone.py --lr"), (), "--script"),
+        (("1e-4", "$(cat lr)\n torchrun b.py"), (), "line 11: torchrun b.py"),
+        (("#!/bin/bash", "#!/bin/bash\r"), (), "carriage return"),
+        (("", ""), ("-o", "train.py"), ".toml"),
+        (("", ""), ("--account", "a b"), "account"),
+    ],
+)
+def test_a_batch_script_that_is_not_taken_leaves_nothing(
+    fsdpkit: Fsdpkit, here: Path, change: tuple[str, str], words: tuple[str, ...], said: str
+) -> None:
+    done = moved(fsdpkit, here, *words, text=OLD.replace(*change))
+    assert done.returncode in (2, 65, 66), done.stdout
+    assert said in done.stderr
+    assert not [*here.glob("*.toml")]
+
+
+def test_the_tasks_of_an_array_are_named_where_it_is_submitted(
+    fsdpkit: Fsdpkit, here: Path
+) -> None:
+    text = OLD.replace("#SBATCH --job", "#SBATCH --array=0-3\n#SBATCH --job")
+    done = moved(fsdpkit, here, text=text.replace("1e-4", "x-$SLURM_ARRAY_TASK_ID"))
+    assert done.returncode == 0, done.stderr
+    assert load_job(str(here / "old-one.toml")).spec.args[:2] == ["--lr", "x-{array_task}"]
+    assert "--array 0-3 --dry-run\n" in done.stdout
+
+
+def test_a_job_file_that_is_there_is_not_written_over(fsdpkit: Fsdpkit, here: Path) -> None:
+    (here / "old-one.toml").write_text("mine")
+    done = moved(fsdpkit, here)
+    assert done.returncode == 2
+    assert (here / "old-one.toml").read_text() == "mine"
+
+
+def test_what_a_terminal_would_obey_is_neither_printed_nor_written(
+    fsdpkit: Fsdpkit, here: Path
+) -> None:
+    done = moved(fsdpkit, here, text=OLD.replace("ulimit", "\x1b]0;x\x07\u202eulimit"))
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, (here / "old-one.toml").read_text()):
+        assert not {"\x1b", "\x07", "\u202e"} & {*text}
+
+
+def test_who_submits_a_script_of_another_scheduler_hears_which_program_it_starts(
+    fsdpkit: Fsdpkit, here: Path
+) -> None:
+    (here / "train.pbs").write_text(
+        "#!/bin/bash\n#PBS -l nodes=2\nmpirun -np 2 python train.py -x\n"
+    )
+    done = fsdpkit("submit", "train.pbs", "--cluster", "local", cwd=here)
+    assert done.returncode == 2
+    assert "of PBS" in done.stderr
+    assert "Line 3 starts train.py -x" in done.stderr
+    assert "fsdpkit submit train.py --nodes N" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["old.sbatch", "train.sh", "./train"])
+def test_who_submits_a_shell_script_gets_the_command_that_does_the_same(
+    fsdpkit: Fsdpkit, here: Path, name: str
+) -> None:
+    (here / name).write_text(OLD if name == "old.sbatch" else OLD.replace("#SBATCH", "# "))
+    done = fsdpkit("submit", name, "--cluster", "local", "--", "--extra", cwd=here)
+    assert done.returncode == 2
+    assert "an sbatch script" in done.stderr or "a shell script" in done.stderr
+    (command,) = re.findall(r"^  fsdpkit (submit .*)$", done.stderr, re.MULTILINE)
+    words = shlex.split(command)
+    assert words[words.index("--") :] == ["--", "--lr", "1e-4", "a b", "--extra"]
+    assert f"fsdpkit init --from {name}" in done.stderr
+    words = [word for word in words if word not in ("--account", "PAS2136")]
+    again = fsdpkit(words[0], "--dry-run", "--cluster", "generic", *words[1:], cwd=here)
+    assert "#SBATCH --gpus-per-node=4\n" in again.stdout, again.stderr

@@ -1,0 +1,265 @@
+"""What a batch script does from top to bottom: the commands that are reached, their words expanded.
+A condition that the text does not decide is remembered with the commands below it.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fsdpkit.scheduling.batch_file.bash import BashError, Block, Branch, Node, Simple
+from fsdpkit.scheduling.batch_file.expansion import ExpandedNames, Expander, Value, is_of_node
+
+_MOST_STEPS = 5_000
+_MOST_CALLS = 20
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=(.*)", re.ASCII | re.DOTALL)
+_DECLARES = ("export", "declare", "typeset", "readonly", "local")
+_NUMBER = re.compile(r"[+-]?\d{1,15}", re.ASCII)
+_WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?", re.ASCII)
+_ALWAYS_SET = re.compile(
+    r"\$\{?SLURM_(JOB_?ID|JOB_NODELIST|NODELIST|JOB_NAME|N?NODES|SUBMIT_DIR)\b"
+)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command that is reached. `within`: the compound commands around it whose condition the
+    text does not decide, and loops."""
+
+    command: Simple
+    words: tuple[str, ...]
+    assigned: tuple[tuple[str, Value], ...]
+    exports: bool
+    names: frozenset[str]
+    within: tuple[Block, ...]
+    directory: str = ""
+    """In which it is run, if that is known."""
+    piped: bool = False
+    """Reads the output of the command before it."""
+
+
+class Walk(Expander):
+    """Steps in their order."""
+
+    def __init__(
+        self, slurm: Mapping[str, str], environ: Mapping[str, str], directory: str
+    ) -> None:
+        super().__init__(slurm, environ, directory)
+        self.functions: dict[str, Block] = {}
+        self.steps: list[Step] = []
+        self.skipped: list[tuple[Block, str]] = []
+        self.called = 0
+        self.set_here: set[str] = set()
+        """Names of all variables that the script sets anywhere."""
+
+    def enter(self, directory: str) -> None:
+        """`cd`, by a path that is known."""
+        if not self.unknowns(directory):
+            self.directory = os.path.normpath(os.path.join(self.directory, directory))
+
+    def walk(self, nodes: Sequence[Node], within: tuple[Block, ...] = ()) -> None:
+        self.set_here |= {*_assigned_in(nodes)}
+        joined = ""
+        held: bool | None = True
+        for node in nodes:
+            if len(self.steps) > _MOST_STEPS:
+                raise BashError("the script has too many commands to be followed")
+            reached: bool | None = True
+            if joined in ("&&", "||"):
+                reached = None if held is None else held == (joined == "&&")
+            around = within
+            if reached is None:
+                around = (*within, Block(joined, node.line, node.text, ()))
+            piped = joined in ("|", "|&")
+            joined = node.operator if isinstance(node, Simple) else ""
+            if reached is False:
+                continue
+            held = True
+            if isinstance(node, Block):
+                self._block(node, around)
+            elif _is_test(node.words):
+                held = self._tested(node.words)
+            else:
+                self._step(node, around, piped)
+
+    def _step(self, command: Simple, within: tuple[Block, ...], piped: bool) -> None:
+        words = list(command.words)
+        assigned: list[tuple[str, Value]] = []
+        before = dict(self.variables)
+        while words and (found := _ASSIGNMENT.fullmatch(words[0])):
+            assigned.append((found[1], self._assign(found)))
+            words.pop(0)
+        exports = bool(words) and words[0] in _DECLARES
+        if exports:
+            for word in words[1:]:
+                if found := _ASSIGNMENT.fullmatch(word):
+                    assigned.append((found[1], self._assign(found)))
+                elif _VARIABLE.fullmatch(word) and (value := self.value_of(word)) is not None:
+                    assigned.append((word, value))
+            exports = words[0] == "export" or "-x" in words[1:]
+            words = []
+        elif words:
+            self.variables = before  # what stands before a command is that command's own
+        fields, names, arguments = self.fields(words)
+        if arguments:
+            names |= {"@"}
+        if fields[:1] == ("cd",) and len(fields) == 2:
+            self.enter(fields[1])
+        self.steps.append(
+            Step(command, fields, tuple(assigned), exports, names, within, self.directory, piped)
+        )
+        if fields and fields[0] in self.functions and self.called < _MOST_CALLS:
+            self.called += 1
+            outer, self.arguments = self.arguments, fields[1:]
+            self.walk(self.functions[fields[0]].branches[0].body, within)
+            self.arguments = outer
+
+    def _assign(self, found: re.Match[str]) -> Value:
+        if found[2]:
+            value = Value(self.unknown(found.group()))
+            self.variables[found[1]] = Value(self.unknown(f"${found[1]}"))
+            return value
+        return self.assign(found[1], found[4], bool(found[3]))
+
+    def _block(self, block: Block, within: tuple[Block, ...]) -> None:
+        if block.kind == "function":
+            self.functions[block.name] = block
+            return
+        if block.kind in ("{", "("):
+            self.walk(block.branches[0].body, within)
+            return
+        if block.kind != "if":
+            if block.kind != "case":
+                self._forget(block.branches)
+            if block.kind == "for":
+                self.variables[block.name] = Value(self.unknown(f"${block.name}"))
+            self._any_of(block, block.branches, within)
+            return
+        for number, branch in enumerate(block.branches):
+            holds = self._holds(branch.condition) if branch.condition else True
+            if holds is None:
+                self._any_of(block, block.branches[number:], within)
+                return
+            if holds:
+                self.walk(branch.body, within)
+                for each in block.branches[number + 1 :]:
+                    self._never(block, each)
+                return
+            self._never(block, branch)
+
+    def _any_of(self, block: Block, branches: Sequence[Branch], within: tuple[Block, ...]) -> None:
+        """Branches of which one or none is taken."""
+        before, directory = dict(self.variables), self.directory
+        for branch in branches:
+            self.variables, self.directory = dict(before), directory
+            self.walk(branch.body, (*within, block))
+        self.variables, self.directory = before, directory
+        self._forget(branches)
+
+    def _never(self, block: Block, branch: Branch) -> None:
+        """A branch that is not taken: what it alone would set is not set."""
+        self.skipped.append((block, _first_line(branch)))
+        for name in _assigned_in(branch.body):
+            if self.value_of(name) is None and not name.startswith("SLURM_"):
+                self.variables[name] = None
+
+    def _forget(self, branches: Sequence[Branch]) -> None:
+        for branch in branches:
+            for name in _assigned_in(branch.body):
+                self.variables[name] = Value(self.unknown(f"${name}"))
+
+    def _holds(self, condition: Sequence[Node]) -> bool | None:
+        """Whether a condition holds; None: the text does not decide it."""
+        result: bool | None = None
+        joined = ""
+        for node in condition:
+            if not isinstance(node, Simple):
+                return None
+            one = self._tested(node.words)
+            result = _either(joined, result, one) if joined in ("&&", "||") else one
+            joined = node.operator
+            if joined not in ("", ";", "&&", "||"):
+                return None
+        return result
+
+    def _tested(self, words: Sequence[str]) -> bool | None:
+        if not _is_test(words):
+            return None
+        return self._test(words[1:] if words[0] == "test" else words[1:-1])
+
+    def _test(self, words: Sequence[str]) -> bool | None:
+        if words and words[0] == "!":
+            result = self._test(words[1:])
+            return None if result is None else not result
+        if "&&" in words or "||" in words:
+            join = "&&" if "&&" in words else "||"
+            at = words.index(join)
+            return _either(join, self._test(words[:at]), self._test(words[at + 1 :]))
+        texts = [self.joined(word, ExpandedNames()) for word in words]
+        if len(texts) == 2 and texts[0] in ("-z", "-n"):
+            empty = self._is_empty(texts[1])
+            return None if empty is None else empty == (texts[0] == "-z")
+        if len(texts) != 3 or self.unknowns("".join(texts)):
+            return None
+        left, sign, right = texts
+        if sign in ("=", "==", "!="):
+            return (left == right) == (sign != "!=")
+        compare = _COMPARES.get(sign)
+        if compare is None or not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
+            return None
+        return compare(int(left), int(right))
+
+    def _is_empty(self, text: str) -> bool | None:
+        if not (unknown := self.unknowns(text)):
+            return not text
+        if len(text) > len(unknown) or any(_ALWAYS_SET.match(raw) for raw in unknown):
+            return False
+        names = [_WHOLE.fullmatch(raw) for raw in unknown]
+        unset = all(name is not None and self._is_unset(name[1]) for name in names)
+        return True if unset else None
+
+    def _is_unset(self, name: str) -> bool:
+        """Whether nothing sets a variable: not this script, not the person, not Slurm."""
+        return name not in self.set_here and not is_of_node(name)
+
+
+_COMPARES: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+def _either(join: str, *sides: bool | None) -> bool | None:
+    """Of `&&` or `||` between conditions."""
+    decisive = join == "||"
+    return decisive if decisive in sides else None if None in sides else not decisive
+
+
+def _is_test(words: Sequence[str]) -> bool:
+    return bool(words) and words[0] in ("[", "[[", "test")
+
+
+def _first_line(branch: Branch) -> str:
+    node = branch.body[0] if branch.body else None
+    return node.text.partition("\n")[0] if node is not None else ""
+
+
+def _assigned_in(nodes: Iterable[Node]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, Simple):
+            for word in node.words:
+                if found := _ASSIGNMENT.fullmatch(word):
+                    yield found[1]
+                elif node.words[0] not in _DECLARES:
+                    break
+        else:
+            for branch in node.branches:
+                yield from _assigned_in(branch.body)

@@ -1,0 +1,427 @@
+"""A batch script read as text: what becomes of its options, its lines and its one launch.
+
+The scripts are small ones of our own, each after a way of doing things that is common in public.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fsdpkit.errors import ConfigError
+from fsdpkit.scheduling.batch_file.lines import BatchFile
+from fsdpkit.scheduling.batch_file.reading import read
+from fsdpkit.scheduling.batch_file.recognition import read_text, shell_script_kind
+from fsdpkit.scheduling.batch_file.resources import BatchFileError, Given, has_key
+
+HERE = "/work/me"
+ENVIRON = {"HOME": "/home/me", "USER": "me", "SCRATCH": "/scratch/me", "PATH": "/bin"}
+TWO_BY_FOUR = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4\n"
+RANK_EACH = TWO_BY_FOUR + "#SBATCH --ntasks-per-node=4\n"
+
+
+def moved(text: str, given: Given | None = None) -> BatchFile:
+    return read(text, ENVIRON, HERE, given)
+
+
+def fates(found: BatchFile, fate: str) -> dict[str, str]:
+    """The notes of what has this fate, by its text."""
+    return {each.text: each.note for each in found.findings if each.fate == fate}
+
+
+# ---- The launch -------------------------------------------------------------------------------
+
+LAUNCHES = {
+    "torchrun below srun": "srun torchrun --nproc_per_node 4 --nnodes 2 train.py --lr 1",
+    "without srun": "torchrun --nproc-per-node=4 train.py --lr 1",
+    "over several lines": "srun torchrun \\\n  --nproc_per_node 4 \\\n  train.py --lr 1",
+    "shortened options": "torchrun --nproc 4 --master-p 1 train.py --lr 1",
+    "a module of torch": "python -u -m torch.distributed.run --nproc_per_node=4 train.py --lr 1",
+    "the old launcher": "python3 -m torch.distributed.launch --use_env --nproc_per_node 4 train.py "
+    "--lr 1",
+    "as many as Slurm gives": "srun torchrun --nproc_per_node $SLURM_GPUS_ON_NODE train.py --lr 1",
+    "counted on the node": "torchrun --nproc_per_node $(nvidia-smi -L | wc -l) train.py --lr 1",
+    "a command in a variable": 'L="torchrun --nproc_per_node 4 --rdzv_endpoint $(hostname):1"\n'
+    'A="--lr 1"\nsrun bash -c "$L train.py $A"',
+    "expanded on the node": 'srun bash -lc "torchrun --nproc_per_node 4 --role \\$(hostname): '
+    'train.py --lr 1"',
+    "options in an array": "O=(\n  --nproc_per_node 4  # a rank for each GPU\n  --nnodes 2\n)\n"
+    'srun torchrun "${O[@]}" train.py --lr 1',
+    "a variable with a default": "N=${GPUS:-4}\n: ${LR:=1}\ntorchrun --nproc_per_node $N train.py "
+    "--lr $LR",
+    "computed": "T=$((SLURM_NNODES * 4))\naccelerate launch --num_processes $T train.py --lr 1",
+    "accelerate": "srun accelerate launch --multi_gpu --num_processes 8 --num_machines 2 "
+    "--machine_rank $SLURM_NODEID --main_process_ip $(hostname) train.py --lr 1",
+    "accelerate's module": "python -m accelerate.commands.launch --num_processes=8 train.py --lr 1",
+    "deepspeed": "deepspeed --num_gpus 4 --num_nodes 2 --hostfile hosts train.py --lr 1",
+    "mpirun": "mpirun -np 8 --map-by ppr:4:node -x PATH --mca btl ^openib python train.py --lr 1",
+    "in a function": 'start() {\n  srun torchrun --nproc_per_node 4 "$@"\n}\nstart train.py --lr 1',
+    "behind a wrapper": "srun numactl -N 0 nsys profile -o x torchrun --nproc_per_node 4 train.py "
+    "--lr 1",
+    "with unknown options": "srun $EXTRA -l torchrun $MORE --nproc_per_node 4 train.py --lr 1",
+    "in a branch that is taken": 'if [ -z "$SLURM_JOB_ID" ]; then\n  python other.py\nelse\n'
+    "  torchrun --nproc_per_node 4 train.py --lr 1\nfi",
+    "its output kept": "srun torchrun --nproc_per_node 4 train.py --lr 1 2>&1 | tee -a log",
+    "its failure handled": "torchrun --nproc_per_node 4 train.py --lr 1 || exit 1",
+    "the script's own arguments": 'torchrun --nproc_per_node 4 train.py --lr 1 "$@"',
+    "where nobody sets a variable": 'if [ -n "$DEBUG" ]; then\n  X="python -m pdb"\nfi\n'
+    "srun torchrun $X --nproc_per_node 4 train.py --lr 1",
+    "items by key": "declare -A by=([a]=1 [b]=2)\ntorchrun --nproc_per_node 4 train.py --lr 1",
+    "in a directory of the path": "torchrun --nproc-per-node 4 $(basename $PWD/train.py) --lr 1",
+    "beside a here-document": "cat > c.yaml <<-EOF\n\ta: 1\n\ttorchrun x.py\n\tEOF\n"
+    "torchrun --nproc_per_node 4 train.py --lr 1",
+    "a variable of another command": "L=2 echo\ntorchrun --nproc_per_node 4 train.py --lr ${L:-1}",
+    "beside a preparation": "python prepare.py\ntorchrun --nproc_per_node 4 train.py --lr 1",
+}
+
+
+@pytest.mark.parametrize("body", LAUNCHES.values(), ids=LAUNCHES)
+def test_a_launch_is_taken_apart_to_its_program(body: str) -> None:
+    found = moved(f"{TWO_BY_FOUR}{body}\n")
+    assert (found.entry, found.args) == ("train.py", ("--lr", "1"))
+    assert (found.shape.nodes, found.shape.gpus, found.shape.ranks) == (2, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "entry", "args"),
+    [
+        ("srun python train.py", "train.py", ()),
+        ("srun -l --cpu_bind=none python -um pkg.train --a", "-m pkg.train", ("--a",)),
+        ('srun bash -c "RANK=\\$SLURM_PROCID python train.py"', "train.py", ()),
+        ("srun --ntasks 8 litgpt pretrain pythia", "litgpt", ("pretrain", "pythia")),
+    ],
+)
+def test_one_task_a_gpu_is_one_rank_a_gpu(body: str, entry: str, args: tuple[str, ...]) -> None:
+    found = moved(f"{RANK_EACH}{body}\n")
+    assert (found.entry, found.args, found.shape.ranks) == (entry, args, 4)
+
+
+def test_a_module_of_torchrun_and_a_command_that_calls_torchrun() -> None:
+    found = moved(f"{TWO_BY_FOUR}srun torchrun --nproc_per_node 4 -m pkg.train --module x\n")
+    assert (found.entry, found.args) == ("-m pkg.train", ("--module", "x"))
+    found = moved(f"{TWO_BY_FOUR}srun tune run --nnodes 2 --nproc_per_node 4 full --config c\n")
+    assert (found.entry, found.args) == ("tune", ("run", "full", "--config", "c"))
+    assert found.shape.ranks == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "srun singularity -q exec --nv -B /a:/a image.sif torchrun --nproc_per_node 4 train.py",
+        "IMAGE=image.sif\napptainer run $IMAGE bash -c 'torchrun --nproc_per_node 4 train.py'",
+        "srun --container-image=image.sif --container-mounts /a:/a torchrun --nproc-per-node 4 "
+        "train.py",
+    ],
+)
+def test_the_image_of_a_container_is_taken(body: str) -> None:
+    found = moved(f"{TWO_BY_FOUR}{body}\n")
+    assert found.tables["environment"] == {"container": "image.sif"}
+    assert found.entry == "train.py"
+
+
+def test_one_process_that_has_all_gpus_of_a_node() -> None:
+    found = moved(f"{TWO_BY_FOUR}srun python train.py\n")
+    assert (found.shape.gpus, found.shape.ranks) == (4, 1)
+    if has_key("launch.ranks_per_node"):
+        assert found.tables["launch"] == {"ranks_per_node": 1}
+    else:
+        assert any("1 process on" in note for note in fates(found, "no home").values())
+
+
+# ---- Slurm's options --------------------------------------------------------------------------
+
+
+def test_options_in_all_of_sbatch_s_spellings() -> None:
+    found = moved(
+        "#!/bin/bash -l\n\n"
+        "#SBATCH -J run1 -A acct -p=gpu  # the short ones\n"
+        "#SBATCH --nodes 2 --ntasks-per-node=1 --gres=gpu:a100:4\n"
+        '#SBATCH --constraint="a100&ib" --qos high\n'
+        "#SBATCH -t1-12 --mem=480G --exclusive\n"
+        "#SBATCH --cpus-per-task 32\n"
+        "##SBATCH --nodes=9\n# SBATCH --nodes=9\n"
+        "#SBATCH --mail-user=me@here.org --mail-type=END,FAIL,BEGIN\n"
+        "torchrun --nproc_per_node=4 train.py\n"
+        "#SBATCH --nodes=7\n"
+    )
+    assert found.name == "run1"
+    of_slurm = {"account": "acct", "partition": "gpu", "qos": "high", "constraint": "a100&ib"}
+    shape = {"nodes": 2, "gpus": 4, "time": "1-12", "cpus_per_gpu": 8, "memory": "480G"}
+    assert found.tables["resources"] == {**shape, **of_slurm, "exclusive": True}
+    assert found.tables["notify"] == {"mail": "me@here.org", "on": ["end", "failure"]}
+    assert "first command" in fates(found, "not needed")["#SBATCH --nodes=7"]
+    assert fates(found, "no home").keys() == {"--gres=gpu:a100:4", "--mail-type=END,FAIL,BEGIN"}
+
+
+@pytest.mark.parametrize(
+    ("options", "launch", "shape"),
+    [
+        ("-N 2 --gres=gpu:4", "torchrun --nproc-per-node 4 t.py", (2, 4, 4)),
+        ("-N 2 --gres=gpu,tmp:9", "torchrun t.py", (2, 1, 1)),
+        ("-N 2 --gpus=8", "torchrun --nproc-per-node 4 t.py", (2, 4, 4)),
+        ("-N 2 -n 2 --gpus-per-task=4", "torchrun --nproc-per-node 4 t.py", (2, 4, 4)),
+        ("-n 8 --ntasks-per-node=4 --gpus-per-task=1", "srun python t.py", (2, 4, 4)),
+        ("-N 2 -n 8 --gpus-per-node=a100:4", "srun python t.py", (2, 4, 4)),
+        ("-N 2 --gpus-per-node=4", "srun --ntasks-per-node=4 python t.py", (2, 4, 4)),
+        ("-N 2 --exclusive", "torchrun --nproc-per-node 4 t.py", (2, 4, 4)),
+        ("--gpus-per-node=4", "torchrun --nproc-per-node 4 t.py", (1, 4, 4)),
+        ("-n 2 --gpus-per-node=4", "torchrun --nnodes 2 --nproc-per-node 4 t.py", (2, 4, 4)),
+    ],
+)
+def test_gpus_of_a_node_are_counted_however_they_are_asked_for(
+    options: str, launch: str, shape: tuple[int, int, int]
+) -> None:
+    found = moved(f"#!/bin/bash\n#SBATCH {options}\n{launch}\n").shape
+    assert (found.nodes, found.gpus, found.ranks) == shape
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [
+        ("--mem=90000", "90000"),
+        ("-c 8 --mem-per-cpu=4G", "131072M"),
+        ("--mem-per-gpu=1T", "4194304M"),
+    ],
+)
+def test_memory_is_that_of_a_node(options: str, memory: str) -> None:
+    found = moved(f"{RANK_EACH}#SBATCH {options}\nsrun python t.py\n")
+    assert found.tables["resources"]["memory"] == memory
+
+
+def test_flags_come_before_the_script() -> None:
+    given = Given(nodes=3, gpus=2, time="5", account="mine")
+    text = f"{TWO_BY_FOUR}#SBATCH -A acct -t 10\ntorchrun --nproc_per_node 4 t.py $SLURM_NNODES\n"
+    found = moved(text, given)
+    assert found.tables["resources"] == {"nodes": 3, "gpus": 2, "time": "5", "account": "mine"}
+    assert found.args == ("3",)
+    without = moved(text, Given(no_account=True))
+    assert "account" not in without.tables["resources"]
+
+
+def test_an_option_without_a_key_is_handed_on_or_said_to_have_no_home() -> None:
+    found = moved(f"{TWO_BY_FOUR}#SBATCH --licenses=a:1 --contiguous\ntorchrun --nproc 4 t.py\n")
+    if has_key("slurm.options"):
+        assert found.tables["slurm"]["options"] == {"licenses": "a:1", "contiguous": True}
+    else:
+        assert {"--licenses=a:1", "--contiguous"} <= fates(found, "no home").keys()
+
+
+# ---- The environment --------------------------------------------------------------------------
+
+LAUNCH = "torchrun --nproc_per_node 4 train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment"),
+    [
+        ("module purge\nmodule load a/1 b\nmodule add c", {"modules": ["a/1", "b", "c"]}),
+        ("ml a b", {"modules": ["a", "b"]}),
+        ("module load a || module load b", {"modules": ["a"]}),
+        ("source env/bin/activate", {"venv": "/work/me/env"}),
+        (". ~/envs/torch/bin/activate", {"venv": "/home/me/envs/torch"}),
+        ('eval "$(conda shell.bash hook)"\nconda activate torch', {"conda": "torch"}),
+        ("source ~/.bashrc\nsource activate torch", {"conda": "torch"}),
+        ("E=/opt/torch\nmamba activate ${E}", {"conda": "/opt/torch"}),
+        ("source /opt/miniconda3/bin/activate", {"conda": "/opt/miniconda3"}),
+        ("export A=1 B='x y'", {"variables": {"A": "1", "B": "x y"}}),
+        ("D=/data\nexport A=$D/x C=$HOME/c", {"variables": {"A": "/data/x", "C": "/home/me/c"}}),
+        ("export N=$SLURM_CPUS_PER_TASK S=$SCRATCH", {"variables": {"S": "/scratch/me"}}),
+        ("export MASTER_ADDR=$(hostname) MASTER_PORT=1 WORLD_SIZE=8", {}),
+    ],
+)
+def test_modules_environments_and_literal_variables(
+    lines: str, environment: dict[str, object]
+) -> None:
+    found = moved(f"{TWO_BY_FOUR}{lines}\n{LAUNCH}")
+    assert found.tables.get("environment", {}) == environment
+
+
+@pytest.mark.parametrize(
+    "value", ["/x:$PATH", "/x:${PATH}", "/x:${PATH:-}", "/x${PATH:+:$PATH}", "/x:${PATH:+${PATH}}"]
+)
+def test_a_path_that_others_add_to_is_not_replaced(value: str) -> None:
+    found = moved(f"{TWO_BY_FOUR}export PATH={value}\n{LAUNCH}")
+    if has_key("environment.prepend"):
+        assert found.tables["environment"] == {"prepend": {"PATH": "/x"}}
+    else:
+        assert "environment" not in found.tables
+        assert f"export PATH={value}" in fates(found, "no home")
+
+
+def test_variables_before_the_command_and_those_that_srun_exports() -> None:
+    found = moved(f"{TWO_BY_FOUR}A=1 srun --export=ALL,B=2 env C=3 {LAUNCH}")
+    assert found.tables["environment"]["variables"] == {"A": "1", "B": "2", "C": "3"}
+
+
+def test_a_secret_is_written_nowhere() -> None:
+    found = moved(f"{TWO_BY_FOUR}export WANDB_API_KEY=0123456789abcdef0123\n{LAUNCH}")
+    assert "environment" not in found.tables
+    assert "environment.pass" in "".join(fates(found, "no home").values())
+
+
+def test_what_a_condition_decides_is_not_taken() -> None:
+    found = moved(
+        f"{TWO_BY_FOUR}if [ -f there ]; then\n  module load a\n  export A=1\nfi\n"
+        f"[ -d /x ] && export B=1\n{LAUNCH}"
+    )
+    assert "environment" not in found.tables
+    assert {"module load a", "export A=1", "export B=1"} <= fates(found, "no home").keys()
+
+
+# ---- Every line, in its own words -------------------------------------------------------------
+
+OWN = """\
+#!/bin/bash -l
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --time=02:00:00
+#SBATCH --output=%x-%j.out
+
+# the usual preparations
+set -euo pipefail
+module purge
+module use /opt/mine
+nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
+head_node_ip=$(srun -N1 -n1 -w ${nodes[0]} hostname --ip-address)
+export NCCL_DEBUG=INFO
+export WORLD_SIZE=$((SLURM_NNODES * 4))
+export TMPDIR=/tmp/$SLURM_JOB_ID
+export PATH=/opt/mine/bin:$PATH
+mkdir -p logs
+ulimit -n 65536
+rsync -a /data/ "$TMPDIR" --exclude='*.tmp'
+cd $SLURM_SUBMIT_DIR
+UNUSED=3
+echo "starts at $(date)"
+srun torchrun --nproc_per_node 4 --rdzv_endpoint $head_node_ip:29500 train.py --out $TMPDIR
+"""
+
+
+def test_every_line_of_a_script_is_accounted_for() -> None:
+    found = moved(OWN)
+    lines = enumerate(OWN.splitlines(), 1)
+    meant = {n for n, line in lines if line and not re.match(r"#(?!SBATCH)", line)}
+    assert {each.line for each in found.findings if each.line} == meant
+
+
+def test_what_has_no_home_is_quoted_and_never_guessed() -> None:
+    found = moved(OWN)
+    homeless = fates(found, "no home")
+    for quoted in (
+        "module use /opt/mine",
+        "export TMPDIR=/tmp/$SLURM_JOB_ID",
+        "ulimit -n 65536",
+        "rsync -a /data/ \"$TMPDIR\" --exclude='*.tmp'",
+    ):
+        assert quoted in homeless
+    assert ("export PATH=/opt/mine/bin:$PATH" in homeless) != has_key("environment.prepend")
+    assert found.args == ("--out", "/tmp/$SLURM_JOB_ID")
+    assert [each.text for each in found.unknown] == ["/tmp/$SLURM_JOB_ID"]
+    assert found.tables["environment"]["variables"] == {"NCCL_DEBUG": "INFO"}
+
+
+def test_what_is_not_needed_any_more_is_told_with_its_reason() -> None:
+    told = fates(moved(OWN), "not needed")
+    assert "addresses" in told["export WORLD_SIZE=$((SLURM_NNODES * 4))"]
+    assert "addresses" in told["nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )"]
+    assert "fsdpkit logs" in told["--output=%x-%j.out"]
+    assert "submitted" in told["cd $SLURM_SUBMIT_DIR"]
+    assert {"UNUSED=3", "mkdir -p logs", "set -euo pipefail"} <= told.keys()
+
+
+def test_no_text_of_a_script_leaves_the_comment_that_quotes_it() -> None:
+    text = (
+        'ulimit -n "5\n[resources]\nnodes = 9\x1b[2J"\ntorchrun --nproc_per_node 4 t.py "$(a\nb)"\n'
+    )
+    for each in moved(TWO_BY_FOUR + text).findings:
+        assert (each.text + each.note).isprintable()
+
+
+def test_another_directory_is_where_the_script_is_looked_for() -> None:
+    found = moved(f"{TWO_BY_FOUR}#SBATCH --chdir=runs\ncd ../code\n{LAUNCH}")
+    assert found.directory == "/work/me/code"
+    assert any("submit it from there" in note for note in fates(found, "no home").values())
+
+
+# ---- What cannot become a job -----------------------------------------------------------------
+
+REFUSED = {
+    "two launches": (
+        TWO_BY_FOUR + "torchrun a.py\nmodule load x\nsrun python b.py\n",
+        "line 3: torchrun a.py; line 5: srun python b.py",
+    ),
+    "a loop": (TWO_BY_FOUR + "for lr in 1 2; do\n torchrun t.py $lr\ndone\n", "loop (line 3"),
+    "a function that is called twice": (
+        TWO_BY_FOUR + 'go() { torchrun t.py "$1"; }\ngo 1\ngo 2\n',
+        "2 programs",
+    ),
+    "eval": (TWO_BY_FOUR + 'C="torchrun t.py --lr 1"\neval $C\n', "eval"),
+    "eval of what is not known": (TWO_BY_FOUR + 'eval "$(cat c)"\n', "eval"),
+    "a here-document": (TWO_BY_FOUR + "srun bash <<EOF\ntorchrun t.py\nEOF\n", "here-document"),
+    "no launch": (TWO_BY_FOUR + "module load x\necho done\n", "nothing that it starts"),
+    "another script": (TWO_BY_FOUR + "srun ./run.sh 1\n", "./run.sh"),
+    "a program that is an argument": (TWO_BY_FOUR + "srun python $*\n", "argument"),
+    "a program that is unknown": (TWO_BY_FOUR + "T=$(ls)\ntorchrun src/$T.py\n", "--script"),
+    "PBS": ("#!/bin/bash\n#PBS -l nodes=2\ntorchrun t.py\n", "PBS (line 2"),
+    "LSF": ("#!/bin/bash\n#BSUB -n 2\njsrun python t.py\n", "LSF"),
+    "Grid Engine": ("#!/bin/bash\n#$ -l gpu=1\npython t.py\n", "Grid Engine"),
+    "Flux": ("#!/bin/bash\n#FLUX: -N 2\nflux run python t.py\n", "Flux"),
+    "DOS": ("#!/bin/bash\r\n#SBATCH -N 2\r\ntorchrun t.py\r\n", "carriage return"),
+    "another shell": ("#!/bin/tcsh\n#SBATCH -N 2\ntorchrun t.py\n", "tcsh"),
+    "no text": ("\n", "empty"),
+    "nodes in a range": ("#!/bin/bash\n#SBATCH -N 2-4\ntorchrun t.py\n", "--nodes"),
+    "nodes that nobody says": ("#!/bin/bash\n#SBATCH -n 8\nsrun python t.py\n", "--nodes"),
+    "two counts": ("#!/bin/bash\n#SBATCH --gres=gpu:4 --gpus-per-node=2\ntorchrun t.py", "--gpus"),
+    "a rank for half a GPU": (TWO_BY_FOUR + "torchrun --nproc_per_node 3 t.py\n", "--gpus"),
+    "a heterogeneous job": (TWO_BY_FOUR + "#SBATCH hetjob\ntorchrun t.py\n", "heterogeneous"),
+    "a quote left open": (TWO_BY_FOUR + 'torchrun t.py "a\n', "line 3"),
+    "an option with a line break": ('#!/bin/bash\n#SBATCH -J "a\nb"\ntorchrun t.py\n', "line 2"),
+    "nesting without end": (TWO_BY_FOUR + "A=" + "${a:-" * 5000 + "}" * 5000 + "\n", "nested"),
+    "blocks without end": (TWO_BY_FOUR + "if true; then\n" * 500, "nested"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_is_unclear_is_refused_in_a_sentence(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        moved(text)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_value_that_grows_without_end_stays_small() -> None:
+    text = "A=xxxxxxxxxxxxxxxx\n" + 'A="$A$A"\n' * 60 + "torchrun --nproc_per_node 4 t.py $A\n"
+    assert len("".join(moved(TWO_BY_FOUR + text).args)) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"#!/bin/bash\n\0\1", "binary"), (b"#!/bin/bash\n" + b"# x\n" * 200_000, "larger")],
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "a.sbatch"
+    path.write_bytes(content)
+    with pytest.raises(BatchFileError, match=said):
+        read_text(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.sbatch", "#!/bin/bash\n#SBATCH -N 1\n", "an sbatch script"),
+        ("a", "#!/usr/bin/env -S bash -e\n", "a shell script"),
+        ("a.sh", "torchrun t.py\n", "a shell script"),
+        ("a.pbs", "#!/bin/sh\n#PBS -N x\n", "a batch script of PBS"),
+        ("a", "#!/usr/bin/env python\n#SBATCH -N 1\n", None),
+        ("a", "import torch\n", None),
+    ],
+)
+def test_which_files_a_shell_would_run(
+    tmp_path: Path, name: str, content: str, kind: str | None
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert shell_script_kind(path) == kind
+    assert shell_script_kind(tmp_path) is None
