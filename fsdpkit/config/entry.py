@@ -152,6 +152,11 @@ def own_places(environment: Environment, here: Path) -> list[Path]:
     return [here, *(here / entry for entry in path.split(os.pathsep) if entry)]
 
 
+def is_module_in(name: str, root: Path) -> bool:
+    """Whether `python -m NAME` finds something to start below `root`."""
+    return _MODULE.fullmatch(name) is not None and _file_of(name, root) is not None
+
+
 def _file_of(name: str, root: Path) -> Path | None:
     """The file that `python -m NAME` runs, if it lies below `root`."""
     base = root.joinpath(*name.split("."))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from fsdpkit.config import assets
-from fsdpkit.config.entry import Entry, find_entry, is_shell_script
+from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import (
@@ -298,6 +298,8 @@ def _no_such_job(name: str, spec: JobSpec) -> NotFoundError:
         else "Nor is it a command of its environment or on PATH; a shell's aliases and functions "
         "are none."
     )
+    if is_module_in(name, Path.cwd()):
+        where = f"A module is started by -m {name}."
     try:
         assets.find("job", name)
     except NotFoundError as error:

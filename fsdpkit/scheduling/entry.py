@@ -13,7 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -196,9 +196,10 @@ def _no_module(entry: Entry, problem: tuple[str, str], python: Path | None) -> s
             f"it; name the module in it that trains, such as -m {name}.train"
         )
     where = f" or in the path of {python}" if python else ""
+    nearby = "".join(f" (here: {p})" for p in _places_of(name, [Path.cwd(), Path.cwd().parent]))
     return (
         f"entry {entry}: there is no module {name} in the directory that is submitted from, on "
-        f"PYTHONPATH{where}; submit from the directory that holds its package, or {_SKIP}"
+        f"PYTHONPATH{where}; submit from the directory that holds its package{nearby}, or {_SKIP}"
     )
 
 
@@ -216,13 +217,22 @@ def _shown(answer: _Answer) -> str:
 
 
 def _missing(missing: Iterable[tuple[str, int, str]], python: Path) -> str:
-    missing = list(dict.fromkeys(missing))[:8]
-    first = missing[0][0]
+    found: dict[str, tuple[str, int]] = {}
+    for file, line, name in missing:
+        found.setdefault(name, (file, line))
+    first, _ = next(iter(found.values()))
     places = ", ".join(
         f"{name} (line {line})" if file == first else f"{name} ({file}:{line})"
-        for file, line, name in missing
+        for name, (file, line) in [*found.items()][:8]
     )
-    hint = next(filter(None, (_elsewhere(Path(file), name) for file, _, name in missing)), "")
+    around = [Path.cwd(), *Path(first).parents[:4]]
+    hints = (
+        f"{name} lies in {place}, where Python does not look: --set "
+        f"{shlex.quote(f'environment.variables.PYTHONPATH={place}')}. "
+        for name in found
+        for place in _places_of(name, around)
+    )
+    hint = next(hints, "")
     return (
         f"{first} imports modules that its environment lacks: {places}; looked beside the script "
         f"and in the path of {python}. {hint}Install them there, name another environment "
@@ -230,13 +240,11 @@ def _missing(missing: Iterable[tuple[str, int, str]], python: Path) -> str:
     )
 
 
-def _elsewhere(file: Path, name: str) -> str:
-    """Where a module of that name lies in the directories around: PYTHONPATH can lead there."""
-    for place in (Path.cwd(), *list(file.parents)[:4]):
+def _places_of(name: str, around: Iterable[Path]) -> Iterator[Path]:
+    """Directories near those `around` that a module of that name lies in."""
+    for place in (each / below for each in around for below in ("", "src")):
         if (place / f"{name}.py").is_file() or (place / name).is_dir():
-            path = shlex.quote(f"environment.variables.PYTHONPATH={place}")
-            return f"{name} lies in {place}, where Python does not look: --set {path}. "
-    return ""
+            yield place
 
 
 def _needs_package(file: str, line: int) -> str:

@@ -276,6 +276,8 @@ def test_a_relative_import_needs_the_module_that_is_named(
     with pytest.raises(ConfigError, match=r"train\.py:1: .*: fsdpkit submit -m lab\.train"):
         plan(SubmitRequest("lab/train.py", cluster="local"))
     assert plan(SubmitRequest("-m lab.train", cluster="local"))[0].job.spec.name == "lab.train"
+    with pytest.raises(NotFoundError, match=r"A module is started by -m lab\.train"):
+        plan(SubmitRequest("lab.train", cluster="local"))
 
 
 @pytest.mark.parametrize(
