@@ -13,7 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,13 +49,16 @@ def check_entry(job: LoadedJob, site: LoadedSite) -> None:
     if job.origin("entry").startswith("packaged ") or not job.spec.launch.check:
         return
     entry, python = job.entry, python_of(job, site)
+    variables = {**site.profile.environment.variables, **job.spec.environment.variables}
+    environment = msgspec.structs.replace(job.spec.environment, variables=variables)
     if entry.kind == "command":
         _check_command(job, python)
         return
     _check_settings(job)
-    if python is None and not _is_seen_without(entry, job):
+    places = own_places(environment, Path.cwd())
+    if python is None and not _is_seen_without(entry, places):
         return
-    answer = _ask(python or Path(sys.executable), job)
+    answer = _ask(python or Path(sys.executable), entry, places)
     if answer is not None and (wrong := _wrong(job, answer, python)):
         raise ConfigError(f"job {job.spec.name}: {wrong}")
 
@@ -110,10 +113,9 @@ def _check_command(job: LoadedJob, python: Path | None) -> None:
         raise ConfigError(f"job {job.spec.name}: entry {name} {wrong}")
 
 
-def _is_seen_without(entry: Entry, job: LoadedJob) -> bool:
+def _is_seen_without(entry: Entry, places: Sequence[Path]) -> bool:
     """Whether all of a module that is to be started lies here, whatever Python it gets."""
     top = Path(entry.name.partition(".")[0], "__init__.py")
-    places = own_places(job.spec.environment, Path.cwd())
     missing = entry.kind == "module" and entry.file is None and stood_in() is None
     return missing and any((place / top).is_file() for place in places)
 
@@ -152,11 +154,10 @@ def _check_settings(job: LoadedJob) -> None:
     )
 
 
-def _ask(python: Path, job: LoadedJob) -> _Answer | None:
+def _ask(python: Path, entry: Entry, places: Sequence[Path]) -> _Answer | None:
     """What the program's Python says; None if it gives no answer."""
-    entry = job.entry
-    _, *path = own_places(job.spec.environment, Path.cwd())
-    first = entry.file.parent if entry.kind == "script" and entry.file else Path.cwd()
+    here, *path = places
+    first = entry.file.parent if entry.kind == "script" and entry.file else here
     asked = {
         "script" if entry.kind == "script" else "module": entry.name,
         "path": [str(place) for place in (first, *path)],

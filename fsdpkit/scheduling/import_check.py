@@ -52,8 +52,9 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """
     reading = _Reading(asked["path"])
     script, module = asked.get("script"), asked.get("module")
-    problem = reading.module_problem(module) if module else None
+    problem = None
     try:
+        problem = reading.module_problem(module) if module else None
         if problem is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -99,6 +100,8 @@ class _Reading:
             return True
         try:
             spec = PathFinder.find_spec(name, [*self.own, *filter(None, sys.path)])
+            if self.is_own(spec) and name in getattr(sys, "stdlib_module_names", ()):
+                raise _Unsure  # Python may have loaded its own of that name before
             return spec or importlib.util.find_spec(name) is not None or None
         except (ImportError, ValueError, AttributeError):
             return True

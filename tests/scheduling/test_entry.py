@@ -97,6 +97,8 @@ def test_what_is_not_installed_is_named(planned: Submitted, source: str) -> None
         "if not input:\n    raise SystemExit\nimport no_such_module",
         "try:\n    import lab_half\nexcept ImportError:\n    pass",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import no_such_module",
+        "__package__ = 'json'\nfrom . import tool",
+        "import json.tool, lab_shadow",
         "from lab_pkg import anything\nimport lab_pkg.hidden",
         "import os.path, torch, yaml_like_beside, package_beside.inner",
         "",
@@ -106,6 +108,8 @@ def test_what_is_not_installed_is_named(planned: Submitted, source: str) -> None
 def test_what_may_well_run_is_let_through(planned: Submitted, tmp_path: Path, source: str) -> None:
     (tmp_path / "yaml_like_beside.py").touch()
     (tmp_path / "lab_paths.py").write_text("import sys\nsys.path.insert(0, '/opt')")
+    (tmp_path / "lab_shadow.py").write_text("import abc\nimport no_such_module")
+    (tmp_path / "abc.py").write_text("import no_such_module")
     (tmp_path / "lab_half.py").write_text("import no_such_module")
     (tmp_path / "lab_pkg").mkdir()
     (tmp_path / "lab_pkg" / "__init__.py").write_text("__path__.append('/opt')")
@@ -236,6 +240,8 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
             r"own\.py imports .* gone \(line 3\)",
         ),
         ({"own.py": "if __name__ == '__main__':\n    import gone, sys; sys.exit()"}, r""),
+        ({"own.py": "if __name__ == '__main__':\n    x()\nimport gone"}, r"gone \(line 3\)"),
+        ({"own/__init__.py": "part = 1", "own/part.py": "import gone"}, r""),
         ({"own.py": "logging = open('x')\nlogging.info('')\nimport gone"}, r""),
     ],
 )
