@@ -148,7 +148,8 @@ def _meant(name: str) -> str:
 def own_places(environment: Environment, here: Path) -> list[Path]:
     """Where Python looks for a module before it looks at what is installed: `here`, where the job
     runs, and PYTHONPATH."""
-    path = environment.variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    inherited = os.environ.get("PYTHONPATH", "") if stood_in() is None else ""
+    path = environment.variables.get("PYTHONPATH", inherited)
     return [here, *(here / entry for entry in path.split(os.pathsep) if entry)]
 
 
