@@ -236,7 +236,7 @@ def _planned(plan: Plan, training: TrainingSettings, files: CatalogueFiles) -> K
         resources.nodes,
         resources.gpus,
         card_of(node, ""),
-        plan.job.entry,
+        plan.job.entry.path,
         torch=plans["torch"].decode(),
     )
     if name not in plans:

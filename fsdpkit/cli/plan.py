@@ -342,7 +342,7 @@ def asked(
     assert not isinstance(settings, msgspec.UnsetType)
     told = tuple(loaded.spec.args)
     return AskedStep(
-        settings, resources.nodes, resources.gpus, card, loaded.entry, model, args=told
+        settings, resources.nodes, resources.gpus, card, loaded.entry.path, model, args=told
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,7 @@ import click
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
+    WHAT,
     WithTrainerArgs,
     as_typed,
     complete,
@@ -28,9 +32,35 @@ if TYPE_CHECKING:
     from fsdpkit.scheduling.states import JobState
 
 
-@click.command("submit", cls=WithTrainerArgs)
+class _Submit(WithTrainerArgs):
+    """Answers command lines of other launchers with its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from fsdpkit.config.launchers import refuse_launcher
+
+        at = args.index("--") if "--" in args else len(args)
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        words: list[str] = []
+        with contextlib.suppress(click.UsageError):
+            said, rest, _ = parser.parse_args(args[:at])
+            words = [*([job] if isinstance(job := said.get("job"), str) else []), *rest]
+        refuse_launcher([*words, *(args[at + 1 :] if words else [])], "submit")
+        if stray := [*itertools.takewhile(lambda word: not word.startswith("-"), words[1:])]:
+            raise click.UsageError(f"{_BEHIND}: … -- {shlex.join(stray)}")
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{error.format_message()} {_BEHIND}.") from error
+
+
+_BEHIND = "What the program is told stands behind --"
+
+
+@click.command("submit", cls=_Submit)
 @click.pass_obj
 @click.argument("job", required=False, shell_complete=complete("job"))
+@grouped(WHAT, "-m", "module", metavar="MODULE", help="Start a module, as python -m does.")
 @wanted("sets", "array", "snapshot")
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
 @wanted("after", "runs")
@@ -56,14 +86,19 @@ def command(
     wait: bool,
     follow: bool,
     as_json: bool,
+    job: str | None,
+    module: str | None,
     **asked: Any,
 ) -> int:
-    """Submit JOB: a name (`fsdpkit jobs`), a .toml file, or a training script.
+    """Submit JOB: a name (`fsdpkit jobs`), a .toml file, a training script, or a command of the
+    job's environment. Its own arguments stand behind --.
 
     \b
       fsdpkit submit --nodes 2 --gpus 4
       fsdpkit submit --nodes 2 --gpus 4 --set training.steps=500 --follow
       fsdpkit submit my_train.py --nodes 1 --gpus 4 -- --lr 1e-4
+      fsdpkit submit -m my_package.train --gpus 4 -- --run exp1
+      fsdpkit submit litgpt --gpus 4 -- pretrain --config pretrain.yaml
 
     Without JOB and options: the job t5 (T5 on Python's documentation), on 2 nodes x 4 GPUs of this
     machine's cluster, for an hour at most.
@@ -76,7 +111,11 @@ def command(
     say_what_is_not_read()
     if dry_run and check:
         raise click.UsageError("--dry-run prints the script, --check asks Slurm: choose one.")
-    request = submission.SubmitRequest(args=args, **asked)
+    if module is not None:
+        if job is not None:
+            raise click.UsageError(f"-m starts a module: leave out {job}, or put it behind --.")
+        job = f"-m {module}"
+    request = submission.SubmitRequest(args=args, job=job, **asked)
     plan, why = submission.plan(request)
     say_where(plan, why)
     require_trust(plan, trust, submits=not (dry_run or check))

@@ -186,7 +186,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ]
     entry: Annotated[
         str,
-        Meta(min_length=1, description="The training script, a Python file."),
+        Meta(
+            min_length=1,
+            description=(
+                "What each rank runs: a Python script, `-m package.module`, or a command of the "
+                "job's environment, without its arguments."
+            ),
+        ),
         once(
             "a run has one, with which its environment is checked and it is resumed: start a sweep "
             "for each script, or let one script choose by an option of its own, args.NAME"

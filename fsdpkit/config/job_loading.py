@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from fsdpkit.config import assets
-from fsdpkit.config.job import JOB_SCHEMA, Audit, Files, JobSpec, WorkTreeSource
+from fsdpkit.config.entry import Entry, find_entry, is_module_in, is_shell_script
+from fsdpkit.config.job import JOB_SCHEMA, Audit, Environment, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import (
     FileTables,
@@ -39,14 +40,14 @@ class LoadedJob:
     spec: JobSpec
     layered: Layered
     files: tuple[Path, ...]
-    entry: Path
+    entry: Entry
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
 
     @property
     def resolved(self) -> str:
-        """The text of a run's job.json: the job as it was decided, its script by the whole path."""
+        """The text of a run's job.json: the job as it was decided, a script by its whole path."""
         spec = msgspec.structs.replace(self.spec, entry=str(self.entry))
         return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
 
@@ -109,7 +110,8 @@ def load_job(
     sets: Sequence[str] = (),
     args: Sequence[str] = (),
 ) -> LoadedJob:
-    """The job named `job` (a TOML file, a Python script, or a name; default the T5 job).
+    """The job that `job` names (default the T5 job): a TOML file, a job's name, or what to start,
+    as `entry` says it.
 
     beneath: an origin and the values under all files, as sbatch's own environment gives them.
     options: dotted keys with typed values from command-line flags. sets: `KEY=VALUE` texts.
@@ -124,22 +126,26 @@ def load_job(
     what = f"job {job or DEFAULT_JOB}"
     refuse_secrets(layered, what)
     spec = build(JobSpec, layered, what)
-    entry = _find_entry(spec.entry, layered, files, what)
+    entry = _find_entry(spec, layered, files, what, Path.cwd())
+    if entry.kind == "command" and entry.file is None and layered.origin("entry") == "built in":
+        raise _no_such_job(entry.name, spec)
     if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
         del layered.values["training"]
         spec = msgspec.structs.replace(spec, training=UNSET)
     return LoadedJob(spec, layered, tuple(files), entry)
 
 
-def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
+def _is_for_other_scripts(layered: Layered, entry: Entry) -> bool:
     """Whether `[training]` stands in defaults alone, and this script does not read it."""
     of_training = [o for k, o in layered.origins.items() if k.partition(".")[0] == "training"]
     if not all(origin.endswith(" defaults.toml") for origin in of_training):
         return False
+    if entry.file is None or entry.kind == "command":
+        return True
     try:
-        source = read_source(entry)
+        source = read_source(entry.file)
         tree = None if source is None else syntax_of(source)
-        return tree is not None and not reads_settings(tree, entry.parent)
+        return tree is not None and not reads_settings(tree, *entry.source_dirs)
     except OSError:
         return False
 
@@ -173,7 +179,7 @@ def reload_job(
     refuse_secrets(layered, f"job of {origin}")
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
-    entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
+    entry = _find_entry(spec, layered, beside, f"job of {origin}", work_dir)
     return LoadedJob(spec, layered, (path,), entry)
 
 
@@ -229,14 +235,15 @@ def _layer_of(path: Path) -> AssetLayer:
 
 
 def _lay_files(layered: Layered, job: str) -> list[Path]:
-    path = Path(job)
-    if path.suffix == ".py":
-        layered.overlay(_for_script(path), "built in")
+    bare = _bare_job(job)
+    if bare is not None:
+        layered.overlay(bare, "built in")
     defaults = assets.defaults_files()
     for layer, file in defaults:
         _lay_of(layer, layered, read_toml(file), f"{layer.name} {file.name}")
-    if path.suffix == ".py":
+    if bare is not None:
         return [file for _, file in defaults]
+    path = Path(job)
     if path.suffix == ".toml" or "/" in job:
         if not path.is_file():
             raise NotFoundError(f"there is no job file {job}")
@@ -251,38 +258,70 @@ def _lay_files(layered: Layered, job: str) -> list[Path]:
     return [file for _, file in [*defaults, *found]]
 
 
-def _for_script(path: Path) -> dict[str, Any]:
-    """The job of a bare training script: one node, one GPU, an hour, unless told otherwise."""
-    if not path.is_file():
-        raise NotFoundError(f"there is no script {path}")
+def _bare_job(job: str) -> dict[str, Any] | None:
+    """The job that only starts something: one node, one GPU, an hour, unless told otherwise. None
+    for the name or the file of a job. Raises NotFoundError, UsageError."""
+    path = Path(job)
+    if not job.startswith("-m"):
+        if path.suffix == ".toml" or job.partition("@")[0] in assets.available("job"):
+            return None
+        if path.suffix == ".py" and not path.is_file():
+            raise NotFoundError(f"there is no script {job}")
+        if is_shell_script(path):
+            return None
+    entry = find_entry(job, [Path.cwd()], Environment(), f"job {job}", here=Path.cwd())
+    if entry is None:
+        return None
     return {
         "schema": JOB_SCHEMA,
-        "name": name_after(path),
-        "entry": str(path.resolve()),
+        "name": _as_name(entry.title),
+        "entry": str(entry),
         "resources": {"nodes": 1, "gpus": 1, "time": "01:00:00"},
     }
 
 
 def name_after(script: Path) -> str:
     """A job's name after that of its script."""
-    letters = (c if (c.isascii() and c.isalnum()) or c in "._+-" else "-" for c in script.stem)
+    return _as_name(script.stem)
+
+
+def _as_name(text: str) -> str:
+    letters = (c if (c.isascii() and c.isalnum()) or c in "._+-" else "-" for c in text)
     return "".join(letters).lstrip("._+-")[:64] or "job"
 
 
-def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:
-    """The script as an absolute path: beside the job file, in the current directory, packaged; that
-    of a packaged job in the package alone."""
+def _no_such_job(name: str, spec: JobSpec) -> NotFoundError:
+    """For a name that is neither a job's nor that of a command which is here."""
+    where = (
+        "What a container has is not known here: name its command in a job file, as entry."
+        if spec.environment.container
+        else "Nor is it a command of its environment or on PATH; a shell's aliases and functions "
+        "are none."
+    )
+    if is_module_in(name, Path.cwd()):
+        where = f"A module is started by -m {name}."
+    try:
+        assets.find("job", name)
+    except NotFoundError as error:
+        return NotFoundError(f"{error} {where}")
+    raise AssertionError(f"{name} is a job")
+
+
+def _find_entry(
+    spec: JobSpec, layered: Layered, files: Sequence[Path], what: str, here: Path
+) -> Entry:
+    """What the job starts. A script is looked for beside the job file, in the current directory, in
+    the package; that of a packaged job in the package alone."""
     origin = layered.origin("entry")
     bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
     if origin not in ("command line", "--set"):
         bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
     if origin.startswith("packaged "):  # whatever has the same name where this is typed
         bases = [base for base in bases[:-2] if base.is_relative_to(bases[-1])] + bases[-1:]
-    for base in bases:
-        candidate = (base / entry).resolve()
-        if candidate.is_file():
-            return candidate
-    raise NotFoundError(
-        f"{what}: entry ({origin}): there is no script {entry!r}; "
-        f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
-    )
+    found = find_entry(spec.entry, bases, spec.environment, f"{what}: entry ({origin})", here=here)
+    if found is None:
+        raise NotFoundError(
+            f"{what}: entry ({origin}): there is no script {spec.entry!r}; "
+            f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
+        )
+    return found

@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 from fsdpkit.config.job import Resources
@@ -40,15 +41,22 @@ def shortest_s(profile: SiteProfile) -> int:
     return profile.policy.warning_s + _EARLY_S + _START_S
 
 
+def warning_s(resources: Resources, profile: SiteProfile) -> int:
+    """How long before the end Slurm warns the job: as the site says, or in a job so short that this
+    would be at its start (of a script that does not look at it), in its last quarter."""
+    is_short = resources.time_s <= shortest_s(profile)
+    return min(profile.policy.warning_s, resources.time_s // 4 if is_short else sys.maxsize)
+
+
 def refuse_no_time(resources: Resources, profile: SiteProfile) -> None:
-    """Raises UsageError for a job that would end before it trains."""
+    """Raises UsageError for a job that would end before it trains and saves."""
     shortest = shortest_s(profile)
     if resources.time_s <= shortest:
         least = format_time((shortest // 60 + 1) * 60)  # Slurm counts in minutes
         raise UsageError(
-            f"--time {resources.time} leaves no time to train: the warning before the end comes "
-            f"{profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and starting takes a "
-            f"while; ask for {least} or more"
+            f"--time {resources.time} leaves no time to train and save: the warning before the "
+            f"end comes {profile.policy.warning_s} s early, Slurm may add {_EARLY_S} s, and "
+            f"starting takes a while; ask for {least} or more"
         )
 
 

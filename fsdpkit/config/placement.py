@@ -38,20 +38,25 @@ class Placement:
     warnings: tuple[str, ...]
 
 
-def place(resources: Resources, site: LoadedSite) -> Placement:
-    """The first partition of the profile that fits. Raises UsageError with every reason."""
+def place(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:
+    """The first partition of the profile that fits. Raises UsageError with every reason.
+
+    saves: whether the job needs time to save its work before it ends.
+    """
     check_account(resources.account, site)
-    limits.refuse_no_time(resources, site.profile)
-    return place_to_plan(resources, site)
+    if saves:
+        limits.refuse_no_time(resources, site.profile)
+    return place_to_plan(resources, site, saves=saves)
 
 
-def place_to_plan(resources: Resources, site: LoadedSite) -> Placement:
+def place_to_plan(resources: Resources, site: LoadedSite, *, saves: bool = True) -> Placement:
     """`place` of a job that is not queued: it may lack an account, and not have a wrong one."""
     profile = site.profile
     if resources.account is not None:
         check_account(resources.account, site)
     _refuse_what_slurm_lacks(resources, profile)
-    name, partition = _choose_partition(resources, profile)
+    least_s = limits.shortest_s(profile) if saves else 0
+    name, partition = _choose_partition(resources, profile, least_s)
     node_type = _node_type(profile, partition)
     cpus, reason = _cpus_per_task(resources, node_type)
     told = [
@@ -122,11 +127,13 @@ def check_account(account: str | None, site: LoadedSite) -> None:
         )
 
 
-def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str | None, Partition]:
+def _choose_partition(
+    resources: Resources, profile: SiteProfile, least_s: int
+) -> tuple[str | None, Partition]:
     named = resources.partition
     if not profile.partitions:
         partition = Partition()
-        _first_that_fits(resources, profile, {profile.title: partition}, [profile.title])
+        _first_that_fits(resources, profile, {profile.title: partition}, [profile.title], least_s)
         return named, partition
     if named is not None and named not in profile.partitions:
         raise UsageError(
@@ -137,7 +144,7 @@ def _choose_partition(resources: Resources, profile: SiteProfile) -> tuple[str |
         )
     chosen = [name for name, partition in profile.partitions.items() if partition.automatic]
     chosen = chosen if named is None else [named]
-    name = _first_that_fits(resources, profile, profile.partitions, chosen)
+    name = _first_that_fits(resources, profile, profile.partitions, chosen, least_s)
     return name, profile.partitions[name]
 
 
@@ -146,13 +153,13 @@ def _first_that_fits(
     profile: SiteProfile,
     partitions: Mapping[str, Partition],
     chosen: Sequence[str],
+    least_s: int,
 ) -> str:
     """Of those chosen. Raises UsageError with what is against each, and what would fit."""
     ways = {name: (one, _node_type(profile, one)) for name, one in partitions.items()}
-    shortest_s = limits.shortest_s(profile)
     lines = [f"{_shape(resources)} does not fit {profile.title}:"]
     for name in chosen:
-        wrong = limits.problems(resources, *ways[name], shortest_s)
+        wrong = limits.problems(resources, *ways[name], least_s)
         if not wrong:
             return name
         lines.append(f"  {name} ({_describe(*ways[name])}): {'; '.join(wrong)}")
@@ -161,7 +168,7 @@ def _first_that_fits(
             f"{profile.title} has no partition that is chosen when none is named: name one with "
             f"--partition ({', '.join(map(shlex.quote, partitions))})"
         ]
-    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen, shortest_s)]))
+    raise UsageError("\n".join([*lines, *offers(resources, ways, chosen, least_s)]))
 
 
 def _shape(resources: Resources) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 _MOST_BYTES = 4 << 20
@@ -36,15 +37,26 @@ def has_main_guard(tree: ast.Module) -> bool:
     return any("__name__" in (said := ast.unparse(t)) and "'__main__'" in said for t in tests)
 
 
-def reads_settings(tree: ast.Module, beside: Path) -> bool:
+def reads_settings(tree: ast.Module, *beside: Path) -> bool:
     """Whether a script may read `[training]`: it, or a module that lies `beside` it, imports who
     does, names the option itself, or runs code that is not seen here."""
     names = set[str]()
-    for one in _with_modules(tree, beside):
+    for one in _with_modules(tree, *beside):
         if one is None or any(_reads_them(node) for node in ast.walk(one)):
             return True
         names |= _imported(one)
     return bool(names & _RUNS_OTHER_CODE)
+
+
+def names_fsdpkit(tree: ast.Module, *beside: Path) -> bool:
+    """Whether a script, or a module that lies `beside` it, names us: then it may save and stop when
+    it is warned. Also where code is not seen here."""
+    return any(
+        one is None
+        or "fsdpkit" in _imported(one)
+        or any(isinstance(n, ast.Constant) and "fsdpkit" in str(n.value) for n in ast.walk(one))
+        for one in _with_modules(tree, *beside)
+    )
 
 
 def settings_named(tree: ast.Module, beside: Path) -> frozenset[str] | None:
@@ -63,7 +75,7 @@ def settings_named(tree: ast.Module, beside: Path) -> frozenset[str] | None:
     return None if names & _RUNS_OTHER_CODE else frozenset(found)
 
 
-def _with_modules(tree: ast.Module, beside: Path) -> Iterator[ast.Module | None]:
+def _with_modules(tree: ast.Module, *beside: Path) -> Iterator[ast.Module | None]:
     """A script and, of the modules that it imports, those that lie beside it, and so on; None for
     one that cannot be read as Python."""
     trees, names = [tree], set[str]()
@@ -71,8 +83,8 @@ def _with_modules(tree: ast.Module, beside: Path) -> Iterator[ast.Module | None]
         yield one
         for name in _imported(one) - names:
             names.add(name)
-            found = [beside / f"{name}.py", beside / name / "__init__.py"]
-            for path in filter(Path.is_file, found):
+            found = ((at / f"{name}.py", at / name / "__init__.py") for at in beside)
+            for path in filter(Path.is_file, chain.from_iterable(found)):
                 source = read_source(path)
                 if source is None or (read := syntax_of(source)) is None:
                     yield None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import psutil
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -29,6 +29,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
+from fsdpkit.errors import NodeError
 from fsdpkit.launching.fork_server import ForkedRank, ForkServer
 from fsdpkit.launching.program import ColdStartError, Program
 from fsdpkit.launching.rendezvous import LOOPBACK, KnownNodes, RankStore
@@ -338,6 +339,30 @@ class Meet:
     ask: Callable[[], tuple[str, int]]
 
 
+def _parsed(arguments: Sequence[str]) -> Any:
+    """By torchrun's parser, which takes a word of the program for an abbreviation of its own option
+    (`--run`, `--log`), and a `--` behind the program for its own. Raises NodeError."""
+    parser = get_args_parser()
+    parser.allow_abbrev = False
+
+    def refuse(message: str) -> NoReturn:
+        raise NodeError(f"the template calls torchrun with options that it refuses: {message}")
+
+    setattr(parser, "error", refuse)  # noqa: B010
+    args = parser.parse_args(list(arguments))
+    at = len(arguments) - len(args.training_script_args) - 1
+    if arguments[at] == "--" != args.training_script:
+        args.training_script_args.insert(0, "--")
+    if args.no_python:  # found by the job's PATH, as a shell finds it
+        if (found := shutil.which(args.training_script)) is None:
+            raise NodeError(
+                f"there is no command {args.training_script} on this node; is it installed in the "
+                "job's environment? PATH is " + os.environ.get("PATH", "not set")
+            )
+        args.training_script = found
+    return args
+
+
 @dataclass(frozen=True)
 class Torchrun:
     """A torchrun command, parsed by torchrun's own parser; it can be launched again and again."""
@@ -349,7 +374,7 @@ class Torchrun:
 
     @classmethod
     def parse(cls, arguments: Sequence[str], attempt: AttemptPaths) -> Torchrun:
-        args = get_args_parser().parse_args(list(arguments))
+        args = _parsed(arguments)
         if args.standalone:
             args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
             args.rdzv_id = os.environ["SLURM_JOB_ID"]

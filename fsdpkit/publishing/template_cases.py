@@ -15,6 +15,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config import assets
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job import JobSpec
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered, build
@@ -150,7 +151,7 @@ def plan_of(case: Case, template: Template | None) -> Plan:
         placement = place(spec.resources, replace(site, profile=free))
     nothing = Template(None, HOME, "", {})  # type: ignore[arg-type]
     return Plan(
-        LoadedJob(spec, layered, (), HOME / "train.py"),
+        LoadedJob(spec, layered, (), Entry.of_file(HOME / "train.py")),
         site,
         template or nothing,
         placement,

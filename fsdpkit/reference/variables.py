@@ -111,7 +111,7 @@ INTERNAL: Group = {
     "FSDPKIT_NODES": "Number of nodes, without standby nodes.",
     "FSDPKIT_NODE_NAMES": "Their names, the head first.",
     "FSDPKIT_PREFLIGHT": "`0`: no checks before training (`parameters.preflight`).",
-    "FSDPKIT_PROGRAM": "The training script and its arguments.",
+    "FSDPKIT_PROGRAM": "What each rank runs, and its arguments.",
     "FSDPKIT_PYTHONPATH": "`PYTHONPATH` as you had it, until the agent has started.",
     "FSDPKIT_GPUS_PER_NODE": "GPUs of each node.",
     "FSDPKIT_RANKS_PER_NODE": "Ranks on each node.",

@@ -39,7 +39,14 @@ class DigestNames(msgspec.Struct, frozen=True, kw_only=True):
 
 class JobNames(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of the job, as squeue shows it.")]
-    entry: Annotated[str, Meta(description="The training script, a whole path.")]
+    entry: Annotated[
+        str,
+        Meta(description="What is started: a script's whole path, a module's or command's name."),
+    ]
+    kind: Annotated[
+        Literal["script", "module", "command"],
+        Meta(description="How: by Python, by `python -m`, or as a program of its own."),
+    ]
     args: Annotated[
         list[str], Meta(description="Arguments of the script; quote with sh_arg for {array_task}.")
     ]

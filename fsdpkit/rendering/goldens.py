@@ -21,6 +21,7 @@ from typing import Any
 
 import fsdpkit
 from fsdpkit.config import assets
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.placement import place
 from fsdpkit.config.site import load_site
@@ -149,7 +150,7 @@ def golden_script(name: str) -> str:
     site = load_site(golden.site)
     template = load_template("torchrun")
     plan = Plan(
-        replace(job, entry=_HOME / "fsdp_t5.py"),
+        replace(job, entry=Entry.of_file(_HOME / "fsdp_t5.py")),
         site,
         template,
         place(job.spec.resources, site),

@@ -17,6 +17,7 @@ import msgspec
 
 import fsdpkit
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.limits import warning_s
 from fsdpkit.config.notify import Notify
 from fsdpkit.config.placement import Placement
 from fsdpkit.config.published.centre import Release
@@ -108,6 +109,7 @@ def trace(plan: Plan, run_dir: Path, statements: Sequence[Statement] | None = No
     """The same before the lint, with the template's line of each line of the script."""
     _check_run_dir(run_dir)
     _check_array_args(plan)
+    _check_kind(plan)
     return trace_template(plan.template, context_of(plan, run_dir), statements)
 
 
@@ -122,6 +124,16 @@ def _check_array_args(plan: Plan) -> None:
                 f"template {plan.template.manifest.name} ({plan.template.dir}): does not pass on "
                 f"{name}, so all tasks would be the same: see the template torchrun"
             )
+
+
+def _check_kind(plan: Plan) -> None:
+    """A template from before there were modules and commands would take either for a script."""
+    kind = plan.job.entry.kind
+    if kind != "script" and not any(b"job.kind" in part for part in plan.template.parts.values()):
+        raise RenderError(
+            f"template {plan.template.manifest.name} ({plan.template.dir}): starts scripts only, "
+            f"and {plan.job.entry} is a {kind}: see job.kind in the template torchrun"
+        )
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -150,7 +162,8 @@ def context_of(plan: Plan, run_dir: Path) -> dict[str, Any]:
         digests=DigestNames(**{name: digest[:12] for name, digest in plan.digests.items()}),
         job=JobNames(
             name=spec.name,
-            entry=str(plan.job.entry),
+            entry=plan.job.entry.name,
+            kind=plan.job.entry.kind,
             args=_entry_args(plan, run_dir),
             array_args=_array_args(plan),
         ),
@@ -235,7 +248,7 @@ def _directives(plan: Plan, run_dir: Path) -> list[Directive]:
         # A percent sign in a path would start one of Slurm's file name patterns.
         Directive("output", f"{str(run_dir).replace('%', '%%')}/{log}"),
         Directive("open-mode", "append"),
-        Directive("signal", f"B:USR1@{policy.warning_s}"),
+        Directive("signal", f"B:USR1@{warning_s(resources, plan.site.profile)}"),
     ]
     if not plan.job.may_requeue:
         directives.append(Directive("no-requeue", None))
@@ -343,7 +356,8 @@ def _container(plan: Plan, run_dir: Path) -> list[str]:
             f"job {plan.job.spec.name}: environment.container is set, but the profile of "
             f"{plan.site.profile.title} names no container engine ([container] engine)"
         )
-    binds = [str(run_dir), str(plan.job.entry.parent)]
+    root = plan.job.entry.root
+    binds = [str(run_dir), *([str(root)] if root else [])]
     for path in binds:
         if "," in path or ":" in path:
             raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")

@@ -1,104 +1,139 @@
-"""What is wrong with a job's script, told before it waits in a queue: it does not compile, it
-imports what its environment has not, it is given settings that it will not read.
+"""What is wrong with what a job starts, told before it waits in a queue: it is not there, it does
+not compile, it imports what its environment has not, it is given settings that it will not read.
 
-The script is read, never run. Its own Python is asked: this one, or that of the job's virtual or
-conda environment if it can be started here. Where neither is sure (a container, modules loaded on
-the node, a script that changes where Python looks) nothing is said: a guess that is wrong costs
-more than a job that fails.
+Nothing of it is run. The job's own Python is asked (scheduling/import_check.py): this one, or that
+of its virtual or conda environment if it can be started here. Where neither is sure (a container,
+modules loaded on the node) nothing is said: a guess that is wrong costs more than a job that fails.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import json
 import os
+import shlex
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from importlib.machinery import PathFinder
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from fsdpkit.config.entry import Entry, environment_prefix, own_places
 from fsdpkit.config.job_loading import LoadedJob
-from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
+from fsdpkit.config.script_source import names_fsdpkit, read_source, reads_settings, syntax_of
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.errors import ConfigError
+from fsdpkit.scheduling import import_check
 
 _ANSWER_S = 20.0
-_ASK = """
-import ast, importlib.util, json, sys, warnings
-warnings.simplefilter("ignore")
-asked = json.load(sys.stdin)
-problem = None
-try:
-    with open(asked["script"], "rb") as file:
-        compile(file.read(), asked["script"], "exec", dont_inherit=True)
-except SyntaxError as error:
-    problem = [error.lineno, error.offset, error.text, error.msg]
-sys.path[:0] = asked["path"]
-def found(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return True
-missing = [name for name in asked["names"] if not found(name)]
-print(json.dumps({"version": sys.version.split()[0], "problem": problem, "missing": missing}))
-"""
+_SKIP = "skip this check: --set launch.check=false"
 
 
 class _Answer(msgspec.Struct):
-    """What a Python says of a script."""
+    """What a Python says of a program; see import_check.answer."""
 
     version: str
-    problem: tuple[int | None, int | None, str | None, str] | None
-    """Line, column, the line's text and why it does not compile."""
-    missing: list[str]
+    module: tuple[str, str] | None
+    """What keeps `python -m` from starting it, and the name concerned."""
+    syntax: tuple[str, int | None, int | None, str | None, str] | None
+    """File, line, column, the line's text and why it does not compile."""
+    relative: tuple[str, int] | None
+    """Where a script, which belongs to no package, imports relatively."""
+    missing: list[tuple[str, int, str]]
+    """File, line and module of imports that will fail."""
 
 
 def check_entry(job: LoadedJob, site: LoadedSite) -> None:
-    """Raises ConfigError for a script that would fail at its first line, saying which."""
+    """Raises ConfigError for a program that would fail at its first line, saying which."""
     if job.origin("entry").startswith("packaged ") or not job.spec.launch.check:
         return
-    try:
-        source = read_source(job.entry)
-    except OSError as error:
-        raise ConfigError(
-            f"job {job.spec.name}: entry {job.entry}: cannot be read: {error.strerror}"
-        ) from error
-    if source is None:
+    entry, python = job.entry, python_of(job, site)
+    variables = {**site.profile.environment.variables, **job.spec.environment.variables}
+    environment = msgspec.structs.replace(job.spec.environment, variables=variables)
+    if entry.kind == "command":
+        _check_command(job, python)
         return
-    tree = syntax_of(source)
-    _check_settings(job, tree)
-    if (python := python_of(job, site)) is None:
+    _check_settings(job)
+    places = own_places(environment, Path.cwd())
+    if python is None and not _is_seen_without(entry, places):
         return
-    names = [] if tree is None else list(dict.fromkeys(_needed(tree)))
-    answer = _ask(python, job, names)
-    if answer is None:
-        return
-    if answer.problem is not None:
-        raise ConfigError(f"job {job.spec.name}: {_shown(job.entry, answer)}")
-    if answer.missing and tree is not None and not _changes_where_python_looks(tree):
-        raise ConfigError(_missing(job, tree, answer.missing, python))
+    answer = _ask(python or Path(sys.executable), entry, places)
+    if answer is not None and (wrong := _wrong(job, answer, python)):
+        raise ConfigError(f"job {job.spec.name}: {wrong}")
 
 
 def python_of(job: LoadedJob, site: LoadedSite) -> Path | None:
-    """The interpreter that the script is going to have, if that is known and is on this machine."""
+    """The interpreter that the program is going to have, if that is known and is on this
+    machine."""
     wanted = job.spec.environment
     if wanted.container is not None or stood_in() is not None:
         return None
     if wanted.venv is not None or wanted.conda is not None:
-        prefix = Path(os.path.expanduser(wanted.venv or wanted.conda or ""))
-        python = prefix / "bin" / "python"
-        return python if prefix.is_absolute() and os.access(python, os.X_OK) else None
+        prefix = environment_prefix(wanted, Path.cwd())
+        python = prefix / "bin" / "python" if prefix else None
+        return python if python and os.access(python, os.X_OK) else None
     modules = wanted.modules if wanted.modules is not None else site.profile.environment.modules
     return None if modules else Path(sys.executable)
 
 
-def _check_settings(job: LoadedJob, tree: ast.Module | None) -> None:
+def heeds_warnings(job: LoadedJob) -> bool:
+    """Whether it may look at the warning before its end, and then needs time to save: our trainer,
+    and what names fsdpkit."""
+    entry = job.entry
+    if job.spec.training is not msgspec.UNSET:
+        return True
+    if entry.file is None or entry.kind == "command":
+        return False
+    tree = _tree(job, entry.file)
+    return tree is None or names_fsdpkit(tree, *entry.source_dirs)
+
+
+def _check_command(job: LoadedJob, python: Path | None) -> None:
+    """Raises ConfigError for one that the node could not start, either."""
+    name, file = job.entry.name, job.entry.file
+    if file is None and python is not None:
+        raise ConfigError(
+            f"job {job.spec.name}: entry {name}: there is no such command in {python.parent} or on "
+            f"PATH; aliases and functions of a shell do not count. Install it there, name its "
+            f"environment (environment.venv, environment.conda), or {_SKIP}"
+        )
+    if file is None or name != str(file) or stood_in() is not None:
+        return
+    with open(file, "rb") as opened:
+        first = opened.readline(256)
+    wrong = None
+    if not os.access(file, os.X_OK):
+        wrong = f"is not executable: chmod +x {shlex.quote(name)}"
+    elif not first.startswith((b"#!", b"\x7fELF")):
+        wrong = "has no #! line that says which program reads it"
+    elif first.startswith(b"#!") and b"\r" in first:
+        wrong = "ends its lines as Windows does, so its #! line names no program: dos2unix mends it"
+    if wrong:
+        raise ConfigError(f"job {job.spec.name}: entry {name} {wrong}")
+
+
+def _is_seen_without(entry: Entry, places: Sequence[Path]) -> bool:
+    """Whether all of a module that is to be started lies here, whatever Python it gets."""
+    top = Path(entry.name.partition(".")[0], "__init__.py")
+    missing = entry.kind == "module" and entry.file is None and stood_in() is None
+    return missing and any((place / top).is_file() for place in places)
+
+
+def _tree(job: LoadedJob, file: Path) -> ast.Module | None:
+    """Raises ConfigError if it cannot be read."""
+    try:
+        source = read_source(file)
+    except OSError as error:
+        raise ConfigError(
+            f"job {job.spec.name}: entry {file}: cannot be read: {error.strerror}"
+        ) from error
+    return None if source is None else syntax_of(source)
+
+
+def _check_settings(job: LoadedJob) -> None:
+    entry = job.entry
+    tree = _tree(job, entry.file) if entry.file else None
     origins = {k: o for k, o in job.layered.origins.items() if k.partition(".")[0] == "training"}
     # Who writes [training] into a job file, or puts a script in our trainer's place, means it.
     typed = {key: origin for key, origin in origins.items() if origin in ("--set", "command line")}
@@ -106,51 +141,33 @@ def _check_settings(job: LoadedJob, tree: ast.Module | None) -> None:
     if not typed or not all(origin.endswith(" defaults.toml") for origin in others):
         return
     try:
-        if tree is None or reads_settings(tree, job.entry.parent):
+        if tree is None or reads_settings(tree, *entry.source_dirs):
             return
     except OSError:
         return
     key = max(typed, key=len)
     raise ConfigError(
         f"job {job.spec.name}: {key} ({job.origin(key)}): settings in [training] are for the "
-        f"fsdpkit trainer, and {job.entry.name} does not read them; give your script its own "
+        f"fsdpkit trainer, and {entry.path.name} does not read them; give your script its own "
         "arguments after --, such as: -- --lr 1e-4. To read them, the script imports "
         "fsdpkit.training.command_line.read_settings and takes --job"
     )
 
 
-def _needed(tree: ast.Module) -> Iterator[str]:
-    """Top-level names of modules without which the script ends: imported unconditionally."""
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
-
-
-def _changes_where_python_looks(tree: ast.Module) -> bool:
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    imported = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
+def _ask(python: Path, entry: Entry, places: Sequence[Path]) -> _Answer | None:
+    """What the program's Python says; None if it gives no answer."""
+    here, *path = places
+    first = entry.file.parent if entry.kind == "script" and entry.file else here
+    asked = {
+        "script" if entry.kind == "script" else "module": entry.name,
+        "path": [str(place) for place in (first, *path)],
     }
-    return bool({"path", "meta_path", "path_hooks", "addsitedir", "modules"} & (names | imported))
-
-
-def _ask(python: Path, job: LoadedJob, names: Sequence[str]) -> _Answer | None:
-    """What the script's Python says; None if it gives no answer."""
-    path = [str(job.entry.parent)]
-    path += filter(None, job.spec.environment.variables.get("PYTHONPATH", "").split(":"))
     if python == Path(sys.executable):
-        return _own_answer(job.entry, path, names)
-    asked = {"script": str(job.entry), "path": path, "names": list(names)}
+        return msgspec.convert(import_check.answer(asked), _Answer)
     try:
         done = subprocess.run(
-            [str(python), "-c", _ASK],
-            input=json.dumps(asked).encode(),
+            [str(python), "-c", Path(import_check.__file__).read_text(encoding="utf-8")],
+            input=msgspec.json.encode(asked),
             capture_output=True,
             timeout=_ANSWER_S,
             check=True,
@@ -160,34 +177,38 @@ def _ask(python: Path, job: LoadedJob, names: Sequence[str]) -> _Answer | None:
         return None
 
 
-def _own_answer(entry: Path, path: Sequence[str], names: Sequence[str]) -> _Answer:
-    """The same of this Python, without starting it again."""
-    problem = None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(entry.read_bytes(), str(entry), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        problem = (error.lineno, error.offset, error.text, error.msg)
-    except (ValueError, RecursionError, MemoryError, OSError):
-        pass
-    missing = [name for name in names if not _is_found(name, path)]
-    return _Answer(sys.version.split()[0], problem, missing)
+def _wrong(job: LoadedJob, answer: _Answer, python: Path | None) -> str | None:
+    if answer.module is not None:
+        return _no_module(job.entry, answer.module, python)
+    if python is None:
+        return None
+    if answer.missing:
+        return _missing(answer.missing, python)
+    if answer.syntax is not None:
+        return _shown(answer)
+    return _needs_package(*answer.relative) if answer.relative is not None else None
 
 
-def _is_found(name: str, path: Sequence[str]) -> bool:
-    try:
-        beside = PathFinder.find_spec(name, [*path])
-        return beside is not None or importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return True
+def _no_module(entry: Entry, problem: tuple[str, str], python: Path | None) -> str:
+    what, name = problem
+    if what == "no main":
+        return (
+            f"entry {entry}: {name} is a package without __main__.py, so python -m cannot start "
+            f"it; name the module in it that trains, such as -m {name}.train"
+        )
+    where = f" or in the path of {python}" if python else ""
+    nearby = "".join(f" (here: {p})" for p in _places_of(name, [Path.cwd(), Path.cwd().parent]))
+    return (
+        f"entry {entry}: there is no module {name} in the directory that is submitted from, on "
+        f"PYTHONPATH{where}; submit from the directory that holds its package{nearby}, or {_SKIP}"
+    )
 
 
-def _shown(entry: Path, answer: _Answer) -> str:
+def _shown(answer: _Answer) -> str:
     """The line that does not compile, with a mark below, as Python itself shows it."""
-    assert answer.problem is not None
-    line, column, text, why = answer.problem
-    told = f"{entry}:{line}: Python {answer.version} cannot compile it: {why}"
+    assert answer.syntax is not None
+    file, line, column, text, why = answer.syntax
+    told = f"{file}:{line}: Python {answer.version} cannot compile it: {why}"
     if not text:
         return told
     shown = "".join(c if c.isprintable() else " " for c in text.rstrip()[:200])
@@ -196,17 +217,46 @@ def _shown(entry: Path, answer: _Answer) -> str:
     return f"{told}\n    {shown.lstrip()}\n    {mark}^"
 
 
-def _missing(job: LoadedJob, tree: ast.Module, missing: Sequence[str], python: Path) -> str:
-    lines = {
-        name: node.lineno
-        for node in reversed(tree.body)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in _needed(ast.Module([node], []))
-    }
-    places = ", ".join(f"{name} (line {lines[name]})" for name in missing[:8])
-    return (
-        f"job {job.spec.name}: {job.entry} imports modules that its environment lacks: {places}; "
-        f"looked beside the script and in the path of {python}. Install them there, name another "
-        f"environment (environment.venv, environment.conda), or skip this check: --set "
-        f"launch.check=false"
+def _missing(missing: Iterable[tuple[str, int, str]], python: Path) -> str:
+    found: dict[str, tuple[str, int]] = {}
+    for file, line, name in missing:
+        found.setdefault(name, (file, line))
+    first, _ = next(iter(found.values()))
+    places = ", ".join(
+        f"{name} (line {line})" if file == first else f"{name} ({file}:{line})"
+        for name, (file, line) in [*found.items()][:8]
     )
+    around = [Path.cwd(), *Path(first).parents[:4]]
+    hints = (
+        f"{name} lies in {place}, where Python does not look: --set "
+        f"{shlex.quote(f'environment.variables.PYTHONPATH={place}')}. "
+        for name in found
+        for place in _places_of(name, around)
+    )
+    hint = next(hints, "")
+    return (
+        f"{first} imports modules that its environment lacks: {places}; looked beside the script "
+        f"and in the path of {python}. {hint}Install them there, name another environment "
+        f"(environment.venv, environment.conda), or {_SKIP}"
+    )
+
+
+def _places_of(name: str, around: Iterable[Path]) -> Iterator[Path]:
+    """Directories near those `around` that a module of that name lies in."""
+    for place in (each / below for each in around for below in ("", "src")):
+        if (place / f"{name}.py").is_file() or (place / name).is_dir():
+            yield place
+
+
+def _needs_package(file: str, line: int) -> str:
+    """A script with a relative import, and how it is started as what it is."""
+    path = Path(file)
+    root = path.parent.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    module = ".".join(path.relative_to(root).with_suffix("").parts)
+    told = f"{file}:{line}: a relative import works only in a module that belongs to a package"
+    if not all(part.isidentifier() for part in module.split(".")):
+        return f"{told}, and {module!r} can be no module's name"
+    at = "" if root == Path.cwd() else f"cd {shlex.quote(str(root))} && "
+    return f"{told}; to start it as one: {at}fsdpkit submit -m {module}"

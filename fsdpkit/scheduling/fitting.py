@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from fsdpkit.config.job_loading import LoadedJob
+from fsdpkit.config.limits import shortest_s, warning_s
 from fsdpkit.config.placement import Placement, place
 from fsdpkit.config.site import LoadedSite
 from fsdpkit.config.surroundings import stood_in
 from fsdpkit.scheduling.cluster import cluster_of
 from fsdpkit.scheduling.elsewhere import not_from_here
+from fsdpkit.scheduling.entry import heeds_warnings
 from fsdpkit.scheduling.job_checks import (
     check_environment,
     check_on,
@@ -35,10 +37,18 @@ def fit(
     here = stood_in() is None
     if here:
         check_environment(job)
-    placement = place(resources, site)
+    is_short = resources.time_s <= shortest_s(profile)
+    placement = place(resources, site, saves=not is_short or heeds_warnings(job))
     cluster = cluster_of(profile.kind, profile.slurm_clusters)
     cluster.check(resources, here=here)
-    warnings = [*placement.warnings, *check_on(job, placement.node_type, work_dir)]
+    warnings = [*placement.warnings]
+    if is_short:
+        warnings.append(
+            f"--time {resources.time}: the warning before the end comes "
+            f"{warning_s(resources, profile)} s early, not {profile.policy.warning_s} s as in "
+            f"longer jobs"
+        )
+    warnings += check_on(job, placement.node_type, work_dir)
     avoided: tuple[tuple[str, str], ...] = ()
     if here:
         warnings += not_from_here(job, site, placement.node_type, work_dir)

@@ -226,7 +226,7 @@ def _recalled(job: LoadedJob, node: NodeType, work_dir: Path) -> Remembered | No
     from fsdpkit.planning.remembered import name_of, recall
 
     card = card_of(node, "")
-    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry))
+    return recall(name_of(training, resources.nodes, resources.gpus, card, job.entry.path))
 
 
 def _check_forking(job: LoadedJob) -> None:
@@ -235,7 +235,9 @@ def _check_forking(job: LoadedJob) -> None:
     from fsdpkit.launching.program import ColdStartError, Program
 
     try:
-        program = Program.parse([sys.executable, "-u", str(job.entry)])
+        if job.entry.kind == "command":
+            raise ColdStartError(f"{job.entry.name} is a command of its own")
+        program = Program.parse([sys.executable, "-u", *job.entry.words])
         preload_of(program, elsewhere=True)
     except ColdStartError as error:
         raise ConfigError(

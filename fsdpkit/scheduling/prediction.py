@@ -30,7 +30,7 @@ def prediction_of(
             resources.nodes,
             resources.gpus,
             card,
-            plan.job.entry,
+            plan.job.entry.path,
             plan.job.spec.args if training is None else None,
         )
     except (FsdpkitError, OSError):

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.entry import Entry
 from fsdpkit.errors import StorageError
 from fsdpkit.rendering.script import Plan
 from fsdpkit.runs.layout import RunPaths, write_atomically
@@ -55,13 +56,14 @@ _UNDER_WAY = {
 
 
 def write_provenance(
-    plan: Plan, paths: RunPaths, entry: Path, work_dir: Path, snapshot: Snapshot | None = None
+    plan: Plan, paths: RunPaths, entry: Entry, work_dir: Path, snapshot: Snapshot | None = None
 ) -> Provenance:
     """Make provenance.json and source.diff of a run. `entry` and `work_dir` are the person's own,
     also where the job runs in a copy. Raises StorageError where they cannot be written."""
     problems: list[str] = []
     script, text = _script(entry, problems)
-    repository, diff, cut = _repository(entry, text, paths.dir.parent, problems)
+    name = entry.path if entry.root else work_dir / entry.name
+    repository, diff, cut = _repository(name, text, paths.dir.parent, problems)
     packages = packages_of(plan, work_dir, problems)
     made = Provenance(
         made_s=now_s(),
@@ -107,9 +109,11 @@ def renew_provenance(plan: Plan, paths: RunPaths) -> None:
     save_provenance(paths, made)
 
 
-def _script(entry: Path, problems: list[str]) -> tuple[Script, bytes]:
+def _script(entry: Entry, problems: list[str]) -> tuple[Script, bytes]:
+    if entry.file is None:  # installed, and so among the packages
+        return Script(path=_written(str(entry))), b""
     try:
-        text = read_bytes(entry, _MOST_SCRIPT_BYTES)
+        text = read_bytes(entry.file, _MOST_SCRIPT_BYTES)
     except OSError as error:
         problems.append(f"{entry} cannot be read: {error.strerror}")
         return Script(path=_written(str(entry))), b""

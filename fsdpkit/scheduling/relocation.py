@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job import Environment
 from fsdpkit.config.training import TrainingSettings
 from fsdpkit.rendering.script import Plan
@@ -42,9 +43,17 @@ def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
     job = replace(
         plan.job,
         spec=msgspec.structs.replace(spec, **changes),
-        entry=_moved(plan.job.entry, tree.top, copy),
+        entry=_moved_entry(plan.job.entry, tree.top, copy),
     )
     return replace(plan, job=job, work_dir=_moved(here, tree.top, copy))
+
+
+def _moved_entry(entry: Entry, root: Path, copy: Path) -> Entry:
+    if entry.root is None or entry.file is None:
+        return entry
+    file = _moved(entry.file, root, copy)
+    name = str(file) if entry.name == str(entry.file) else entry.name
+    return replace(entry, name=name, file=file, root=_moved(entry.root, root, copy))
 
 
 def _moved(path: Path, root: Path, copy: Path) -> Path:

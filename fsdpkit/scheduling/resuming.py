@@ -91,7 +91,7 @@ def _plan_resume(run: OpenRun, changes: ResumeRequest) -> Plan:
         )
     _refuse_while_in_flight(record)
     before, job, site = _reload(run, ResumeRequest()), _reload(run, changes), _site_of(record)
-    assets.check_published(job.entry)
+    assets.check_published(job.entry.path)
     states = _settled_states(run)
     ahead = _jobs_ahead(run, states)
     otherwise = _trains_otherwise(before, job)
@@ -220,7 +220,7 @@ def _trains_otherwise(before: LoadedJob, job: LoadedJob) -> bool:
     """Whether what the ranks are told differs, not only where they run."""
 
     def told(one: LoadedJob) -> tuple[object, ...]:
-        return one.entry, one.spec.args, one.array_args, one.spec.training
+        return str(one.entry), one.spec.args, one.array_args, one.spec.training
 
     return told(before) != told(job)
 

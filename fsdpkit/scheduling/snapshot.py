@@ -31,7 +31,7 @@ def read_tree(plan: Plan, runs: Path) -> WorkTreeFiles:
     """
     entry, limit_mb = plan.job.entry, plan.job.source.limit_mb
     top = top_of(plan.work_dir)
-    if not entry.is_relative_to(top):
+    if entry.name == str(entry.file) and not entry.path.is_relative_to(top):
         raise UsageError(
             f"--snapshot copies {top}, but the script is {entry}: submit it from its own "
             f"directory, or leave out --snapshot"

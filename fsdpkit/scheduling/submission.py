@@ -292,7 +292,8 @@ def submit(
     None leaves a setting as the job file, or its default, has it.
 
     Args:
-        job: A job file, the name of a job (`fsdpkit jobs`) or a training script; None: the job t5.
+        job: A job file, the name of a job (`fsdpkit jobs`), a training script, `"-m lab.train"`
+            (a module) or a command of the job's environment; None: the job t5.
         nodes: Nodes, standby nodes not counted.
         gpus: GPUs per node; each gets one rank.
         cluster: A site profile, or `"local"`; None: `$FSDPKIT_CLUSTER`, else that of this machine.

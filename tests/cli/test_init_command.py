@@ -66,7 +66,7 @@ def test_a_job_and_defaults_are_written_that_submit_takes(
     assert "#SBATCH --nodes=2" in shown.stdout
     job = load_job(str(here / "train.toml"))
     assert job.spec.environment.venv == str(venv)
-    assert job.entry == here / "train.py"
+    assert job.entry.path == here / "train.py"
     assert job.origin("resources.account") == "user defaults.toml"
     assert "PAS2136" not in (here / "train.toml").read_text()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_a_bare_script_is_a_small_job(tmp_path: Path) -> None:
     script = tmp_path / "my train (2).py"
     script.write_text("")
     job = load_job(str(script))
-    assert (job.spec.name, job.entry) == ("my-train--2-", script)
+    assert (job.spec.name, job.entry.path) == ("my-train--2-", script)
     assert (job.spec.resources.nodes, job.spec.resources.gpus) == (1, 1)
 
 
@@ -78,8 +79,8 @@ def test_a_script_beside_the_job_file_wins_over_the_current_directory(
     (elsewhere / "train.py").write_text("")
     monkeypatch.chdir(elsewhere)
     path = job_file("")
-    assert load_job(path).entry == tmp_path / "train.py"
-    assert load_job(path, sets=["entry=train.py"]).entry == elsewhere / "train.py"
+    assert load_job(path).entry.path == tmp_path / "train.py"
+    assert load_job(path, sets=["entry=train.py"]).entry.path == elsewhere / "train.py"
 
 
 def resolved(path: Path, job: LoadedJob) -> Path:
@@ -166,13 +167,13 @@ def test_a_packaged_jobs_script_is_the_packaged_one(
     own = tmp_path / "examples" / "T5-fsdp" / "fsdp_t5.py"
     own.parent.mkdir(parents=True)
     own.write_text("")
-    assert load_job("t5").entry == assets.packaged_dir() / "examples/T5-fsdp/fsdp_t5.py"
-    assert load_job("t5", options={"resources.nodes": 2}).entry != own
-    assert load_job("t5", sets=["entry=examples/T5-fsdp/fsdp_t5.py"]).entry == own
+    assert load_job("t5").entry.path == assets.packaged_dir() / "examples/T5-fsdp/fsdp_t5.py"
+    assert load_job("t5", options={"resources.nodes": 2}).entry.path != own
+    assert load_job("t5", sets=["entry=examples/T5-fsdp/fsdp_t5.py"]).entry.path == own
     mine = tmp_path / "mine.toml"
     packaged = (assets.packaged_dir() / "jobs" / "t5.toml").read_text()
     mine.write_text(packaged)
-    assert load_job(str(mine)).entry == own
+    assert load_job(str(mine)).entry.path == own
 
 
 OPENS = "[audit]\nshare = true\n[files]\ngroup = true\n"
@@ -243,3 +244,55 @@ def test_ranks_share_a_node_s_gpus_evenly(tmp_path: Path) -> None:
     assert load_job(str(tmp_path / "train.py"), options=options).spec.ranks_per_node == 2
     with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 GPUs.*divisor"):
         load_job(str(tmp_path / "train.py"), options={**options, "launch.ranks_per_node": 3})
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("-m lab/train.py", "such as -m lab.train"),
+        ("-m lab.train --lr 1", 'such as -m lab.train; its arguments .* behind "--": --lr 1'),
+        ("-m", "not ''"),
+        ("-m ../lab", "such as -m lab"),
+        ("-m a;b", "not 'a;b'"),
+        ("python train.py --lr 1", "fsdpkit submit train.py -- --lr 1"),
+        ("train.py --lr 1", 'train.py; its arguments .* behind "--": --lr 1'),
+    ],
+)
+def test_an_entry_is_one_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for job, sets in ((text, []), (None, [f"entry={text}"])):
+        with pytest.raises(UsageError, match=told):
+            load_job(job, sets=sets)
+
+
+def test_a_module_or_a_command_is_read_back_as_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "train.py").touch()
+    (tmp_path / "bash").mkdir()  # a directory is no program
+    for text, kind, file in (
+        ("-m lab.train", "module", tmp_path / "lab" / "train.py"),
+        ("-m json.tool", "module", None),
+        ("bash", "command", Path(shutil.which("bash") or "")),
+    ):
+        monkeypatch.chdir(tmp_path)
+        job = load_job(text)
+        assert (str(job.entry), job.entry.kind, job.entry.file) == (text, kind, file)
+        path = tmp_path / "job.json"
+        path.write_text(job.resolved)
+        monkeypatch.chdir(tmp_path / "lab")  # resumed from elsewhere
+        assert reload_job(path, "run r", work_dir=tmp_path).entry == job.entry
+
+
+def test_a_jobs_name_is_the_jobs_whatever_else_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t5").write_text("#!/bin/sh\n")
+    (tmp_path / "t5").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert load_job("t5").entry.kind == "script"
+    assert load_job("./t5").entry.kind == "command"

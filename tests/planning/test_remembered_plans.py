@@ -37,7 +37,7 @@ def name(*sets: str, nodes: int = 1, gpus: int = 4, card: str = "a100-80") -> st
     job = load_job(None, sets=sets)
     training = job.spec.training
     assert not isinstance(training, type(None))
-    return name_of(training, nodes, gpus, card_named(card), job.entry)  # type: ignore[arg-type]
+    return name_of(training, nodes, gpus, card_named(card), job.entry.path)  # type: ignore[arg-type]
 
 
 def made(fit: str, share: float, *would_fit: str) -> Remembered:
@@ -214,7 +214,7 @@ def test_a_resumed_run_keeps_its_own_prediction_when_the_cache_is_gone_but_not_a
 
 def test_a_script_of_ones_own_is_known_by_all_that_it_is_told():
     training = TrainingSettings()
-    entry = load_job(None).entry
+    entry = load_job(None).entry.path
     names = {
         name_of(training, 1, 4, CARD, entry, args)
         for args in (None, [], ["--batch=8"], ["--batch=16"], ["--batch", "8"])

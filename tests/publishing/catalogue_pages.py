@@ -90,7 +90,7 @@ def plan_of_pretrain() -> dict[str, bytes]:
     training = training_of(job, Path("/"))
     assert training is not None
     card = card_of(site.profile.node_types["h100"], "")
-    name = name_of(training, 4, 4, card, job.entry, torch=TORCH)
+    name = name_of(training, 4, 4, card, job.entry.path, torch=TORCH)
     made_s = 1_793_000_000.0
     predicted = Predicted(
         name=name,

@@ -25,6 +25,8 @@ NOT_OF_A_SCRIPT = {
     "FSDPKIT_STATE_DIR": "what the person has seen of a centre before",
     "XDG_STATE_HOME": "the same",
     "XDG_CACHE_HOME": "where the person's own plans lie; a page has those of its catalogue",
+    "PATH": "whether there is a command of that name, not what the script says",
+    "PYTHONPATH": "where a person's own modules lie; a page has none",
     "SLURM_CLUSTERS": "which cluster takes the script, not what it says",
     "FSDPKIT_TASK_DIR": "where a rank of a running job writes",
     "FSDPKIT_HOST": "which machine runs the command",

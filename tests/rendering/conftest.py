@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job_loading import load_job
 from fsdpkit.config.loading import Layered, build
 from fsdpkit.config.placement import place
@@ -75,7 +76,7 @@ def render_script(tmp_path: Path) -> RenderScript:
             layered.overlay(profile, "test")
             loaded = replace(loaded, profile=build(SiteProfile, layered, "site test"))
         plan = Plan(
-            replace(job, entry=entry),
+            replace(job, entry=Entry.of_file(entry)),
             loaded,
             load_template("torchrun"),
             place(job.spec.resources, loaded),

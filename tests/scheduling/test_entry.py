@@ -6,14 +6,15 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fsdpkit.errors import ConfigError
+from fsdpkit.errors import ConfigError, NotFoundError, UsageError
 from fsdpkit.scheduling import entry as module
-from fsdpkit.scheduling.submission import SubmitRequest, plan
+from fsdpkit.scheduling.submission import SubmitRequest, plan, script_of
 
 Submitted = Callable[..., None]
 
@@ -85,7 +86,20 @@ def test_what_is_not_installed_is_named(planned: Submitted, source: str) -> None
         "import sys\nsys.path.append('/opt/lab')\nimport no_such_module",
         "from sys import path\npath.insert(0, '/opt')\nimport no_such_module",
         "import site\nsite.addsitedir('/opt')\nimport no_such_module",
-        "from . import no_such_module",
+        "def set_up(): ...\nset_up()\nimport no_such_module",
+        "import sys\nsys.path += ['/opt']\nimport no_such_module",
+        "import os.path as path_of\nfrom sys import *\nimport no_such_module",
+        "(lambda: None)()\nimport no_such_module",
+        "import lab_paths\nimport no_such_module",
+        "import json as sys\nprint(sys.path)\nimport no_such_module",
+        "def register(f): return f\n@register\ndef g(): ...\nimport no_such_module",
+        "with open('x'):\n    import no_such_module",
+        "if not input:\n    raise SystemExit\nimport no_such_module",
+        "try:\n    import lab_half\nexcept ImportError:\n    pass",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import no_such_module",
+        "__package__ = 'json'\nfrom . import tool",
+        "import json.tool, lab_shadow",
+        "from lab_pkg import anything\nimport lab_pkg.hidden",
         "import os.path, torch, yaml_like_beside, package_beside.inner",
         "",
         "'''" + "x" * (5 << 20) + "'''\nimport no_such_module",
@@ -93,6 +107,12 @@ def test_what_is_not_installed_is_named(planned: Submitted, source: str) -> None
 )
 def test_what_may_well_run_is_let_through(planned: Submitted, tmp_path: Path, source: str) -> None:
     (tmp_path / "yaml_like_beside.py").touch()
+    (tmp_path / "lab_paths.py").write_text("import sys\nsys.path.insert(0, '/opt')")
+    (tmp_path / "lab_shadow.py").write_text("import abc\nimport no_such_module")
+    (tmp_path / "abc.py").write_text("import no_such_module")
+    (tmp_path / "lab_half.py").write_text("import no_such_module")
+    (tmp_path / "lab_pkg").mkdir()
+    (tmp_path / "lab_pkg" / "__init__.py").write_text("__path__.append('/opt')")
     (tmp_path / "package_beside").mkdir()
     planned(source)
 
@@ -193,3 +213,190 @@ def test_ones_own_defaults_for_the_trainer_do_not_reach_other_scripts(
     with pytest.raises(ConfigError):
         planned("import argparse", "training.seed=3")
     assert plan(SubmitRequest(None, cluster="local"))[0].job.spec.training.steps == 7  # type: ignore[union-attr]
+
+
+# ---- The script's own modules
+
+
+def write(directory: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"own.py": "\nimport gone"}, r"own\.py imports .* gone \(line 2\)"),
+        ({"own.py": "from deeper import x", "deeper.py": "import gone"}, r"deeper\.py imports"),
+        ({"own/__init__.py": "from .part import x", "own/part.py": "import gone"}, r"part\.py imp"),
+        ({"own/__init__.py": "", "own/part.py": "import gone.x"}, r"part\.py imports .* gone "),
+        ({"own/part.py": "from .. import x\nfrom own import gone\nimport gone"}, r""),
+        ({"own/__init__.py": "import own.gone"}, r"own\.gone \(line 1\)"),
+        ({"own/__init__.py": "def f(:"}, r"own/__init__\.py:1: .*cannot compile"),
+        (
+            {"own.py": "import logging, os\nx = os.path.join(os.environ['A'], 'x')\nimport gone"},
+            r"own\.py imports .* gone \(line 3\)",
+        ),
+        ({"own.py": "if __name__ == '__main__':\n    import gone, sys; sys.exit()"}, r""),
+        ({"own.py": "if __name__ == '__main__':\n    x()\nimport gone"}, r"gone \(line 3\)"),
+        ({"own/__init__.py": "part = 1", "own/part.py": "import gone"}, r""),
+        ({"own.py": "logging = open('x')\nlogging.info('')\nimport gone"}, r""),
+    ],
+)
+def test_the_scripts_own_modules_are_followed(
+    planned: Submitted, tmp_path: Path, files: Mapping[str, str], told: str
+) -> None:
+    write(tmp_path, files)
+    source = "from own import part\nimport torch"
+    if not told:
+        planned(source)
+        return
+    with pytest.raises(ConfigError, match=told):
+        planned(source)
+
+
+def test_a_module_that_lies_elsewhere_is_found_by_the_way_that_is_named(
+    planned: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"lab/__init__.py": "", "scripts/go.py": "import lab"})
+    monkeypatch.chdir(tmp_path / "scripts")
+    request = SubmitRequest("go.py", cluster="local")
+    with pytest.raises(ConfigError, match=r"--set environment\.variables\.PYTHONPATH=") as error:
+        plan(request)
+    option = str(error.value).split("--set ")[1].split(". ")[0]
+    plan(replace(request, sets=[option]))
+
+
+# ---- Modules and commands
+
+
+def test_a_relative_import_needs_the_module_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path, {"lab/__init__.py": "", "lab/train.py": "from . import core", "lab/core.py": ""}
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"train\.py:1: .*: fsdpkit submit -m lab\.train"):
+        plan(SubmitRequest("lab/train.py", cluster="local"))
+    assert plan(SubmitRequest("-m lab.train", cluster="local"))[0].job.spec.name == "lab.train"
+    with pytest.raises(NotFoundError, match=r"A module is started by -m lab\.train"):
+        plan(SubmitRequest("lab.train", cluster="local"))
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("lab", r"lab is a package without __main__\.py"),
+        ("email", r"email is a package without __main__\.py"),
+        ("json.nothing", "no module json.nothing"),
+        ("lab.trian", "no module lab.trian"),
+        ("nowhere.train", "no module nowhere "),
+        ("lab.needs", r"needs\.py imports .* gone \(line 1\)"),
+        ("lab.train", ""),
+        ("lab.loose.train", ""),
+        ("lab.with_main", ""),
+        ("torch.distributed.run", ""),
+    ],
+)
+def test_a_module_is_looked_for_as_python_will(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv: Path, module: str, told: str
+) -> None:
+    files = dict.fromkeys(
+        ("__init__.py", "train.py", "loose/train.py", "with_main/__main__.py"), ""
+    )
+    write(tmp_path / "lab", {**files, "needs.py": "import gone"})
+    monkeypatch.chdir(tmp_path)
+    request = SubmitRequest(f"-m {module}", cluster="local")
+    in_container = replace(request, sets=["environment.container=x.sif"], cluster="osc-ascend")
+    in_container = replace(in_container, account="PAS2136")
+    if not told:
+        plan(request)
+        plan(in_container)
+        return
+    with pytest.raises(ConfigError, match=told):
+        plan(request)
+    with pytest.raises(ConfigError, match=told):
+        plan(replace(request, sets=[f"environment.venv={venv}"]))
+    if module == "lab":  # all of it is here, whatever the container has
+        with pytest.raises(ConfigError, match=told):
+            plan(in_container)
+
+
+def test_a_command_is_looked_for_in_the_jobs_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (venv / "bin" / "only-there").write_text("#!/bin/sh\n")
+    (venv / "bin" / "only-there").chmod(0o755)
+    request = SubmitRequest("only-there", cluster="local")
+    with pytest.raises(NotFoundError, match=r"no job named 'only-there'.*aliases"):
+        plan(request)
+    found = plan(replace(request, sets=[f"environment.venv={venv}"]))[0]
+    assert (found.job.entry.kind, found.job.spec.name) == ("command", "only-there")
+    named = replace(request, job=None, sets=["entry=only-there", "training.steps=5"])
+    with pytest.raises(ConfigError, match="no such command"):
+        plan(named)
+    plan(
+        replace(
+            named,
+            sets=[*named.sets, "environment.container=x"],
+            cluster="osc-ascend",
+            account="PAS2136",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"),
+    [
+        ("#!/bin/sh\n", 0o755, ""),
+        ("#!/bin/sh\n", 0o644, "not executable: chmod"),
+        ("#!/bin/sh\r\n", 0o755, "Windows"),
+        ("#!/usr/bin/env python3\nx = = 1\n", 0o644, "cannot compile"),
+        ("x = = 1\n", 0o644, "cannot compile"),
+    ],
+)
+def test_a_file_is_started_by_what_its_first_line_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "go").write_bytes(text.encode())
+    (tmp_path / "go").chmod(mode)
+    request = SubmitRequest("./go", cluster="local")
+    if told:
+        with pytest.raises(ConfigError, match=told):
+            plan(request)
+    else:
+        assert plan(request)[0].job.entry.kind == "command"
+
+
+# ---- Time
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ("print(3)", False),
+        ("import fsdpkit", True),
+        ("from fsdpkit.script.huggingface import attach", True),
+        ("def f():\n    import beside", True),
+        ("import importlib\nimportlib.import_module('fsdpkit')", True),
+    ],
+)
+def test_a_few_minutes_are_enough_for_a_script_that_does_not_look_at_the_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, is_refused: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, {"train.py": source, "beside.py": "import fsdpkit"})
+    request = SubmitRequest("train.py", cluster="local", time="3")
+    if is_refused:
+        with pytest.raises(UsageError, match="--time 3 leaves no time"):
+            plan(request)
+        return
+    short = plan(request)[0]
+    assert "#SBATCH --signal=B:USR1@45\n" in script_of(short)
+    assert any("45 s early" in warning for warning in short.placement.warnings)
+    assert "#SBATCH --signal=B:USR1@120\n" in script_of(plan(replace(request, time="6"))[0])

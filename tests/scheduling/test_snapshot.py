@@ -185,7 +185,7 @@ def test_what_stays_behind_is_named_by_its_whole_path(
     decided, _ = plan(SubmitRequest("train.py", cluster="local", snapshot=True, sets=sets))
     copy = tmp_path / "copy"
     moved = in_copy(decided, read(tree), copy)
-    assert (moved.work_dir, moved.job.entry) == (copy, copy / "train.py")
+    assert (moved.work_dir, moved.job.entry.path) == (copy, copy / "train.py")
     assert moved.job.spec.environment.venv == str(tree / "data" / "venv")
     assert moved.job.spec.environment.variables["PYTHONPATH"] == f"{copy}/lib:{copy}"
     training = moved.job.spec.training

@@ -122,7 +122,7 @@ class Person:
         session = cluster.as_user(user)
         return cls(cluster, session.user.home, write_profile(session.user.home), session)
 
-    def fsdpkit(self, *words: str) -> Completed:
+    def fsdpkit(self, *words: str, cwd: Path | None = None) -> Completed:
         argv = [sys.executable, "-m", "fsdpkit", *words]
         environ = {**self.site, "OMP_NUM_THREADS": "1"}
         if self.session is not None:
@@ -133,7 +133,7 @@ class Person:
         }
         return subprocess.run(
             argv,
-            cwd=self.home,
+            cwd=cwd or self.home,
             env={**self.cluster.env(), **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -546,3 +546,25 @@ def test_a_preempted_run_is_not_over(
     assert wait(other).state().succeeded  # type: ignore[union-attr]
     assert run.wait(poll_s=0.2).succeeded, everything_said(run.dir)
     assert run.paths.task().attempts() == [0, 1]
+
+
+# What is started, but for scripts
+
+
+@pytest.mark.parametrize("kind", ["module", "command"])
+def test_a_module_and_a_command_get_their_words_on_every_node(person: Person, kind: str) -> None:
+    words = ["--run", "a", "--log=b", "--local", "--", "--nnodes=9"]
+    lab = person.home / kind / "lab"
+    lab.mkdir(parents=True)
+    program = "import os, sys\nprint(os.environ['RANK'], __package__, sys.argv[1:])\n"
+    (lab / "train.py").write_text(program)
+    tool = lab.parent / "tool"
+    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{lab}/train.py" "$@"\n')
+    tool.chmod(0o755)
+    entry = ["-m", "lab.train"] if kind == "module" else ["./tool"]
+    size = ("--nodes", "2", "--gpus", "2", *ACCOUNT, "--wait", "--json", "--runs", "runs")
+    done = person.fsdpkit("submit", *entry, *size, "--", *words, cwd=lab.parent)
+    run = Run.open(answer_of(done)["dir"])
+    package = "lab" if kind == "module" else "None"
+    told = [run.rank_log(rank).read_text() for rank in range(4)]
+    assert told == [f"{rank} {package} {words}\n" for rank in range(4)], everything_said(run.dir)

@@ -82,7 +82,7 @@ def test_a_plan_that_was_made_of_a_trial_says_by_how_much_it_misses(
         card = card_of(place(resources, load_site(SITE)).node_type, "")
         settings = training_of(job, tmp_path)
         assert settings is not None
-        name = name_of(settings, resources.nodes, resources.gpus, card, job.entry)
+        name = name_of(settings, resources.nodes, resources.gpus, card, job.entry.path)
         would = ["training.sharding.activation_checkpointing=full"]
         kept = Remembered(
             fit="does not fit",

@@ -86,7 +86,7 @@ def test_a_dry_run_tells_the_closed_forms_estimate_of_each_size_and_a_plans_wher
     card = card_of(place(decided.job.spec.resources, load_site("osc-cardinal")).node_type, "")
     settings = training_of(decided.job, tmp_path)
     assert settings is not None
-    speed = forecast(AskedStep(settings, 2, 4, card, decided.job.entry), By()).speed
+    speed = forecast(AskedStep(settings, 2, 4, card, decided.job.entry.path), By()).speed
     assert speed is not None
     assert speed.tokens_per_s is not None
     assert told[1]["rate"]["middle"] == pytest.approx(speed.tokens_per_s.middle)
@@ -95,7 +95,7 @@ def test_a_dry_run_tells_the_closed_forms_estimate_of_each_size_and_a_plans_wher
     assert not (tmp_path / "runs").exists()
 
     # Somebody asks plan about two nodes: that is what counts, here and in the run.
-    name = name_of(settings, 2, 4, card, decided.job.entry)
+    name = name_of(settings, 2, 4, card, decided.job.entry.path)
     middle = told[0]["rate"]["middle"]
     planned = Predicted(
         name=name,

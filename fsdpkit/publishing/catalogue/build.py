@@ -35,7 +35,7 @@ def _folders(catalogue: Catalogue) -> dict[str, bytes]:
     tops = {"packaged": assets.packaged_dir()}
     tops |= {f"centre{number}": top for number, top in enumerate(catalogue.centres)}
     files = {f"{name}/{path}": c for name, top in tops.items() for path, c in folder(top).items()}
-    for path, content in scripts(job.entry for _, job in catalogue.jobs).items():
+    for path, content in scripts(job.entry.path for _, job in catalogue.jobs).items():
         files[_place(Path("/", path), tops)] = content
     versions = [one.template for name in catalogue.released for one in name.versions]
     parsed = to_carry([*catalogue.templates, *filter(None, versions)])

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 import fsdpkit
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job import JobSpec, Resources
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.config.loading import Layered
@@ -298,7 +299,12 @@ def _plan(template: Template, site: LoadedSite, place: PartitionPlace, python: s
     kind = "conda" if spec.environment.conda else "venv" if spec.environment.venv else python
     named = spec.environment.conda or spec.environment.venv or ""
     return Plan(
-        LoadedJob(msgspec.structs.replace(spec, environment=bare), layered, (), HOME / "train.py"),
+        LoadedJob(
+            msgspec.structs.replace(spec, environment=bare),
+            layered,
+            (),
+            Entry.of_file(HOME / "train.py"),
+        ),
         free_of_account(site),
         template,
         place.placement,
@@ -363,7 +369,7 @@ def _render(plan: Plan, fields: list[Field], low: int, high: int) -> Traced:
         "args": Variable(checks.WORDS, "words", "job.args"),
     }
     bind = {f"--bind={_run_dir(plan)}": checks.BIND_RUN}
-    bind[f"--bind={plan.job.entry.parent}"] = checks.BIND_SCRIPT
+    bind[f"--bind={plan.job.entry.root}"] = checks.BIND_SCRIPT
     context["container"] = [
         Variable(bind[word], "text", "container") if word in bind else word
         for word in context["container"]

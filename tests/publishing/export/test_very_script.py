@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fsdpkit.config.entry import Entry
 from fsdpkit.config.job_loading import LoadedJob
 from fsdpkit.errors import RenderError
 from fsdpkit.publishing.export import checks
@@ -41,7 +42,7 @@ def own_script(
         parameters={"wait_s": 90},
         resources=msgspec.structs.replace(plan.job.spec.resources, nodes=nodes),
     )
-    job = LoadedJob(spec, plan.job.layered, (), ENTRY)
+    job = LoadedJob(spec, plan.job.layered, (), Entry.of_file(ENTRY))
     plan = replace(plan, job=job, python=PythonEnvironment(plan.python.kind, "/opt/my env"))
     lines = trace(plan, RUN).script.split("\n")
     last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
