@@ -10,6 +10,7 @@ import click
 from fsdpkit.cli.options import (
     AFTERWARDS,
     HOW,
+    RESOURCES,
     WithTrainerArgs,
     as_typed,
     complete,
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 @click.argument("job", required=False, shell_complete=complete("job"))
 @wanted("sets", "array", "snapshot")
 @wanted("nodes", "gpus", "time", "cluster", "partition", "account", "spare")
+@grouped(
+    RESOURCES,
+    "--sbatch-option",
+    "sbatch_options",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Any other option of sbatch, such as licenses=scratch.",
+)
 @wanted("after", "runs")
 @trust_option
 @grouped(HOW, "--dry-run", is_flag=True, help="Print only the script; submit nothing.")

@@ -6,8 +6,8 @@ What a job may say stands in job.py; how files are laid over one another in load
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fsdpkit.config.loading import (
 )
 from fsdpkit.config.script_source import read_source, reads_settings, syntax_of
 from fsdpkit.config.secrets import form_of, found_secret, refuse_secrets, why_secret
+from fsdpkit.config.steps import OwnSteps, command_of
 from fsdpkit.errors import NotFoundError, StorageError
 
 DEFAULT_JOB = "t5"
@@ -40,14 +41,17 @@ class LoadedJob:
     layered: Layered
     files: tuple[Path, ...]
     entry: Path
+    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the key in `[steps]`, the command; its last word is the file's whole path."""
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
 
     @property
     def resolved(self) -> str:
-        """The text of a run's job.json: the job as it was decided, its script by the whole path."""
-        spec = msgspec.structs.replace(self.spec, entry=str(self.entry))
+        """The text of a run's job.json: the job as it was decided, its files by whole paths."""
+        steps = {key: words[-1] for key, words in self.steps.items()}
+        spec = msgspec.structs.replace(self.spec, entry=str(self.entry), steps=OwnSteps(**steps))
         return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
 
     @property
@@ -128,7 +132,7 @@ def load_job(
     if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
         del layered.values["training"]
         spec = msgspec.structs.replace(spec, training=UNSET)
-    return LoadedJob(spec, layered, tuple(files), entry)
+    return LoadedJob(spec, layered, tuple(files), entry, _steps(spec, layered, files, what))
 
 
 def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
@@ -174,7 +178,8 @@ def reload_job(
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
     entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
-    return LoadedJob(spec, layered, (path,), entry)
+    steps = _steps(spec, layered, beside, f"job of {origin}")
+    return LoadedJob(spec, layered, (path,), entry, steps)
 
 
 def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
@@ -269,10 +274,24 @@ def name_after(script: Path) -> str:
     return "".join(letters).lstrip("._+-")[:64] or "job"
 
 
-def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) -> Path:
+def _steps(
+    spec: JobSpec, layered: Layered, files: Sequence[Path], what: str
+) -> dict[str, tuple[str, ...]]:
+    """By key, the command of each file in `[steps]`. Raises NotFoundError, ConfigError."""
+    return {
+        key: command_of(
+            _find_entry(file, layered, files, what, f"steps.{key}"), f"{what}: steps.{key}"
+        )
+        for key, file in spec.steps.given.items()
+    }
+
+
+def _find_entry(
+    entry: str, layered: Layered, files: Sequence[Path], what: str, key: str = "entry"
+) -> Path:
     """The script as an absolute path: beside the job file, in the current directory, packaged; that
-    of a packaged job in the package alone."""
-    origin = layered.origin("entry")
+    of a packaged job in the package alone. key: where it is named."""
+    origin = layered.origin(key)
     bases = [Path.cwd(), *(f.parent for f in files), assets.packaged_dir()]
     if origin not in ("command line", "--set"):
         bases = [*reversed(bases[1:-1]), bases[0], bases[-1]]
@@ -283,6 +302,6 @@ def _find_entry(entry: str, layered: Layered, files: Sequence[Path], what: str) 
         if candidate.is_file():
             return candidate
     raise NotFoundError(
-        f"{what}: entry ({origin}): there is no script {entry!r}; "
+        f"{what}: {key} ({origin}): there is no script {entry!r}; "
         f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
     )

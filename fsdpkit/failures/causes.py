@@ -33,6 +33,7 @@ CAUSES: dict[str, Cause] = {
         scheduler.CANCELLED,
         scheduler.NODE_FAILURE,
         scheduler.REFUSED,
+        software.OWN_STEP,
         network.NO_INTERNET,
         software.VERSION_MISMATCH,
         network.PORT_TAKEN,

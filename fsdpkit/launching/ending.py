@@ -148,14 +148,10 @@ def _exclusions(
 
 def _endings_of_job(attempt: AttemptPaths) -> list[Ending]:
     """How this job's earlier attempts ended, as far as that is on record."""
-    number, task = _number(attempt), TaskPaths(attempt.dir.parent)
+    number, task = attempt.number, TaskPaths(attempt.dir.parent)
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     found = [outcomes.read(task.attempt(n).ending, Ending) for n in range(max(0, first), number)]
     return [ending for ending in found if ending is not None]
-
-
-def _number(attempt: AttemptPaths) -> int:
-    return int(attempt.dir.name.removeprefix("attempt-"))
 
 
 def _chained(run: RunPaths) -> list[str]:
@@ -309,7 +305,7 @@ def _fruitless(attempt: AttemptPaths, task: TaskPaths, trouble: Trouble | None) 
     do not count. Nor do starts that Slurm refused, as long as they are few: until it notices that a
     node is gone (SlurmdTimeout) it may refuse one after another.
     """
-    number = _number(attempt)
+    number = attempt.number
     first = number - int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     endings = {n: _json(task.attempt(n).ending) for n in range(max(0, first - 1), number)}
     said = {n: ending.get("why", "") for n, ending in endings.items()}

@@ -113,7 +113,9 @@ def _follow_orders(node: AgentNode, arguments: list[str], environ: Mapping[str, 
     from fsdpkit.launching.ranks import Torchrun
 
     retry = table_of_job(Path(environ["FSDPKIT_RUN_DIR"]), "retry", Retry)
-    torchrun = Torchrun.parse(arguments, node.attempt)
+    task = environ.get("SLURM_ARRAY_TASK_ID", "")
+    again = [word.replace("{array_task}", task) for word in retry.args_again]
+    torchrun = Torchrun.parse(arguments, node.attempt, again)
     names = environ.get("FSDPKIT_NODE_NAMES", node.name).split()
     # The head's agent opens the port after checking its node, which may be minutes after ours.
     start_s = float(torchrun.config.rdzv_configs.get("join_timeout", 600))

@@ -66,7 +66,7 @@ IN_NOTIFY: Group = {
     "FSDPKIT_JOB_ID": "Slurm's id of the job.",
     "FSDPKIT_JOB_NAME": "Name of the job.",
     "FSDPKIT_ATTEMPT": "Number of the attempt, from 0.",
-    "FSDPKIT_STATUS": "Its exit status.",
+    "FSDPKIT_STATUS": "Its exit status; `steps.after` finds it, too.",
     "FSDPKIT_CAUSE": "Why it ended, in a word.",
     "FSDPKIT_WHY": "Why it ended, in a sentence.",
     "FSDPKIT_STEP": "The last step that was logged.",

@@ -143,7 +143,9 @@ def _changes_where_python_looks(tree: ast.Module) -> bool:
 def _ask(python: Path, job: LoadedJob, names: Sequence[str]) -> _Answer | None:
     """What the script's Python says; None if it gives no answer."""
     path = [str(job.entry.parent)]
-    path += filter(None, job.spec.environment.variables.get("PYTHONPATH", "").split(":"))
+    given = job.spec.environment
+    own = given.variables.get("PYTHONPATH", given.prepend.get("PYTHONPATH", ""))
+    path += filter(None, own.split(":"))
     if python == Path(sys.executable):
         return _own_answer(job.entry, path, names)
     asked = {"script": str(job.entry), "path": path, "names": list(names)}

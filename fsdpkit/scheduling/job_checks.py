@@ -84,7 +84,8 @@ def check_on(job: LoadedJob, node: NodeType, work_dir: Path) -> list[str]:
 def check_array(job: LoadedJob, array: str | None, *, chosen: bool = False) -> None:
     """Raises UsageError for arguments that stand for an array task where there is none, unless
     `array` is some `chosen` ones of an array's tasks."""
-    if array is None and any("{array_task}" in word for word in job.spec.args):
+    words = [*job.spec.args, *job.spec.retry.args_again]
+    if array is None and any("{array_task}" in word for word in words):
         raise UsageError(
             f"job {job.spec.name}: args: {{array_task}} stands for the index of an array task, "
             f"but this is not an array: add --array, such as --array 0-15"
