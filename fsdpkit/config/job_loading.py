@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from fsdpkit.config import assets
+from fsdpkit.config.accelerate_file import check_accelerate_file
 from fsdpkit.config.job import JOB_SCHEMA, Audit, Files, JobSpec, WorkTreeSource
 from fsdpkit.config.layers import AssetLayer
 from fsdpkit.config.loading import (
@@ -43,6 +44,8 @@ class LoadedJob:
     entry: Path
     steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By the key in `[steps]`, the command; its last word is the file's whole path."""
+    accelerate_config: Path | None = None
+    """That of `[launch]`, by its whole path."""
 
     def origin(self, key: str) -> str:
         return self.layered.origin(key)
@@ -51,7 +54,10 @@ class LoadedJob:
     def resolved(self) -> str:
         """The text of a run's job.json: the job as it was decided, its files by whole paths."""
         steps = {key: words[-1] for key, words in self.steps.items()}
-        spec = msgspec.structs.replace(self.spec, entry=str(self.entry), steps=OwnSteps(**steps))
+        file = self.accelerate_config and str(self.accelerate_config)
+        launch = msgspec.structs.replace(self.spec.launch, accelerate_config=file)
+        changes = {"entry": str(self.entry), "steps": OwnSteps(**steps), "launch": launch}
+        spec = msgspec.structs.replace(self.spec, **changes)
         return msgspec.json.format(msgspec.json.encode(spec), indent=2).decode() + "\n"
 
     @property
@@ -132,7 +138,7 @@ def load_job(
     if spec.training is not UNSET and _is_for_other_scripts(layered, entry):
         del layered.values["training"]
         spec = msgspec.structs.replace(spec, training=UNSET)
-    return LoadedJob(spec, layered, tuple(files), entry, _steps(spec, layered, files, what))
+    return _with_files(LoadedJob(spec, layered, tuple(files), entry), files, what)
 
 
 def _is_for_other_scripts(layered: Layered, entry: Path) -> bool:
@@ -178,8 +184,7 @@ def reload_job(
     spec = build(JobSpec, layered, f"job of {origin}")
     beside = (work_dir / "job.json",)
     entry = _find_entry(spec.entry, layered, beside, f"job of {origin}")
-    steps = _steps(spec, layered, beside, f"job of {origin}")
-    return LoadedJob(spec, layered, (path,), entry, steps)
+    return _with_files(LoadedJob(spec, layered, (path,), entry), beside, f"job of {origin}")
 
 
 def _lay_command_line(layered: Layered, options: dict[str, Any], sets: Sequence[str]) -> None:
@@ -274,16 +279,20 @@ def name_after(script: Path) -> str:
     return "".join(letters).lstrip("._+-")[:64] or "job"
 
 
-def _steps(
-    spec: JobSpec, layered: Layered, files: Sequence[Path], what: str
-) -> dict[str, tuple[str, ...]]:
-    """By key, the command of each file in `[steps]`. Raises NotFoundError, ConfigError."""
-    return {
-        key: command_of(
-            _find_entry(file, layered, files, what, f"steps.{key}"), f"{what}: steps.{key}"
-        )
-        for key, file in spec.steps.given.items()
+def _with_files(job: LoadedJob, files: Sequence[Path], what: str) -> LoadedJob:
+    """The job with its other files, found as its script is. Raises NotFoundError, ConfigError."""
+
+    def found(key: str, file: str) -> Path:
+        return _find_entry(file, job.layered, files, what, key)
+
+    steps = {
+        key: command_of(found(f"steps.{key}", file), f"{what}: steps.{key}")
+        for key, file in job.spec.steps.given.items()
     }
+    path, key = None, "launch.accelerate_config"
+    if file := job.spec.launch.accelerate_config:
+        check_accelerate_file(path := found(key, file), f"{what}: {key}")
+    return replace(job, steps=steps, accelerate_config=path)
 
 
 def _find_entry(
@@ -302,6 +311,6 @@ def _find_entry(
         if candidate.is_file():
             return candidate
     raise NotFoundError(
-        f"{what}: {key} ({origin}): there is no script {entry!r}; "
+        f"{what}: {key} ({origin}): there is no file {entry!r}; "
         f"looked in {', '.join(dict.fromkeys(str(b) for b in bases))}"
     )

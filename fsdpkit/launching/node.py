@@ -23,6 +23,7 @@ import psutil
 from fsdpkit.config.retry import Retry
 from fsdpkit.errors import FsdpkitError, NodeError, PortTakenError
 from fsdpkit.launching import flight, warm
+from fsdpkit.launching.accelerate_variables import accelerate_variables
 from fsdpkit.launching.board import Board, Order
 from fsdpkit.launching.carrier import carrier_of
 from fsdpkit.launching.conductor import Conductor, warn
@@ -73,6 +74,7 @@ def run_node(arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]
         with uncollected(), without_shapes():  # imports torchelastic
             warm.prepare(arguments, attempt, environ)  # while this process checks the node
             findings = run_checks(environ)
+            os.environ.update(accelerate_variables(environ))
             events = JsonLines(attempt.node_events(node))
             forks = warm.forks(environ, events.write)
         compare_nodes(attempt, node, name, findings["software"])

@@ -54,6 +54,8 @@ IN_RANKS: Group = {
     "TORCHELASTIC_ERROR_FILE": "Where torchelastic puts the exception of a rank.",
     "TORCHELASTIC_RESTART_COUNT": "Index of the launch within the attempt.",
     "FSDPKIT_HEARTBEAT_DIR": "Where `fsdpkit.log` notes that the rank made a step.",
+    "ACCELERATE_USE_CPU": "With `launch.accelerate_config`, beside the others that `accelerate "
+    "launch` sets.",
     "FSDPKIT_VISIT": "`1` in `fsdpkit shell`: nothing that runs there changes the run.",
 }
 IN_PORTALS: Group = {

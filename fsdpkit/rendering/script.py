@@ -356,7 +356,8 @@ def _container(plan: Plan, run_dir: Path) -> list[str]:
             f"job {plan.job.spec.name}: environment.container is set, but the profile of "
             f"{plan.site.profile.title} names no container engine ([container] engine)"
         )
-    binds = [str(run_dir), str(plan.job.entry.parent)]
+    files = [plan.job.entry, *filter(None, [plan.job.accelerate_config])]
+    binds = [str(run_dir), *dict.fromkeys(str(file.parent) for file in files)]
     for path in binds:
         if "," in path or ":" in path:
             raise UsageError(f"{engine} cannot bind a directory with ',' or ':' in it: {path}")

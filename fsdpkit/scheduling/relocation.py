@@ -43,7 +43,11 @@ def in_copy(plan: Plan, tree: WorkTreeFiles, copy: Path) -> Plan:
         plan.job,
         spec=msgspec.structs.replace(spec, **changes),
         entry=_moved(plan.job.entry, tree.top, copy),
-        steps={key: _step(words, tree, copy) for key, words in plan.job.steps.items()},
+        steps={
+            key: (*words[:-1], str(_file(Path(words[-1]), tree, copy)))
+            for key, words in plan.job.steps.items()
+        },
+        accelerate_config=(file := plan.job.accelerate_config) and _file(file, tree, copy),
     )
     return replace(plan, job=job, work_dir=_moved(here, tree.top, copy))
 
@@ -52,9 +56,8 @@ def _moved(path: Path, root: Path, copy: Path) -> Path:
     return copy / path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def _step(words: tuple[str, ...], tree: WorkTreeFiles, copy: Path) -> tuple[str, ...]:
-    path = Path(words[-1])
-    return (*words[:-1], str(_moved(path, tree.top, copy) if tree.holds(path) else path))
+def _file(path: Path, tree: WorkTreeFiles, copy: Path) -> Path:
+    return _moved(path, tree.top, copy) if tree.holds(path) else path
 
 
 def _training(training: TrainingSettings, here: Path, tree: WorkTreeFiles) -> TrainingSettings:

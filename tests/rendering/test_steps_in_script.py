@@ -136,7 +136,7 @@ def test_a_step_is_run_by_its_first_line(content: bytes, words: list[str], tmp_p
 
 
 def test_a_step_that_cannot_run_is_refused_before_anything_is_queued(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"steps\.after \(--set\): there is no script 'gone'"):
+    with pytest.raises(NotFoundError, match=r"steps\.after \(--set\): there is no file 'gone'"):
         load_job("t5", sets=["steps.after=gone"])
     dos = tmp_path / "dos.sh"
     dos.write_bytes(b"#!/bin/bash\r\necho\r\n")
