@@ -102,7 +102,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.nodes + self.spare
 
 
-_REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
+_REFERENCE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
 
 
 def _why_no_reference(name: str, value: str, found: re.Match[str]) -> str:
