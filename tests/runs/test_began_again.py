@@ -93,7 +93,8 @@ def test_further_arguments_come_with_a_restart_and_with_a_resume(
     assert attempt.rank_file(1, "out", 1).read_text() == again
     resumed = run.resume(sets=['args=["--y"]'])
     assert resumed.wait(poll_s=0.1).succeeded
-    assert resumed.rank_log(0).read_text() == "['--y', '--resume', 'a b']\n"
+    first = run.paths.task().attempt(run.paths.task().attempts()[-1])
+    assert first.rank_file(0, "out", 0).read_text() == "['--y', '--resume', 'a b']\n"
 
 
 @pytest.mark.local
