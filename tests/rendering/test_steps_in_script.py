@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from fsdpkit.config.job_loading import load_job
-from fsdpkit.errors import ConfigError, NotFoundError
+from fsdpkit.config.placement import place
+from fsdpkit.config.site import load_site
+from fsdpkit.errors import ConfigError, NotFoundError, RenderError
 from fsdpkit.rendering.directives import read_directives
+from fsdpkit.rendering.script import Plan, render
 from tests.rendering.bash_stubs import Bash, RenderScript, wait_for
 
 NOTES = 'echo "{0} $SLURMD_NODENAME ${{FSDPKIT_STATUS-}}" >>"$RECORD/steps"\n'
@@ -167,7 +170,7 @@ def test_a_variable_that_nothing_replaces_is_refused_with_the_key_to_use(value: 
     with pytest.raises(ConfigError, match="is not replaced"):
         load_job("t5", options={"environment": {"prepend": {"PATH": "$HOME/bin"}}})
     for text in ("$(id)", "a$", "$1", "US$5"):
-        load_job("t5", options={"environment": {"variables": {"X": text}}})
+        load_job("t5", options={"environment.variables": {"X": text}})
 
 
 # ---- Any option of sbatch
@@ -188,3 +191,21 @@ def test_any_option_of_sbatch_is_written_as_a_directive(render_script: RenderScr
 def test_all_memory_of_a_node_is_asked_for_as_slurm_spells_it(render_script: RenderScript) -> None:
     for value in (0, "0"):
         assert asked(render_script(options={"resources.memory": value}))["mem"] == "0"
+
+
+# ---- Templates of others
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("steps.after", "/etc/hostname"), ("environment.prepend", {"PATH": "/x"})],
+)
+def test_a_template_that_would_leave_it_out_is_refused(
+    key: str, value: Any, write_template: Any, tmp_path: Path
+) -> None:
+    template = write_template("#!/bin/bash\nsrun true\n")
+    job = load_job("t5", options={key: value})
+    site = load_site("generic")
+    plan = Plan(job, site, template, place(job.spec.resources, site), tmp_path)
+    with pytest.raises(RenderError, match=rf"does not pass on {key}, which the job has"):
+        render(plan, tmp_path / "run")
